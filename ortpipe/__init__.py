@@ -1,0 +1,1 @@
+"""ortpipe trains ONNX models from config files."""

@@ -1,0 +1,152 @@
+"""What walks through the rooms: a checked ONNX model, named tensors, and the facts that explain them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+
+from ortpipe.errors import ModelError
+
+Task = Literal["regression", "binary", "multiclass", "multilabel"]
+PREFIX = "ortpipe."
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a stage must know about a model and cannot read off its graph.
+
+    All but `lineage` are also written in the model's metadata, so that the bare .onnx file explains itself.
+    """
+
+    task: Task
+    inputs: tuple[str, ...]  # the data inputs, rows first
+    outputs: tuple[str, ...]  # the forward outputs, in the source's order
+    prediction: str  # the float output that losses and metrics read: values, or probabilities
+    parameters: tuple[str, ...]  # the initializers that training may change; after derive, those it does change
+    logits: str | None = None  # the value before the last Sigmoid or Softmax, where there is one
+    classes: tuple[int | str, ...] | None = None  # label of each class index
+    label: str | None = None  # the label input
+    sample_weight: str | None = None  # the per-row weight input
+    loss: str | None = None  # the scalar loss output
+    reduction: Literal["sum", "mean"] | None = None  # how the loss joins its rows
+    gradients: Mapping[str, str] = field(default_factory=dict)  # parameter → its gradient output
+    input_gradients: Mapping[str, str] = field(default_factory=dict)  # data input → its gradient output
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → before/trained/source
+    lineage: tuple[Mapping[str, Any], ...] = ()  # one record per stage, oldest first; not part of the digest
+
+    def as_json(self, *, lineage: bool = True) -> dict[str, Any]:
+        """Return the facts that are set, as plain JSON values."""
+        facts = {k: v for k, v in dataclasses.asdict(self).items() if v not in (None, {}, ())}
+        if not lineage:
+            facts.pop("lineage", None)
+        return json.loads(json.dumps(facts))  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Facts:
+        """Return the facts that `as_json` wrote."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        if unknown := set(facts) - known:
+            raise ModelError(
+                "An artifact's facts must be of this version of ortpipe.",
+                got=f"unknown: {', '.join(sorted(unknown))}",
+                fix="Read it with the version that wrote it, or make it again.",
+            )
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()})
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One stage's result and the next one's input; never changed after it is made.
+
+    Attributes:
+        model: a ModelProto that passes onnx.checker with full check.
+        tensors: state, losses and metrics by name, read-only arrays.
+        facts: see `Facts`.
+    """
+
+    model: onnx.ModelProto
+    facts: Facts
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        frozen = {}
+        for name, tensor in sorted(self.tensors.items()):
+            own = np.array(tensor, order="C")
+            own.flags.writeable = False
+            frozen[name] = own
+        object.__setattr__(self, "tensors", types.MappingProxyType(frozen))
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        _write_metadata(model, self.facts)
+        object.__setattr__(self, "model", model)
+
+    def next(
+        self,
+        stage: str,
+        version: int,
+        *,
+        model: onnx.ModelProto | None = None,
+        tensors: Mapping[str, np.ndarray] | None = None,
+        **facts: Any,
+    ) -> Artifact:
+        """Return a new artifact: this one with another model, other tensors or facts, one lineage record longer."""
+        record = {"stage": stage, "version": version, "input": self.digest()}
+        return Artifact(
+            self.model if model is None else model,
+            dataclasses.replace(self.facts, **facts, lineage=(*self.facts.lineage, record)),
+            self.tensors if tensors is None else tensors,
+        )
+
+    def digest(self) -> str:
+        """Return the sha256 (hex) of the content: graph, initializers, tensors and facts but for lineage.
+
+        It does not depend on how the model is stored (external data or not) or on the machine.
+        """
+        sha = hashlib.sha256()
+
+        def update(tag: str, *parts: bytes | str) -> None:
+            for part in (tag, *parts):
+                data = part.encode() if isinstance(part, str) else part
+                sha.update(len(data).to_bytes(8, "little"))
+                sha.update(data)
+
+        skeleton = onnx.ModelProto()
+        skeleton.CopyFrom(self.model)
+        del skeleton.graph.initializer[:]
+        update("model", skeleton.SerializeToString(deterministic=True))
+        for tensor in self.model.graph.initializer:
+            update("initializer", tensor.name, *_canonical(onnx.numpy_helper.to_array(tensor)))
+        for name, array in self.tensors.items():
+            update("tensor", name, *_canonical(array))
+        update("facts", json.dumps(self.facts.as_json(lineage=False), sort_keys=True))
+        return sha.hexdigest()
+
+
+def _canonical(array: np.ndarray) -> tuple[str, str, bytes]:
+    if array.dtype == object:  # strings
+        return "string", str(array.shape), json.dumps([str(s) for s in array.ravel()]).encode()
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return array.dtype.name, str(array.shape), np.ascontiguousarray(little).tobytes()
+
+
+def _write_metadata(model: onnx.ModelProto, facts: Facts) -> None:
+    others = [(p.key, p.value) for p in model.metadata_props if not p.key.startswith(PREFIX)]
+    ours = [(PREFIX + k, json.dumps(v)) for k, v in facts.as_json(lineage=False).items()]
+    del model.metadata_props[:]
+    for key, value in (*others, *sorted(ours)):
+        model.metadata_props.add(key=key, value=value)
+
+
+def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
+    """Return the facts in a model's metadata (empty for a model that ortpipe has not seen)."""
+    return {
+        p.key.removeprefix(PREFIX): json.loads(p.value) for p in model.metadata_props if p.key.startswith(PREFIX)
+    }

@@ -1,0 +1,1 @@
+"""Where rows come from, how they are split and shuffled, and their digest."""

@@ -1,0 +1,138 @@
+"""Rows as a model's feeds: bound by name, cast to the input's type, labels mapped to class indices."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from ortpipe.artifact import Facts
+from ortpipe.data.rows import Rows
+from ortpipe.errors import DataError
+
+
+def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
+    """Return everything a loss model reads: inputs, label and, where it has that input, row weights [N, 1].
+
+    Raises:
+        DataError: as `feed_inputs` and `feed_label`; or the rows have weights and the loss takes none, or the reverse.
+    """
+    arrays = feed_inputs(model, facts, rows)
+    if facts.label is not None:
+        arrays[facts.label] = feed_label(model, facts, rows)
+    if (facts.sample_weight is None) != (rows.sample_weight is None):
+        raise DataError(
+            "Rows have weights where the loss takes them, and only there.",
+            got=f"rows {'without' if rows.sample_weight is None else 'with'} weights, a loss "
+            f"{'without' if facts.sample_weight is None else 'with'} a weight input",
+            fix="Set add_loss.sample_weight=true together with data.source.sample_weight, or neither.",
+        )
+    if facts.sample_weight is not None and rows.sample_weight is not None:
+        dtype, _ = _input(model, facts.sample_weight)
+        arrays[facts.sample_weight] = rows.sample_weight.astype(dtype).reshape(-1, 1)
+    return arrays
+
+
+def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
+    """Return the data inputs.
+
+    Raises:
+        DataError: an input is missing, or its rows have another shape than the model takes.
+    """
+    names = facts.inputs
+    given = dict(rows.inputs)
+    if len(names) == 1 and len(given) == 1:
+        given = {names[0]: next(iter(given.values()))}
+    if set(names) != set(given):
+        raise DataError(
+            "Data must hold the model's inputs by name.",
+            got=f"arrays {', '.join(sorted(given))}",
+            fix=f"The model reads {', '.join(names)}.",
+        )
+    arrays = {}
+    for name in names:
+        dtype, shape = _input(model, name)
+        array = given[name]
+        expected = shape[1:]
+        if array.shape[1:] != expected and _flat(array.shape[1:]) == _flat(expected) is not None:
+            array = array.reshape(len(array), *expected)  # pixels as one row, for an image input
+        if len(array.shape) != len(shape) or any(e is not None and e != a for e, a in zip(expected, array.shape[1:], strict=True)):
+            raise DataError(
+                "Features must have the width that the model takes.",
+                got=f"{_shown(array.shape[1:])} per row for input {name!r}",
+                fix=f"Give {_shown(expected)} per row.",
+            )
+        arrays[name] = _cast(array, dtype, name)
+    return arrays
+
+
+def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
+    """Return the labels: class indices [N, 1] where the facts hold classes, else numbers [N, K].
+
+    Raises:
+        DataError: a label is no class of the model, or its width is not the prediction's.
+    """
+    assert facts.label is not None
+    dtype, shape = _input(model, facts.label)
+    if facts.classes is not None and facts.task != "multilabel":
+        return class_index(facts, rows).reshape(-1, 1)
+    label = rows.label
+    width = shape[1] if len(shape) > 1 else None
+    if label.ndim == 1:
+        label = label.reshape(-1, 1)
+    if label.ndim != 2 or (width is not None and label.shape[1] != width):
+        raise DataError(
+            "Labels must have the width of the model's prediction.",
+            got=f"{_shown(rows.label.shape[1:])} per row",
+            fix=f"The model predicts {width}: choose other labels or another model.",
+        )
+    return _cast(label, dtype, "label")
+
+
+def class_index(facts: Facts, rows: Rows) -> np.ndarray:
+    """Return each label's class index, int64 [N]."""
+    classes = facts.classes or ()
+    label = rows.label.reshape(len(rows)) if rows.label.ndim == 2 and rows.label.shape[1] == 1 else rows.label
+    if label.ndim != 1:
+        raise DataError(
+            "A classifier's labels are one class per row.",
+            got=f"labels of shape {rows.label.shape}",
+            fix="Give one column of classes, or train a multilabel model.",
+        )
+    index = {c: i for i, c in enumerate(classes)}
+    values, inverse = np.unique(label.astype(str) if label.dtype == object else label, return_inverse=True)
+    unknown = [v for v in values.tolist() if v not in index]
+    if unknown:
+        raise DataError(
+            "Every label must be a class that the model knows.",
+            got=", ".join(repr(v) for v in unknown[:5]),
+            fix=f"Its classes are {', '.join(repr(c) for c in classes[:10])}.",
+        )
+    return np.array([index[v] for v in values.tolist()], np.int64)[inverse]
+
+
+def _input(model: onnx.ModelProto, name: str) -> tuple[np.dtype, tuple[int | None, ...]]:
+    [tensor] = [i.type.tensor_type for i in model.graph.input if i.name == name]
+    shape = tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
+    return onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type), shape
+
+
+def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
+    try:
+        return np.ascontiguousarray(array.astype(dtype))
+    except ValueError as error:
+        raise DataError(
+            "Values must be numbers of the model's type.", got=f"{name}: {error}", fix=f"Encode them as {dtype} first."
+        ) from error
+
+
+def _flat(shape: tuple[int | None, ...]) -> int | None:
+    size = 1
+    for dim in shape:
+        if dim is None:
+            return None
+        size *= dim
+    return size
+
+
+def _shown(shape: tuple[int | None, ...]) -> str:
+    return "×".join("?" if d is None else str(d) for d in shape) or "1"

@@ -1,0 +1,72 @@
+"""The data sets that ship inside scikit-learn; nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ortpipe.data.rows import Rows
+from ortpipe.errors import ConfigError, DataError, nearest
+
+LOADERS = {
+    "breast_cancer": "load_breast_cancer",
+    "diabetes": "load_diabetes",
+    "digits": "load_digits",
+    "iris": "load_iris",
+    "linnerud": "load_linnerud",
+    "wine": "load_wine",
+}
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """One of scikit-learn's bundled sets.
+
+    Attributes:
+        dataset: its name.
+        sample_weight: the feature column whose values weigh the rows instead of being a feature.
+        params: keywords of its loader, such as `scaled: false` for diabetes.
+    """
+
+    dataset: str
+    sample_weight: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.dataset not in LOADERS:
+            raise ConfigError(
+                "data.source.dataset must be a set bundled with scikit-learn.",
+                got=repr(self.dataset),
+                fix=nearest(self.dataset, LOADERS),
+            )
+
+    def __call__(self) -> Rows:
+        """Load the rows; features are named as scikit-learn names them."""
+        import numpy as np
+        from sklearn import datasets
+
+        try:
+            bunch = getattr(datasets, LOADERS[self.dataset])(**self.params)
+        except TypeError as error:
+            raise DataError(
+                f"data.source.params must be keywords of sklearn.datasets.{LOADERS[self.dataset]}.",
+                got=error,
+                fix="Correct data.source.params or leave it empty.",
+            ) from error
+        features, names = np.asarray(bunch.data), [str(name) for name in bunch.feature_names]
+        weights = None
+        if self.sample_weight is not None:
+            if self.sample_weight not in names:
+                raise DataError(
+                    "data.source.sample_weight must be a column of the data.",
+                    got=repr(self.sample_weight),
+                    fix=nearest(self.sample_weight, names),
+                )
+            column = names.index(self.sample_weight)
+            weights = features[:, column]
+            features, names = np.delete(features, column, axis=1), names[:column] + names[column + 1 :]
+        label = bunch.target
+        if hasattr(bunch, "target_names") and label.ndim == 1 and label.dtype.kind in "iu" and self.dataset != "digits":
+            label = np.asarray(bunch.target_names)[label]  # the user's own words: 'benign', not 1
+        return Rows(inputs={"X": features}, label=label, sample_weight=weights, columns=tuple(names))

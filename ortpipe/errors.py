@@ -1,0 +1,91 @@
+"""What can go wrong, by phase; every message states the rule, what was got, and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OrtpipeError(Exception):
+    """Base of every error that ortpipe raises on purpose.
+
+    Args:
+        rule: what must hold, as a sentence.
+        got: what was found instead.
+        fix: what the user can do about it.
+
+    >>> print(OrtpipeError("train.epochs must be at least 1.", got="0", fix="Set train.epochs=1 or more."))
+    train.epochs must be at least 1.
+      got: 0
+      fix: Set train.epochs=1 or more.
+    """
+
+    def __init__(self, rule: str, *, got: object = None, fix: str | None = None) -> None:
+        parts = [rule]
+        if got is not None:
+            parts.append(f"  got: {got}")
+        if fix is not None:
+            parts.append(f"  fix: {fix}")
+        super().__init__("\n".join(parts))
+
+
+class ConfigError(OrtpipeError, ValueError):
+    """A config value breaks its rule (a ValueError, so that validators collect it with the others)."""
+
+
+class ModelError(OrtpipeError):
+    """An ONNX model cannot be read, checked or run."""
+
+
+class DataError(OrtpipeError):
+    """Rows that cannot be trained or evaluated on."""
+
+
+class ConvertError(OrtpipeError):
+    """A source that cannot become a forward model."""
+
+
+class LossError(OrtpipeError):
+    """A loss that does not fit the model."""
+
+
+class PenaltyError(OrtpipeError):
+    """A penalty that does not fit the model."""
+
+
+class DeriveError(OrtpipeError):
+    """A graph whose gradient cannot be built."""
+
+
+class TrainError(OrtpipeError):
+    """Training that cannot start."""
+
+
+class ConvergenceError(TrainError):
+    """Training whose loss became nan or infinite."""
+
+
+class EvaluateError(OrtpipeError):
+    """A metric that cannot be computed."""
+
+
+class StageError(OrtpipeError):
+    """A stage that broke its own promise."""
+
+
+class TrackingError(OrtpipeError):
+    """A recorder that cannot be reached."""
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return a sentence that names the valid choices and guesses the one that was meant.
+
+    >>> nearest("adm", ["sgd", "adam"])
+    "Did you mean 'adam'? Valid: adam, sgd."
+    >>> nearest("xyz", ["sgd", "adam"])
+    'Valid: adam, sgd.'
+    """
+    valid = sorted(choices)
+    match = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    guess = f"Did you mean {match[0]!r}? " if match else ""
+    return f"{guess}Valid: {', '.join(valid) or 'none'}."

@@ -1,0 +1,1 @@
+"""ONNX surgery: values in, values out, deterministic names; knows no stage."""

@@ -1,0 +1,141 @@
+"""Add nodes to a graph by writing formulas: values in, values out, no random names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+Op = Callable[..., Any]
+
+
+class Names:
+    """Hands out names that a graph does not use yet; the same calls give the same names.
+
+    >>> names = Names(["label"])
+    >>> names.fresh("label"), names.fresh("label"), names.fresh("loss")
+    ('label_1', 'label_2', 'loss')
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+
+    def fresh(self, wanted: str) -> str:
+        """Return `wanted`, or `wanted_1`, `wanted_2` … if it is taken, and take it."""
+        name, count = wanted, 0
+        while name in self._taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._taken.add(name)
+        return name
+
+
+def used_names(graph: ir.Graph) -> set[str]:
+    """Return every value and node name in a graph and its subgraphs."""
+    names: set[str] = {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
+    for node in graph.all_nodes():
+        names.update(v.name for v in (*node.outputs, *node.inputs) if v is not None and v.name)
+        if node.name:
+            names.add(node.name)
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                names.update(v.name for v in attribute.as_graph().inputs if v.name)
+    return names
+
+
+class Builder:
+    """Writes nodes at the end of a graph; any ONNX operator is a method that takes and returns values.
+
+    Args:
+        graph: the graph to write into.
+        prefix: the first part of every name that is made, so that a reader sees where a node came from.
+        before: insert the nodes in front of this one instead of at the end.
+
+    >>> graph = ir.Graph([ir.val("x", ir.DataType.FLOAT, ["N", 1])], [], nodes=[], opset_imports={"": 21})
+    >>> op = Builder(graph, "loss")
+    >>> y = op.Mul(op.Abs(graph.inputs[0]), op.const(np.float32(2)))
+    >>> [node.op_type for node in graph], y.name
+    (['Abs', 'Constant', 'Mul'], 'loss/Mul')
+    """
+
+    def __init__(self, graph: ir.Graph, prefix: str, *, before: ir.Node | None = None) -> None:
+        self.graph = graph
+        self._prefix = prefix
+        self._before = before
+        self._names = Names(used_names(graph))
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
+
+    def __getattr__(self, op_type: str) -> Op:
+        if not op_type[:1].isupper():
+            raise AttributeError(op_type)
+
+        def add(*inputs: ir.Value | None, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
+            return self._add(op_type, inputs, outputs, domain, attributes)
+
+        return add
+
+    def _add(
+        self, op_type: str, inputs: Sequence[ir.Value | None], count: int, domain: str, attributes: dict[str, Any]
+    ) -> Any:
+        name = self._names.fresh(f"{self._prefix}/{op_type}")
+        rest = [self._names.fresh(f"{name}_{i}") for i in range(1, count)]
+        node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=count, name=name)
+        for value, value_name in zip(node.outputs, [name, *rest], strict=True):
+            value.name = value_name
+        if self._before is None:
+            self.graph.append(node)
+        else:
+            self.graph.insert_before(self._before, node)
+        return node.outputs[0] if count == 1 else tuple(node.outputs)
+
+    def const(self, value: Any) -> ir.Value:
+        """Return a constant that training never touches (a Constant node; initializers are for parameters)."""
+        array = np.asarray(value)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._constants:
+            tensor: ir.TensorProtocol = ir.tensor(array) if array.dtype.kind != "U" else _strings(array)
+            self._constants[key] = self._add("Constant", (), 1, "", {"value": tensor})
+        return self._constants[key]
+
+    def like(self, number: float, value: ir.Value) -> ir.Value:
+        """Return a scalar constant of a value's float type.
+
+        Raises:
+            ValueError: the value's type is not known yet.
+        """
+        dtype = value.dtype
+        if dtype is None:
+            raise ValueError(f"the type of {value.name} is not known")
+        return self.const(np.asarray(number, dtype.numpy()))
+
+    def cast(self, value: ir.Value, like: ir.Value) -> ir.Value:
+        """Return a value cast to the type of another (Cast, where CastLike would tie their gradients together)."""
+        if like.dtype is None:
+            raise ValueError(f"the type of {like.name} is not known")
+        made = self.Cast(value, to=like.dtype)
+        made.type = ir.TensorType(like.dtype)
+        return made  # type: ignore[no-any-return]
+
+    def input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str | None]) -> ir.Value:
+        """Add a graph input whose name starts from `name` and collides with nothing."""
+        value = ir.val(self._names.fresh(name), dtype, list(shape))
+        self.graph.inputs.append(value)
+        return value
+
+    def parameter(self, name: str, array: np.ndarray) -> ir.Value:
+        """Add an initializer, which is what training may change."""
+        fresh = self._names.fresh(name)
+        value = ir.val(fresh, const_value=ir.tensor(array, name=fresh))
+        self.graph.register_initializer(value)
+        return value
+
+    def rename(self, value: ir.Value, name: str) -> ir.Value:
+        """Give a value a public name (a fresh one that starts from `name`)."""
+        value.name = self._names.fresh(name)
+        return value
+
+
+def _strings(array: np.ndarray) -> ir.StringTensor:
+    return ir.StringTensor([s.encode() for s in array.ravel().tolist()], shape=ir.Shape(array.shape))

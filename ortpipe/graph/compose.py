@@ -1,0 +1,49 @@
+"""Putting graphs together and taking them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+import onnx_ir as ir
+
+from ortpipe.graph.check import finish
+
+
+def extract(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
+    """Return the part of a model that computes these outputs; inputs that it does not read are gone."""
+    own = ir.from_proto(model)
+    graph = own.graph
+    by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+    graph.outputs[:] = [by_name[name] for name in outputs]
+    ir.passes.common.RemoveUnusedNodesPass()(own)
+    for value in list(graph.inputs):
+        if not value.uses() and not value.is_graph_output():
+            graph.inputs.remove(value)
+    return finish(own)
+
+
+def graft(model: onnx.ModelProto, source: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
+    """Return `model` with more outputs, whose missing nodes are taken from `source`.
+
+    Values of one name must hold the same in both models.
+    """
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    graph = own.graph
+    present = {name for node in graph.node for name in node.output if name}
+    present |= {v.name for v in (*graph.input, *graph.initializer)}
+    needed, missing = set(outputs) - present, []
+    for node in reversed(source.graph.node):
+        if needed & set(node.output):
+            missing.append(node)
+            inner = {n for a in node.attribute if a.HasField("g") for c in a.g.node for n in c.input}
+            needed |= (set(node.input) | inner) - present
+    graph.node.extend(reversed(missing))
+    graph.initializer.extend(t for t in source.graph.initializer if t.name in needed and t.name not in present)
+    graph.input.extend(v for v in source.graph.input if v.name in needed and v.name not in present)
+    taken = {o.name for o in graph.output}
+    graph.output.extend(o for o in source.graph.output if o.name in outputs and o.name not in taken)
+    known = {o.domain for o in own.opset_import}
+    own.opset_import.extend(o for o in source.opset_import if o.domain not in known)
+    return finish(ir.from_proto(own))

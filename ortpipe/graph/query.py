@@ -1,0 +1,81 @@
+"""Questions about a graph: which values, which parameters, what depends on what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.errors import OrtpipeError, nearest
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def value(graph: ir.Graph, name: str) -> ir.Value:
+    """Return the value of that name: an input, an initializer or a node's output.
+
+    Raises:
+        KeyError: no such value.
+    """
+    for found in (*graph.inputs, *graph.initializers.values(), *(o for node in graph for o in node.outputs)):
+        if found.name == name:
+            return found
+    raise KeyError(name)
+
+
+def ancestors(outputs: Iterable[ir.Value]) -> set[ir.Value]:
+    """Return every value that the outputs depend on, themselves included (subgraphs' captures too)."""
+    seen: set[ir.Value] = set()
+    stack = list(outputs)
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        node = current.producer()
+        if node is not None:
+            stack.extend(v for v in node.inputs if v is not None)
+            stack.extend(captured(node))
+    return seen
+
+
+def captured(node: ir.Node) -> list[ir.Value]:
+    """Return the values that a control-flow node's subgraphs read from around it."""
+    inner = [n for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH for n in a.as_graph().all_nodes()]
+    made = {o for n in inner for o in n.outputs}
+    return [v for n in inner for v in n.inputs if v is not None and v not in made and v.graph is node.graph]
+
+
+def float_initializers(graph: ir.Graph, output: ir.Value) -> list[str]:
+    """Return the names of the float initializers that `output` depends on, in the graph's own order."""
+    needed = ancestors([output])
+    return [name for name, v in graph.initializers.items() if v in needed and v.dtype in FLOATS]
+
+
+def array(initializer: ir.Value) -> np.ndarray:
+    """Return an initializer's values as an array of its own (never a view of the model)."""
+    if initializer.const_value is None:
+        raise KeyError(f"{initializer.name} has no value")
+    return np.array(initializer.const_value.numpy())
+
+
+def select(patterns: Sequence[str], names: Sequence[str], error: type[OrtpipeError], key: str) -> list[str]:
+    """Return the names that at least one exact name or glob matches, in the order of `names`.
+
+    Raises:
+        error: a pattern matches nothing; the message names `key`, the config key it came from.
+
+    >>> select(["layer0.*", "bias"], ["layer0.weight", "layer1.weight", "bias"], OrtpipeError, "frozen")
+    ['layer0.weight', 'bias']
+    """
+    for pattern in patterns:
+        if not any(matches(pattern, name) for name in names):
+            raise error(f"Every pattern in {key} must match a parameter.", got=repr(pattern), fix=nearest(pattern, names))
+    return [name for name in names if any(matches(pattern, name) for pattern in patterns)]
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Say whether a pattern is this exact name or a glob (`*`, `?`, `[…]`) that fits it."""
+    return pattern == name or fnmatchcase(name, pattern)

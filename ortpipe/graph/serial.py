@@ -1,0 +1,133 @@
+"""Models and artifacts to and from disk, and models down to what the runtime loads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import version_converter
+from safetensors.numpy import load_file, save
+
+from ortpipe.artifact import Artifact, Facts
+from ortpipe.errors import ModelError
+from ortpipe.files import whole_folder
+
+OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
+IR_VERSION = 10  # the newest that it loads
+LARGE = 2**31 - 2**20  # protobuf stops at 2 GiB; above this, weights go beside the model
+
+
+def read(path: Path) -> onnx.ModelProto:
+    """Read an .onnx file, external data included.
+
+    Raises:
+        ModelError: the file is missing, is no ONNX model, or points at data outside its folder.
+    """
+    if not path.is_file():
+        raise ModelError("The .onnx file must exist.", got=path, fix="Check the path; relative ones start at the current folder.")
+    try:
+        model = onnx.load(str(path))
+    except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
+        raise ModelError(
+            "The .onnx file and its external data must be readable.",
+            got=f"{path}: {error}",
+            fix="Export the model again, and keep its external data files beside it.",
+        ) from error
+    if not model.graph.node or not model.opset_import:
+        raise ModelError(
+            "The file must hold an ONNX model with at least one node.", got=f"{path}: nothing", fix="Export the model again."
+        )
+    return model
+
+
+def write(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
+    """Write a model into a folder; above 2 GB its weights go to one file beside it."""
+    path = folder / name
+    if model.ByteSize() <= LARGE:
+        path.write_bytes(model.SerializeToString(deterministic=True))
+    else:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)  # saving with external data empties the tensors of what it is given
+        onnx.save(copy, str(path), save_as_external_data=True, location=f"{name}.data")
+    return path
+
+
+@contextlib.contextmanager
+def on_disk(model: onnx.ModelProto) -> Iterator[str]:
+    """Give the path of a temporary copy, for what cannot take 2 GB of bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield str(write(model, Path(folder)))
+
+
+def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model at an opset and IR version that the training runtime loads.
+
+    Models at opset 13 to 21 keep theirs; newer ones are converted down, older ones up.
+
+    Raises:
+        ModelError: an operator has no form in that opset.
+    """
+    version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=OPSET)
+    if not 13 <= version <= OPSET:
+        target = OPSET if version > OPSET else 13
+        try:
+            model = version_converter.convert_version(model, target)
+        except RuntimeError as error:
+            raise ModelError(
+                f"The training runtime runs opset 13 to {OPSET}; a model at another opset must have an equal there.",
+                got=f"opset {version}: {str(error).strip().splitlines()[-1]}",
+                fix=f"Export the model with opset {OPSET} or lower.",
+            ) from error
+    else:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        model = copy
+    domains = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
+    del model.opset_import[:]  # some exporters list the default domain twice
+    model.opset_import.extend(onnx.helper.make_opsetid(domain, v) for domain, v in sorted(domains.items()))
+    model.ir_version = min(model.ir_version, IR_VERSION)
+    return model
+
+
+def save_artifact(artifact: Artifact, folder: str | os.PathLike[str]) -> Path:
+    """Write an artifact as one folder, which appears whole or not at all.
+
+    The folder holds `model.onnx` (+ `model.onnx.data` above 2 GB), `tensors.safetensors` and `artifact.json`.
+    """
+    target = Path(folder)
+    with whole_folder(target) as temporary:
+        write(artifact.model, temporary)
+        (temporary / "tensors.safetensors").write_bytes(save(dict(artifact.tensors)))
+        facts = {"digest": artifact.digest(), "facts": artifact.facts.as_json()}
+        (temporary / "artifact.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    return target
+
+
+def load_artifact(folder: str | os.PathLike[str]) -> Artifact:
+    """Read what `save_artifact` wrote.
+
+    Raises:
+        ModelError: a file is missing, or the content's digest is not the recorded one.
+    """
+    source = Path(folder)
+    record = source / "artifact.json"
+    if not record.is_file():
+        raise ModelError(
+            "An artifact is a folder with artifact.json.", got=source, fix="Name a stage's folder that a run wrote."
+        )
+    written = json.loads(record.read_text())
+    tensors = load_file(source / "tensors.safetensors")
+    artifact = Artifact(read(source / "model.onnx"), Facts.from_json(written["facts"]), tensors)
+    if artifact.digest() != written["digest"]:
+        raise ModelError(
+            "An artifact's content must have the digest it was written with.",
+            got=f"{source}: {artifact.digest()} instead of {written['digest']}",
+            fix="The folder is damaged: run the stage again.",
+        )
+    return artifact

@@ -1,0 +1,48 @@
+"""The training build's gradient builder, called through its bindings (its Python package needs torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+import onnxruntime as ort
+
+from ortpipe.errors import DeriveError
+
+
+def gradient_model(
+    model: onnx.ModelProto, parameters: Sequence[str], inputs: Sequence[str]
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return the builder's graph (forward, YieldOp, backward) and the gradient output of each name.
+
+    Args:
+        model: the loss is its only output.
+        parameters: float initializers to differentiate with respect to.
+        inputs: float inputs to differentiate with respect to.
+
+    Raises:
+        DeriveError: this onnxruntime has no gradient builder, or the builder gives up; the message is its own.
+    """
+    bindings = ort.capi._pybind_state
+    if not hasattr(bindings, "OrtModuleGraphBuilder"):
+        raise DeriveError(
+            "The ort engine needs onnxruntime-training.",
+            got=f"onnxruntime {ort.__version__} without a gradient builder",
+            fix="Reinstall in a fresh environment with CPython 3.11: pip install ortpipe.",
+        )
+    ordered = sorted(parameters)  # the builder takes weights in alphabetical order only
+    config = bindings.OrtModuleGraphBuilderConfiguration()
+    config.initializer_names = ordered
+    config.initializer_names_to_train = ordered
+    config.input_names_require_grad = list(inputs)
+    builder = bindings.OrtModuleGraphBuilder()
+    try:
+        builder.initialize(model.SerializeToString(), config)
+        builder.build(bindings.TrainingGraphTransformerConfiguration())
+    except Exception as error:  # noqa: BLE001: the bindings raise many types without a common base
+        raise DeriveError(str(error).strip()) from error
+    built = onnx.load_model_from_string(builder.get_gradient_model())
+    info = builder.get_graph_info()
+    gradients = dict(zip(ordered, info.initializer_grad_names_to_train, strict=False))
+    gradients |= dict(info.user_input_grad_names)
+    return built, {name: gradient for name, gradient in gradients.items() if gradient}

@@ -1,0 +1,1 @@
+"""The six rooms; none knows another."""

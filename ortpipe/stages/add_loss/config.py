@@ -1,0 +1,23 @@
+"""What a config says about add_loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ortpipe.stages.add_loss.losses import LOSSES, Loss
+
+
+@dataclass(frozen=True)
+class AddLossConfig:
+    """Which loss, and how it joins rows.
+
+    Attributes:
+        loss: a member of the catalogue of losses.
+        reduction: `sum` is Σᵢ wᵢ·lᵢ; `mean` divides that by the number of rows N (not by Σ wᵢ).
+        sample_weight: whether the loss has a per-row weight input w [N, 1]; without it every wᵢ is 1.
+    """
+
+    loss: Loss = field(metadata={"catalogue": LOSSES})
+    reduction: Literal["sum", "mean"] = "mean"
+    sample_weight: bool = False

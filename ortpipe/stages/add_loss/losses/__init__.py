@@ -1,0 +1,46 @@
+"""The catalogue of losses: each is a frozen dataclass that is called to write its per-row terms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+from ortpipe.stages.add_loss.losses.cross_entropy import CrossEntropy
+from ortpipe.stages.add_loss.losses.elastic import Elastic
+from ortpipe.stages.add_loss.losses.l1 import L1
+from ortpipe.stages.add_loss.losses.l2 import L2
+from ortpipe.stages.add_loss.losses.log import Log
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ortpipe.graph.builder import Builder
+
+
+class Scores(NamedTuple):
+    """What a loss compares the label with.
+
+    `prediction` [N, K] holds values or probabilities; `logits` [N, K] ([N, 1] for two classes) is None where the
+    graph has none; `classes` is their number, None for a regression.
+    """
+
+    prediction: ir.Value
+    logits: ir.Value | None
+    classes: int | None
+
+
+class Loss(Protocol):
+    """A config that writes a loss when called."""
+
+    tasks: ClassVar[tuple[str, ...]]
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return the terms [N, K] whose sum over K is the row's loss."""
+
+
+LOSSES: dict[str, type] = {
+    "cross_entropy": CrossEntropy,
+    "elastic": Elastic,
+    "l1": L1,
+    "l2": L2,
+    "log": Log,
+}

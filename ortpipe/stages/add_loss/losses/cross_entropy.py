@@ -1,0 +1,41 @@
+"""Cross-entropy: l = −log p[y]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ortpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ortpipe.graph.builder import Builder
+    from ortpipe.stages.add_loss.losses import Scores
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross-entropy of the true class, `sklearn.metrics.log_loss`.
+
+    From logits z it is −log softmax(z)[y], finite for any z; from probabilities, p is clipped to [eps, 1] first.
+    """
+
+    eps: float = 1e-6
+    tasks: ClassVar = ("multiclass",)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.eps < 0.5:
+            raise ConfigError("add_loss.loss.eps lies between 0 and 0.5.", got=self.eps, fix="Set add_loss.loss.eps=1e-6.")
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return −1[k = y]·log pₖ [N, K]."""
+        import numpy as np
+
+        p = scores.prediction
+        if scores.logits is not None:
+            log_p = op.LogSoftmax(scores.logits, axis=-1)
+        else:
+            log_p = op.Log(op.Clip(p, op.like(self.eps, p), op.like(1, p)))
+        truth = op.Equal(label, op.const(np.arange(scores.classes)))  # [N, 1] against [K]
+        return op.Neg(op.Mul(log_p, op.cast(truth, p)))  # type: ignore[no-any-return]

@@ -1,0 +1,23 @@
+"""Absolute error: l = Σₖ |ŷₖ − yₖ|."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ortpipe.graph.builder import Builder
+    from ortpipe.stages.add_loss.losses import Scores
+
+
+@dataclass(frozen=True)
+class L1:
+    """Absolute error, `sklearn.metrics.mean_absolute_error` for one output; its derivative at 0 is 0."""
+
+    tasks: ClassVar = ("regression",)
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return |ŷ − y| [N, K]."""
+        return op.Abs(op.Sub(scores.prediction, label))  # type: ignore[no-any-return]

@@ -1,0 +1,24 @@
+"""Squared error: l = Σₖ (ŷₖ − yₖ)²."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ortpipe.graph.builder import Builder
+    from ortpipe.stages.add_loss.losses import Scores
+
+
+@dataclass(frozen=True)
+class L2:
+    """Squared error (no factor ½), `sklearn.metrics.mean_squared_error` for one output."""
+
+    tasks: ClassVar = ("regression",)
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return (ŷ − y)² [N, K]."""
+        difference = op.Sub(scores.prediction, label)
+        return op.Mul(difference, difference)  # type: ignore[no-any-return]

@@ -1,0 +1,29 @@
+"""What a config says about convert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ortpipe.errors import ConfigError
+from ortpipe.stages.convert.sources import SOURCES, Source
+
+
+@dataclass(frozen=True)
+class ConvertConfig:
+    """Where the model comes from, and how close to its source it must predict.
+
+    Attributes:
+        source: a member of the catalogue of sources.
+        dtype: the float type of a model built from an estimator; an .onnx file keeps its own.
+        tolerance: largest allowed |onnx − source| / max(1, |source|) on real rows;
+            by default 1e-4 for float32 and 1e-9 for float64.
+    """
+
+    source: Source = field(metadata={"catalogue": SOURCES})
+    dtype: Literal["float32", "float64"] = "float32"
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.tolerance is not None and self.tolerance <= 0:
+            raise ConfigError("convert.tolerance must be positive.", got=self.tolerance, fix="Use null for the default.")

@@ -1,0 +1,231 @@
+"""scikit-learn estimators as graphs of standard operators, parameters under the names scikit-learn's users know."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.artifact import Task
+from ortpipe.errors import ConvertError, nearest
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.serial import IR_VERSION, OPSET
+from ortpipe.stages.convert.forward import Forward
+
+Scale = Callable[[Builder, Any, ir.Value, Any], ir.Value]
+
+
+class Head(NamedTuple):
+    """The end of a graph before its outputs are named."""
+
+    task: Task
+    logits: ir.Value | None  # [N, K], or [N, 1] for two classes
+    prediction: ir.Value  # values [N, K], or probabilities [N, K]
+
+
+def standard_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """(x − mean) / scale, each part only if the scaler was told to."""
+    if scaler.mean_ is not None and scaler.with_mean:
+        x = op.Sub(x, op.const(scaler.mean_.astype(dtype)))
+    if scaler.scale_ is not None and scaler.with_std:
+        x = op.Div(x, op.const(scaler.scale_.astype(dtype)))
+    return x
+
+
+def min_max_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """x · scale + min, clipped to the feature range if the scaler was told to."""
+    x = op.Add(op.Mul(x, op.const(scaler.scale_.astype(dtype))), op.const(scaler.min_.astype(dtype)))
+    if scaler.clip:
+        low, high = scaler.feature_range
+        x = op.Clip(x, op.const(np.asarray(low, dtype)), op.const(np.asarray(high, dtype)))
+    return x
+
+
+def linear_scores(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """x · coefficient + intercept, [N, K]."""
+    weight = np.atleast_2d(estimator.coef_).T.astype(dtype)
+    inputs = [x, op.parameter("coefficient", weight)]
+    if estimator.fit_intercept:
+        bias = np.broadcast_to(np.ravel(estimator.intercept_), (weight.shape[1],)).astype(dtype)
+        inputs.append(op.parameter("intercept", bias))
+    return op.Gemm(*inputs)  # type: ignore[no-any-return]
+
+
+def linear_regressor(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> Head:
+    """y = x · coefficient + intercept."""
+    return Head("regression", None, linear_scores(op, estimator, x, dtype))
+
+
+def linear_classifier(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> Head:
+    """Two classes: p = σ(z). More: softmax(z), or one-versus-rest σ(z) scaled to sum 1."""
+    scores = linear_scores(op, estimator, x, dtype)
+    if len(estimator.classes_) == 2:
+        return Head("binary", scores, two_columns(op, op.Sigmoid(scores), dtype))
+    if _one_versus_rest(estimator):
+        # σ(z)ₖ / Σ σ(z) = softmax(log σ(z)), and log σ(z) = −(max(−z, 0) + log(1 + exp(−|z|))) never overflows
+        tail = op.Log(op.Add(op.Exp(op.Neg(op.Abs(scores))), op.const(np.ones((), dtype))))
+        scores = op.Neg(op.Add(op.Relu(op.Neg(scores)), tail))
+    return Head("multiclass", scores, op.Softmax(scores, axis=-1))
+
+
+def _one_versus_rest(estimator: Any) -> bool:
+    name = type(estimator).__name__
+    return name == "SGDClassifier" or getattr(estimator, "multi_class", None) == "ovr" or estimator.solver == "liblinear"
+
+
+def two_columns(op: Builder, p: ir.Value, dtype: Any) -> ir.Value:
+    """[1 − p, p]: the probabilities of both classes."""
+    return op.Concat(op.Sub(op.const(np.ones((), dtype)), p), p, axis=-1)  # type: ignore[no-any-return]
+
+
+HIDDEN = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid", "identity": None}
+
+
+def mlp(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> Head:
+    """Layers of x ← activation(x · weight + bias), then the output activation scikit-learn chose."""
+    activation = HIDDEN[estimator.activation]
+    last = len(estimator.coefs_) - 1
+    for i, (weight, bias) in enumerate(zip(estimator.coefs_, estimator.intercepts_, strict=True)):
+        names = op.parameter(f"layer{i}.weight", weight.astype(dtype)), op.parameter(f"layer{i}.bias", bias.astype(dtype))
+        x = op.Gemm(x, *names)
+        if i < last and activation is not None:
+            x = getattr(op, activation)(x)
+    match estimator.out_activation_:
+        case "identity":
+            return Head("regression", None, x)
+        case "exp":
+            return Head("regression", None, op.Exp(x))
+        case "softmax":
+            return Head("multiclass", x, op.Softmax(x, axis=-1))
+        case _ if estimator._label_binarizer.y_type_.startswith("multilabel"):
+            return Head("multilabel", x, op.Sigmoid(x))
+        case _:
+            return Head("binary", x, two_columns(op, op.Sigmoid(x), dtype))
+
+
+SCALERS: dict[str, Scale] = {
+    "sklearn.preprocessing.StandardScaler": standard_scaler,
+    "sklearn.preprocessing.MinMaxScaler": min_max_scaler,
+}
+ESTIMATORS: dict[str, Callable[[Builder, Any, ir.Value, Any], Head]] = {
+    "sklearn.linear_model.LinearRegression": linear_regressor,
+    "sklearn.linear_model.Ridge": linear_regressor,
+    "sklearn.linear_model.Lasso": linear_regressor,
+    "sklearn.linear_model.ElasticNet": linear_regressor,
+    "sklearn.linear_model.SGDRegressor": linear_regressor,
+    "sklearn.linear_model.LogisticRegression": linear_classifier,
+    "sklearn.linear_model.SGDClassifier": linear_classifier,
+    "sklearn.neural_network.MLPRegressor": mlp,
+    "sklearn.neural_network.MLPClassifier": mlp,
+}
+
+
+def supported(path: str) -> Any:
+    """Return the class of a path, if ortpipe converts it."""
+    if path not in ESTIMATORS:
+        raise ConvertError(
+            "The estimator must be one that ortpipe converts.", got=path, fix=nearest(path, ESTIMATORS)
+        )
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def supported_steps(estimator: Any) -> tuple[list[Any], Any]:
+    """Return the scalers and the final estimator of an estimator or Pipeline, all of them supported."""
+    from sklearn.pipeline import Pipeline
+
+    steps = [step for _, step in estimator.steps] if isinstance(estimator, Pipeline) else [estimator]
+    steps = [step for step in steps if step is not None and not isinstance(step, str)]  # 'passthrough'
+    for step, table, role in [*((s, SCALERS, "step before the last") for s in steps[:-1]), (steps[-1], ESTIMATORS, "estimator")]:
+        if _path(step) not in table:
+            raise ConvertError(
+                f"Every {role} must be one that ortpipe converts.", got=_path(step), fix=f"Supported: {', '.join(table)}."
+            )
+    last = steps[-1]
+    if type(last).__name__ == "SGDClassifier" and last.loss != "log_loss":
+        raise ConvertError(
+            "SGDClassifier gives probabilities only with loss='log_loss'.", got=f"loss={last.loss!r}", fix="Set params.loss=log_loss."
+        )
+    return steps[:-1], last
+
+
+def _path(step: Any) -> str:
+    return f"{'.'.join(type(step).__module__.split('.')[:2])}.{type(step).__name__}"
+
+
+def build(estimator: Any, dtype: str) -> Forward:
+    """Return the graph of a fitted estimator: input `X` [N, features]; outputs as skl2onnx names them.
+
+    Regression gives `prediction` [N, K]; classifiers give `label` [N] and `probabilities` [N, K].
+    """
+    scalers, last = supported_steps(estimator)
+    float_type = ir.DataType.from_numpy(np.dtype(dtype))
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=type(last).__name__)
+    op = Builder(graph, "forward")
+    width = int((scalers[0] if scalers else last).n_features_in_)
+    x = op.input("X", float_type, ["N", width])
+    for scaler in scalers:
+        x = SCALERS[_path(scaler)](op, scaler, x, dtype)
+    head = ESTIMATORS[_path(last)](op, last, x, dtype)
+    head.prediction.type = ir.TensorType(float_type)
+    if head.logits is not None:
+        op.rename(head.logits, "logits")
+    if head.task == "regression":
+        graph.outputs.append(op.rename(head.prediction, "prediction"))
+        classes = None
+    else:
+        classes = () if head.task == "multilabel" else plain_classes(last.classes_)
+        op.rename(head.prediction, "probabilities")
+        graph.outputs.extend([op.rename(label_of(op, head, classes, dtype), "label"), head.prediction])
+
+    def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        [rows] = inputs.values()
+        return np.asarray(estimator.predict(rows) if head.task == "regression" else estimator.predict_proba(rows))
+
+    return Forward(
+        ir.Model(graph, ir_version=IR_VERSION),
+        task=head.task,
+        prediction=str(head.prediction.name),
+        logits=str(head.logits.name) if head.logits is not None else None,
+        classes=classes or None,
+        expected=expected,
+        origin=_path(last),
+    )
+
+
+def plain_classes(classes: Any) -> tuple[int | str, ...]:
+    """Return class labels as int or str.
+
+    Raises:
+        ConvertError: a label is neither a whole number nor a string.
+    """
+    plain: list[int | str] = []
+    for c in np.asarray(classes).tolist():
+        if isinstance(c, str):
+            plain.append(c)
+        elif float(c).is_integer():
+            plain.append(int(c))
+        else:
+            raise ConvertError("Class labels are strings or whole numbers.", got=repr(c), fix="Encode the labels first.")
+    return tuple(plain)
+
+
+def label_of(op: Builder, head: Head, classes: tuple[int | str, ...], dtype: Any) -> ir.Value:
+    """Return the predicted label: the most probable class, or for multilabel each p > ½."""
+    if head.task == "multilabel":
+        label = op.Cast(op.Greater(head.prediction, op.const(np.asarray(0.5, dtype))), to=ir.DataType.INT64)
+        label.type = ir.TensorType(ir.DataType.INT64)
+        return label  # type: ignore[no-any-return]
+    index = op.ArgMax(head.prediction, axis=1, keepdims=0)
+    return class_label(op, index, classes)
+
+
+def class_label(op: Builder, index: ir.Value, classes: tuple[int | str, ...]) -> ir.Value:
+    """Return the label at each class index."""
+    strings = any(isinstance(c, str) for c in classes)
+    label = op.Gather(op.const(np.array(classes, dtype=str if strings else np.int64)), index)
+    label.type = ir.TensorType(ir.DataType.STRING if strings else ir.DataType.INT64)
+    return label  # type: ignore[no-any-return]

@@ -1,0 +1,182 @@
+"""An .onnx file (external data included), from any exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortpipe.errors import ConvertError, nearest
+from ortpipe.stages.convert.forward import Forward
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+    import onnx_ir as ir
+
+    from ortpipe.artifact import Task
+    from ortpipe.data.rows import Data
+
+TASKS = ("regression", "binary", "multiclass", "multilabel")
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """A forward model on disk.
+
+    Attributes:
+        path: the file.
+        prediction: the float output to train, by name or index; by default the first one that depends on weights.
+        task: `regression`, `binary`, `multiclass` or `multilabel`; by default read off the graph
+            (a Softmax or Sigmoid at its end makes a classifier).
+        classes: the label of each class index; by default what the model says, else 0, 1, 2 …
+    """
+
+    path: str
+    prediction: str | int | None = None
+    task: str | None = None
+    classes: tuple[int | str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.task is not None and self.task not in TASKS:
+            raise ConvertError("convert.source.task must be a known task.", got=repr(self.task), fix=nearest(self.task, TASKS))
+
+    def __call__(self, data: Data | None, dtype: str) -> Forward:
+        """Read the file; `data` and `dtype` play no part, the model keeps its own types."""
+        from ortpipe.graph import serial
+
+        return from_model(serial.read(Path(self.path)), self)
+
+
+LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes a model a classifier
+
+
+def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
+    """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, batch dimension named N.
+
+    Raises:
+        ConvertError: no trainable initializer, a fixed batch size, an output that does not exist, …
+    """
+    import onnx_ir as ir
+
+    from ortpipe.artifact import read_metadata
+    from ortpipe.graph import query, serial
+    from ortpipe.graph.check import finish
+    from ortpipe.runtime.session import Session
+    from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
+
+    original = serial.lowered(model)
+    known = read_metadata(model)
+    plain, zipped = without_zip_map(original)
+    graph = ir.from_proto(plain).graph
+    classes = config.classes or tuple(known.get("classes", ())) or zipped or classes_in(graph)
+    _forget_shapes(graph)
+    standardize(graph)
+    graph_model = ir.from_proto(finish(ir.Model(graph, ir_version=original.ir_version)))
+    graph = graph_model.graph
+    output = _prediction(graph, config.prediction if config.prediction is not None else known.get("prediction"))
+    task, logits = _head(output)
+    if task == "regression" and any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs):
+        task = "binary" if output.shape is not None and output.shape[-1] == 2 else "multiclass"
+    task = config.task or known.get("task") or task
+    if task == "regression":
+        logits, classes = None, None
+    elif logits is None and not _is_probability(output):
+        logits = output  # a classifier that ends in raw scores
+    if task in ("binary", "multiclass") and classes is None:
+        width = output.shape[-1] if output.shape is not None else None
+        classes = tuple(range(2 if task == "binary" else int(width))) if task == "binary" or isinstance(width, int) else None
+    weights = query.float_initializers(graph, output)
+    if not weights:
+        raise ConvertError(
+            "A model needs at least one float initializer that its prediction depends on.",
+            got=f"{config.path}: none for output {output.name!r}",
+            fix="Export the weights as initializers, not as Constant nodes.",
+        )
+
+    def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        session = Session(original)
+        result = session.run(inputs)[session.outputs.index(str(output.name))]
+        if isinstance(result, list):  # ZipMap: one dict per row
+            import numpy as np
+
+            return np.array([list(row.values()) for row in result])
+        return result
+
+    name = str(output.name)
+    return Forward(
+        graph_model, task, name, str(logits.name) if logits is not None else None, classes, expected, config.path  # type: ignore[arg-type]
+    )
+
+
+def _forget_shapes(graph: ir.Graph) -> None:
+    """Name the batch dimension N and drop every shape that can be inferred (exporters write wrong ones)."""
+    import onnx_ir as ir
+
+    for value in graph.inputs:
+        if value.shape is None or not value.shape.rank():
+            continue
+        first = value.shape[0]
+        if isinstance(first, int):
+            raise ConvertError(
+                "The first dimension of every input is the batch and must be dynamic.",
+                got=f"input {value.name!r} of shape {list(value.shape)}",
+                fix="Export the model with a dynamic batch dimension.",
+            )
+        value.shape = ir.Shape(["N", *list(value.shape)[1:]])
+    for node in graph:
+        for made in node.outputs:
+            made.shape = None
+
+
+def _prediction(graph: ir.Graph, wanted: str | int | None) -> ir.Value:
+    from ortpipe.graph import query
+
+    names = [str(o.name) for o in graph.outputs]
+    if isinstance(wanted, int):
+        if not 0 <= wanted < len(names):
+            raise ConvertError(
+                "convert.source.prediction must be an output's index.",
+                got=wanted,
+                fix=f"The model has {len(names)}: {', '.join(names)}.",
+            )
+        return graph.outputs[wanted]
+    if wanted is not None:
+        if wanted not in names:
+            raise ConvertError("convert.source.prediction must be an output.", got=repr(wanted), fix=nearest(wanted, names))
+        return graph.outputs[names.index(wanted)]
+    floats = [o for o in graph.outputs if o.dtype in query.FLOATS]
+    if not floats:
+        raise ConvertError("A model needs a float output to train.", got=f"outputs {', '.join(names)}", fix="Export its scores.")
+    return next((o for o in floats if query.float_initializers(graph, o)), floats[0])
+
+
+def _head(output: ir.Value) -> tuple[Task, ir.Value | None]:
+    """Read the task and the logits off the last nodes; Identity is looked through."""
+    node = _producer(output)
+    if node is None:
+        return "regression", None
+    if node.op_type == "Softmax":
+        return "multiclass", node.inputs[0]
+    if node.op_type == "Sigmoid":
+        return ("binary" if output.shape is not None and output.shape[-1] == 1 else "multilabel"), node.inputs[0]
+    if node.op_type == "Concat" and len(node.inputs) == 2 and node.inputs[1] is not None:
+        p = _producer(node.inputs[1])
+        rest = node.inputs[0].producer() if node.inputs[0] is not None else None
+        if p is not None and p.op_type == "Sigmoid" and rest is not None and rest.op_type == "Sub":
+            return "binary", p.inputs[0]
+    return "regression", None
+
+
+def _producer(value: ir.Value) -> ir.Node | None:
+    node = value.producer()
+    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node
+
+
+def _is_probability(output: ir.Value) -> bool:
+    """Say whether the last node can only give probabilities (an L1 division, [1 − p, p])."""
+    node = _producer(output)
+    return node is not None and node.op_type in ("Div", "Concat", "Clip")

@@ -1,0 +1,140 @@
+"""A scikit-learn estimator: named in the config and fitted here, or fitted before and read from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortpipe.errors import ConfigError, ConvertError
+from ortpipe.stages.convert.forward import Forward
+
+if TYPE_CHECKING:
+    from ortpipe.data.rows import Data
+
+SCALERS = {"standard": "StandardScaler", "minmax": "MinMaxScaler"}
+
+
+@dataclass(frozen=True)
+class SklearnEstimator:
+    """An estimator by class path and parameters, fitted on the training rows; or a fitted one from a file.
+
+    Attributes:
+        estimator: class path, such as `sklearn.linear_model.Ridge`.
+        params: the keywords it is made with.
+        scaler: `standard` or `minmax` puts that scaler in front, inside the graph.
+        path: a fitted estimator or Pipeline on disk: `.skops`, or a pickle (`.pkl`, `.joblib`) with `trust: true`.
+        trust: a pickle runs code when it is opened; say true only for files you made.
+    """
+
+    estimator: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    scaler: str | None = None
+    path: str | None = None
+    trust: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.estimator is None) == (self.path is None):
+            raise ConfigError(
+                "A scikit-learn source is either a class path (estimator) or a file (path).",
+                got=f"estimator={self.estimator}, path={self.path}",
+                fix="Set exactly one of convert.source.estimator and convert.source.path.",
+            )
+        if self.scaler is not None and self.scaler not in SCALERS:
+            raise ConfigError(
+                "convert.source.scaler must be a known scaler.", got=repr(self.scaler), fix=f"Valid: {', '.join(SCALERS)}, null."
+            )
+
+    def __call__(self, data: Data | None, dtype: str) -> Forward:
+        """Make or read the estimator, fit it if it is not, and build its graph."""
+        if self.path is not None:
+            return from_estimator(_read(Path(self.path), self.trust), data, dtype)
+        return from_estimator(self._make(), data, dtype)
+
+    def _make(self) -> Any:
+        from sklearn import preprocessing
+        from sklearn.pipeline import make_pipeline
+
+        from ortpipe.stages.convert.sources.estimators import supported
+
+        assert self.estimator is not None
+        cls = supported(self.estimator)
+        try:
+            estimator = cls(**self.params)
+        except TypeError as error:
+            raise ConvertError(
+                f"convert.source.params must be keywords of {self.estimator}.", got=error, fix="Correct convert.source.params."
+            ) from error
+        if self.scaler is None:
+            return estimator
+        return make_pipeline(getattr(preprocessing, SCALERS[self.scaler])(), estimator)
+
+
+def _read(path: Path, trust: bool) -> Any:
+    if not path.is_file():
+        raise ConvertError("convert.source.path must be a file.", got=path, fix="Check the path.")
+    if path.suffix == ".skops":
+        import skops.io
+
+        try:
+            return skops.io.load(path, trusted=[])
+        except Exception as error:  # noqa: BLE001: a damaged archive raises whatever its reader meets
+            raise ConvertError(
+                "A .skops file must be readable and hold only types that skops trusts.", got=error, fix="Save it with skops.io.dump."
+            ) from error
+    if not trust:
+        raise ConvertError(
+            "A pickle runs code when it is opened, so it is opened only on request.",
+            got=path,
+            fix="Set convert.source.trust=true if you made the file, or save the estimator with skops.io.dump.",
+        )
+    import joblib
+
+    return joblib.load(path)
+
+
+def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
+    """Return an estimator's forward model; an unfitted one is cloned and fitted on the training rows first."""
+    from sklearn.base import clone
+    from sklearn.exceptions import NotFittedError
+    from sklearn.utils.validation import check_is_fitted
+
+    from ortpipe.stages.convert.sources.estimators import build, supported_steps
+
+    supported_steps(estimator)
+    try:
+        check_is_fitted(estimator)
+    except NotFittedError as error:
+        if data is None:
+            raise ConvertError(
+                "An estimator that is not fitted needs rows to be fitted on.",
+                got=type(estimator).__name__,
+                fix="Fit it first, or give data.",
+            ) from error
+        estimator = _fit(clone(estimator), data)
+    return build(estimator, dtype)
+
+
+def _fit(estimator: Any, data: Data) -> Any:
+    from sklearn.pipeline import Pipeline
+    from sklearn.utils.validation import has_fit_parameter
+
+    rows = data.train
+    if len(rows.inputs) != 1:
+        raise ConvertError("scikit-learn estimators take one input.", got=sorted(rows.inputs), fix="Give one array of features.")
+    [features] = rows.inputs.values()
+    last, prefix = estimator, ""
+    if isinstance(estimator, Pipeline):
+        prefix, last = f"{estimator.steps[-1][0]}__", estimator.steps[-1][1]
+    weights = {}
+    if rows.sample_weight is not None and has_fit_parameter(last, "sample_weight"):
+        weights[f"{prefix}sample_weight"] = rows.sample_weight
+    try:
+        return estimator.fit(features.reshape(len(rows), -1), rows.label, **weights)
+    except (ValueError, TypeError) as error:
+        raise ConvertError(
+            "scikit-learn must be able to fit the estimator on the training rows.",
+            got=f"{type(last).__name__}: {error}",
+            fix="Choose an estimator that fits the labels, or correct convert.source.params.",
+        ) from error

@@ -1,0 +1,100 @@
+"""convert: a source → a forward model that predicts what the source predicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ortpipe.artifact import Artifact, Facts
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import ConvertError
+from ortpipe.graph import query
+from ortpipe.graph.check import finish
+from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.forward import Forward
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
+from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
+
+VERSION = 1
+ROWS = 256  # how many real rows the prediction is compared on
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+
+
+def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | None = None) -> Artifact:
+    """Return the forward model of a source.
+
+    Args:
+        source: a scikit-learn estimator or Pipeline (an unfitted one is fitted on a clone), a ModelProto, the path
+            of an .onnx file, or None for the source that the config names.
+        config: dtype, tolerance, and the source if `source` is None.
+        data: real rows: to fit on, and to compare the predictions on.
+
+    Returns:
+        An artifact whose trainable tensors are named float initializers in standard ONNX operators; what must not
+        be trained (scaler constants) sits in Constant nodes. Its lineage holds the largest discrepancy
+        max|onnx − source| / max(1, max|source|) where there were rows to measure it on.
+
+    Raises:
+        ConvertError: the source is not supported, or its graph predicts something else.
+        ModelError: the .onnx file is missing, damaged, or of a form the runtime cannot load.
+
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LinearRegression
+    >>> artifact = convert(LinearRegression().fit(np.eye(3), [1.0, 2.0, 3.0]))
+    >>> artifact.facts.parameters, artifact.facts.task
+    (('coefficient', 'intercept'), 'regression')
+    """
+    forward = _forward(source, config, data)
+    graph = forward.model.graph
+    names = query.float_initializers(graph, query.value(graph, forward.prediction))
+    parameters = [name for name in names if graph.initializers[name].shape != ()]  # the 1 of 1 − p is no parameter
+    model = finish(forward.model)
+    kept = [t.name for t in model.graph.initializer if t.name in parameters]
+    facts = Facts(
+        task=forward.task,
+        inputs=tuple(i.name for i in model.graph.input if i.name not in {t.name for t in model.graph.initializer}),
+        outputs=tuple(o.name for o in model.graph.output),
+        prediction=forward.prediction,
+        logits=forward.logits,
+        classes=forward.classes,
+        parameters=tuple(kept),
+    )
+    record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
+    if data is not None:
+        record |= {"data": data.digest(), "discrepancy": _discrepancy(model, facts, forward, data.train, config)}
+    weights = {f"source/{t.name}": onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name in kept}
+    return Artifact(model, Facts(**{**facts.__dict__, "lineage": (record,)}), weights)
+
+
+def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Forward:
+    if source is None:
+        if config is None:
+            raise ConvertError("convert needs a source.", got="None and no config", fix="Give an estimator, a model or a path.")
+        return config.source(data, config.dtype)
+    if isinstance(source, onnx.ModelProto):
+        return from_model(source, OnnxFile(path="model"))
+    if isinstance(source, str | Path):
+        return OnnxFile(path=str(source))(data, "")
+    return from_estimator(source, data, config.dtype if config else "float32")
+
+
+def _discrepancy(model: onnx.ModelProto, facts: Facts, forward: Forward, rows: Rows, config: ConvertConfig | None) -> float:
+    from ortpipe.data.feeds import feed_inputs
+
+    few = rows.take(np.arange(min(ROWS, len(rows))))
+    inputs = feed_inputs(model, facts, few)
+    [got] = Session(model).run(inputs, [facts.prediction])
+    expected = np.asarray(forward.expected(inputs), np.float64).reshape(got.shape)
+    worst = float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
+    allowed = (config.tolerance if config else None) or TOLERANCE.get(got.dtype.name, 1e-2)
+    if not worst <= allowed:
+        raise ConvertError(
+            "The converted model must predict what its source predicts.",
+            got=f"{forward.origin}: largest difference {worst:.3g} on {len(few)} rows, tolerance {allowed:g}",
+            fix="Use convert.dtype=float64, or raise convert.tolerance if the difference is acceptable.",
+        )
+    return worst

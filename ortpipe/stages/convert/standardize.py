@@ -1,0 +1,182 @@
+"""ai.onnx.ml operators of linear models, rewritten in standard ones: their weights become initializers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortpipe.errors import ConvertError
+from ortpipe.graph import query
+from ortpipe.graph.builder import Builder
+
+ML = "ai.onnx.ml"
+
+
+def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """LinearRegressor: x · coefficientsᵀ + intercepts."""
+    targets = _int(node, "targets", 1)
+    return [_scores(op, node, _floats(node, "coefficients").reshape(targets, -1), _floats(node, "intercepts"))]
+
+
+def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """LinearClassifier: the scores' label and probabilities; two opposite rows become one, so that they stay opposite."""
+    classes = classes_of(node)
+    weight = _floats(node, "coefficients")
+    bias = _floats(node, "intercepts")
+    transform = _string(node, "post_transform", "NONE")
+    one = op.const(np.float32(1))
+    rows = weight.reshape(-1, _width(node, weight, len(classes)))
+    bias = bias if bias.size else np.zeros(len(rows), np.float32)
+    if len(classes) == 2 and transform == "LOGISTIC" and (len(rows) == 1 or np.array_equal(rows[0], -rows[1])):
+        p = op.Sigmoid(_scores(op, node, rows[-1:], bias[-1:]))
+        scores = op.Concat(op.Sub(one, p), p, axis=-1)
+    else:
+        scores = _scores(op, node, rows, bias)
+        match transform:
+            case "SOFTMAX":
+                scores = op.Softmax(scores, axis=-1)
+            case "LOGISTIC":
+                scores = op.Sigmoid(scores)
+            case "NONE":
+                pass
+            case other:
+                raise _refuse(node, f"post_transform={other}")
+    values = np.array(classes, dtype=str if isinstance(classes[0], str) else np.int64)
+    return [op.Gather(op.const(values), op.ArgMax(scores, axis=1, keepdims=0)), scores]
+
+
+def scaler(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """Scaler: (x − offset) · scale, as constants."""
+    shifted = op.Sub(_float_input(op, node), op.const(_floats(node, "offset")))
+    return [op.Mul(shifted, op.const(_floats(node, "scale")))]
+
+
+def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """Normalizer: x / max|x|, x / Σ|x| or x / √Σx², by row."""
+    x = _float_input(op, node)
+    axis = op.const(np.array([-1]))
+    match _string(node, "norm", "MAX"):
+        case "L1":
+            return [op.Div(x, op.ReduceSum(op.Abs(x), axis))]
+        case "L2":
+            return [op.Div(x, op.Sqrt(op.ReduceSum(op.Mul(x, x), axis)))]
+        case norm:
+            raise _refuse(node, f"norm={norm}")
+
+
+RULES: dict[str, Callable[[Builder, ir.Node], list[ir.Value]]] = {
+    "LinearClassifier": linear_classifier,
+    "LinearRegressor": linear_regressor,
+    "Normalizer": normalizer,
+    "Scaler": scaler,
+}
+
+
+def without_zip_map(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[int | str, ...] | None]:
+    """Return the model with each ZipMap (a list of dicts, one per row) replaced by the tensor it zips, and its labels."""
+    own, classes = onnx.ModelProto(), None
+    own.CopyFrom(model)
+    graph = own.graph
+    for node in graph.node:
+        if node.domain != ML or node.op_type != "ZipMap":
+            continue
+        labels = [a for a in node.attribute if a.name.startswith("classlabels")]
+        classes = tuple(v.decode() if isinstance(v, bytes) else int(v) for a in labels for v in (*a.strings, *a.ints))
+        zipped = onnx.helper.make_tensor_value_info(node.output[0], onnx.TensorProto.FLOAT, ["N", len(classes)])
+        for output in graph.output:
+            if output.name == node.output[0]:
+                output.CopyFrom(zipped)
+        node.CopyFrom(onnx.helper.make_node("Identity", node.input, node.output, name=node.name))
+    return own, classes
+
+
+def standardize(graph: ir.Graph) -> None:
+    """Rewrite a graph's ai.onnx.ml operators in place; outputs keep their names.
+
+    Raises:
+        ConvertError: an operator of ai.onnx.ml between weights and a float output has no rule.
+    """
+    for node in list(graph):
+        if node.domain != ML or node.op_type not in RULES:
+            continue
+        made = RULES[node.op_type](Builder(graph, node.name or node.op_type, before=node), node)
+        for old, new in zip(node.outputs, made, strict=False):
+            new.type, new.shape = old.type, old.shape
+            name = old.name
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            old.name, new.name = f"{name}/replaced", name
+        graph.remove(node, safe=True)
+    for output in graph.outputs:
+        for value in query.ancestors([output]):
+            node = value.producer()
+            if node is not None and node.domain == ML and query.float_initializers(graph, value) and output.dtype in query.FLOATS:
+                raise ConvertError(
+                    "Between weights and prediction only standard operators can be trained.",
+                    got=f"{ML}.{node.op_type} at node {node.name!r}",
+                    fix=f"Export the model without it; ortpipe rewrites {', '.join(RULES)} and ZipMap.",
+                )
+
+
+def classes_in(graph: ir.Graph) -> tuple[int | str, ...] | None:
+    """Return the class labels that a graph carries: in a classifier, or in what its label output picks from."""
+    for node in graph:
+        if node.domain == ML and node.op_type == "LinearClassifier":
+            return classes_of(node)
+    for node in graph:
+        if node.op_type in ("ArrayFeatureExtractor", "Gather") and node.inputs[0] is not None:
+            constant = ir.convenience.get_const_tensor(node.inputs[0])
+            fed = node.inputs[1].producer() if node.inputs[1] is not None else None
+            if constant is not None and fed is not None and fed.op_type == "ArgMax":
+                values = constant.numpy().ravel().tolist()
+                return tuple(v.decode() if isinstance(v, bytes) else v if isinstance(v, str) else int(v) for v in values)
+    return None
+
+
+def classes_of(node: ir.Node) -> tuple[int | str, ...]:
+    """Return a LinearClassifier's labels."""
+    for name in ("classlabels_strings", "classlabels_ints"):
+        if name in node.attributes and len(node.attributes[name].value):
+            return tuple(node.attributes[name].value)
+    raise _refuse(node, "no class labels")
+
+
+def _scores(op: Builder, node: ir.Node, weight: np.ndarray, bias: np.ndarray) -> ir.Value:
+    inputs = [_float_input(op, node), op.parameter("coefficient", np.ascontiguousarray(weight.T))]
+    if bias.size:
+        inputs.append(op.parameter("intercept", bias))
+    return op.Gemm(*inputs)  # type: ignore[no-any-return]
+
+
+def _float_input(op: Builder, node: ir.Node) -> ir.Value:
+    [x] = node.inputs
+    assert x is not None
+    return x if x.dtype == ir.DataType.FLOAT else op.Cast(x, to=ir.DataType.FLOAT)  # type: ignore[no-any-return]
+
+
+def _width(node: ir.Node, weight: np.ndarray, classes: int) -> int:
+    x = node.inputs[0]
+    if x is not None and x.shape is not None and isinstance(x.shape[-1], int):
+        return x.shape[-1]
+    return weight.size // classes
+
+
+def _floats(node: ir.Node, name: str) -> np.ndarray:
+    values = node.attributes[name].as_floats() if name in node.attributes else ()
+    return np.array(values, np.float32)
+
+
+def _int(node: ir.Node, name: str, default: int) -> int:
+    return node.attributes[name].as_int() if name in node.attributes else default
+
+
+def _string(node: ir.Node, name: str, default: str) -> str:
+    return node.attributes[name].as_string() if name in node.attributes else default
+
+
+def _refuse(node: ir.Node, why: str) -> ConvertError:
+    return ConvertError(
+        f"{ML}.{node.op_type} is rewritten in its common forms only.", got=f"node {node.name!r}: {why}", fix="Export without it."
+    )

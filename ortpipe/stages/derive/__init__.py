@@ -1,0 +1,1 @@
+"""derive: a loss model → a functional gradient model."""

@@ -1,0 +1,27 @@
+"""What a config says about derive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ortpipe.stages.derive.engines import ENGINES, Engine, Ort
+
+
+@dataclass(frozen=True)
+class DeriveConfig:
+    """What is differentiated, and by which engine.
+
+    Attributes:
+        engine: a member of the catalogue of engines.
+        parameters: exact names or globs of the initializers to train; by default every float initializer that the
+            loss depends on (scalars only when they are named).
+        frozen: exact names or globs of parameters to leave as they are.
+        inputs: data inputs whose gradients become outputs too.
+        forward_outputs: keep the forward outputs beside loss and gradients (train needs them).
+    """
+
+    engine: Engine = field(default=Ort(), metadata={"catalogue": ENGINES})
+    parameters: tuple[str, ...] | None = None
+    frozen: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    forward_outputs: bool = True

@@ -1,0 +1,58 @@
+"""The training build's gradient builder, with its own operators rewritten in standard ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortpipe.errors import DeriveError
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True)
+class Ort:
+    """onnxruntime-training's OrtModuleGraphBuilder (1.19.2, opset ≤ 21)."""
+
+    def __call__(
+        self, model: onnx.ModelProto, loss: str, parameters: Sequence[str], inputs: Sequence[str]
+    ) -> tuple[onnx.ModelProto, dict[str, str]]:
+        """See `Engine`.
+
+        Raises:
+            DeriveError: an operator on the way has no gradient, or a wrong one; it is named with its node.
+        """
+        import onnx
+        import onnx_ir as ir
+
+        from ortpipe.graph.check import finish
+        from ortpipe.runtime.gradient_builder import gradient_model
+        from ortpipe.stages.derive.engines.ort_limits import refuse_known_faults
+        from ortpipe.stages.derive.engines.ort_lowering import lower, without_yield
+
+        refuse_known_faults(model, loss, parameters)
+        try:
+            built, gradients = gradient_model(model, parameters, inputs)
+        except DeriveError as error:
+            raise _explained(error, model) from error
+        result = ir.from_proto(onnx.shape_inference.infer_shapes(built))  # the builder drops some types
+        without_yield(result.graph)
+        lower(result.graph)
+        return finish(result), gradients
+
+
+def _explained(error: DeriveError, model: onnx.ModelProto) -> DeriveError:
+    """Name the operator and node behind "gradient builder has not been registered: Op"."""
+    found = re.search(r"not been registered:?\s*(?:for\s+)?(\w+)", str(error))
+    if found is None:
+        return DeriveError("The ort engine must be able to differentiate the model.", got=error, fix="Simplify the model.")
+    kind = found.group(1)
+    names = [node.name or node.output[0] for node in model.graph.node if node.op_type == kind]
+    return DeriveError(
+        "Every operator between the trained parameters and the loss needs a gradient.",
+        got=f"{kind} at node {names[0]!r}, which the ort engine has no gradient for" if names else kind,
+        fix="Export the model without this operator, or freeze the parameters in front of it (derive.frozen).",
+    )

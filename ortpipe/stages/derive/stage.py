@@ -1,0 +1,125 @@
+"""derive: a loss model → a functional gradient model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedOpsetsPass
+
+from ortpipe.artifact import Artifact, Facts
+from ortpipe.errors import DeriveError
+from ortpipe.graph import query
+from ortpipe.graph.builder import Names, used_names
+from ortpipe.graph.check import finish
+from ortpipe.graph.compose import extract, graft
+from ortpipe.stages.derive.config import DeriveConfig
+
+VERSION = 1
+
+
+def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
+    """Return ∂loss/∂parameter as a graph that is a pure function of the parameters.
+
+    The trained parameters are inputs, and their current values ride along as initializers of the same names, so
+    the model also runs without them. Outputs: the loss, one `<parameter>_grad` per trained parameter, on request
+    `<input>_grad` of data inputs, and the forward outputs.
+
+    Raises:
+        DeriveError: nothing to train, a pattern that matches nothing, an operator without a gradient.
+    """
+    config = config or DeriveConfig()
+    facts = artifact.facts
+    assert facts.loss is not None
+    loss_model = extract(artifact.model, [facts.loss])
+    parameters = _chosen(ir.from_proto(loss_model).graph, facts, config)
+    inputs = query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
+    built, gradients = config.engine(loss_model, facts.loss, parameters, inputs)
+    for name in (*parameters, *inputs):
+        if name not in gradients:
+            raise DeriveError(
+                "The loss must depend on everything that is trained.",
+                got=f"no gradient for {name!r}: a node without a derivative cuts it off",
+                fix="Leave it out with derive.frozen.",
+            )
+    outputs = list(facts.outputs) if config.forward_outputs else []
+    named, names = _functional(built, loss_model, parameters, inputs, gradients)
+    model = graft(named, artifact.model, outputs) if outputs else named
+    return artifact.next(
+        "derive",
+        VERSION,
+        model=_ordered(model, facts, parameters),
+        parameters=tuple(parameters),
+        gradients={p: names[p] for p in parameters},
+        input_gradients={i: names[i] for i in inputs},
+        outputs=tuple(outputs),
+    )
+
+
+def _chosen(graph: ir.Graph, facts: Facts, config: DeriveConfig) -> list[str]:
+    assert facts.loss is not None
+    candidates = query.float_initializers(graph, query.value(graph, facts.loss))
+    if config.parameters is None:
+        chosen = [name for name in candidates if name in facts.parameters]
+    else:
+        chosen = query.select(config.parameters, candidates, DeriveError, "derive.parameters")
+    frozen = set(query.select(config.frozen, candidates, DeriveError, "derive.frozen"))
+    chosen = [name for name in chosen if name not in frozen]
+    if not chosen:
+        raise DeriveError(
+            "At least one parameter must be trained.",
+            got=f"none of {', '.join(candidates) or 'no float initializers'}",
+            fix="Widen derive.parameters or shorten derive.frozen.",
+        )
+    return chosen
+
+
+def _functional(
+    model: onnx.ModelProto,
+    loss_model: onnx.ModelProto,
+    parameters: Sequence[str],
+    inputs: Sequence[str],
+    gradients: Mapping[str, str],
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Make the parameters inputs, and name the outputs loss, <parameter>_grad, <input>_grad, in this order."""
+    own = ir.from_proto(model)
+    graph = own.graph
+    values = ir.from_proto(loss_model).graph.initializers
+    by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+    names = Names(used_names(graph) - set(gradients.values()))
+    outputs, renamed = [by_name[loss_model.graph.output[0].name]], {}
+    for name in (*parameters, *inputs):
+        value = by_name[gradients[name]]
+        if value in outputs or value.is_graph_input():  # two parameters share a gradient: each output has its own name
+            node = ir.node("Identity", [value])
+            graph.append(node)
+            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+            value = node.outputs[0]
+        value.shape = by_name[name].shape
+        outputs.append(value)
+        renamed[name] = value
+    for name, value in renamed.items():
+        value.name = names.fresh(f"{name}_grad")
+    graph.outputs[:] = outputs
+    for name in parameters:
+        parameter = by_name[name]
+        if not parameter.is_graph_input():
+            graph.inputs.append(parameter)
+        if not parameter.is_initializer():
+            parameter.const_value = values[name].const_value
+            graph.register_initializer(parameter)
+    RemoveUnusedOpsetsPass()(own)
+    return finish(own), {name: str(value.name) for name, value in renamed.items()}
+
+
+def _ordered(model: onnx.ModelProto, facts: Facts, parameters: Sequence[str]) -> onnx.ModelProto:
+    """Put the inputs in one order whatever the engine did: data inputs, label, weight, parameters."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    by_name = {i.name: i for i in model.graph.input}
+    wanted = [*facts.inputs, facts.label, facts.sample_weight, *parameters]
+    del own.graph.input[:]
+    own.graph.input.extend(by_name[name] for name in wanted if name in by_name)
+    own.producer_name, own.graph.name = "ortpipe", facts.task
+    return own

@@ -1,0 +1,1 @@
+"""penalty: a loss model → a loss model whose loss also charges for large parameters."""

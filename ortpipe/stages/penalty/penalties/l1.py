@@ -1,0 +1,15 @@
+"""L1 penalty: Σ |w|."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ortpipe.graph.builder import Builder
+
+
+def l1(op: Builder, parameter: ir.Value) -> ir.Value:
+    """Return Σ |w|, a scalar; its derivative at 0 is 0."""
+    return op.ReduceSum(op.Abs(parameter), keepdims=0)  # type: ignore[no-any-return]

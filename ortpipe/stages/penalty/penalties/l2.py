@@ -1,0 +1,15 @@
+"""L2 penalty: Σ w²."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ortpipe.graph.builder import Builder
+
+
+def l2(op: Builder, parameter: ir.Value) -> ir.Value:
+    """Return Σ w² (no factor ½), a scalar."""
+    return op.ReduceSum(op.Mul(parameter, parameter), keepdims=0)  # type: ignore[no-any-return]

@@ -1,0 +1,46 @@
+"""penalty: a loss model → a loss model with Σ l1·|w| + l2·w² added to its loss."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortpipe.artifact import Artifact
+from ortpipe.errors import PenaltyError
+from ortpipe.graph import query
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.check import finish
+from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.penalty.penalties import PENALTIES
+
+VERSION = 1
+
+
+def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
+    """Return the model whose loss is loss + Σ strength · penalty(w) over the chosen parameters.
+
+    The penalty is added once per batch, whatever the loss's reduction. Without terms the model stays as it is.
+
+    Raises:
+        PenaltyError: a pattern matches no parameter.
+    """
+    if not config.terms:
+        return artifact.next("penalty", VERSION)
+    facts = artifact.facts
+    assert facts.loss is not None
+    model = ir.from_proto(artifact.model)
+    graph = model.graph
+    loss = query.value(graph, facts.loss)
+    op = Builder(graph, "penalty")
+    total = loss
+    for pattern, strengths in config.terms.items():
+        for name in query.select([pattern], facts.parameters, PenaltyError, "penalty.terms"):
+            parameter = graph.initializers[name]
+            for kind, strength in strengths.items():
+                if strength:
+                    total = op.Add(total, op.Mul(PENALTIES[kind](op, parameter), op.like(strength, loss)))
+    if total is not loss:
+        total.type, total.shape = loss.type, loss.shape
+        graph.outputs[graph.outputs.index(loss)] = total
+        op.rename(loss, f"{facts.loss}/data")
+        total.name = facts.loss
+    return artifact.next("penalty", VERSION, model=finish(model))
