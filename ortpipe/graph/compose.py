@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -47,3 +48,16 @@ def graft(model: onnx.ModelProto, source: onnx.ModelProto, outputs: Sequence[str
     known = {o.domain for o in own.opset_import}
     own.opset_import.extend(o for o in source.opset_import if o.domain not in known)
     return finish(ir.from_proto(own))
+
+
+def with_parameters(model: onnx.ModelProto, values: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """Return the model with other initializers of these names, which are no longer inputs."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    for tensor in own.graph.initializer:
+        if tensor.name in values:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values[tensor.name], tensor.name))
+    inputs = [i for i in own.graph.input if i.name not in values]
+    del own.graph.input[:]
+    own.graph.input.extend(inputs)
+    return own

@@ -1,0 +1,1 @@
+"""train: a gradient model and rows → a trained model."""

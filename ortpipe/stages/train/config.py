@@ -1,0 +1,65 @@
+"""What a config says about train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ortpipe.errors import ConfigError
+from ortpipe.stages.train.optimizers import OPTIMIZERS, SGD, Optimizer
+from ortpipe.stages.train.schedules import SCHEDULES, Constant, Schedule
+
+
+@dataclass(frozen=True)
+class EarlyStopConfig:
+    """Stop when the monitored loss (validation, else training) has not improved for a while.
+
+    Attributes:
+        patience: epochs without an improvement before training stops; null never stops.
+        min_delta: how much lower than the best so far a loss must be to count.
+    """
+
+    patience: int | None = None
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.patience is not None and self.patience < 1:
+            raise ConfigError(
+                "early_stop.patience must be at least 1.", got=self.patience, fix="Use null to never stop early."
+            )
+        if self.min_delta < 0:
+            raise ConfigError("early_stop.min_delta is not negative.", got=self.min_delta, fix="Use 0.")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How the parameters are fitted.
+
+    Attributes:
+        optimizer: a member of the catalogue of optimizers; holds the base learning rate.
+        schedule: a member of the catalogue of schedules: base rate and step → rate.
+        epochs: passes over the training rows.
+        batch_size: rows per step; the last batch of an epoch may be smaller.
+        init: `keep` starts from the model's own weights, `random` from new ones (see `initial.py`).
+        shuffle: draw a new order of rows for every epoch.
+        seed: of the order and of the random weights.
+        early_stop: when to stop before the last epoch; with a validation split the best weights are restored.
+    """
+
+    optimizer: Optimizer = field(default=SGD(), metadata={"catalogue": OPTIMIZERS})
+    schedule: Schedule = field(default=Constant(), metadata={"catalogue": SCHEDULES})
+    epochs: int = 50
+    batch_size: int = 32
+    init: Literal["keep", "random"] = "keep"
+    shuffle: bool = True
+    seed: int = 0
+    early_stop: EarlyStopConfig = EarlyStopConfig()
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"train.{name} must be at least 1.", got=getattr(self, name), fix=f"Set train.{name}=1 or more."
+                )
+        if self.seed < 0:
+            raise ConfigError("A seed is not negative.", got=self.seed, fix="Set seed=0.")

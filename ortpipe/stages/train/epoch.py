@@ -1,0 +1,39 @@
+"""The epoch as one graph: a Scan over batches whose body is the train step."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Names, used_names
+from ortpipe.graph.check import finish
+from ortpipe.graph.serial import IR_VERSION
+from ortpipe.stages.train.step import Step
+
+BATCHES = "batches"  # the first dimension of every scanned input
+
+
+def build_epoch(step: Step) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return Scan(carried; scanned) → (carried, losses), and the epoch's input name of each name of the step.
+
+    One run does any number of steps: scanned inputs have shape [batches, …], and the batch size N may differ from
+    run to run. Outputs are the carried values in the step's order, then `losses` [batches].
+    """
+    body = step.graph
+    names = Names(used_names(body))
+    outer: dict[str, ir.Value] = {}
+    for value in body.inputs:
+        name = str(value.name)
+        shape = list(value.shape) if value.shape is not None else []
+        scanned = [BATCHES, *shape] if name in step.scanned else shape
+        outer[name] = ir.val(names.fresh(f"{name}/{BATCHES if name in step.scanned else 'start'}"), value.dtype, scanned)
+    inputs = [outer[name] for name in (*step.carried, *step.scanned)]
+    node = ir.node("Scan", inputs, {"body": body, "num_scan_inputs": len(step.scanned)}, num_outputs=len(body.outputs))
+    for made, inner in zip(node.outputs, body.outputs, strict=True):
+        made.type = inner.type
+        made.shape = inner.shape
+        made.name = names.fresh(f"{inner.name}/end")
+    losses = node.outputs[-1]
+    losses.shape, losses.name = ir.Shape([BATCHES]), names.fresh("losses")
+    graph = ir.Graph(inputs, node.outputs, nodes=[node], opset_imports=step.opsets, name="epoch")
+    return finish(ir.Model(graph, ir_version=IR_VERSION)), {name: str(v.name) for name, v in outer.items()}

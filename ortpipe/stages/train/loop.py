@@ -1,0 +1,141 @@
+"""The loop over epochs: order the rows, run the epoch graph, watch the losses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ortpipe.errors import ConvergenceError
+from ortpipe.runtime.session import Session
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.step import Step
+
+CHUNK = 32 * 2**20  # bytes of shuffled rows that one run of the epoch graph holds
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is known after an epoch; losses are per row."""
+
+    number: int  # counted from 1
+    epochs: int
+    loss: float  # mean over the epoch's steps, weighted by their rows
+    validation: float | None
+    rate: float  # of the last step
+    steps: int  # so far
+    seconds: float  # so far
+
+
+@dataclass
+class Losses:
+    """The losses as they come in."""
+
+    step: list[np.ndarray]  # one array [steps] per run of the epoch graph
+    rate: list[np.ndarray]  # likewise
+    train: list[float]  # per epoch
+    validation: list[float]  # per epoch; empty without validation rows
+
+
+class Loop:
+    """Runs epochs of one epoch graph.
+
+    Attributes:
+        values: the carried values by name: parameters and optimizer state as they are now.
+        losses: every loss so far.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        step: Step,
+        epoch_names: Mapping[str, str],
+        values: Mapping[str, np.ndarray],
+        rows: Mapping[str, np.ndarray],
+        config: TrainConfig,
+        reduction: str,
+    ) -> None:
+        self.values = dict(values)
+        self.losses = Losses([], [], [], [])
+        self._session, self._step, self._names, self._config = session, step, epoch_names, config
+        self._rows, self._count = dict(rows), len(next(iter(rows.values())))
+        self._dtype = next(iter(values.values())).dtype
+        self._per_row = reduction == "mean"
+        self._done = 0
+
+    def run(self, validate: Callable[[Mapping[str, np.ndarray]], float] | None) -> Iterator[Epoch]:
+        """Yield after each epoch.
+
+        Raises:
+            ConvergenceError: a loss or a parameter is not finite.
+        """
+        start = time.perf_counter()
+        for number in range(1, self._config.epochs + 1):
+            total = sum(self._run(index) for index in self._batches(number))
+            self.losses.train.append(total / self._count)
+            self._check_values()
+            validation = validate(self.values) if validate else None
+            if validation is not None:
+                self.losses.validation.append(validation)
+            yield Epoch(
+                number,
+                self._config.epochs,
+                self.losses.train[-1],
+                validation,
+                float(self.losses.rate[-1][-1]),
+                self._done,
+                time.perf_counter() - start,
+            )
+
+    def _batches(self, number: int) -> Iterator[np.ndarray]:
+        """Yield row numbers [batches, batch size], as many batches as fit a chunk; last the partial batch."""
+        rng = np.random.default_rng([self._config.seed, number])
+        order = rng.permutation(self._count) if self._config.shuffle else np.arange(self._count)
+        size = min(self._config.batch_size, self._count)
+        row_bytes = sum(array.nbytes for array in self._rows.values()) / self._count
+        per_chunk = max(1, int(CHUNK / max(1.0, row_bytes * size)))
+        whole = self._count // size
+        for first in range(0, whole, per_chunk):
+            last = min(first + per_chunk, whole)
+            yield order[first * size : last * size].reshape(last - first, size)
+        if self._count % size:
+            yield order[whole * size :].reshape(1, -1)
+
+    def _run(self, index: np.ndarray) -> float:
+        """Do one step per row of `index`; return the sum of the losses of its rows."""
+        steps = np.arange(self._done + 1, self._done + len(index) + 1)
+        rates = self._config.schedule(self._config.optimizer.lr, steps).astype(self._dtype)
+        feeds = {self._names[name]: value for name, value in self.values.items()}
+        feeds |= {self._names[name]: array[index] for name, array in self._rows.items()}
+        feeds[self._names[self._step.scanned[-1]]] = rates
+        *carried, losses = self._session.run(feeds)
+        self._check_losses(losses, rates)
+        self.values = dict(zip(self._step.carried, carried, strict=True))
+        self.losses.step.append(losses)
+        self.losses.rate.append(rates)
+        self._done += len(index)
+        return float(losses.astype(np.float64).sum() * (index.shape[1] if self._per_row else 1))
+
+    def _check_losses(self, losses: np.ndarray, rates: np.ndarray) -> None:
+        finite = np.isfinite(losses)
+        if finite.all():
+            return
+        bad = int(np.argmin(finite))
+        last = np.concatenate([*self.losses.step, losses[:bad]])[-5:]
+        raise self._diverged(f"loss {losses[bad]} at step {self._done + bad + 1}", last, float(rates[bad]))
+
+    def _check_values(self) -> None:
+        for name, value in self.values.items():
+            if not np.isfinite(value).all():
+                last = self.losses.step[-1][-5:]
+                raise self._diverged(f"{name} is not finite after step {self._done}", last, float(self.losses.rate[-1][-1]))
+
+    def _diverged(self, what: str, last: np.ndarray, rate: float) -> ConvergenceError:
+        shown = ", ".join(f"{loss:.6g}" for loss in last) or "none"
+        return ConvergenceError(
+            "Training must keep losses and parameters finite; nothing was published.",
+            got=f"{what}; learning rate {rate:g}; last finite losses {shown}",
+            fix=f"Lower the rate (train.optimizer.lr={rate / 10:g}), scale the inputs, or use add_loss.reduction=mean.",
+        )

@@ -1,0 +1,37 @@
+"""SGD with Nesterov's momentum: v ← μ·v − η·g; θ ← θ + μ·v − η·g."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ortpipe.stages.train.optimizers.momentum import check_momentum
+from ortpipe.stages.train.optimizers.sgd import check_rate
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ortpipe.graph.builder import Builder
+
+
+@dataclass(frozen=True)
+class Nesterov:
+    """Nesterov's momentum (Sutskever et al., 2013), as scikit-learn's `MLPClassifier(solver='sgd')`."""
+
+    lr: float = 0.01
+    momentum: float = 0.9
+    slots: ClassVar = ("velocity",)
+
+    def __post_init__(self) -> None:
+        check_rate(self.lr)
+        check_momentum(self.momentum)
+
+    def __call__(
+        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], rate: ir.Value
+    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
+        """Return θ + μ·v − η·g, with the new v, and v."""
+        [velocity] = state
+        momentum, step = op.like(self.momentum, parameter), op.Mul(gradient, rate)
+        velocity = op.Sub(op.Mul(velocity, momentum), step)
+        return op.Add(parameter, op.Sub(op.Mul(velocity, momentum), step)), (velocity,)

@@ -1,0 +1,24 @@
+"""The catalogue of schedules: each is a frozen dataclass that is called for the rates of steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ortpipe.stages.train.schedules.constant import Constant
+from ortpipe.stages.train.schedules.inverse_scaling import InverseScaling
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Schedule(Protocol):
+    """A config that gives learning rates when called."""
+
+    def __call__(self, lr: float, step: np.ndarray) -> np.ndarray:
+        """Return the rate of each step (counted from 1), float64, from the base rate."""
+
+
+SCHEDULES: dict[str, type] = {
+    "constant": Constant,
+    "inverse_scaling": InverseScaling,
+}

@@ -1,0 +1,131 @@
+"""train: a gradient model and rows → a trained model, its state and its losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortpipe.artifact import Artifact
+from ortpipe.data.feeds import feeds
+from ortpipe.data.rows import Data
+from ortpipe.errors import TrainError
+from ortpipe.graph.compose import extract, with_parameters
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.epoch import build_epoch
+from ortpipe.stages.train.initial import random_parameters
+from ortpipe.stages.train.loop import Loop
+from ortpipe.stages.train.step import build_step, slot_name
+
+VERSION = 1
+
+
+def train(
+    artifact: Artifact,
+    config: TrainConfig | None = None,
+    *,
+    data: Data,
+    runtime: RuntimeConfig | None = None,
+    report: Callable[[object], None] = lambda event: None,
+) -> Artifact:
+    """Return the forward model with trained weights.
+
+    Args:
+        artifact: a gradient model with its forward outputs.
+        config: optimizer, schedule, epochs, …
+        data: training rows, and validation rows if there are any.
+        runtime: threads.
+        report: called with an `Epoch` after each epoch.
+
+    Returns:
+        An artifact whose tensors are `parameter/…`, `initial/…` and `optimizer/…` by parameter, and the losses:
+        `losses/step` and `losses/rate` [steps], `losses/train` and `losses/validation` [epochs] (per row).
+        The same artifact, config and data give the same bytes.
+
+    Raises:
+        ConvergenceError: the loss became nan or infinite.
+        DataError: the rows do not fit the model.
+        TrainError: the model has no gradients or forward outputs.
+    """
+    config = config or TrainConfig()
+    facts = artifact.facts
+    if not facts.gradients or not facts.outputs:
+        raise TrainError(
+            "train needs a gradient model with its forward outputs.",
+            got=f"{len(facts.gradients)} gradients, {len(facts.outputs)} forward outputs",
+            fix="Run derive first, with derive.forward_outputs=true.",
+        )
+    rows = feeds(artifact.model, facts, data.train)
+    parameters = _initial(artifact, config)
+    step = build_step(artifact, config.optimizer)
+    slots = {(slot, name): slot_name(slot, name) for name in parameters for slot in config.optimizer.slots}
+    state = {name: np.zeros_like(parameters[parameter]) for (_, parameter), name in slots.items()}
+    epoch, names = build_epoch(step)
+    rows = {name: array for name, array in rows.items() if name in step.scanned}
+    loop = Loop(Session(epoch, runtime), step, names, {**parameters, **state}, rows, config, facts.reduction or "mean")
+    best, waited, best_values = np.inf, 0, loop.values
+    for result in loop.run(_validation(artifact, data, runtime)):
+        report(result)
+        monitored = result.loss if result.validation is None else result.validation
+        if monitored < best - config.early_stop.min_delta:
+            best, waited, best_values = monitored, 0, loop.values
+        else:
+            waited += 1
+        if config.early_stop.patience is not None and waited >= config.early_stop.patience:
+            break
+    restore = config.early_stop.patience is not None and data.validation is not None
+    values = best_values if restore else loop.values
+    trained = {name: values[name] for name in parameters}
+    return artifact.next(
+        "train",
+        VERSION,
+        model=with_parameters(extract(artifact.model, facts.outputs), trained),
+        tensors={
+            **{k: v for k, v in artifact.tensors.items() if k.startswith("source/")},
+            **{f"initial/{name}": array for name, array in parameters.items()},
+            **{f"parameter/{name}": array for name, array in trained.items()},
+            **{f"optimizer/{slot}/{name}": values[key] for (slot, name), key in slots.items()},
+            "losses/step": np.concatenate(loop.losses.step),
+            "losses/rate": np.concatenate(loop.losses.rate),
+            "losses/train": np.array(loop.losses.train),
+            **({"losses/validation": np.array(loop.losses.validation)} if loop.losses.validation else {}),
+        },
+        loss=None,
+        label=None,
+        sample_weight=None,
+        gradients={},
+        input_gradients={},
+    )
+
+
+def _initial(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:
+    trained = artifact.facts.gradients
+    own = {t.name: onnx.numpy_helper.to_array(t) for t in artifact.model.graph.initializer if t.name in trained}
+    parameters = {name: own[name] for name in trained}
+    if config.init == "keep":
+        return parameters
+    return random_parameters(ir.from_proto(artifact.model).graph, parameters, config.seed)
+
+
+def _validation(
+    artifact: Artifact, data: Data, runtime: RuntimeConfig | None
+) -> Callable[[Mapping[str, np.ndarray]], float] | None:
+    """Return the function from parameters to the loss per validation row, if there are any rows."""
+    if data.validation is None:
+        return None
+    facts, count = artifact.facts, len(data.validation)
+    assert facts.loss is not None
+    model = extract(artifact.model, [facts.loss])
+    taken = {i.name for i in model.graph.input}
+    rows = {k: v for k, v in feeds(artifact.model, facts, data.validation).items() if k in taken}
+    session = Session(model, runtime)
+
+    def validate(values: Mapping[str, np.ndarray]) -> float:
+        [loss] = session.run({**rows, **{name: values[name] for name in facts.gradients if name in taken}})
+        return float(loss) / (1 if facts.reduction == "mean" else count)
+
+    return validate

@@ -1,0 +1,69 @@
+"""The train step as one graph: forward, loss, backward and update are a pure function of the parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortpipe.artifact import Artifact
+from ortpipe.graph import query
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.compose import extract
+from ortpipe.stages.train.optimizers import Optimizer
+
+
+@dataclass(frozen=True)
+class Step:
+    """(parameters, state, batch, rate) → (parameters, state, loss).
+
+    Attributes:
+        graph: inputs and outputs in the order of `carried`, then `scanned`; outputs are `carried`, then the loss.
+        opsets: what its nodes need.
+        carried: the names of parameters and state, which one step hands to the next.
+        scanned: the names of batch inputs and the rate, of which every step has its own.
+    """
+
+    graph: ir.Graph
+    opsets: dict[str, int]
+    carried: tuple[str, ...]
+    scanned: tuple[str, ...]
+
+
+def slot_name(slot: str, parameter: str) -> str:
+    """Return the name of an optimizer's state for a parameter."""
+    return f"{parameter}/{slot}"
+
+
+def build_step(artifact: Artifact, optimizer: Optimizer) -> Step:
+    """Join a gradient model and an optimizer."""
+    facts = artifact.facts
+    assert facts.loss is not None
+    model = ir.from_proto(extract(artifact.model, [facts.loss, *facts.gradients.values()]))
+    graph = model.graph
+    batch = [i for i in graph.inputs if i.name not in facts.gradients]
+    op = Builder(graph, "update")
+    dtype = query.value(graph, facts.loss).dtype
+    assert dtype is not None
+    rate = op.input("rate", dtype, [])
+    parameters, state, next_parameters, next_state = [], [], [], []
+    for name, gradient in facts.gradients.items():
+        parameter = query.value(graph, name)
+        slots = [op.input(slot_name(s, name), dtype, list(parameter.shape or ())) for s in optimizer.slots]
+        new, new_slots = optimizer(op, parameter, query.value(graph, gradient), slots, rate)
+        parameters.append(parameter)
+        state.extend(slots)
+        for value, old in zip((new, *new_slots), (parameter, *slots), strict=True):
+            value.type, value.shape = old.type, old.shape
+            op.rename(value, f"{old.name}/next")
+        next_parameters.append(new)
+        next_state.extend(new_slots)
+        graph.initializers.pop(name)
+    graph.inputs[:] = [*parameters, *state, *batch, rate]
+    graph.outputs[:] = [*next_parameters, *next_state, query.value(graph, facts.loss)]
+    return Step(
+        graph,
+        dict(model.opset_imports),
+        carried=tuple(str(v.name) for v in (*parameters, *state)),
+        scanned=tuple(str(v.name) for v in (*batch, rate)),
+    )
