@@ -1,1 +1,43 @@
 """ortpipe trains ONNX models from config files."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "Artifact": "artifact",
+    "Facts": "artifact",
+    "Data": "data.rows",
+    "Rows": "data.rows",
+    "split": "data.rows",
+    "SplitConfig": "data.config",
+    "FLOW": "flow",
+    "OrtpipeError": "errors",
+    "RuntimeConfig": "runtime.config",
+    "load_artifact": "graph.serial",
+    "save_artifact": "graph.serial",
+    "convert": "stages.convert.stage",
+    "ConvertConfig": "stages.convert.config",
+    "add_loss": "stages.add_loss.stage",
+    "AddLossConfig": "stages.add_loss.config",
+    "LOSSES": "stages.add_loss.losses",
+    "penalty": "stages.penalty.stage",
+    "PenaltyConfig": "stages.penalty.config",
+    "derive": "stages.derive.stage",
+    "DeriveConfig": "stages.derive.config",
+    "train": "stages.train.stage",
+    "TrainConfig": "stages.train.config",
+    "OPTIMIZERS": "stages.train.optimizers",
+    "SCHEDULES": "stages.train.schedules",
+    "evaluate": "stages.evaluate.stage",
+    "EvaluateConfig": "stages.evaluate.config",
+}
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `ortpipe --help` waits for none of them."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ortpipe' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"ortpipe.{_HOMES[name]}"), name)

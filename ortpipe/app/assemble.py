@@ -1,0 +1,56 @@
+"""From a typed config to a run: check the ground, load the data, join plan and listeners."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortpipe.app.environment import environment
+from ortpipe.app.run_folder import RunFolder
+from ortpipe.app.screen import Screen, closing
+from ortpipe.data.rows import load
+from ortpipe.errors import ConfigError
+from ortpipe.flow import FLOW
+from ortpipe.pipeline.plan import Plan, Step
+from ortpipe.pipeline.run import run
+
+if TYPE_CHECKING:
+    from hydra.conf import HydraConf
+
+    from ortpipe.app.schema import RunConfig
+
+
+def plan_of(config: RunConfig) -> Plan:
+    """Return the flow with each stage's config."""
+    return tuple(Step(stage, getattr(config, stage.name)) for stage in FLOW)
+
+
+def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: HydraConf) -> float | None:
+    """Run one job; return its final validation loss (else training loss), which sweepers minimize."""
+    folder = Path(hydra.runtime.output_dir)
+    _writable(folder)
+    begun = time.perf_counter()
+    data = load(config.data)
+    facts = environment(config.seed)
+    tags = {f"ortpipe.{key}": value for key, value in facts.items()}
+    tags |= {"ortpipe.data": data.digest(), "ortpipe.run_folder": str(folder)}
+    if hydra.mode is not None and hydra.mode.name == "MULTIRUN":
+        tags |= {"ortpipe.sweep": str(Path(hydra.sweep.dir).absolute()), "ortpipe.job": str(hydra.job.num)}
+    name = f"{config.name} {hydra.job.override_dirname}".strip() if tags.get("ortpipe.sweep") else config.name
+    recording = config.recorder(name, container, folder, tags)
+    listeners = [Screen(), RunFolder(folder, yaml, facts), recording]
+    context = {"data": data, "runtime": config.runtime}
+    artifact = run(plan_of(config), context, listeners)
+    record = {**getattr(recording, "summary", {}), "took": f"{time.perf_counter() - begun:.1f} s"}
+    print(closing(artifact, folder, record), flush=True)
+    monitored = artifact.tensors.get("losses/validation", artifact.tensors["losses/train"])
+    return float(monitored[-1])
+
+
+def _writable(folder: Path) -> None:
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(
+            "The output folder must be writable.", got=folder, fix="Set paths.outputs to a folder of yours, or change its rights."
+        )

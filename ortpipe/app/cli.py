@@ -1,0 +1,82 @@
+"""The command line: a Hydra application whose errors are written for its user."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ortpipe.errors import ConfigError, OrtpipeError, nearest
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from ortpipe.app.schema import RunConfig
+
+
+def packaged_conf() -> Path:
+    """Return the folder of the packaged configs: beside the code in a checkout, inside the package in a wheel."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"
+
+
+OmegaConf.register_new_resolver("packaged", lambda name: str(packaged_conf() / name), replace=True)
+
+
+@hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
+def _application(config: DictConfig) -> float | None:
+    from ortpipe.app.assemble import execute
+    from ortpipe.app.schema import build
+
+    container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    typed: RunConfig = build(container)
+    return execute(typed, container, OmegaConf.to_yaml(config, resolve=True), HydraConfig.get())
+
+
+def main() -> None:
+    """Run the command line; exit with 1 and a message where something is wrong, with 130 on Ctrl-C."""
+    wants_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # hand errors to us instead of printing them
+    try:
+        _application()
+    except OrtpipeError as error:
+        _fail(error, wants_trace)
+    except (HydraException, OmegaConfBaseException) as error:
+        _fail(_explained(error), wants_trace)
+    except KeyboardInterrupt:
+        print("\nstopped; nothing half-written was left.", file=sys.stderr)
+        sys.exit(130)
+
+
+def _fail(error: OrtpipeError, wants_trace: bool) -> None:
+    if wants_trace:
+        raise error
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(1)
+
+
+def _explained(error: Exception) -> ConfigError:
+    """Return Hydra's own message with the nearest valid key where a key is misspelt."""
+    from ortpipe.app.schema import keys
+
+    cause: BaseException | None = error
+    while cause is not None:
+        key = getattr(cause, "full_key", None)
+        if key and "not in struct" in str(cause):
+            return ConfigError(f"{key} is not a key of the config.", fix=_near_key(str(key), sorted(set(keys()))))
+        cause = cause.__cause__
+    return ConfigError(str(error).strip())
+
+
+def _near_key(key: str, valid: list[str]) -> str:
+    parent = key.rpartition(".")[0]
+    siblings = [k for k in valid if k.rpartition(".")[0] == parent]
+    return nearest(key, siblings or valid)

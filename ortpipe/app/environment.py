@@ -1,0 +1,51 @@
+"""What a run was made with."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = (
+    "ortpipe",
+    "onnxruntime-training",
+    "onnx",
+    "onnx-ir",
+    "numpy",
+    "scikit-learn",
+    "scipy",
+    "hydra-core",
+    "omegaconf",
+    "mlflow",
+)
+
+
+def environment(seed: int) -> dict[str, str]:
+    """Return the versions, platform, seed and, in a git checkout, the commit (`-dirty` with uncommitted changes)."""
+    facts = {"python": platform.python_version(), "platform": platform.platform(), "machine": platform.machine()}
+    for package in PACKAGES:
+        try:
+            facts[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            facts[package] = "not installed"
+    facts["git_commit"] = _commit(Path.cwd())
+    facts["seed"] = str(seed)
+    facts["command"] = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return facts
+
+
+def _commit(folder: Path) -> str:
+    try:
+        said = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return said.stdout.strip() or "not a git checkout"

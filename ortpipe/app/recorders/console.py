@@ -1,0 +1,28 @@
+"""Record to the terminal: the config as flat keys, a line per stage, the metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortpipe.app.flatten import flatten
+from ortpipe.pipeline.events import Event, Listener, RunStarted, StageFinished
+
+
+@dataclass(frozen=True)
+class Console:
+    """Lines on standard output."""
+
+    def __call__(self, name: str, config: dict[str, Any], folder: Path, tags: dict[str, str]) -> Listener:
+        """Return a listener that prints."""
+
+        def listen(event: Event) -> None:
+            if isinstance(event, RunStarted):
+                for key, value in flatten(config).items():
+                    print(f"{key}={value}")
+            elif isinstance(event, StageFinished):
+                nodes = len(event.artifact.model.graph.node)
+                print(f"{event.name}: {nodes} nodes, {event.seconds:.2f} s, {event.artifact.digest()}", flush=True)
+
+        return listen

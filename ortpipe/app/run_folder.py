@@ -1,0 +1,74 @@
+"""The run folder: everything needed to understand and repeat a run, with or without tracking."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ortpipe.artifact import Artifact
+from ortpipe.files import whole_file
+from ortpipe.pipeline.events import Event, RunFinished, RunStarted, StageFinished
+
+
+class RunFolder:
+    """Writes a run's files as the run goes on.
+
+    - `config.yaml`, `environment.json`: at the start;
+    - `stages/<number>_<name>/`: each artifact, with its graph as text in `model.txt`;
+    - `model.onnx`, `losses.csv`, `metrics.json`, `figures/*.png`, `timings.json`: at the end.
+
+    Args:
+        folder: where; it is made if it is not there.
+        config: the resolved config as YAML.
+        environment: see `environment`.
+    """
+
+    def __init__(self, folder: Path, config: str, environment: Mapping[str, str]) -> None:
+        self.folder, self._config, self._environment = folder, config, environment
+        self._timings: dict[str, float] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Listen."""
+        if isinstance(event, RunStarted):
+            whole_file(self.folder / "config.yaml", self._config)
+            whole_file(self.folder / "environment.json", json.dumps(self._environment, indent=1) + "\n")
+        elif isinstance(event, StageFinished):
+            from ortpipe.graph.serial import save_artifact
+            from ortpipe.graph.show import to_text
+
+            self._timings[event.name] = event.seconds
+            stage = save_artifact(event.artifact, self.folder / "stages" / f"{event.number}_{event.name}")
+            whole_file(stage / "model.txt", to_text(event.artifact.model))
+        elif isinstance(event, RunFinished):
+            self._finish(event)
+
+    def _finish(self, event: RunFinished) -> None:
+        from ortpipe.graph.serial import write
+        from ortpipe.stages.evaluate.figures import figures
+
+        artifact = event.artifact
+        write(artifact.model, self.folder)
+        whole_file(self.folder / "losses.csv", losses_table(artifact))
+        whole_file(self.folder / "metrics.json", json.dumps(artifact.facts.as_json().get("metrics", {}), indent=1) + "\n")
+        for name, png in figures(artifact).items():
+            whole_file(self.folder / "figures" / f"{name}.png", png)
+        timings: dict[str, Any] = {**self._timings, "total": event.seconds}
+        whole_file(self.folder / "timings.json", json.dumps(timings, indent=1) + "\n")
+
+
+def losses_table(artifact: Artifact) -> str:
+    """Return the losses as CSV: one line per step with its rate, then one per epoch."""
+    tensors = artifact.tensors
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["kind", "number", "loss", "rate"])
+    for i, (loss, rate) in enumerate(zip(tensors["losses/step"], tensors["losses/rate"], strict=True), start=1):
+        table.writerow(["step", i, repr(float(loss)), repr(float(rate))])
+    for kind in ("train", "validation"):
+        for i, loss in enumerate(tensors.get(f"losses/{kind}", ()), start=1):
+            table.writerow([kind, i, repr(float(loss)), ""])
+    return text.getvalue()

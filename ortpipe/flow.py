@@ -1,0 +1,28 @@
+"""The architecture in one tuple: six stages, what each reads, requires and ensures."""
+
+from __future__ import annotations
+
+from ortpipe.pipeline.plan import Stage
+
+FORWARD = ("task", "inputs", "outputs", "prediction", "parameters")
+
+FLOW = (
+    Stage("convert", "ortpipe.stages.convert.stage:convert", reads=("data",), ensures=FORWARD),
+    Stage("add_loss", "ortpipe.stages.add_loss.stage:add_loss", requires=FORWARD, ensures=("loss", "label", "reduction")),
+    Stage("penalty", "ortpipe.stages.penalty.stage:penalty", requires=("loss",), ensures=("loss",)),
+    Stage("derive", "ortpipe.stages.derive.stage:derive", requires=("loss",), ensures=("gradients", "parameters")),
+    Stage(
+        "train",
+        "ortpipe.stages.train.stage:train",
+        reads=("data", "runtime", "report"),
+        requires=("gradients", "outputs", "label"),
+        ensures=FORWARD,
+    ),
+    Stage(
+        "evaluate",
+        "ortpipe.stages.evaluate.stage:evaluate",
+        reads=("data", "runtime"),
+        requires=FORWARD,
+        ensures=("metrics",),
+    ),
+)

@@ -1,0 +1,1 @@
+"""The corridor: plans, runs and events; knows no stage by name."""

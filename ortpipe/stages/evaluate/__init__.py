@@ -1,0 +1,1 @@
+"""evaluate: a trained model and held-out rows → the same model with metrics; figures of it."""

@@ -1,0 +1,24 @@
+"""What a config says about evaluate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortpipe.errors import ConfigError, nearest
+from ortpipe.stages.evaluate.metrics import METRICS
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Which metrics are computed on the test rows.
+
+    Attributes:
+        metrics: names from the catalogue of metrics; by default all that fit the model's task.
+    """
+
+    metrics: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.metrics or ():
+            if name not in METRICS:
+                raise ConfigError("evaluate.metrics names metrics of the catalogue.", got=repr(name), fix=nearest(name, METRICS))

@@ -1,0 +1,76 @@
+"""Pictures of an evaluated artifact, as PNG bytes."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ortpipe.artifact import Artifact
+
+
+def figures(artifact: Artifact) -> dict[str, bytes]:
+    """Return each picture by name: `losses`, then `confusion` or `predicted` (where the model was evaluated)."""
+    pictures = {"losses": _picture(artifact, _losses)}
+    if "evaluation/label" in artifact.tensors:
+        if artifact.facts.task in ("binary", "multiclass"):
+            pictures["confusion"] = _picture(artifact, _confusion)
+        elif artifact.facts.task == "regression":
+            pictures["predicted"] = _picture(artifact, _predicted)
+    return pictures
+
+
+def _picture(artifact: Artifact, draw: object) -> bytes:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4.5), dpi=120, layout="constrained")
+    draw(artifact, figure.add_subplot())  # type: ignore[operator]
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})  # no version: same picture, same bytes
+    return buffer.getvalue()
+
+
+def _losses(artifact: Artifact, axes: Axes) -> None:
+    train = artifact.tensors["losses/train"]
+    axes.plot(np.arange(1, len(train) + 1), train, label="training")
+    if "losses/validation" in artifact.tensors:
+        validation = artifact.tensors["losses/validation"]
+        axes.plot(np.arange(1, len(validation) + 1), validation, label="validation")
+    if (train > 0).all() and train.max() > 20 * train.min():
+        axes.set_yscale("log")
+    axes.set(xlabel="epoch", ylabel="loss per row", title="Loss")
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+def _predicted(artifact: Artifact, axes: Axes) -> None:
+    truth, predicted = artifact.tensors["evaluation/label"], artifact.tensors["evaluation/prediction"]
+    for k in range(truth.shape[1]):
+        name = f"output {k}" if truth.shape[1] > 1 else None
+        axes.scatter(truth[:, k], predicted[:, k], s=14, alpha=0.6, label=name)
+    ends = [min(truth.min(), predicted.min()), max(truth.max(), predicted.max())]
+    axes.plot(ends, ends, color="0.4", linewidth=1)
+    axes.set(xlabel="true", ylabel="predicted", title="Predicted against true, test rows")
+    axes.grid(alpha=0.3)
+    if truth.shape[1] > 1:
+        axes.legend()
+
+
+def _confusion(artifact: Artifact, axes: Axes) -> None:
+    truth, predicted = artifact.tensors["evaluation/label"], artifact.tensors["evaluation/prediction"]
+    classes = artifact.facts.classes or ()
+    counts = np.zeros((len(classes), len(classes)), int)
+    np.add.at(counts, (truth, predicted), 1)
+    axes.imshow(counts, cmap="Blues")
+    if len(classes) <= 20:
+        for i, j in np.ndindex(counts.shape):
+            if counts[i, j]:
+                dark = counts[i, j] > counts.max() / 2
+                axes.text(j, i, str(counts[i, j]), ha="center", va="center", color="white" if dark else "black")
+        axes.set_xticks(range(len(classes)), [str(c) for c in classes])
+        axes.set_yticks(range(len(classes)), [str(c) for c in classes])
+    axes.set(xlabel="predicted", ylabel="true", title="Confusion matrix, test rows")

@@ -1,0 +1,58 @@
+"""The catalogue of metrics: scikit-learn's own, by the task they fit and what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A function of sklearn.metrics.
+
+    Attributes:
+        function: its name in `sklearn.metrics`.
+        tasks: where it applies.
+        reads: predicted values or labels, or probabilities.
+        greater_is_better: its direction.
+        params: its keywords.
+    """
+
+    function: str
+    tasks: tuple[str, ...]
+    reads: Literal["label", "probability"]
+    greater_is_better: bool
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(
+        self, truth: np.ndarray, label: np.ndarray, probability: np.ndarray | None, weight: np.ndarray | None
+    ) -> float:
+        """Return the metric of predictions against the truth, rows weighted if they have weights."""
+        from sklearn import metrics
+
+        read = label
+        params = dict(self.params)
+        if self.reads == "probability":
+            assert probability is not None
+            read = probability
+            if self.function == "roc_auc_score":
+                read = probability[:, 1]
+            elif truth.ndim == 1:
+                params["labels"] = list(range(probability.shape[1]))
+        return float(getattr(metrics, self.function)(truth, read, sample_weight=weight, **params))
+
+
+CLASSES = ("binary", "multiclass")
+METRICS: dict[str, Metric] = {
+    "r2": Metric("r2_score", ("regression",), "label", True),
+    "mean_squared_error": Metric("mean_squared_error", ("regression",), "label", False),
+    "mean_absolute_error": Metric("mean_absolute_error", ("regression",), "label", False),
+    "accuracy": Metric("accuracy_score", (*CLASSES, "multilabel"), "label", True),
+    "f1_macro": Metric("f1_score", (*CLASSES, "multilabel"), "label", True, {"average": "macro", "zero_division": 0}),
+    "log_loss": Metric("log_loss", CLASSES, "probability", False),
+    "roc_auc": Metric("roc_auc_score", ("binary",), "probability", True),
+}

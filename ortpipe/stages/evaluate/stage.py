@@ -1,0 +1,98 @@
+"""evaluate: a trained model and held-out rows → the same model with metrics beside its baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+
+from ortpipe.artifact import Artifact, Facts
+from ortpipe.data.feeds import class_index, feed_inputs
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import EvaluateError
+from ortpipe.graph.compose import with_parameters
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
+from ortpipe.stages.evaluate.config import EvaluateConfig
+from ortpipe.stages.evaluate.metrics import METRICS
+
+VERSION = 1
+
+
+def evaluate(
+    artifact: Artifact,
+    config: EvaluateConfig | None = None,
+    *,
+    data: Data,
+    runtime: RuntimeConfig | None = None,
+) -> Artifact:
+    """Return the artifact with metrics on the test rows: before training, trained, and the source's own weights.
+
+    Its tensors gain `evaluation/label` and `evaluation/prediction` (class indices, or values [N, K]).
+
+    Raises:
+        EvaluateError: there are no test rows, or a metric does not fit the task.
+    """
+    config = config or EvaluateConfig()
+    facts = artifact.facts
+    if data.test is None:
+        raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
+    names = config.metrics or tuple(n for n, m in METRICS.items() if facts.task in m.tasks)
+    for name in names:
+        if facts.task not in METRICS[name].tasks:
+            fitting = [n for n, m in METRICS.items() if facts.task in m.tasks]
+            raise EvaluateError(
+                "A metric must fit the model's task.",
+                got=f"{name} for a {facts.task} model",
+                fix=f"Choose from {', '.join(fitting)}.",
+            )
+    truth, rows = _truth(facts, data.test), feed_inputs(artifact.model, facts, data.test)
+    table: dict[str, dict[str, float]] = {name: {} for name in names}
+    for state, prefix in (("before", "initial/"), ("trained", "parameter/"), ("source", "source/")):
+        label, probability = _predict(artifact, prefix, rows, runtime)
+        for name in names:
+            table[name][state] = METRICS[name](truth, label, probability, data.test.sample_weight)
+        if state == "trained":
+            predicted = label
+    return artifact.next(
+        "evaluate",
+        VERSION,
+        tensors={**artifact.tensors, "evaluation/label": truth, "evaluation/prediction": predicted},
+        metrics=table,
+    )
+
+
+def _truth(facts: Facts, rows: Rows) -> np.ndarray:
+    if facts.task in ("binary", "multiclass"):
+        return class_index(facts, rows)
+    label = rows.label if rows.label.ndim == 2 else rows.label.reshape(-1, 1)
+    return label.astype(np.int64 if facts.task == "multilabel" else np.float64)
+
+
+def _predict(
+    artifact: Artifact, prefix: str, rows: Mapping[str, np.ndarray], runtime: RuntimeConfig | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return predicted values, or class indices and probabilities, of the model with the weights under a prefix."""
+    facts = artifact.facts
+    weights = {k.removeprefix(prefix): v for k, v in artifact.tensors.items() if k.startswith(prefix)}
+    model: onnx.ModelProto = with_parameters(artifact.model, weights)
+    [prediction] = Session(model, runtime).run(rows, [facts.prediction])
+    prediction = prediction.astype(np.float64)
+    if facts.task == "regression":
+        return prediction, None
+    raw = facts.logits == facts.prediction  # the model ends in scores
+    if facts.task == "multiclass":
+        probability = _softmax(prediction) if raw else prediction
+        probability = probability / probability.sum(axis=1, keepdims=True)  # float32 rows sum to 1 ± 1e-7
+        return probability.argmax(axis=1), probability
+    p = 1 / (1 + np.exp(-np.clip(prediction, -700, 700))) if raw else prediction
+    if facts.task == "multilabel":
+        return (p > 0.5).astype(np.int64), p
+    probability = p if p.shape[1] == 2 else np.hstack([1 - p, p])
+    return probability.argmax(axis=1), probability / probability.sum(axis=1, keepdims=True)
+
+
+def _softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
