@@ -33,7 +33,7 @@ _HOMES = {
     "evaluate": "stages.evaluate.stage",
     "EvaluateConfig": "stages.evaluate.config",
 }
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

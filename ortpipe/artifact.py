@@ -47,7 +47,7 @@ class Facts:
         facts = {k: v for k, v in dataclasses.asdict(self).items() if v not in (None, {}, ())}
         if not lineage:
             facts.pop("lineage", None)
-        return json.loads(json.dumps(facts))  # type: ignore[no-any-return]
+        return json.loads(json.dumps(facts))
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Facts:
@@ -59,7 +59,8 @@ class Facts:
                 got=f"unknown: {', '.join(sorted(unknown))}",
                 fix="Read it with the version that wrote it, or make it again.",
             )
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()}
+        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,4 @@ def _write_metadata(model: onnx.ModelProto, facts: Facts) -> None:
 
 def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
     """Return the facts in a model's metadata (empty for a model that ortpipe has not seen)."""
-    return {
-        p.key.removeprefix(PREFIX): json.loads(p.value) for p in model.metadata_props if p.key.startswith(PREFIX)
-    }
+    return {p.key.removeprefix(PREFIX): json.loads(p.value) for p in model.metadata_props if p.key.startswith(PREFIX)}

@@ -8,9 +8,19 @@ FORWARD = ("task", "inputs", "outputs", "prediction", "parameters")
 
 FLOW = (
     Stage("convert", "ortpipe.stages.convert.stage:convert", reads=("data",), ensures=FORWARD),
-    Stage("add_loss", "ortpipe.stages.add_loss.stage:add_loss", requires=FORWARD, ensures=("loss", "label", "reduction")),
+    Stage(
+        "add_loss",
+        "ortpipe.stages.add_loss.stage:add_loss",
+        requires=FORWARD,
+        ensures=("loss", "label", "reduction"),
+    ),
     Stage("penalty", "ortpipe.stages.penalty.stage:penalty", requires=("loss",), ensures=("loss",)),
-    Stage("derive", "ortpipe.stages.derive.stage:derive", requires=("loss",), ensures=("gradients", "parameters")),
+    Stage(
+        "derive",
+        "ortpipe.stages.derive.stage:derive",
+        requires=("loss",),
+        ensures=("gradients", "parameters"),
+    ),
     Stage(
         "train",
         "ortpipe.stages.train.stage:train",

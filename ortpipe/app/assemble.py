@@ -13,6 +13,7 @@ from ortpipe.app.screen import Screen, closing
 from ortpipe.data.rows import load
 from ortpipe.errors import ConfigError
 from ortpipe.flow import FLOW
+from ortpipe.pipeline.events import Listener
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
 
@@ -40,7 +41,7 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
         tags |= {"ortpipe.sweep": str(Path(hydra.sweep.dir).absolute()), "ortpipe.job": str(hydra.job.num)}
     name = f"{config.name} {hydra.job.override_dirname}".strip() if tags.get("ortpipe.sweep") else config.name
     recording = config.recorder(name, container, folder, tags)
-    listeners = [Screen(), RunFolder(folder, yaml, facts), recording]
+    listeners: list[Listener] = [Screen(), RunFolder(folder, yaml, facts), recording]
     context = {"data": data, "runtime": config.runtime}
     artifact = run(plan_of(config), context, listeners)
     record = {**getattr(recording, "summary", {}), "took": f"{time.perf_counter() - begun:.1f} s"}
@@ -52,5 +53,7 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
 def _writable(folder: Path) -> None:
     if not os.access(folder, os.W_OK):
         raise ConfigError(
-            "The output folder must be writable.", got=folder, fix="Set paths.outputs to a folder of yours, or change its rights."
+            "The output folder must be writable.",
+            got=folder,
+            fix="Set paths.outputs to a folder of yours, or change its rights.",
         )

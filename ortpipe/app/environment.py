@@ -24,7 +24,11 @@ PACKAGES = (
 
 def environment(seed: int) -> dict[str, str]:
     """Return the versions, platform, seed and, in a git checkout, the commit (`-dirty` with uncommitted changes)."""
-    facts = {"python": platform.python_version(), "platform": platform.platform(), "machine": platform.machine()}
+    facts = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+    }
     for package in PACKAGES:
         try:
             facts[package] = metadata.version(package)

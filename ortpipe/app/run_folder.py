@@ -53,7 +53,10 @@ class RunFolder:
         artifact = event.artifact
         write(artifact.model, self.folder)
         whole_file(self.folder / "losses.csv", losses_table(artifact))
-        whole_file(self.folder / "metrics.json", json.dumps(artifact.facts.as_json().get("metrics", {}), indent=1) + "\n")
+        whole_file(
+            self.folder / "metrics.json",
+            json.dumps(artifact.facts.as_json().get("metrics", {}), indent=1) + "\n",
+        )
         for name, png in figures(artifact).items():
             whole_file(self.folder / "figures" / f"{name}.png", png)
         timings: dict[str, Any] = {**self._timings, "total": event.seconds}

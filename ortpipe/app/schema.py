@@ -73,7 +73,9 @@ def _build(cls: type, node: Any, path: str, errors: list[str]) -> Any:
     for name, entry in fields.items():
         if name not in node or node[name] == "???":
             if entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING:
-                errors.append(f"{path}{name} must be set.\n  fix: Add {path}{name}=… to the command or to the experiment.")
+                errors.append(
+                    f"{path}{name} must be set.\n  fix: Add {path}{name}=… to the command or to the experiment."
+                )
             continue
         values[name] = _value(entry, hints[name], node[name], f"{path}{name}", errors)
     if len(errors) > before:
@@ -96,8 +98,12 @@ def _value(entry: dataclasses.Field[Any], hint: Any, node: Any, path: str, error
         return TypeAdapter(hint).validate_python(node)
     except ValidationError as error:
         for problem in error.errors():
-            where = ".".join([path, *(str(part) for part in problem["loc"] if isinstance(part, int) or part in str(node))])
-            errors.append(f"{where}: {problem['msg'].lower().replace('input', 'the value', 1)}.\n  got: {problem['input']!r}")
+            where = ".".join(
+                [path, *(str(part) for part in problem["loc"] if isinstance(part, int) or part in str(node))]
+            )
+            errors.append(
+                f"{where}: {problem['msg'].lower().replace('input', 'the value', 1)}.\n  got: {problem['input']!r}"
+            )
         return None
 
 

@@ -45,7 +45,9 @@ class Screen:
             self._bar.update(1)
         elif epoch.number == epoch.epochs or epoch.number * 10 // epoch.epochs > self._last_line:
             self._last_line = epoch.number * 10 // epoch.epochs
-            self._say(f"  epoch {epoch.number}/{epoch.epochs}: {facts}, {epoch.steps / max(epoch.seconds, 1e-9):,.0f} steps/s")
+            self._say(
+                f"  epoch {epoch.number}/{epoch.epochs}: {facts}, {epoch.steps / max(epoch.seconds, 1e-9):,.0f} steps/s"
+            )
 
     def _close(self) -> None:
         if self._bar is not None:
@@ -58,12 +60,20 @@ def table(artifact: Artifact) -> str:
 
     The source of a scikit-learn run is the estimator as scikit-learn fitted it.
     """
-    source = str(artifact.facts.lineage[0].get("source", "source")).rpartition(".")[2] if artifact.facts.lineage else "source"
+    source = (
+        str(artifact.facts.lineage[0].get("source", "source")).rpartition(".")[2]
+        if artifact.facts.lineage
+        else "source"
+    )
     heads = ["metric", "before", "trained", "onnx file" if source == "onnx" else f"scikit-learn {source}"]
     rows = [[name, *(f"{values[k]:.4f}" for k in COLUMNS)] for name, values in artifact.facts.metrics.items()]
     widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
-    lines = ["  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-             for row in [heads, ["-" * w for w in widths], *rows]]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in [heads, ["-" * w for w in widths], *rows]
+    ]
     return "\n".join(lines)
 
 

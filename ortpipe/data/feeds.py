@@ -55,7 +55,9 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
         expected = shape[1:]
         if array.shape[1:] != expected and _flat(array.shape[1:]) == _flat(expected) is not None:
             array = array.reshape(len(array), *expected)  # pixels as one row, for an image input
-        if len(array.shape) != len(shape) or any(e is not None and e != a for e, a in zip(expected, array.shape[1:], strict=True)):
+        if len(array.shape) != len(shape) or any(
+            e is not None and e != a for e, a in zip(expected, array.shape[1:], strict=True)
+        ):
             raise DataError(
                 "Features must have the width that the model takes.",
                 got=f"{_shown(array.shape[1:])} per row for input {name!r}",
@@ -121,7 +123,9 @@ def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
         return np.ascontiguousarray(array.astype(dtype))
     except ValueError as error:
         raise DataError(
-            "Values must be numbers of the model's type.", got=f"{name}: {error}", fix=f"Encode them as {dtype} first."
+            "Values must be numbers of the model's type.",
+            got=f"{name}: {error}",
+            fix=f"Encode them as {dtype} first.",
         ) from error
 
 

@@ -41,12 +41,20 @@ class Rows:
         named = {**{f"input {k!r}": v for k, v in self.inputs.items()}, "label": self.label}
         if self.sample_weight is not None:
             if self.sample_weight.ndim != 1:
-                raise DataError("Row weights have shape [N].", got=self.sample_weight.shape, fix="Give one weight per row.")
+                raise DataError(
+                    "Row weights have shape [N].",
+                    got=self.sample_weight.shape,
+                    fix="Give one weight per row.",
+                )
             named["sample_weight"] = self.sample_weight
         for name, array in named.items():
             self._check(name, array)
         if self.sample_weight is not None and (self.sample_weight < 0).any():
-            raise DataError("Row weights are not negative.", got=self.sample_weight.min(), fix="Choose another weight column.")
+            raise DataError(
+                "Row weights are not negative.",
+                got=self.sample_weight.min(),
+                fix="Choose another weight column.",
+            )
 
     def _check(self, name: str, array: np.ndarray) -> None:
         import numpy as np
@@ -59,7 +67,9 @@ class Rows:
             )
         if array.dtype == object and name != "label":
             raise DataError(
-                "Arrays must be rectangular and of one type.", got=f"{name} is an array of objects", fix="Check for ragged rows."
+                "Arrays must be rectangular and of one type.",
+                got=f"{name} is an array of objects",
+                fix="Check for ragged rows.",
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             place = np.argwhere(~np.isfinite(array))[0]
@@ -145,7 +155,9 @@ def split(rows: Rows, config: SplitConfig) -> Data:
             )
         except ValueError as error:
             raise DataError(
-                "A stratified split needs rows of every class in every part.", got=error, fix="Set data.split.stratify=false."
+                "A stratified split needs rows of every class in every part.",
+                got=error,
+                fix="Set data.split.stratify=false.",
             ) from error
         parts[name] = rows.take(taken)
     return Data(train=rows.take(index), **parts)

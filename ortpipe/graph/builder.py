@@ -77,7 +77,12 @@ class Builder:
         return add
 
     def _add(
-        self, op_type: str, inputs: Sequence[ir.Value | None], count: int, domain: str, attributes: dict[str, Any]
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        count: int,
+        domain: str,
+        attributes: dict[str, Any],
     ) -> Any:
         name = self._names.fresh(f"{self._prefix}/{op_type}")
         rest = [self._names.fresh(f"{name}_{i}") for i in range(1, count)]
@@ -116,7 +121,7 @@ class Builder:
             raise ValueError(f"the type of {like.name} is not known")
         made = self.Cast(value, to=like.dtype)
         made.type = ir.TensorType(like.dtype)
-        return made  # type: ignore[no-any-return]
+        return made
 
     def input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str | None]) -> ir.Value:
         """Add a graph input whose name starts from `name` and collides with nothing."""

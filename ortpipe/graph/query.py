@@ -72,7 +72,11 @@ def select(patterns: Sequence[str], names: Sequence[str], error: type[OrtpipeErr
     """
     for pattern in patterns:
         if not any(matches(pattern, name) for name in names):
-            raise error(f"Every pattern in {key} must match a parameter.", got=repr(pattern), fix=nearest(pattern, names))
+            raise error(
+                f"Every pattern in {key} must match a parameter.",
+                got=repr(pattern),
+                fix=nearest(pattern, names),
+            )
     return [name for name in names if any(matches(pattern, name) for pattern in patterns)]
 
 

@@ -30,7 +30,11 @@ def read(path: Path) -> onnx.ModelProto:
         ModelError: the file is missing, is no ONNX model, or points at data outside its folder.
     """
     if not path.is_file():
-        raise ModelError("The .onnx file must exist.", got=path, fix="Check the path; relative ones start at the current folder.")
+        raise ModelError(
+            "The .onnx file must exist.",
+            got=path,
+            fix="Check the path; relative ones start at the current folder.",
+        )
     try:
         model = onnx.load(str(path))
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
@@ -41,7 +45,9 @@ def read(path: Path) -> onnx.ModelProto:
         ) from error
     if not model.graph.node or not model.opset_import:
         raise ModelError(
-            "The file must hold an ONNX model with at least one node.", got=f"{path}: nothing", fix="Export the model again."
+            "The file must hold an ONNX model with at least one node.",
+            got=f"{path}: nothing",
+            fix="Export the model again.",
         )
     return model
 
@@ -119,7 +125,9 @@ def load_artifact(folder: str | os.PathLike[str]) -> Artifact:
     record = source / "artifact.json"
     if not record.is_file():
         raise ModelError(
-            "An artifact is a folder with artifact.json.", got=source, fix="Name a stage's folder that a run wrote."
+            "An artifact is a folder with artifact.json.",
+            got=source,
+            fix="Name a stage's folder that a run wrote.",
         )
     written = json.loads(record.read_text())
     tensors = load_file(source / "tensors.safetensors")

@@ -32,7 +32,7 @@ class Stage:
     def load(self) -> Callable[..., Artifact]:
         """Import the function."""
         module, _, name = self.function.partition(":")
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(module), name)
 
     def __call__(self, artifact: Artifact | None, config: Any, **context: Any) -> Artifact:
         """Run the function and check its promise.

@@ -39,7 +39,7 @@ def gradient_model(
     try:
         builder.initialize(model.SerializeToString(), config)
         builder.build(bindings.TrainingGraphTransformerConfiguration())
-    except Exception as error:  # noqa: BLE001: the bindings raise many types without a common base
+    except Exception as error:
         raise DeriveError(str(error).strip()) from error
     built = onnx.load_model_from_string(builder.get_gradient_model())
     info = builder.get_graph_info()

@@ -39,7 +39,7 @@ class Session:
             else:
                 content = model.SerializeToString()
                 self._session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # noqa: BLE001: the bindings raise many types without a common base
+        except Exception as error:
             raise ModelError(
                 "ONNX Runtime must load the model.",
                 got=str(error).strip().splitlines()[0],
@@ -59,7 +59,7 @@ class Session:
         """
         try:
             return list(self._session.run(list(outputs) if outputs is not None else None, dict(feeds)))
-        except Exception as error:  # noqa: BLE001: the bindings raise many types without a common base
+        except Exception as error:
             raise ModelError(
                 "ONNX Runtime must run the model on these inputs.",
                 got=str(error).strip().splitlines()[0],

@@ -23,6 +23,9 @@ class Console:
                     print(f"{key}={value}")
             elif isinstance(event, StageFinished):
                 nodes = len(event.artifact.model.graph.node)
-                print(f"{event.name}: {nodes} nodes, {event.seconds:.2f} s, {event.artifact.digest()}", flush=True)
+                print(
+                    f"{event.name}: {nodes} nodes, {event.seconds:.2f} s, {event.artifact.digest()}",
+                    flush=True,
+                )
 
         return listen

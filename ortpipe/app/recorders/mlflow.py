@@ -87,10 +87,9 @@ class Recording:
     def _try(self, record: Callable[[], None]) -> None:
         try:
             record()
-        except Exception as error:  # noqa: BLE001: tracking never kills training, whatever it raises
+        except Exception as error:  # noqa: BLE001 - tracking never kills training, whatever it raises
             if not self.failed:
-                print(f"warning: MLflow did not record everything ({type(error).__name__}: {error}); the run folder does.",
-                      file=sys.stderr)  # fmt: skip
+                print(f"warning: MLflow did not record everything: {error}; the run folder does.", file=sys.stderr)
             self.failed = True
 
     def _start(self) -> None:
@@ -105,7 +104,9 @@ class Recording:
 
     def _stage(self, event: StageFinished) -> None:
         self._client.log_artifacts(
-            self.run_id, str(self._folder / "stages" / f"{event.number}_{event.name}"), f"stages/{event.number}_{event.name}"
+            self.run_id,
+            str(self._folder / "stages" / f"{event.number}_{event.name}"),
+            f"stages/{event.number}_{event.name}",
         )
         self._client.log_metric(self.run_id, f"seconds/{event.name}", event.seconds)
 

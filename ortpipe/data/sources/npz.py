@@ -36,11 +36,17 @@ class Npz:
                 arrays = dict(file)
         except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
             raise DataError(
-                "data.source.path must be an .npz file of plain arrays.", got=f"{self.path}: {error}", fix="Write it with numpy.savez."
+                "data.source.path must be an .npz file of plain arrays.",
+                got=f"{self.path}: {error}",
+                fix="Write it with numpy.savez.",
             ) from error
         for name in filter(None, (self.label, self.sample_weight)):
             if name not in arrays:
-                raise DataError("The .npz file must hold every array that is named.", got=repr(name), fix=nearest(name, arrays))
+                raise DataError(
+                    "The .npz file must hold every array that is named.",
+                    got=repr(name),
+                    fix=nearest(name, arrays),
+                )
         label = arrays.pop(self.label)
         weight = arrays.pop(self.sample_weight) if self.sample_weight else None
         return Rows(inputs=arrays, label=label, sample_weight=weight)

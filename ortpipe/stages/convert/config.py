@@ -26,4 +26,6 @@ class ConvertConfig:
 
     def __post_init__(self) -> None:
         if self.tolerance is not None and self.tolerance <= 0:
-            raise ConfigError("convert.tolerance must be positive.", got=self.tolerance, fix="Use null for the default.")
+            raise ConfigError(
+                "convert.tolerance must be positive.", got=self.tolerance, fix="Use null for the default."
+            )

@@ -65,7 +65,10 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     )
     record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
     if data is not None:
-        record |= {"data": data.digest(), "discrepancy": _discrepancy(model, facts, forward, data.train, config)}
+        record |= {
+            "data": data.digest(),
+            "discrepancy": _discrepancy(model, facts, forward, data.train, config),
+        }
     weights = {f"source/{t.name}": onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name in kept}
     return Artifact(model, Facts(**{**facts.__dict__, "lineage": (record,)}), weights)
 
@@ -73,7 +76,11 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
 def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Forward:
     if source is None:
         if config is None:
-            raise ConvertError("convert needs a source.", got="None and no config", fix="Give an estimator, a model or a path.")
+            raise ConvertError(
+                "convert needs a source.",
+                got="None and no config",
+                fix="Give an estimator, a model or a path.",
+            )
         return config.source(data, config.dtype)
     if isinstance(source, onnx.ModelProto):
         return from_model(source, OnnxFile(path="model"))
@@ -82,7 +89,9 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
     return from_estimator(source, data, config.dtype if config else "float32")
 
 
-def _discrepancy(model: onnx.ModelProto, facts: Facts, forward: Forward, rows: Rows, config: ConvertConfig | None) -> float:
+def _discrepancy(
+    model: onnx.ModelProto, facts: Facts, forward: Forward, rows: Rows, config: ConvertConfig | None
+) -> float:
     from ortpipe.data.feeds import feed_inputs
 
     few = rows.take(np.arange(min(ROWS, len(rows))))

@@ -22,7 +22,7 @@ def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
 
 
 def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
-    """LinearClassifier: the scores' label and probabilities; two opposite rows become one, so that they stay opposite."""
+    """LinearClassifier: label and probabilities; two opposite rows become one, so that they stay opposite."""
     classes = classes_of(node)
     weight = _floats(node, "coefficients")
     bias = _floats(node, "intercepts")
@@ -76,7 +76,7 @@ RULES: dict[str, Callable[[Builder, ir.Node], list[ir.Value]]] = {
 
 
 def without_zip_map(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[int | str, ...] | None]:
-    """Return the model with each ZipMap (a list of dicts, one per row) replaced by the tensor it zips, and its labels."""
+    """Return the model with each ZipMap (one dict per row) replaced by the tensor it zips, and its labels."""
     own, classes = onnx.ModelProto(), None
     own.CopyFrom(model)
     graph = own.graph
@@ -111,11 +111,13 @@ def standardize(graph: ir.Graph) -> None:
         graph.remove(node, safe=True)
     for output in graph.outputs:
         for value in query.ancestors([output]):
-            node = value.producer()
-            if node is not None and node.domain == ML and query.float_initializers(graph, value) and output.dtype in query.FLOATS:
+            maker = value.producer()
+            if maker is None or maker.domain != ML or output.dtype not in query.FLOATS:
+                continue
+            if query.float_initializers(graph, value):
                 raise ConvertError(
                     "Between weights and prediction only standard operators can be trained.",
-                    got=f"{ML}.{node.op_type} at node {node.name!r}",
+                    got=f"{ML}.{maker.op_type} at node {maker.name!r}",
                     fix=f"Export the model without it; ortpipe rewrites {', '.join(RULES)} and ZipMap.",
                 )
 
@@ -131,7 +133,9 @@ def classes_in(graph: ir.Graph) -> tuple[int | str, ...] | None:
             fed = node.inputs[1].producer() if node.inputs[1] is not None else None
             if constant is not None and fed is not None and fed.op_type == "ArgMax":
                 values = constant.numpy().ravel().tolist()
-                return tuple(v.decode() if isinstance(v, bytes) else v if isinstance(v, str) else int(v) for v in values)
+                return tuple(
+                    v.decode() if isinstance(v, bytes) else v if isinstance(v, str) else int(v) for v in values
+                )
     return None
 
 
@@ -147,13 +151,13 @@ def _scores(op: Builder, node: ir.Node, weight: np.ndarray, bias: np.ndarray) ->
     inputs = [_float_input(op, node), op.parameter("coefficient", np.ascontiguousarray(weight.T))]
     if bias.size:
         inputs.append(op.parameter("intercept", bias))
-    return op.Gemm(*inputs)  # type: ignore[no-any-return]
+    return op.Gemm(*inputs)
 
 
 def _float_input(op: Builder, node: ir.Node) -> ir.Value:
     [x] = node.inputs
     assert x is not None
-    return x if x.dtype == ir.DataType.FLOAT else op.Cast(x, to=ir.DataType.FLOAT)  # type: ignore[no-any-return]
+    return x if x.dtype == ir.DataType.FLOAT else op.Cast(x, to=ir.DataType.FLOAT)
 
 
 def _width(node: ir.Node, weight: np.ndarray, classes: int) -> int:
@@ -178,5 +182,7 @@ def _string(node: ir.Node, name: str, default: str) -> str:
 
 def _refuse(node: ir.Node, why: str) -> ConvertError:
     return ConvertError(
-        f"{ML}.{node.op_type} is rewritten in its common forms only.", got=f"node {node.name!r}: {why}", fix="Export without it."
+        f"{ML}.{node.op_type} is rewritten in its common forms only.",
+        got=f"node {node.name!r}: {why}",
+        fix="Export without it.",
     )

@@ -21,4 +21,8 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         for name in self.metrics or ():
             if name not in METRICS:
-                raise ConfigError("evaluate.metrics names metrics of the catalogue.", got=repr(name), fix=nearest(name, METRICS))
+                raise ConfigError(
+                    "evaluate.metrics names metrics of the catalogue.",
+                    got=repr(name),
+                    fix=nearest(name, METRICS),
+                )

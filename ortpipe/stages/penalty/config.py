@@ -31,5 +31,7 @@ class PenaltyConfig:
                     )
                 if strength < 0:
                     raise ConfigError(
-                        "A penalty's strength is not negative.", got=f"penalty.terms.{pattern}.{name}={strength}", fix="Use 0 for none."
+                        "A penalty's strength is not negative.",
+                        got=f"penalty.terms.{pattern}.{name}={strength}",
+                        fix="Use 0 for none.",
                     )

@@ -25,7 +25,9 @@ class EarlyStopConfig:
     def __post_init__(self) -> None:
         if self.patience is not None and self.patience < 1:
             raise ConfigError(
-                "early_stop.patience must be at least 1.", got=self.patience, fix="Use null to never stop early."
+                "early_stop.patience must be at least 1.",
+                got=self.patience,
+                fix="Use null to never stop early.",
             )
         if self.min_delta < 0:
             raise ConfigError("early_stop.min_delta is not negative.", got=self.min_delta, fix="Use 0.")
@@ -59,7 +61,9 @@ class TrainConfig:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(
-                    f"train.{name} must be at least 1.", got=getattr(self, name), fix=f"Set train.{name}=1 or more."
+                    f"train.{name} must be at least 1.",
+                    got=getattr(self, name),
+                    fix=f"Set train.{name}=1 or more.",
                 )
         if self.seed < 0:
             raise ConfigError("A seed is not negative.", got=self.seed, fix="Set seed=0.")

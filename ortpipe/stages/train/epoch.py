@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortpipe.graph.builder import Names, used_names
 from ortpipe.graph.check import finish
 from ortpipe.graph.serial import IR_VERSION
-from ortpipe.stages.train.step import Step
+from ortpipe.stages.train.step import Step, shape_of
 
 BATCHES = "batches"  # the first dimension of every scanned input
 
@@ -24,9 +24,11 @@ def build_epoch(step: Step) -> tuple[onnx.ModelProto, dict[str, str]]:
     outer: dict[str, ir.Value] = {}
     for value in body.inputs:
         name = str(value.name)
-        shape = list(value.shape) if value.shape is not None else []
+        shape = shape_of(value)
         scanned = [BATCHES, *shape] if name in step.scanned else shape
-        outer[name] = ir.val(names.fresh(f"{name}/{BATCHES if name in step.scanned else 'start'}"), value.dtype, scanned)
+        outer[name] = ir.val(
+            names.fresh(f"{name}/{BATCHES if name in step.scanned else 'start'}"), value.dtype, scanned
+        )
     inputs = [outer[name] for name in (*step.carried, *step.scanned)]
     node = ir.node("Scan", inputs, {"body": body, "num_scan_inputs": len(step.scanned)}, num_outputs=len(body.outputs))
     for made, inner in zip(node.outputs, body.outputs, strict=True):

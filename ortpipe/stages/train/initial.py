@@ -27,5 +27,7 @@ def _random(graph: ir.Graph, name: str, old: np.ndarray, rng: np.random.Generato
         bound = np.sqrt(6.0 / (fan_in + fan_out))
         return rng.uniform(-bound, bound, old.shape).astype(old.dtype)
     value = next(v for v in (*graph.inputs, *graph.initializers.values()) if v.name == name)
-    added = any(node.op_type in SHIFTS or (node.op_type.endswith("Normalization") and i == 2) for node, i in value.uses())
+    added = any(
+        node.op_type in SHIFTS or (node.op_type.endswith("Normalization") and i == 2) for node, i in value.uses()
+    )
     return np.zeros_like(old) if added else np.ones_like(old)

@@ -130,7 +130,9 @@ class Loop:
         for name, value in self.values.items():
             if not np.isfinite(value).all():
                 last = self.losses.step[-1][-5:]
-                raise self._diverged(f"{name} is not finite after step {self._done}", last, float(self.losses.rate[-1][-1]))
+                raise self._diverged(
+                    f"{name} is not finite after step {self._done}", last, float(self.losses.rate[-1][-1])
+                )
 
     def _diverged(self, what: str, last: np.ndarray, rate: float) -> ConvergenceError:
         shown = ", ".join(f"{loss:.6g}" for loss in last) or "none"

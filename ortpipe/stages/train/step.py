@@ -13,6 +13,11 @@ from ortpipe.graph.compose import extract
 from ortpipe.stages.train.optimizers import Optimizer
 
 
+def shape_of(value: ir.Value) -> list[int | str | None]:
+    """Return a value's dimensions; symbolic ones by name."""
+    return [d if isinstance(d, int) else d.value for d in value.shape] if value.shape is not None else []
+
+
 @dataclass(frozen=True)
 class Step:
     """(parameters, state, batch, rate) → (parameters, state, loss).
@@ -46,10 +51,13 @@ def build_step(artifact: Artifact, optimizer: Optimizer) -> Step:
     dtype = query.value(graph, facts.loss).dtype
     assert dtype is not None
     rate = op.input("rate", dtype, [])
-    parameters, state, next_parameters, next_state = [], [], [], []
+    parameters: list[ir.Value] = []
+    state: list[ir.Value] = []
+    next_parameters: list[ir.Value] = []
+    next_state: list[ir.Value] = []
     for name, gradient in facts.gradients.items():
         parameter = query.value(graph, name)
-        slots = [op.input(slot_name(s, name), dtype, list(parameter.shape or ())) for s in optimizer.slots]
+        slots = [op.input(slot_name(s, name), dtype, shape_of(parameter)) for s in optimizer.slots]
         new, new_slots = optimizer(op, parameter, query.value(graph, gradient), slots, rate)
         parameters.append(parameter)
         state.extend(slots)

@@ -37,7 +37,7 @@ class Loss(Protocol):
         """Return the terms [N, K] whose sum over K is the row's loss."""
 
 
-LOSSES: dict[str, type] = {
+LOSSES: dict[str, type[Loss]] = {
     "cross_entropy": CrossEntropy,
     "elastic": Elastic,
     "l1": L1,

@@ -22,11 +22,13 @@ class CrossEntropy:
     """
 
     eps: float = 1e-6
-    tasks: ClassVar = ("multiclass",)
+    tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
 
     def __post_init__(self) -> None:
         if not 0 < self.eps < 0.5:
-            raise ConfigError("add_loss.loss.eps lies between 0 and 0.5.", got=self.eps, fix="Set add_loss.loss.eps=1e-6.")
+            raise ConfigError(
+                "add_loss.loss.eps lies between 0 and 0.5.", got=self.eps, fix="Set add_loss.loss.eps=1e-6."
+            )
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return −1[k = y]·log pₖ [N, K]."""
@@ -37,5 +39,6 @@ class CrossEntropy:
             log_p = op.LogSoftmax(scores.logits, axis=-1)
         else:
             log_p = op.Log(op.Clip(p, op.like(self.eps, p), op.like(1, p)))
+        assert scores.classes is not None
         truth = op.Equal(label, op.const(np.arange(scores.classes)))  # [N, 1] against [K]
-        return op.Neg(op.Mul(log_p, op.cast(truth, p)))  # type: ignore[no-any-return]
+        return op.Neg(op.Mul(log_p, op.cast(truth, p)))

@@ -20,7 +20,7 @@ class Elastic:
 
     l1_weight: float = 0.5
     l2_weight: float = 0.5
-    tasks: ClassVar = ("regression",)
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __post_init__(self) -> None:
         if self.l1_weight < 0 or self.l2_weight < 0 or self.l1_weight + self.l2_weight == 0:
@@ -35,4 +35,4 @@ class Elastic:
         difference = op.Sub(scores.prediction, label)
         absolute = op.Mul(op.Abs(difference), op.like(self.l1_weight, scores.prediction))
         squared = op.Mul(op.Mul(difference, difference), op.like(self.l2_weight, scores.prediction))
-        return op.Add(absolute, squared)  # type: ignore[no-any-return]
+        return op.Add(absolute, squared)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class L1:
     """Absolute error, `sklearn.metrics.mean_absolute_error` for one output; its derivative at 0 is 0."""
 
-    tasks: ClassVar = ("regression",)
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return |ŷ − y| [N, K]."""
-        return op.Abs(op.Sub(scores.prediction, label))  # type: ignore[no-any-return]
+        return op.Abs(op.Sub(scores.prediction, label))

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class L2:
     """Squared error (no factor ½), `sklearn.metrics.mean_squared_error` for one output."""
 
-    tasks: ClassVar = ("regression",)
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return (ŷ − y)² [N, K]."""
         difference = op.Sub(scores.prediction, label)
-        return op.Mul(difference, difference)  # type: ignore[no-any-return]
+        return op.Mul(difference, difference)

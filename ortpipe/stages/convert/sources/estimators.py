@@ -51,7 +51,7 @@ def linear_scores(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Va
     if estimator.fit_intercept:
         bias = np.broadcast_to(np.ravel(estimator.intercept_), (weight.shape[1],)).astype(dtype)
         inputs.append(op.parameter("intercept", bias))
-    return op.Gemm(*inputs)  # type: ignore[no-any-return]
+    return op.Gemm(*inputs)
 
 
 def linear_regressor(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> Head:
@@ -73,12 +73,14 @@ def linear_classifier(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> H
 
 def _one_versus_rest(estimator: Any) -> bool:
     name = type(estimator).__name__
-    return name == "SGDClassifier" or getattr(estimator, "multi_class", None) == "ovr" or estimator.solver == "liblinear"
+    return (
+        name == "SGDClassifier" or getattr(estimator, "multi_class", None) == "ovr" or estimator.solver == "liblinear"
+    )
 
 
 def two_columns(op: Builder, p: ir.Value, dtype: Any) -> ir.Value:
     """[1 − p, p]: the probabilities of both classes."""
-    return op.Concat(op.Sub(op.const(np.ones((), dtype)), p), p, axis=-1)  # type: ignore[no-any-return]
+    return op.Concat(op.Sub(op.const(np.ones((), dtype)), p), p, axis=-1)
 
 
 HIDDEN = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid", "identity": None}
@@ -89,7 +91,10 @@ def mlp(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> Head:
     activation = HIDDEN[estimator.activation]
     last = len(estimator.coefs_) - 1
     for i, (weight, bias) in enumerate(zip(estimator.coefs_, estimator.intercepts_, strict=True)):
-        names = op.parameter(f"layer{i}.weight", weight.astype(dtype)), op.parameter(f"layer{i}.bias", bias.astype(dtype))
+        names = (
+            op.parameter(f"layer{i}.weight", weight.astype(dtype)),
+            op.parameter(f"layer{i}.bias", bias.astype(dtype)),
+        )
         x = op.Gemm(x, *names)
         if i < last and activation is not None:
             x = getattr(op, activation)(x)
@@ -126,9 +131,7 @@ ESTIMATORS: dict[str, Callable[[Builder, Any, ir.Value, Any], Head]] = {
 def supported(path: str) -> Any:
     """Return the class of a path, if ortpipe converts it."""
     if path not in ESTIMATORS:
-        raise ConvertError(
-            "The estimator must be one that ortpipe converts.", got=path, fix=nearest(path, ESTIMATORS)
-        )
+        raise ConvertError("The estimator must be one that ortpipe converts.", got=path, fix=nearest(path, ESTIMATORS))
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
@@ -139,17 +142,24 @@ def supported_steps(estimator: Any) -> tuple[list[Any], Any]:
 
     steps = [step for _, step in estimator.steps] if isinstance(estimator, Pipeline) else [estimator]
     steps = [step for step in steps if step is not None and not isinstance(step, str)]  # 'passthrough'
-    for step, table, role in [*((s, SCALERS, "step before the last") for s in steps[:-1]), (steps[-1], ESTIMATORS, "estimator")]:
-        if _path(step) not in table:
-            raise ConvertError(
-                f"Every {role} must be one that ortpipe converts.", got=_path(step), fix=f"Supported: {', '.join(table)}."
-            )
-    last = steps[-1]
+    *scalers, last = steps
+    _check_in(SCALERS, scalers, "Every step before the last")
+    _check_in(ESTIMATORS, [last], "The estimator")
     if type(last).__name__ == "SGDClassifier" and last.loss != "log_loss":
         raise ConvertError(
-            "SGDClassifier gives probabilities only with loss='log_loss'.", got=f"loss={last.loss!r}", fix="Set params.loss=log_loss."
+            "SGDClassifier gives probabilities only with loss='log_loss'.",
+            got=f"loss={last.loss!r}",
+            fix="Set params.loss=log_loss.",
         )
-    return steps[:-1], last
+    return scalers, last
+
+
+def _check_in(table: Mapping[str, Any], steps: list[Any], role: str) -> None:
+    for step in steps:
+        if _path(step) not in table:
+            raise ConvertError(
+                f"{role} must be one that ortpipe converts.", got=_path(step), fix=f"Supported: {', '.join(table)}."
+            )
 
 
 def _path(step: Any) -> str:
@@ -209,7 +219,9 @@ def plain_classes(classes: Any) -> tuple[int | str, ...]:
         elif float(c).is_integer():
             plain.append(int(c))
         else:
-            raise ConvertError("Class labels are strings or whole numbers.", got=repr(c), fix="Encode the labels first.")
+            raise ConvertError(
+                "Class labels are strings or whole numbers.", got=repr(c), fix="Encode the labels first."
+            )
     return tuple(plain)
 
 
@@ -218,7 +230,7 @@ def label_of(op: Builder, head: Head, classes: tuple[int | str, ...], dtype: Any
     if head.task == "multilabel":
         label = op.Cast(op.Greater(head.prediction, op.const(np.asarray(0.5, dtype))), to=ir.DataType.INT64)
         label.type = ir.TensorType(ir.DataType.INT64)
-        return label  # type: ignore[no-any-return]
+        return label
     index = op.ArgMax(head.prediction, axis=1, keepdims=0)
     return class_label(op, index, classes)
 
@@ -228,4 +240,4 @@ def class_label(op: Builder, index: ir.Value, classes: tuple[int | str, ...]) ->
     strings = any(isinstance(c, str) for c in classes)
     label = op.Gather(op.const(np.array(classes, dtype=str if strings else np.int64)), index)
     label.type = ir.TensorType(ir.DataType.STRING if strings else ir.DataType.INT64)
-    return label  # type: ignore[no-any-return]
+    return label

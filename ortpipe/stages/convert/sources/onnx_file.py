@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.stages.convert.forward import Forward
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
-    from ortpipe.artifact import Task
     from ortpipe.data.rows import Data
 
-TASKS = ("regression", "binary", "multiclass", "multilabel")
+Task = Literal["regression", "binary", "multiclass", "multilabel"]
+LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes a model a classifier
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,8 @@ class OnnxFile:
 
     path: str
     prediction: str | int | None = None
-    task: str | None = None
+    task: Task | None = None
     classes: tuple[int | str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.task is not None and self.task not in TASKS:
-            raise ConvertError("convert.source.task must be a known task.", got=repr(self.task), fix=nearest(self.task, TASKS))
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Read the file; `data` and `dtype` play no part, the model keeps its own types."""
@@ -49,15 +45,13 @@ class OnnxFile:
         return from_model(serial.read(Path(self.path)), self)
 
 
-LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes a model a classifier
-
-
 def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, batch dimension named N.
 
     Raises:
         ConvertError: no trainable initializer, a fixed batch size, an output that does not exist, …
     """
+    import numpy as np
     import onnx_ir as ir
 
     from ortpipe.artifact import read_metadata
@@ -76,38 +70,55 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     graph_model = ir.from_proto(finish(ir.Model(graph, ir_version=original.ir_version)))
     graph = graph_model.graph
     output = _prediction(graph, config.prediction if config.prediction is not None else known.get("prediction"))
-    task, logits = _head(output)
-    if task == "regression" and any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs):
-        task = "binary" if output.shape is not None and output.shape[-1] == 2 else "multiclass"
-    task = config.task or known.get("task") or task
-    if task == "regression":
-        logits, classes = None, None
-    elif logits is None and not _is_probability(output):
-        logits = output  # a classifier that ends in raw scores
-    if task in ("binary", "multiclass") and classes is None:
-        width = output.shape[-1] if output.shape is not None else None
-        classes = tuple(range(2 if task == "binary" else int(width))) if task == "binary" or isinstance(width, int) else None
-    weights = query.float_initializers(graph, output)
-    if not weights:
+    task, logits = _meaning(graph, output, config.task or known.get("task"))
+    if not query.float_initializers(graph, output):
         raise ConvertError(
             "A model needs at least one float initializer that its prediction depends on.",
             got=f"{config.path}: none for output {output.name!r}",
             fix="Export the weights as initializers, not as Constant nodes.",
         )
+    name = str(output.name)
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         session = Session(original)
-        result = session.run(inputs)[session.outputs.index(str(output.name))]
-        if isinstance(result, list):  # ZipMap: one dict per row
-            import numpy as np
+        result: Any = session.run(inputs)[session.outputs.index(name)]
+        return (
+            np.array([list(row.values()) for row in result]) if isinstance(result, list) else result
+        )  # ZipMap's dicts
 
-            return np.array([list(row.values()) for row in result])
-        return result
-
-    name = str(output.name)
     return Forward(
-        graph_model, task, name, str(logits.name) if logits is not None else None, classes, expected, config.path  # type: ignore[arg-type]
+        graph_model,
+        task=task,
+        prediction=name,
+        logits=str(logits.name) if logits is not None else None,
+        classes=None if task == "regression" else classes or _counted(task, output),
+        expected=expected,
+        origin=config.path,
     )
+
+
+def _meaning(graph: ir.Graph, output: ir.Value, told: Task | None) -> tuple[Task, ir.Value | None]:
+    """Return the task and the logits: what was told, else what the end of the graph says."""
+    task, logits = _head(output)
+    if task == "regression" and any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs):
+        task = "binary" if _width(output) == 2 else "multiclass"  # a label output: the floats are probabilities
+    elif task == "regression" and told not in (None, "regression"):
+        logits = output  # a classifier that ends in raw scores
+    told = told or task
+    return told, logits if told != "regression" else None
+
+
+def _counted(task: Task, output: ir.Value) -> tuple[int | str, ...] | None:
+    """Return 0, 1, 2 … for a classifier whose model names no classes."""
+    if task == "binary":
+        return (0, 1)
+    width = _width(output)
+    return tuple(range(width)) if task == "multiclass" and width is not None else None
+
+
+def _width(output: ir.Value) -> int | None:
+    width = output.shape[-1] if output.shape is not None and output.shape.rank() else None
+    return width if isinstance(width, int) else None
 
 
 def _forget_shapes(graph: ir.Graph) -> None:
@@ -144,11 +155,17 @@ def _prediction(graph: ir.Graph, wanted: str | int | None) -> ir.Value:
         return graph.outputs[wanted]
     if wanted is not None:
         if wanted not in names:
-            raise ConvertError("convert.source.prediction must be an output.", got=repr(wanted), fix=nearest(wanted, names))
+            raise ConvertError(
+                "convert.source.prediction must be an output.", got=repr(wanted), fix=nearest(wanted, names)
+            )
         return graph.outputs[names.index(wanted)]
     floats = [o for o in graph.outputs if o.dtype in query.FLOATS]
     if not floats:
-        raise ConvertError("A model needs a float output to train.", got=f"outputs {', '.join(names)}", fix="Export its scores.")
+        raise ConvertError(
+            "A model needs a float output to train.",
+            got=f"outputs {', '.join(names)}",
+            fix="Export its scores.",
+        )
     return next((o for o in floats if query.float_initializers(graph, o)), floats[0])
 
 
@@ -160,7 +177,7 @@ def _head(output: ir.Value) -> tuple[Task, ir.Value | None]:
     if node.op_type == "Softmax":
         return "multiclass", node.inputs[0]
     if node.op_type == "Sigmoid":
-        return ("binary" if output.shape is not None and output.shape[-1] == 1 else "multilabel"), node.inputs[0]
+        return ("binary" if _width(output) == 1 else "multilabel"), node.inputs[0]
     if node.op_type == "Concat" and len(node.inputs) == 2 and node.inputs[1] is not None:
         p = _producer(node.inputs[1])
         rest = node.inputs[0].producer() if node.inputs[0] is not None else None
@@ -174,9 +191,3 @@ def _producer(value: ir.Value) -> ir.Node | None:
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
     return node
-
-
-def _is_probability(output: ir.Value) -> bool:
-    """Say whether the last node can only give probabilities (an L1 division, [1 − p, p])."""
-    node = _producer(output)
-    return node is not None and node.op_type in ("Div", "Concat", "Clip")

@@ -43,7 +43,9 @@ class SklearnEstimator:
             )
         if self.scaler is not None and self.scaler not in SCALERS:
             raise ConfigError(
-                "convert.source.scaler must be a known scaler.", got=repr(self.scaler), fix=f"Valid: {', '.join(SCALERS)}, null."
+                "convert.source.scaler must be a known scaler.",
+                got=repr(self.scaler),
+                fix=f"Valid: {', '.join(SCALERS)}, null.",
             )
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
@@ -64,7 +66,9 @@ class SklearnEstimator:
             estimator = cls(**self.params)
         except TypeError as error:
             raise ConvertError(
-                f"convert.source.params must be keywords of {self.estimator}.", got=error, fix="Correct convert.source.params."
+                f"convert.source.params must be keywords of {self.estimator}.",
+                got=error,
+                fix="Correct convert.source.params.",
             ) from error
         if self.scaler is None:
             return estimator
@@ -79,9 +83,11 @@ def _read(path: Path, trust: bool) -> Any:
 
         try:
             return skops.io.load(path, trusted=[])
-        except Exception as error:  # noqa: BLE001: a damaged archive raises whatever its reader meets
+        except Exception as error:
             raise ConvertError(
-                "A .skops file must be readable and hold only types that skops trusts.", got=error, fix="Save it with skops.io.dump."
+                "A .skops file must be readable and hold only types that skops trusts.",
+                got=error,
+                fix="Save it with skops.io.dump.",
             ) from error
     if not trust:
         raise ConvertError(
@@ -122,7 +128,11 @@ def _fit(estimator: Any, data: Data) -> Any:
 
     rows = data.train
     if len(rows.inputs) != 1:
-        raise ConvertError("scikit-learn estimators take one input.", got=sorted(rows.inputs), fix="Give one array of features.")
+        raise ConvertError(
+            "scikit-learn estimators take one input.",
+            got=sorted(rows.inputs),
+            fix="Give one array of features.",
+        )
     [features] = rows.inputs.values()
     last, prefix = estimator, ""
     if isinstance(estimator, Pipeline):

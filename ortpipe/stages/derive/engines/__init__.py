@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ortpipe.stages.derive.engines.ort import Ort
+from ortpipe.stages.derive.engines.ort import Ort as Ort
 
 if TYPE_CHECKING:
     import onnx

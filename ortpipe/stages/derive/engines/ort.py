@@ -48,7 +48,9 @@ def _explained(error: DeriveError, model: onnx.ModelProto) -> DeriveError:
     """Name the operator and node behind "gradient builder has not been registered: Op"."""
     found = re.search(r"not been registered:?\s*(?:for\s+)?(\w+)", str(error))
     if found is None:
-        return DeriveError("The ort engine must be able to differentiate the model.", got=error, fix="Simplify the model.")
+        return DeriveError(
+            "The ort engine must be able to differentiate the model.", got=error, fix="Simplify the model."
+        )
     kind = found.group(1)
     names = [node.name or node.output[0] for node in model.graph.node if node.op_type == kind]
     return DeriveError(

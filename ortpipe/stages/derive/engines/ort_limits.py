@@ -26,15 +26,30 @@ FAULTS: dict[str, tuple[str, Callable[[ir.Node], bool]]] = {
     "If": ("control flow kills the gradient builder", lambda node: True),
     "Loop": ("control flow kills the gradient builder", lambda node: True),
     "Scan": ("control flow has no gradient", lambda node: True),
-    "BatchNormalization": ("its gradient in inference mode is wrong", lambda n: not _attribute(n, "training_mode", 0)),
+    "BatchNormalization": (
+        "its gradient in inference mode is wrong",
+        lambda n: not _attribute(n, "training_mode", 0),
+    ),
     "Dropout": ("its gradient in inference mode with a mask is wrong", lambda n: len(n.outputs) > 1),
-    "Conv": ("its gradient with auto_pad=SAME_* is wrong", lambda n: "SAME" in str(_attribute(n, "auto_pad", ""))),
+    "Conv": (
+        "its gradient with auto_pad=SAME_* is wrong",
+        lambda n: "SAME" in str(_attribute(n, "auto_pad", "")),
+    ),
     "Split": ("its gradient with an unused output is wrong", lambda n: _outputs_used(n) < len(n.outputs)),
     "Where": ("its gradient through a broadcast branch is wrong", lambda n: not _same_shapes(n)),
-    "ScatterElements": ("its gradient with a reduction is wrong", lambda n: _attribute(n, "reduction", "none") != "none"),
+    "ScatterElements": (
+        "its gradient with a reduction is wrong",
+        lambda n: _attribute(n, "reduction", "none") != "none",
+    ),
     "LSTM": ("its gradient with peepholes is wrong", lambda n: len(n.inputs) > 7 and n.inputs[7] is not None),
-    "MaxPool": ("pooling without a known shape kills it", lambda n: n.inputs[0] is None or n.inputs[0].shape is None),
-    "AveragePool": ("pooling without a known shape kills it", lambda n: n.inputs[0] is None or n.inputs[0].shape is None),
+    "MaxPool": (
+        "pooling without a known shape kills it",
+        lambda n: n.inputs[0] is None or n.inputs[0].shape is None,
+    ),
+    "AveragePool": (
+        "pooling without a known shape kills it",
+        lambda n: n.inputs[0] is None or n.inputs[0].shape is None,
+    ),
 }
 
 
@@ -62,5 +77,5 @@ def refuse_known_faults(model: onnx.ModelProto, loss: str, parameters: Sequence[
             raise DeriveError(
                 "The ort engine differentiates only what the training build does right.",
                 got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}: {reason}",
-                fix="Export the model without this form of the operator, or freeze the parameters in front of it (derive.frozen).",
+                fix="Export the model without this form of it, or freeze the parameters in front of it (derive.frozen).",
             )

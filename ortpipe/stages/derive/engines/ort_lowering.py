@@ -14,42 +14,44 @@ TRAINING = "com.microsoft"
 
 def relu_grad(op: Builder, node: ir.Node, dy: ir.Value, y: ir.Value) -> ir.Value:
     """dy · [y > 0]."""
-    return op.Mul(dy, op.cast(op.Greater(y, op.like(0, y)), y))  # type: ignore[no-any-return]
+    return op.Mul(dy, op.cast(op.Greater(y, op.like(0, y)), y))
 
 
 def sigmoid_grad(op: Builder, node: ir.Node, dy: ir.Value, y: ir.Value) -> ir.Value:
     """dy · y · (1 − y)."""
-    return op.Mul(dy, op.Mul(y, op.Sub(op.like(1, y), y)))  # type: ignore[no-any-return]
+    return op.Mul(dy, op.Mul(y, op.Sub(op.like(1, y), y)))
 
 
 def tanh_grad(op: Builder, node: ir.Node, dy: ir.Value, y: ir.Value) -> ir.Value:
     """dy · (1 − y²)."""
-    return op.Mul(dy, op.Sub(op.like(1, y), op.Mul(y, y)))  # type: ignore[no-any-return]
+    return op.Mul(dy, op.Sub(op.like(1, y), op.Mul(y, y)))
 
 
 def softmax_grad(op: Builder, node: ir.Node, dy: ir.Value, y: ir.Value) -> ir.Value:
     """(dy − Σ dy·y) · y."""
-    return op.Mul(op.Sub(dy, op.ReduceSum(op.Mul(dy, y), _axis(op, node))), y)  # type: ignore[no-any-return]
+    return op.Mul(op.Sub(dy, op.ReduceSum(op.Mul(dy, y), _axis(op, node))), y)
 
 
 def log_softmax_grad(op: Builder, node: ir.Node, dy: ir.Value, y: ir.Value) -> ir.Value:
     """dy − exp(y) · Σ dy."""
-    return op.Sub(dy, op.Mul(op.Exp(y), op.ReduceSum(dy, _axis(op, node))))  # type: ignore[no-any-return]
+    return op.Sub(dy, op.Mul(op.Exp(y), op.ReduceSum(dy, _axis(op, node))))
 
 
 def scale(op: Builder, node: ir.Node, x: ir.Value, factor: ir.Value) -> ir.Value:
     """x · factor, or x / factor."""
     down = "scale_down" in node.attributes and node.attributes["scale_down"].as_int() == 1
-    return (op.Div if down else op.Mul)(x, op.cast(factor, x))  # type: ignore[no-any-return]
+    return (op.Div if down else op.Mul)(x, op.cast(factor, x))
 
 
 def fused_mat_mul(op: Builder, node: ir.Node, a: ir.Value, b: ir.Value) -> ir.Value | None:
     """alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾ of matrices, as a Gemm; other ranks stay."""
     ranks = {v.shape.rank() if v.shape is not None else None for v in (a, b)}
-    if ranks != {2} or any(n in node.attributes and node.attributes[n].as_int() for n in ("transBatchA", "transBatchB")):
+    if ranks != {2} or any(
+        n in node.attributes and node.attributes[n].as_int() for n in ("transBatchA", "transBatchB")
+    ):
         return None
     given = {n: node.attributes[n].value for n in ("alpha", "transA", "transB") if n in node.attributes}
-    return op.Gemm(a, b, **given)  # type: ignore[no-any-return]
+    return op.Gemm(a, b, **given)
 
 
 RULES: dict[str, Callable[..., ir.Value | None]] = {

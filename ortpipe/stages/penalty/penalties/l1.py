@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 def l1(op: Builder, parameter: ir.Value) -> ir.Value:
     """Return Σ |w|, a scalar; its derivative at 0 is 0."""
-    return op.ReduceSum(op.Abs(parameter), keepdims=0)  # type: ignore[no-any-return]
+    return op.ReduceSum(op.Abs(parameter), keepdims=0)

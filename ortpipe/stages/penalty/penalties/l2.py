@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 def l2(op: Builder, parameter: ir.Value) -> ir.Value:
     """Return Σ w² (no factor ½), a scalar."""
-    return op.ReduceSum(op.Mul(parameter, parameter), keepdims=0)  # type: ignore[no-any-return]
+    return op.ReduceSum(op.Mul(parameter, parameter), keepdims=0)

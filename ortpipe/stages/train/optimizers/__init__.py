@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ortpipe.stages.train.optimizers.momentum import Momentum
 from ortpipe.stages.train.optimizers.nesterov import Nesterov
-from ortpipe.stages.train.optimizers.sgd import SGD
+from ortpipe.stages.train.optimizers.sgd import SGD as SGD
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -21,7 +21,7 @@ class Momentum:
 
     lr: float = 0.01
     momentum: float = 0.9
-    slots: ClassVar = ("velocity",)
+    slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
     def __post_init__(self) -> None:
         check_rate(self.lr)

@@ -19,7 +19,7 @@ class SGD:
     """Plain stochastic gradient descent (Robbins and Monro, 1951)."""
 
     lr: float = 0.01
-    slots: ClassVar = ()
+    slots: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         check_rate(self.lr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ortpipe.stages.train.schedules.constant import Constant
+from ortpipe.stages.train.schedules.constant import Constant as Constant
 from ortpipe.stages.train.schedules.inverse_scaling import InverseScaling
 
 if TYPE_CHECKING:

@@ -19,7 +19,9 @@ class InverseScaling:
 
     def __post_init__(self) -> None:
         if self.power < 0:
-            raise ConfigError("train.schedule.power is not negative.", got=self.power, fix="Set train.schedule.power=0.25.")
+            raise ConfigError(
+                "train.schedule.power is not negative.", got=self.power, fix="Set train.schedule.power=0.25."
+            )
 
     def __call__(self, lr: float, step: np.ndarray) -> np.ndarray:
         """Return η / tᵖ."""
