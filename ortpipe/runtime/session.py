@@ -12,7 +12,7 @@ from ortpipe.errors import ModelError
 from ortpipe.graph.serial import LARGE, on_disk
 from ortpipe.runtime.config import RuntimeConfig
 
-ort.set_default_logger_severity(3)  # errors only: the runtime's warnings are about its own optimizations
+ort.set_default_logger_severity(4)  # what fails is raised with its message; the rest is about its own optimizations
 
 
 class Session:
@@ -31,7 +31,7 @@ class Session:
         options.intra_op_num_threads = (runtime or RuntimeConfig()).threads
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
-        options.log_severity_level = 3
+        options.log_severity_level = 4
         try:
             if model.ByteSize() > LARGE:
                 with on_disk(model) as path:
