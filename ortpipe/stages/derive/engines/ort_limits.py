@@ -77,5 +77,5 @@ def refuse_known_faults(model: onnx.ModelProto, loss: str, parameters: Sequence[
             raise DeriveError(
                 "The ort engine differentiates only what the training build does right.",
                 got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}: {reason}",
-                fix="Export the model without this form of it, or freeze the parameters in front of it by derive.frozen.",
+                fix="Export the model without this form, or freeze the parameters in front of it (derive.frozen).",
             )
