@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -51,6 +51,9 @@ def main() -> None:
         _fail(error, wants_trace)
     except (HydraException, OmegaConfBaseException) as error:
         _fail(_explained(error), wants_trace)
+    except OSError as error:
+        fix = "Check that the path exists and that you may write there; results go to paths.outputs."
+        _fail(ConfigError("Files and folders must be readable and writable.", got=error, fix=fix), wants_trace)
     except KeyboardInterrupt:
         print("\nstopped; nothing half-written was left.", file=sys.stderr)
         sys.exit(130)
@@ -67,6 +70,9 @@ def _explained(error: Exception) -> ConfigError:
     """Return Hydra's own message with the nearest valid key where a key is misspelt."""
     from ortpipe.app.schema import keys
 
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        return ConfigError(f"{group}={choice} is not a choice.", fix=nearest(choice, error.options))
     cause: BaseException | None = error
     while cause is not None:
         key = getattr(cause, "full_key", None)

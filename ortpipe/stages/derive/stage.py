@@ -57,6 +57,14 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
     )
 
 
+def check(facts: Facts, config: DeriveConfig) -> None:
+    """Refuse a pattern that matches no parameter or input (a scalar can be named, but is no parameter by default)."""
+    query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
+    for key in ("parameters", "frozen"):
+        patterns = [p for p in getattr(config, key) or () if p not in facts.parameters]
+        query.select([p for p in patterns if "*" in p or "?" in p], facts.parameters, DeriveError, f"derive.{key}")
+
+
 def _chosen(graph: ir.Graph, facts: Facts, config: DeriveConfig) -> list[str]:
     assert facts.loss is not None
     candidates = query.float_initializers(graph, query.value(graph, facts.loss))

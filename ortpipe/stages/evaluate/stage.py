@@ -36,17 +36,9 @@ def evaluate(
     """
     config = config or EvaluateConfig()
     facts = artifact.facts
-    if data.test is None:
-        raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
+    check(facts, config, data=data)
+    assert data.test is not None
     names = config.metrics or tuple(n for n, m in METRICS.items() if facts.task in m.tasks)
-    for name in names:
-        if facts.task not in METRICS[name].tasks:
-            fitting = [n for n, m in METRICS.items() if facts.task in m.tasks]
-            raise EvaluateError(
-                "A metric must fit the model's task.",
-                got=f"{name} for a {facts.task} model",
-                fix=f"Choose from {', '.join(fitting)}.",
-            )
     truth, rows = _truth(facts, data.test), feed_inputs(artifact.model, facts, data.test)
     table: dict[str, dict[str, float]] = {name: {} for name in names}
     for state, prefix in (("before", "initial/"), ("trained", "parameter/"), ("source", "source/")):
@@ -61,6 +53,20 @@ def evaluate(
         tensors={**artifact.tensors, "evaluation/label": truth, "evaluation/prediction": predicted},
         metrics=table,
     )
+
+
+def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeConfig | None = None) -> None:
+    """Refuse a metric that does not fit the task, and data without test rows."""
+    if data.test is None:
+        raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
+    fitting = [n for n, m in METRICS.items() if facts.task in m.tasks]
+    for name in config.metrics or ():
+        if name not in fitting:
+            raise EvaluateError(
+                "A metric must fit the model's task.",
+                got=f"{name} for a {facts.task} model",
+                fix=f"Choose from {', '.join(fitting)}.",
+            )
 
 
 def _truth(facts: Facts, rows: Rows) -> np.ndarray:

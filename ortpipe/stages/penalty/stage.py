@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact
+from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import PenaltyError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
@@ -33,7 +33,7 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     op = Builder(graph, "penalty")
     total = loss
     for pattern, strengths in config.terms.items():
-        for name in query.select([pattern], facts.parameters, PenaltyError, "penalty.terms"):
+        for name in _matched(pattern, facts):
             parameter = graph.initializers[name]
             for kind, strength in strengths.items():
                 if strength:
@@ -44,3 +44,13 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
         op.rename(loss, f"{facts.loss}/data")
         total.name = facts.loss
     return artifact.next("penalty", VERSION, model=finish(model))
+
+
+def check(facts: Facts, config: PenaltyConfig) -> None:
+    """Refuse a pattern that matches no parameter."""
+    for pattern in config.terms:
+        _matched(pattern, facts)
+
+
+def _matched(pattern: str, facts: Facts) -> list[str]:
+    return query.select([pattern], facts.parameters, PenaltyError, "penalty.terms")

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact
-from ortpipe.data.feeds import feeds
+from ortpipe.artifact import Artifact, Facts
+from ortpipe.data.feeds import class_index, feeds
 from ortpipe.data.rows import Data
 from ortpipe.errors import TrainError
 from ortpipe.graph.compose import extract, with_parameters
@@ -100,6 +100,20 @@ def train(
         gradients={},
         input_gradients={},
     )
+
+
+def check(
+    facts: Facts,
+    config: TrainConfig,
+    *,
+    data: Data,
+    runtime: RuntimeConfig | None = None,
+    report: Callable[[object], None] | None = None,
+) -> None:
+    """Refuse labels that are no class of the model, in any part of the data."""
+    for part in (data.train, data.validation, data.test):
+        if part is not None and facts.classes is not None:
+            class_index(facts, part)
 
 
 def _initial(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:
