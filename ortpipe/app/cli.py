@@ -29,6 +29,7 @@ def packaged_conf() -> Path:
 
 
 OmegaConf.register_new_resolver("packaged", lambda name: str(packaged_conf() / name), replace=True)
+OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True)  # Hydra's own is not set yet where a sweep begins
 
 
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
