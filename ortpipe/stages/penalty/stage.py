@@ -18,13 +18,11 @@ VERSION = 1
 def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     """Return the model whose loss is loss + Σ strength · penalty(w) over the chosen parameters.
 
-    The penalty is added once per batch, whatever the loss's reduction. Without terms the model stays as it is.
+    The penalty is added once per batch, whatever the loss's reduction. Without strengths the model stays as it is.
 
     Raises:
         PenaltyError: a pattern matches no parameter.
     """
-    if not config.terms:
-        return artifact.next("penalty", VERSION)
     facts = artifact.facts
     assert facts.loss is not None
     model = ir.from_proto(artifact.model)
@@ -38,11 +36,12 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
             for kind, strength in strengths.items():
                 if strength:
                     total = op.Add(total, op.Mul(PENALTIES[kind](op, parameter), op.like(strength, loss)))
-    if total is not loss:
-        total.type, total.shape = loss.type, loss.shape
-        graph.outputs[graph.outputs.index(loss)] = total
-        op.rename(loss, f"{facts.loss}/data")
-        total.name = facts.loss
+    if total is loss:
+        return artifact.next("penalty", VERSION)
+    total.type, total.shape = loss.type, loss.shape
+    graph.outputs[graph.outputs.index(loss)] = total
+    op.rename(loss, f"{facts.loss}/data")
+    total.name = facts.loss
     return artifact.next("penalty", VERSION, model=finish(model))
 
 

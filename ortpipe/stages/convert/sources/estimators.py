@@ -65,9 +65,10 @@ def linear_classifier(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> H
     if len(estimator.classes_) == 2:
         return Head("binary", scores, two_columns(op, op.Sigmoid(scores), dtype))
     if _one_versus_rest(estimator):
-        # σ(z)ₖ / Σ σ(z) = softmax(log σ(z)), and log σ(z) = −(max(−z, 0) + log(1 + exp(−|z|))) never overflows
-        tail = op.Log(op.Add(op.Exp(op.Neg(op.Abs(scores))), op.const(np.ones((), dtype))))
-        scores = op.Neg(op.Add(op.Relu(op.Neg(scores)), tail))
+        # σ(z)ₖ / Σ σ(z) = softmax(log σ(z)), and log σ(z) = (z − |z|)/2 − log(1 + exp(−|z|)) never overflows
+        size, half = op.Abs(scores), op.const(np.asarray(0.5, dtype))
+        tail = op.Log(op.Add(op.Exp(op.Neg(size)), op.const(np.ones((), dtype))))
+        scores = op.Sub(op.Mul(op.Sub(scores, size), half), tail)
     return Head("multiclass", scores, op.Softmax(scores, axis=-1))
 
 
