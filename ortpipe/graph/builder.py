@@ -104,7 +104,7 @@ class Builder:
             self._constants[key] = self._add("Constant", (), 1, "", {"value": tensor})
         return self._constants[key]
 
-    def like(self, number: float, value: ir.Value) -> ir.Value:
+    def like(self, number: float, value: Any) -> ir.Value:
         """Return a scalar constant of a value's float type.
 
         Raises:
@@ -115,7 +115,7 @@ class Builder:
             raise ValueError(f"the type of {value.name} is not known")
         return self.const(np.asarray(number, dtype.numpy()))
 
-    def cast(self, value: ir.Value, like: ir.Value) -> ir.Value:
+    def cast(self, value: Any, like: Any) -> ir.Value:
         """Return a value cast to the type of another (Cast, where CastLike would tie their gradients together)."""
         if like.dtype is None:
             raise ValueError(f"the type of {like.name} is not known")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from ortpipe.stages.derive.engines.native import Native as Native
 from ortpipe.stages.derive.engines.ort import Ort as Ort
 
 if TYPE_CHECKING:
@@ -24,5 +25,6 @@ class Engine(Protocol):
 
 
 ENGINES: dict[str, type] = {
+    "native": Native,
     "ort": Ort,
 }

@@ -1,0 +1,349 @@
+"""The backward walk, and the builder that its rules write with."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.errors import DeriveError
+from ortpipe.graph import query
+from ortpipe.graph.builder import Builder
+
+Gradients = Sequence[ir.Value | None]
+
+
+def gradients(op: Backward, output: ir.Value, seed: ir.Value, targets: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
+    """Return seedᵀ · ∂output/∂target for every target that the output depends on.
+
+    A value's gradient is the sum over its uses of what each user's rule hands back (reverse accumulation).
+    """
+    active = _active(op.forward, targets)
+    received: dict[ir.Value, list[ir.Value]] = defaultdict(list, {output: [seed]})
+    for node in reversed(op.forward):
+        arrived = [op.total(received[y], y) if received.get(y) else None for y in node.outputs]
+        if not any(arrived) or not any(x in active for x in node.inputs if x is not None):
+            continue
+        for x, dx in zip(node.inputs, _rule(node, active)(op, node, *arrived), strict=False):
+            if x is not None and dx is not None and x in active:
+                received[x].append(op.unbroadcast(dx, x))
+    return {t: op.full(op.total(received[t], t), t) for t in targets if received.get(t)}
+
+
+def _active(nodes: Iterable[ir.Node], targets: Iterable[ir.Value]) -> set[ir.Value]:
+    """Return the float values that depend on a target: integers and booleans stop the gradient."""
+    active = set(targets)
+    for node in nodes:
+        inputs = (*node.inputs, *query.captured(node))
+        if any(x in active for x in inputs if x is not None):
+            active.update(y for y in node.outputs if y.dtype is None or y.dtype in query.FLOATS)
+    return active
+
+
+def _rule(node: ir.Node, active: set[ir.Value]) -> Any:
+    from ortpipe.stages.derive.rules import RULES
+
+    rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if rule is None:
+        cut = next(x.name for x in node.inputs if x is not None and x in active)
+        raise DeriveError(
+            "Every operator between the trained parameters and the loss needs a gradient.",
+            got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}, which has no rule and cuts off {cut!r}",
+            fix="Freeze the parameters in front of it (derive.frozen), or add a rule to its family in "
+            "ortpipe/stages/derive/rules/.",
+        )
+    return rule
+
+
+class Backward(Builder):
+    """A builder for gradients: computes nothing twice, keeps scalars scalar, knows shapes.
+
+    Every call with the same operator, inputs and attributes gives the same value, forward nodes included. A gradient
+    may have a smaller shape that broadcasts to its value's shape (the gradient of a sum stays a scalar) until a rule
+    asks for all of it with `full`.
+    """
+
+    def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
+        super().__init__(graph, prefix)
+        self.forward = list(graph)
+        self._known: dict[Any, Any] = {}
+        for node in self.forward:
+            key = _key(node.op_type, node.inputs, node.domain, len(node.outputs), node.attributes)
+            if key is not None:
+                self._known.setdefault(key, node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs))
+
+    def _add(
+        self, op_type: str, inputs: Sequence[ir.Value | None], count: int, domain: str, attributes: dict[str, Any]
+    ) -> Any:
+        simpler = _simplified(self, op_type, inputs) if count == 1 else None
+        if simpler is not None:
+            return simpler
+        converted = {a.name: a for a in ir.convenience.convert_attributes(attributes)}
+        key = _key(op_type, inputs, domain, count, converted)
+        if key is None or key not in self._known:
+            made = super()._add(op_type, inputs, count, domain, attributes)
+            _infer(op_type, inputs, made)
+            if key is None:
+                return made
+            self._known[key] = made
+        return self._known[key]
+
+    def total(self, received: Sequence[ir.Value], like: ir.Value) -> ir.Value:
+        """Return the sum of gradients of one value; equal ones become a product."""
+        counts: dict[ir.Value, int] = {}
+        for gradient in received:
+            counts[gradient] = counts.get(gradient, 0) + 1
+        terms = [g if n == 1 else self.Mul(g, self.like(n, like)) for g, n in counts.items()]
+        total = terms[0]
+        for term in terms[1:]:
+            total = self.Add(total, term)
+        return total
+
+    def unbroadcast(self, gradient: ir.Value, x: ir.Value) -> ir.Value:
+        """Sum a gradient over the axes along which `x` was broadcast; the result broadcasts to x's shape."""
+        gradient.type = gradient.type or x.type
+        if gradient.shape is None:
+            gradient.shape = x.shape
+        have, want = gradient.shape, x.shape
+        if have is None or want is None:
+            return self._unbroadcast_dynamic(gradient, x)
+        extra = have.rank() - want.rank()
+        axes = list(range(max(extra, 0)))
+        for axis in range(max(extra, 0), have.rank()):
+            h, w = have[axis], want[axis - extra]
+            if w == 1 and h != 1:
+                axes.append(axis)
+            elif h != w and h != 1 and not isinstance(w, int):
+                return self._unbroadcast_dynamic(gradient, x)  # two names: one may turn out to be 1
+        if not axes:
+            return gradient
+        summed = self.sum(gradient, axes, keepdims=True)
+        return self.reshape_like(summed, x) if extra > 0 else summed
+
+    def _unbroadcast_dynamic(self, gradient: ir.Value, x: ir.Value) -> ir.Value:
+        """Sum over the axes where x's shape, padded with ones in front, is 1 and the gradient's is not."""
+        shape, rank = self.Shape(x), self.Size(self.Shape(gradient))
+        missing = self.Sub(self.Reshape(rank, self.ints([1])), self.Shape(shape))
+        padded = self.Concat(self.Expand(self.ints([1]), self.Max(missing, self.ints([0]))), shape, axis=0)
+        one = self.Equal(padded, self.ints([1]))
+        broadcast = self.And(one, self.Not(self.Equal(self.Shape(gradient), self.ints([1]))))
+        axes = self.Reshape(self.NonZero(broadcast), self.ints([-1]))
+        return self.Reshape(self.ReduceSum(gradient, axes, keepdims=1, noop_with_empty_axes=1), shape)
+
+    def full(self, gradient: ir.Value, y: ir.Value) -> ir.Value:
+        """Return a gradient with all of its value's shape."""
+        if gradient.shape is not None and y.shape is not None and _same(gradient.shape, y.shape):
+            return gradient
+        made = self.Expand(gradient, self.shape(y))
+        made.type, made.shape = y.type, y.shape
+        return made
+
+    def sum(self, x: ir.Value, axes: Sequence[int], *, keepdims: bool = False) -> ir.Value:
+        """Return Σ over axes; over the rows of a float matrix as ones · x, which is several times faster."""
+        shape = x.shape
+        dims = [d for i, d in enumerate(shape) if i not in axes] if shape is not None else None
+        if (
+            shape is not None
+            and shape.rank() == 2
+            and list(axes) == [0]
+            and x.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+            and shape[1] != 1
+        ):
+            made = self.MatMul(self._ones(x), x)
+            made.type, made.shape = x.type, ir.Shape(dims or [])
+            return self.reshape(made, [1, -1], [1, shape[1]]) if keepdims else made
+        made = self.ReduceSum(x, self.ints(list(axes)), keepdims=int(keepdims))
+        made.type = x.type
+        if shape is not None:
+            made.shape = ir.Shape([1 if i in axes else d for i, d in enumerate(shape)] if keepdims else dims or [])
+        return made
+
+    def _ones(self, x: ir.Value) -> ir.Value:
+        assert x.shape is not None and x.dtype is not None
+        if isinstance(x.shape[0], int):
+            return self.const(np.ones(x.shape[0], x.dtype.numpy()))
+        key = ("rows", x.shape[0].value, x.dtype)
+        if x.shape[0].value is None or key not in self._known:
+            one = ir.tensor(np.ones(1, x.dtype.numpy()))
+            self._known[key] = self.ConstantOfShape(self.Shape(x, start=0, end=1), value=one)
+        return self._known[key]
+
+    def ints(self, values: Sequence[int]) -> ir.Value:
+        """Return a constant int64 vector."""
+        return self.const(np.array(values, np.int64))
+
+    def shape(self, x: ir.Value) -> ir.Value:
+        """Return a value's shape as a tensor: a constant where it is static."""
+        if x.shape is not None and all(isinstance(d, int) for d in x.shape):
+            return self.ints([int(d) for d in x.shape])  # type: ignore[arg-type]
+        return self.Shape(x)
+
+    def reshape(self, x: ir.Value, to: Sequence[int], shape: Sequence[Any] | None = None) -> ir.Value:
+        """Return x with the constant shape `to` (which may hold one −1)."""
+        made = self.Reshape(x, self.ints(to))
+        made.type = x.type
+        made.shape = ir.Shape(list(shape if shape is not None else to)) if shape is not None or -1 not in to else None
+        return made
+
+    def reshape_like(self, gradient: ir.Value, x: ir.Value) -> ir.Value:
+        """Return a gradient with x's shape; one unknown dimension is left to the runtime."""
+        if gradient.shape is not None and x.shape is not None and _same(gradient.shape, x.shape):
+            return gradient
+        if x.shape is not None and gradient.shape is not None and gradient.shape.rank() > x.shape.rank() > 0:
+            if all(d == 1 for d in gradient.shape[: gradient.shape.rank() - x.shape.rank()]):
+                made = self.Squeeze(gradient, self.ints(list(range(gradient.shape.rank() - x.shape.rank()))))
+                made.type, made.shape = x.type, ir.Shape(gradient.shape[gradient.shape.rank() - x.shape.rank() :])
+                return made
+        dims = list(x.shape) if x.shape is not None else [None, None]
+        unknown = [i for i, d in enumerate(dims) if not isinstance(d, int)]
+        if len(unknown) <= 1 and 0 not in dims:
+            made = self.Reshape(gradient, self.ints([d if isinstance(d, int) else -1 for d in dims]))
+        else:
+            made = self.Reshape(gradient, self.Shape(x))
+        made.type, made.shape = x.type, x.shape
+        return made
+
+    def zeros(self, x: ir.Value) -> ir.Value:
+        """Return zeros of a value's shape and type."""
+        return self.full(self.like(0, x), x)
+
+
+def scalar_of(value: ir.Value) -> float | None:
+    """Return the number that a value is, if it is a constant scalar."""
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is None or tensor.size != 1 or tensor.shape.rank() or value.is_graph_input():
+        return None
+    return float(tensor.numpy()) if value.producer() is not None else None
+
+
+def _simplified(op: Backward, op_type: str, inputs: Sequence[ir.Value | None]) -> ir.Value | None:
+    """Return a simpler value for x·1, x·0 is left, −(−x), x·(−1), and gather scalar factors: (s·x)·t = (s·t)·x."""
+    if op_type == "Mul" and len(inputs) == 2:
+        a, b = inputs
+        assert a is not None and b is not None
+        for x, s in ((a, b), (b, a)):
+            number = scalar_of(s)
+            if number == 1:
+                return x
+            other = scalar_of(x)
+            if number is not None and other is not None:
+                return op.like(number * other, x)
+            if number == -1:
+                return op.Neg(x)
+            if _is_scalar(s) and not _is_scalar(x):
+                node = x.producer()
+                if node is not None and node.op_type == "Mul" and node not in op.forward and None not in node.inputs:
+                    left, right = node.inputs
+                    assert left is not None and right is not None
+                    if _is_scalar(right):
+                        return op.Mul(left, op.Mul(right, s))
+                    if _is_scalar(left):
+                        return op.Mul(right, op.Mul(left, s))
+    if op_type == "Neg" and inputs[0] is not None:
+        number = scalar_of(inputs[0])
+        if number is not None:
+            return op.like(-number, inputs[0])
+        node = inputs[0].producer()
+        if node is not None and node.op_type == "Neg":
+            return node.inputs[0]
+    return None
+
+
+def _is_scalar(value: ir.Value) -> bool:
+    return value.shape is not None and value.shape.rank() == 0
+
+
+def _key(
+    op_type: str, inputs: Sequence[ir.Value | None], domain: str, count: int, attributes: Mapping[str, ir.Attr]
+) -> Any:
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in attributes.values()):
+        return None
+    if op_type.startswith("Random") or op_type in ("Dropout", "Bernoulli", "Multinomial"):
+        return None
+    shown = []
+    for name in sorted(attributes):
+        value = attributes[name].value
+        if isinstance(value, ir.TensorProtocol):
+            if value.dtype == ir.DataType.STRING:
+                return None
+            value = (value.dtype, tuple(value.shape.numpy()), value.tobytes())
+        shown.append((name, tuple(value) if isinstance(value, list | tuple) else value))
+    return (domain, op_type, count, tuple(id(x) if x is not None else 0 for x in inputs), tuple(shown))
+
+
+ELEMENTWISE = {
+    *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mod", "Where", "PRelu"),
+    *(
+        "Neg",
+        "Abs",
+        "Exp",
+        "Log",
+        "Sqrt",
+        "Reciprocal",
+        "Sign",
+        "Tanh",
+        "Sigmoid",
+        "Erf",
+        "Sin",
+        "Cos",
+        "Tan",
+        "Sinh",
+        "Cosh",
+    ),
+    *("Relu", "Clip", "Softplus", "Floor", "Identity", "Softmax", "CumSum"),
+}
+BOOLEAN = {"Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Not", "IsNaN"}
+
+
+def _infer(op_type: str, inputs: Sequence[ir.Value | None], made: Any) -> None:
+    """Note type and shape of what elementwise operators give, by broadcasting."""
+    if not isinstance(made, ir.Value) or made.shape is not None:
+        return
+    given = [x for x in inputs if x is not None]
+    if op_type == "Constant":
+        tensor = ir.convenience.get_const_tensor(made)
+        if tensor is not None:
+            made.type, made.shape = ir.TensorType(tensor.dtype), ir.Shape(list(tensor.shape))  # type: ignore[arg-type]
+        return
+    if op_type in ("Softmax", "CumSum", "Clip"):
+        given = given[:1]
+    if op_type in BOOLEAN or op_type in ELEMENTWISE:
+        made.type = ir.TensorType(ir.DataType.BOOL) if op_type in BOOLEAN else given[-1].type
+        made.shape = broadcast([x.shape for x in given])
+    elif op_type == "Cast":
+        made.shape = given[0].shape
+    elif op_type in ("Shape", "Size"):
+        made.type = ir.TensorType(ir.DataType.INT64)
+        if op_type == "Size":
+            made.shape = ir.Shape([])
+
+
+def broadcast(shapes: Sequence[ir.Shape | None]) -> ir.Shape | None:
+    """Return the shape of a broadcast, or None where it is not known."""
+    known = [list(s) for s in shapes if s is not None]
+    if len(known) < len(shapes):
+        return None
+    rank = max((len(s) for s in known), default=0)
+    dims: list[Any] = []
+    for axis in range(rank):
+        here = [s[axis - rank + len(s)] for s in known if axis >= rank - len(s)]
+        wide = [d for d in here if d != 1]
+        numbers = [d for d in wide if isinstance(d, int)]
+        if not wide:
+            dims.append(1)
+        elif numbers:
+            dims.append(numbers[0])
+        elif all(d == wide[0] for d in wide) and getattr(wide[0], "value", None) is not None:
+            dims.append(wide[0])
+        else:
+            return None
+    return ir.Shape(dims)
+
+
+def _same(a: ir.Shape, b: ir.Shape) -> bool:
+    return a.rank() == b.rank() and all(
+        x == y and (isinstance(x, int) or x.value is not None) for x, y in zip(a, b, strict=True)
+    )

@@ -1,0 +1,43 @@
+"""Reverse-mode differentiation of an ONNX graph, in standard operators: a walk backwards over a table of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True)
+class Native:
+    """ortpipe's own engine: one vector-Jacobian rule per operator, in `derive/rules/`."""
+
+    def __call__(
+        self, model: onnx.ModelProto, loss: str, parameters: Sequence[str], inputs: Sequence[str]
+    ) -> tuple[onnx.ModelProto, dict[str, str]]:
+        """See `Engine`.
+
+        Raises:
+            DeriveError: an operator on the way has no rule; it is named with its node and what it cuts off.
+        """
+        import onnx_ir as ir
+        from onnx_ir.passes.common import CommonSubexpressionEliminationPass, IdentityEliminationPass
+
+        from ortpipe.graph import query
+        from ortpipe.graph.check import finish
+        from ortpipe.stages.derive.backward import Backward, gradients
+        from ortpipe.stages.derive.expand import expanded
+
+        own = ir.from_proto(expanded(model))
+        IdentityEliminationPass()(own)
+        CommonSubexpressionEliminationPass()(own)
+        graph = own.graph
+        op = Backward(graph)
+        output = query.value(graph, loss)
+        targets = [query.value(graph, name) for name in (*parameters, *inputs)]
+        found = gradients(op, output, op.like(1, output), targets)
+        for target, gradient in found.items():
+            graph.outputs.append(gradient)
+        return finish(own), {str(target.name): str(gradient.name) for target, gradient in found.items()}

@@ -1,0 +1,167 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortpipe.stages.derive.backward import Backward, Gradients
+from ortpipe.stages.derive.rules.activations import integer, number
+
+
+def gemm(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
+    """y = α · A′B′ + β · C: dA′ = α · dy·B′ᵀ, dB′ = α · A′ᵀ·dy, dC = β · dy."""
+    a, b, c = (*node.inputs, None)[:3]
+    alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
+    trans_a, trans_b = integer(node, "transA", 0), integer(node, "transB", 0)
+    dy = op.full(dy, node.outputs[0])
+    given = {"alpha": alpha} if alpha != 1 else {}
+    da = op.Gemm(b, dy, transA=trans_b, transB=1, **given) if trans_a else op.Gemm(dy, b, transB=1 - trans_b, **given)
+    db = op.Gemm(dy, a, transA=1, transB=trans_a, **given) if trans_b else op.Gemm(a, dy, transA=1 - trans_a, **given)
+    return [_shaped(da, a), _shaped(db, b), op.Mul(dy, op.like(beta, dy)) if c is not None else None]
+
+
+def mat_mul(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
+    """y = A·B: dA = dy·Bᵀ, dB = Aᵀ·dy, summed over the batch axes that were broadcast."""
+    a, b = node.inputs
+    assert a is not None and b is not None
+    dy = op.full(dy, node.outputs[0])
+    rank_a, rank_b = _rank(a), _rank(b)
+    if rank_a == 2 and rank_b == 2:
+        return [_shaped(op.Gemm(dy, b, transB=1), a), _shaped(op.Gemm(a, dy, transA=1), b)]
+    if rank_a == 1 and rank_b == 1:
+        return [op.Mul(dy, b), op.Mul(dy, a)]
+    wide_a = op.Unsqueeze(a, op.ints([0])) if rank_a == 1 else a
+    wide_b = op.Unsqueeze(b, op.ints([1])) if rank_b == 1 else b
+    wide_dy = op.Unsqueeze(dy, op.ints([-2])) if rank_a == 1 else dy
+    wide_dy = op.Unsqueeze(wide_dy, op.ints([-1])) if rank_b == 1 else wide_dy
+    if rank_b == 2 and rank_a > 2:  # rows of every batch entry against one matrix: two plain products
+        flat_a, flat_dy = op.reshape(a, [-1, _dim(a)]), op.reshape(dy, [-1, _dim(dy)])
+        da = op.MatMul(dy, _transposed(op, b, 2))
+        return [_shaped(da, a), _shaped(op.Gemm(flat_a, flat_dy, transA=1), b)]
+    da = op.MatMul(wide_dy, _transposed(op, wide_b, max(rank_b, 2)))
+    db = op.MatMul(_transposed(op, wide_a, max(rank_a, 2)), wide_dy)
+    da.shape, db.shape = _batched(node, a, da, op), _batched(node, b, db, op)
+    if rank_a == 1:
+        da = op.ReduceSum(da, op.ints(list(range(rank_b - 1))), keepdims=0)
+        da.shape = a.shape
+    if rank_b == 1:
+        axes = list(range(rank_a - 2))
+        db = op.ReduceSum(op.Squeeze(db, op.ints([-1])), op.ints(axes), keepdims=0, noop_with_empty_axes=1)
+        db.shape = b.shape
+    return [da, db]
+
+
+def _batched(node: ir.Node, x: ir.Value, dx: ir.Value, op: Backward) -> ir.Shape | None:
+    """Return the shape of a product before it is summed back: the output's batch axes, x's own last two."""
+    y = node.outputs[0].shape
+    if y is None or x.shape is None or x.shape.rank() < 2:
+        return None
+    own = [_rank(v) for v in node.inputs if v is not None]
+    batch = list(y)[: max(own) - 2]
+    return ir.Shape([*batch, *list(x.shape)[-2:]])
+
+
+def _transposed(op: Backward, x: ir.Value, rank: int) -> ir.Value:
+    return op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def _rank(x: ir.Value) -> int:
+    assert x.shape is not None, f"the rank of {x.name} must be known"
+    return x.shape.rank()
+
+
+def _dim(x: ir.Value) -> int:
+    assert x.shape is not None
+    return int(x.shape[-1]) if isinstance(x.shape[-1], int) else 0
+
+
+def _shaped(gradient: ir.Value, x: ir.Value | None) -> ir.Value:
+    if x is not None:
+        gradient.type, gradient.shape = x.type, x.shape
+    return gradient
+
+
+def einsum(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
+    """Einsum: each input's gradient is the einsum of dy and the other inputs with input and output terms swapped.
+
+    Letters of one input alone are summed out forward, so that its gradient is expanded along them.
+    """
+    terms, result = _equation(node)
+    dy = op.full(dy, node.outputs[0])
+    gradients: list[ir.Value | None] = []
+    for i, x in enumerate(node.inputs):
+        assert x is not None
+        others = [(t, v) for j, (t, v) in enumerate(zip(terms, node.inputs, strict=True)) if j != i]
+        seen = set(result).union(*(set(t) for t, _ in others)) if others else set(result)
+        kept = "".join(c for c in dict.fromkeys(terms[i]) if c in seen)
+        operands = [dy, *(v for _, v in others)]
+        made = op.Einsum(*operands, equation=",".join([result, *(t for t, _ in others)]) + "->" + kept)
+        made.type = x.type
+        gradients.append(_einsum_back(op, made, kept, terms[i], x))
+    return gradients
+
+
+def _einsum_back(op: Backward, made: ir.Value, kept: str, term: str, x: ir.Value) -> ir.Value:
+    unique = "".join(dict.fromkeys(term))
+    missing = [i for i, c in enumerate(unique) if c not in kept]
+    if missing:
+        made = op.Unsqueeze(made, op.ints(missing))
+    if unique == term:
+        if missing:
+            made = op.Expand(made, op.shape(x))
+        return _shaped(made, x)
+    # a repeated letter reads the diagonal: spread the gradient over it
+    letters = "".join(dict.fromkeys(term))
+    spread = made
+    shape = op.shape(x)
+    axes = []
+    for position, letter in enumerate(term):
+        if term.index(letter) != position:
+            axes.append(position)
+    spread = op.Unsqueeze(spread, op.ints(axes)) if axes else spread
+    spread = op.Expand(spread, shape)
+    for position in axes:
+        first = term.index(term[position])
+        size = op.Gather(shape, op.const(_scalar(position)), axis=0)
+        line = op.Range(op.const(_scalar(0)), size, op.const(_scalar(1)))
+        rank = len(term)
+        column = op.Reshape(line, op.ints([-1 if p == first else 1 for p in range(rank)]))
+        row = op.Reshape(line, op.ints([-1 if p == position else 1 for p in range(rank)]))
+        spread = op.Where(op.Equal(column, row), spread, op.like(0, x))
+    del letters
+    return _shaped(spread, x)
+
+
+def _scalar(value: int) -> object:
+    import numpy as np
+
+    return np.array(value, np.int64)
+
+
+def _equation(node: ir.Node) -> tuple[list[str], str]:
+    """Return the terms of an equation with an explicit result and letters in place of `...`."""
+    text = node.attributes["equation"].as_string().replace(" ", "")
+    left, arrow, result = text.partition("->")
+    terms: Sequence[str] = left.split(",")
+    spare = [c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in text]
+    width = 0
+    for term, x in zip(terms, node.inputs, strict=True):
+        if "..." in term and x is not None:
+            width = max(width, _rank(x) - len(term.replace("...", "")))
+    if not arrow:
+        single = [c for c in sorted(set(left) - set(",.")) if left.count(c) == 1]
+        result = ("..." if "..." in left else "") + "".join(single)
+    plain = []
+    for term, x in zip(terms, node.inputs, strict=True):
+        own = _rank(x) - len(term.replace("...", "")) if x is not None else 0
+        plain.append(term.replace("...", "".join(spare[:width][width - own :])))
+    return plain, result.replace("...", "".join(spare[:width]))
+
+
+RULES = {
+    "Einsum": einsum,
+    "Gemm": gemm,
+    "MatMul": mat_mul,
+}

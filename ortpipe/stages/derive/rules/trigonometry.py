@@ -1,0 +1,29 @@
+"""Trigonometric and hyperbolic functions."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortpipe.stages.derive.backward import Backward
+from ortpipe.stages.derive.rules.arithmetic import elementwise
+
+
+def square_plus(op: Backward, x: ir.Value, sign: int, constant: int) -> ir.Value:
+    """constant + sign · x²."""
+    square = op.Mul(x, x)
+    return op.Add(op.like(constant, x), square) if sign > 0 else op.Sub(op.like(constant, x), square)
+
+
+RULES = {
+    "Acos": elementwise(lambda op, x, y: op.Neg(op.Reciprocal(op.Sqrt(square_plus(op, x, -1, 1))))),
+    "Acosh": elementwise(lambda op, x, y: op.Reciprocal(op.Sqrt(square_plus(op, x, 1, -1)))),
+    "Asin": elementwise(lambda op, x, y: op.Reciprocal(op.Sqrt(square_plus(op, x, -1, 1)))),
+    "Asinh": elementwise(lambda op, x, y: op.Reciprocal(op.Sqrt(square_plus(op, x, 1, 1)))),
+    "Atan": elementwise(lambda op, x, y: op.Reciprocal(square_plus(op, x, 1, 1))),
+    "Atanh": elementwise(lambda op, x, y: op.Reciprocal(square_plus(op, x, -1, 1))),
+    "Cos": elementwise(lambda op, x, y: op.Neg(op.Sin(x))),
+    "Cosh": elementwise(lambda op, x, y: op.Sinh(x)),
+    "Sin": elementwise(lambda op, x, y: op.Cos(x)),
+    "Sinh": elementwise(lambda op, x, y: op.Cosh(x)),
+    "Tan": elementwise(lambda op, x, y: square_plus(op, y, 1, 1)),
+}

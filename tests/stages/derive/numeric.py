@@ -1,0 +1,106 @@
+"""The one numerical checker: a graph's gradients by the native engine against central differences, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from ortpipe.stages.derive.engines import Native
+
+STEP = 1e-6
+FLOAT = TensorProto.DOUBLE
+
+
+def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose float32 and float16 inputs, outputs, initializers and constants are float64."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    _graph_in_double(own.graph)
+    return own
+
+
+def _graph_in_double(graph: onnx.GraphProto) -> None:
+    narrow = (TensorProto.FLOAT, TensorProto.FLOAT16)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type in narrow:
+            value.type.tensor_type.elem_type = FLOAT
+    for tensor in graph.initializer:
+        if tensor.data_type in narrow:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _graph_in_double(attribute.g)
+            if attribute.HasField("t") and attribute.t.data_type in narrow:
+                array = numpy_helper.to_array(attribute.t).astype(np.float64)
+                attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i in narrow:
+                attribute.i = FLOAT
+
+
+def scalar_loss(model: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """Return the model with one output, loss = Σ weights · output over its float outputs."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    graph, terms = own.graph, []
+    for name, array in weights.items():
+        graph.initializer.append(numpy_helper.from_array(np.asarray(array, np.float64), f"check/{name}/weight"))
+        graph.node.append(helper.make_node("Mul", [name, f"check/{name}/weight"], [f"check/{name}/product"]))
+        graph.node.append(helper.make_node("ReduceSum", [f"check/{name}/product"], [f"check/{name}"], keepdims=0))
+        terms.append(f"check/{name}")
+    graph.node.append(helper.make_node("Sum", terms, ["check/loss"]))
+    del graph.output[:]
+    graph.output.append(helper.make_tensor_value_info("check/loss", FLOAT, []))
+    return own
+
+
+def worst_error(
+    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], only: tuple[str, ...] = (), points: int = 12
+) -> float:
+    """Return the largest |derived − difference| / max(1, |difference|) over float inputs (at most `points` of each).
+
+    The loss weighs every output element differently, so that swapped or misplaced elements are seen. Forward and
+    gradient graphs run in onnx.reference.
+    """
+    rng = np.random.default_rng(0)
+    double = in_double(model)
+    feeds = {k: v.astype(np.float64) if v.dtype in (np.float32, np.float16) else v for k, v in feeds.items()}
+    outputs = dict(zip([o.name for o in double.graph.output], ReferenceEvaluator(double).run(None, feeds), strict=True))
+    weights = {
+        o.name: rng.uniform(0.5, 1.5, np.shape(outputs[o.name]))
+        for o in double.graph.output
+        if o.type.tensor_type.elem_type == FLOAT
+    }
+    loss = scalar_loss(double, weights)
+    inputs = [
+        i.name for i in loss.graph.input if i.type.tensor_type.elem_type == FLOAT and (not only or i.name in only)
+    ]
+    derived, names = Native()(loss, "check/loss", [], inputs)
+    gradient_names = [o.name for o in derived.graph.output]
+    gradients = dict(zip(gradient_names, ReferenceEvaluator(derived).run(None, dict(feeds)), strict=True))
+    forward = ReferenceEvaluator(loss)
+    worst = 0.0
+    for name in inputs:
+        value = feeds[name]
+        places = list(np.ndindex(value.shape))
+        for place in [places[i] for i in rng.permutation(len(places))[:points]]:
+            difference = _difference(forward, feeds, name, place)
+            got = gradients[names[name]][place] if name in names else 0.0
+            assert name not in names or gradients[names[name]].shape == value.shape
+            worst = max(worst, abs(float(got) - difference) / max(1.0, abs(difference)))
+    return worst
+
+
+def _difference(
+    forward: ReferenceEvaluator, feeds: Mapping[str, np.ndarray], name: str, place: tuple[int, ...]
+) -> float:
+    losses = []
+    for sign in (1, -1):
+        moved = np.array(feeds[name])
+        moved[place] += sign * STEP
+        losses.append(float(np.asarray(forward.run(None, {**feeds, name: moved})[0]).ravel()[0]))
+    return (losses[0] - losses[1]) / (2 * STEP)
