@@ -101,7 +101,9 @@ class Builder:
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
             tensor: ir.TensorProtocol = ir.tensor(array) if array.dtype.kind != "U" else _strings(array)
-            self._constants[key] = self._add("Constant", (), 1, "", {"value": tensor})
+            made = self._add("Constant", (), 1, "", {"value": tensor})
+            made.type, made.shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
+            self._constants[key] = made
         return self._constants[key]
 
     def like(self, number: float, value: Any) -> ir.Value:

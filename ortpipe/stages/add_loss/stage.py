@@ -58,10 +58,12 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     if config.sample_weight:
         weight = op.input("sample_weight", _dtype(prediction), ["N", 1])
         terms = op.Mul(terms, weight)
-    loss = op.ReduceSum(terms, keepdims=0)
-    if config.reduction == "mean":
-        rows = op.cast(op.Squeeze(op.Shape(label, end=1)), prediction)
-        loss = op.Div(loss, rows)
+    if config.reduction == "sum":
+        loss = op.ReduceSum(terms, keepdims=0)
+    else:  # the mean over N rows of the sum over K terms: K times the mean of all
+        loss = op.ReduceMean(terms, keepdims=0)
+        columns = 1 if facts.task == "binary" else width
+        loss = op.Mul(loss, op.like(columns, prediction)) if columns > 1 else loss
     loss.type, loss.shape = ir.TensorType(_dtype(prediction)), ir.Shape([])
     op.rename(loss, "loss")
     graph.outputs.insert(0, loss)

@@ -120,6 +120,8 @@ class Backward(Builder):
                 return self._unbroadcast_dynamic(gradient, x)  # two names: one may turn out to be 1
         if not axes:
             return gradient
+        if extra > 0 and axes == list(range(extra)):
+            return self.sum(gradient, axes)
         summed = self.sum(gradient, axes, keepdims=True)
         return self.reshape_like(summed, x) if extra > 0 else summed
 

@@ -13,6 +13,20 @@ from ortpipe.stages.train.step import Step, shape_of
 BATCHES = "batches"  # the first dimension of every scanned input
 
 
+def with_batch_size(model: onnx.ModelProto, size: int) -> onnx.ModelProto:
+    """Return the epoch for batches of exactly `size` rows: what depends on N alone becomes constant when it is loaded."""
+    own = ir.from_proto(model)
+    [scan] = own.graph
+    body = scan.attributes["body"].as_graph()
+    for value in (*own.graph.inputs, *own.graph.outputs, *body.inputs, *body.outputs):
+        if value.shape is not None:
+            value.shape = ir.Shape([size if d == "N" else d for d in value.shape])
+    for node in body:
+        for made in node.outputs:
+            made.shape = None
+    return finish(own)
+
+
 def build_epoch(step: Step) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return Scan(carried; scanned) → (carried, losses), and the epoch's input name of each name of the step.
 

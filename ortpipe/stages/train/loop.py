@@ -41,7 +41,7 @@ class Losses:
 
 
 class Loop:
-    """Runs epochs of one epoch graph.
+    """Runs epochs of one epoch graph; `session` gives the graph loaded for a batch size.
 
     Attributes:
         values: the carried values by name: parameters and optimizer state as they are now.
@@ -50,7 +50,7 @@ class Loop:
 
     def __init__(
         self,
-        session: Session,
+        session: Callable[[int], Session],
         step: Step,
         epoch_names: Mapping[str, str],
         values: Mapping[str, np.ndarray],
@@ -113,7 +113,7 @@ class Loop:
         feeds = {self._names[name]: value for name, value in self.values.items()}
         feeds |= {self._names[name]: array[index] for name, array in self._rows.items()}
         feeds[self._names[self._step.scanned[-1]]] = rates
-        *carried, losses = self._session.run(feeds)
+        *carried, losses = self._session(index.shape[1]).run(feeds)
         self._check_losses(losses, rates)
         self.values = dict(zip(self._step.carried, carried, strict=True))
         self.losses.step.append(losses)

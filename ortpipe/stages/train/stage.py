@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -16,7 +17,7 @@ from ortpipe.graph.compose import extract, with_parameters
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.epoch import build_epoch
+from ortpipe.stages.train.epoch import build_epoch, with_batch_size
 from ortpipe.stages.train.initial import random_parameters
 from ortpipe.stages.train.loop import Loop
 from ortpipe.stages.train.step import build_step
@@ -65,7 +66,8 @@ def train(
     state = {name: np.zeros_like(parameters[parameter]) for (_, parameter), name in step.slots.items()}
     epoch, names = build_epoch(step)
     rows = {name: array for name, array in rows.items() if name in step.scanned}
-    loop = Loop(Session(epoch, runtime), step, names, {**parameters, **state}, rows, config, facts.reduction or "mean")
+    sessions = functools.cache(lambda size: Session(with_batch_size(epoch, size), runtime))
+    loop = Loop(sessions, step, names, {**parameters, **state}, rows, config, facts.reduction or "mean")
     best, waited, best_values = np.inf, 0, loop.values
     for result in loop.run(_validation(artifact, data, runtime)):
         report(result)
