@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
@@ -60,7 +61,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
         terms = op.Mul(terms, weight)
     loss = op.ReduceSum(terms, keepdims=0)
     if config.reduction == "mean":
-        rows = op.cast(op.Squeeze(op.Shape(label, end=1)), prediction)
+        rows = op.cast(op.Gather(op.Shape(label), op.const(np.int64(0))), prediction)
         loss = op.Div(loss, rows)
     loss.type, loss.shape = ir.TensorType(_dtype(prediction)), ir.Shape([])
     op.rename(loss, "loss")
