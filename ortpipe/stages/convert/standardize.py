@@ -18,6 +18,8 @@ ML = "ai.onnx.ml"
 def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
     """LinearRegressor: x · coefficientsᵀ + intercepts."""
     targets = _int(node, "targets", 1)
+    if (transform := _string(node, "post_transform", "NONE")) != "NONE":
+        raise _refuse(node, f"post_transform={transform}")
     return [_scores(op, node, _floats(node, "coefficients").reshape(targets, -1), _floats(node, "intercepts"))]
 
 
@@ -30,7 +32,10 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     one = op.const(np.float32(1))
     rows = weight.reshape(-1, _width(node, weight, len(classes)))
     bias = bias if bias.size else np.zeros(len(rows), np.float32)
-    if len(classes) == 2 and transform == "LOGISTIC" and (len(rows) == 1 or np.array_equal(rows[0], -rows[1])):
+    if len(rows) != len(classes):  # the runtime adds the second class by a rule of its own
+        raise _refuse(node, f"coefficients for {len(rows)} scores and {len(classes)} classes")
+    opposite = len(rows) == 2 and np.array_equal(rows[0], -rows[1]) and np.array_equal(bias[0], -bias[1])
+    if opposite and transform == "LOGISTIC":
         p = op.Sigmoid(_scores(op, node, rows[-1:], bias[-1:]))
         scores = op.Concat(op.Sub(one, p), p, axis=-1)
     else:
