@@ -14,7 +14,13 @@ FLOW = (
         requires=FORWARD,
         ensures=("loss", "label", "reduction"),
     ),
-    Stage("penalty", "ortpipe.stages.penalty.stage:penalty", requires=("loss",), ensures=("loss",)),
+    Stage(
+        "penalty",
+        "ortpipe.stages.penalty.stage:penalty",
+        check="ortpipe.stages.penalty.stage:check",
+        requires=("loss",),
+        ensures=("loss",),
+    ),
     Stage(
         "derive",
         "ortpipe.stages.derive.stage:derive",
@@ -24,6 +30,7 @@ FLOW = (
     Stage(
         "train",
         "ortpipe.stages.train.stage:train",
+        check="ortpipe.stages.train.stage:check",
         reads=("data", "runtime", "report"),
         requires=("gradients", "outputs", "label"),
         ensures=FORWARD,
@@ -31,6 +38,7 @@ FLOW = (
     Stage(
         "evaluate",
         "ortpipe.stages.evaluate.stage:evaluate",
+        check="ortpipe.stages.evaluate.stage:check",
         reads=("data", "runtime"),
         requires=FORWARD,
         ensures=("metrics",),

@@ -35,8 +35,14 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
     begun = time.perf_counter()
     data = load(config.data)
     facts = environment(config.seed)
-    tags = {f"ortpipe.{key}": value for key, value in facts.items()}
-    tags |= {"ortpipe.data": data.digest(), "ortpipe.run_folder": str(folder)}
+    tags = {
+        "mlflow.source.name": facts["command"],
+        "mlflow.source.git.commit": facts["git_commit"],
+        "ortpipe.version": facts["ortpipe"],
+        "ortpipe.seed": facts["seed"],
+        "ortpipe.data": data.digest(),
+        "ortpipe.run_folder": str(folder),
+    }
     if hydra.mode is not None and hydra.mode.name == "MULTIRUN":
         tags |= {"ortpipe.sweep": str(Path(hydra.sweep.dir).absolute()), "ortpipe.job": str(hydra.job.num)}
     name = f"{config.name} {hydra.job.override_dirname}".strip() if tags.get("ortpipe.sweep") else config.name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -29,6 +29,10 @@ def packaged_conf() -> Path:
 
 
 OmegaConf.register_new_resolver("packaged", lambda name: str(packaged_conf() / name), replace=True)
+OmegaConf.register_new_resolver(
+    "experiment", lambda: HydraConfig.get().runtime.choices.get("experiment", "run"), replace=True
+)
+OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True)  # Hydra's own is not set yet where a sweep begins
 
 
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
@@ -51,6 +55,13 @@ def main() -> None:
         _fail(error, wants_trace)
     except (HydraException, OmegaConfBaseException) as error:
         _fail(_explained(error), wants_trace)
+    except ValueError as error:
+        if "Config group override" not in str(error):  # Hydra's own, for group=null
+            raise
+        _fail(ConfigError(str(error), fix="Leave a group out with ~group, such as ~experiment."), wants_trace)
+    except OSError as error:
+        fix = "Check that the path exists and that you may write there; results go to paths.outputs."
+        _fail(ConfigError("Files and folders must be readable and writable.", got=error, fix=fix), wants_trace)
     except KeyboardInterrupt:
         print("\nstopped; nothing half-written was left.", file=sys.stderr)
         sys.exit(130)
@@ -67,16 +78,24 @@ def _explained(error: Exception) -> ConfigError:
     """Return Hydra's own message with the nearest valid key where a key is misspelt."""
     from ortpipe.app.schema import keys
 
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        return ConfigError(f"{group}={choice} is not a choice.", fix=nearest(choice, error.options))
     cause: BaseException | None = error
     while cause is not None:
         key = getattr(cause, "full_key", None)
         if key and "not in struct" in str(cause):
-            return ConfigError(f"{key} is not a key of the config.", fix=_near_key(str(key), sorted(set(keys()))))
+            return _unknown_key(str(key), sorted(set(keys())))
         cause = cause.__cause__
     return ConfigError(str(error).strip())
 
 
-def _near_key(key: str, valid: list[str]) -> str:
+def _unknown_key(key: str, valid: list[str]) -> ConfigError:
+    if key in valid:
+        return ConfigError(
+            f"{key} belongs to another choice of its group, or is not listed by this one.",
+            fix=f"Choose the group's file that has it, or add it with +{key}=…",
+        )
     parent = key.rpartition(".")[0]
     siblings = [k for k in valid if k.rpartition(".")[0] == parent]
-    return nearest(key, siblings or valid)
+    return ConfigError(f"{key} is not a key of the config.", fix=nearest(key, siblings or valid))

@@ -130,7 +130,7 @@ def save_artifact(artifact: Artifact, folder: str | os.PathLike[str]) -> Path:
         write(artifact.model, temporary)
         (temporary / "tensors.safetensors").write_bytes(save(dict(artifact.tensors)))
         facts = {"digest": artifact.digest(), "facts": artifact.facts.as_json()}
-        (temporary / "artifact.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+        (temporary / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n")
     return target
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ortpipe.artifact import Artifact
+from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import StageError
 
 
@@ -18,6 +18,8 @@ class Stage:
     Attributes:
         name: its name in configs and records.
         function: `module:function`, imported when it runs.
+        check: `module:function`, called with (facts, config, **reads) as soon as the first artifact is there, to
+            refuse what cannot work before any later stage has worked.
         reads: what it reads besides its artifact and config, by keyword.
         requires: facts that must be set before it.
         ensures: facts that are set after it.
@@ -25,14 +27,10 @@ class Stage:
 
     name: str
     function: str
+    check: str | None = None
     reads: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     ensures: tuple[str, ...] = ()
-
-    def load(self) -> Callable[..., Artifact]:
-        """Import the function."""
-        module, _, name = self.function.partition(":")
-        return getattr(importlib.import_module(module), name)
 
     def __call__(self, artifact: Artifact | None, config: Any, **context: Any) -> Artifact:
         """Run the function and check its promise.
@@ -42,11 +40,19 @@ class Stage:
         """
         self._check(artifact, self.requires, "requires")
         before = artifact.digest() if artifact is not None else None
-        result = self.load()(artifact, config, **{name: context[name] for name in self.reads})
+        result = _load(self.function)(artifact, config, **self._read(context))
         if artifact is not None and (result is artifact or artifact.digest() != before):
             raise StageError(f"{self.name} must leave its input as it is and return another artifact.")
         self._check(result, self.ensures, "ensures")
         return result
+
+    def refuse_early(self, facts: Facts, config: Any, **context: Any) -> None:
+        """Call the stage's own check, if it has one, on the facts of the first artifact."""
+        if self.check is not None:
+            _load(self.check)(facts, config, **self._read(context))
+
+    def _read(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: context[name] for name in self.reads}
 
     def _check(self, artifact: Artifact | None, facts: tuple[str, ...], promise: str) -> None:
         missing = [fact for fact in facts if artifact is None or not getattr(artifact.facts, fact)]
@@ -56,6 +62,11 @@ class Stage:
                 got=f"not set: {', '.join(missing)}",
                 fix="Run the stages before it." if promise == "requires" else None,
             )
+
+
+def _load(reference: str) -> Callable[..., Any]:
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,10 @@ def run(plan: Plan, context: Mapping[str, Any], listeners: Sequence[Listener] = 
 
             artifact = step.stage(artifact, step.config, **{**context, "report": report})
             tell(StageFinished(name, number, artifact, time.perf_counter() - begun))
+            if number == 1:
+                for later in plan[1:]:
+                    current = later.stage.name
+                    later.stage.refuse_early(artifact.facts, later.config, **{**context, "report": report})
         assert artifact is not None
         tell(RunFinished(artifact, time.perf_counter() - started))
     except BaseException as error:

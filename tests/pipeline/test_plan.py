@@ -1,3 +1,4 @@
+import importlib
 from dataclasses import replace
 
 import onnx.parser
@@ -8,7 +9,7 @@ from sklearn.linear_model import Ridge
 from ortpipe.artifact import Artifact
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Data, Rows, split
-from ortpipe.errors import StageError
+from ortpipe.errors import PenaltyError, StageError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.plan import Stage
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -16,6 +17,7 @@ from ortpipe.stages.add_loss.losses import L2
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources import SklearnEstimator
 from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.penalty.config import PenaltyConfig
 
 X, Y = load_diabetes(return_X_y=True)
 CONVERT, ADD_LOSS = FLOW[:2]
@@ -37,8 +39,11 @@ def test_the_flow_is_six_stages_in_order():
 
 
 @pytest.mark.parametrize("stage", FLOW, ids=lambda stage: stage.name)
-def test_every_stage_of_the_flow_loads_its_function(stage):
-    assert stage.load().__name__ == stage.name
+def test_every_stage_of_the_flow_names_functions_that_are_there(stage):
+    for reference in filter(None, (stage.function, stage.check)):
+        module, _, name = reference.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
+    assert stage.function.endswith(f":{stage.name}")
 
 
 def test_a_stage_reads_only_what_it_asked_for(data):
@@ -65,6 +70,21 @@ def test_a_stage_is_not_run_without_the_facts_it_requires(forward):
 def test_a_stage_is_not_run_without_an_artifact():
     with pytest.raises(StageError, match=r"add_loss requires(.|\n)*task, inputs, outputs"):
         ADD_LOSS(None, AddLossConfig(L2()))
+
+
+def test_a_stage_without_a_check_refuses_nothing_early(forward):
+    assert CONVERT.check is None
+    CONVERT.refuse_early(forward.facts, None)
+
+
+def test_a_stage_refuses_early_what_it_would_refuse_late(forward):
+    penalty, config = FLOW[2], PenaltyConfig({"nope": {"l2": 1.0}})
+    loss_model = ADD_LOSS(forward, AddLossConfig(L2()))
+    with pytest.raises(PenaltyError, match="'nope'"):
+        penalty.refuse_early(forward.facts, config)
+    with pytest.raises(PenaltyError, match="'nope'"):
+        penalty(loss_model, config)
+    penalty.refuse_early(forward.facts, PenaltyConfig({"coef*": {"l2": 1.0}}))
 
 
 # Stages that break their promise, found by the name of this module.

@@ -6,7 +6,7 @@ from sklearn.datasets import load_diabetes
 
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows, split
-from ortpipe.errors import ConvertError
+from ortpipe.errors import ConvertError, PenaltyError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.events import (
     RunFailed,
@@ -96,6 +96,15 @@ def test_a_failure_names_its_stage_and_is_raised(context):
     assert [type(e) for e in events] == [RunStarted, StageStarted, RunFailed]
     assert isinstance(events[-1].error, ConvertError)
     assert (events[-1].stage, events[-1].killed) == ("convert", False)
+
+
+def test_a_later_stage_refuses_its_config_before_the_second_stage_works(context):
+    events, steps = [], plan()
+    wrong = Step(FLOW[2], PenaltyConfig({"nope": {"l2": 1.0}}))
+    with pytest.raises(PenaltyError, match="'nope'"):
+        run((*steps[:2], wrong, *steps[3:]), context, [events.append])
+    assert [type(e) for e in events] == [RunStarted, StageStarted, StageFinished, RunFailed]
+    assert events[-1].stage == "penalty"
 
 
 @pytest.mark.parametrize("signal", [KeyboardInterrupt, SystemExit])

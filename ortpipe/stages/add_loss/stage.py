@@ -33,7 +33,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     ['loss', 'prediction']
     """
     facts = artifact.facts
-    _check_task(facts, config)
+    check(facts, config)
     model = ir.from_proto(artifact.model)
     graph = model.graph
     prediction = query.value(graph, facts.prediction)
@@ -77,7 +77,8 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     )
 
 
-def _check_task(facts: Facts, config: AddLossConfig) -> None:
+def check(facts: Facts, config: AddLossConfig) -> None:
+    """Refuse a loss that is not one for the model's task."""
     if facts.task in config.loss.tasks:
         return
     fitting = [name for name, loss in LOSSES.items() if facts.task in loss.tasks]

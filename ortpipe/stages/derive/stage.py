@@ -44,7 +44,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
                 fix="Leave it out with derive.frozen.",
             )
     outputs = list(facts.outputs) if config.forward_outputs else []
-    named, names = _functional(built, loss_model, parameters, inputs, gradients)
+    named, names = _functional(built, loss_model, parameters, inputs, gradients, _names(artifact.model))
     model = graft(named, artifact.model, outputs) if outputs else named
     return artifact.next(
         "derive",
@@ -55,6 +55,14 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
         input_gradients={i: names[i] for i in inputs},
         outputs=tuple(outputs),
     )
+
+
+def check(facts: Facts, config: DeriveConfig) -> None:
+    """Refuse a pattern that matches no parameter or input (a scalar can be named, but is no parameter by default)."""
+    query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
+    for key in ("parameters", "frozen"):
+        patterns = [p for p in getattr(config, key) or () if p not in facts.parameters]
+        query.select([p for p in patterns if "*" in p or "?" in p], facts.parameters, DeriveError, f"derive.{key}")
 
 
 def _chosen(graph: ir.Graph, facts: Facts, config: DeriveConfig) -> list[str]:
@@ -81,13 +89,19 @@ def _functional(
     parameters: Sequence[str],
     inputs: Sequence[str],
     gradients: Mapping[str, str],
+    taken: set[str],
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Make the parameters inputs, and name the outputs loss, <parameter>_grad, <input>_grad, in this order."""
+    """Make the parameters inputs, and name the outputs loss, <parameter>_grad, <input>_grad, in this order.
+
+    What the engine added makes way for the names that are `taken` in the whole model.
+    """
     own = ir.from_proto(model)
     graph = own.graph
     values = ir.from_proto(loss_model).graph.initializers
     by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
-    names = Names(used_names(graph) - set(gradients.values()))
+    names = Names((used_names(graph) - set(gradients.values())) | taken)
+    for name in sorted((taken & by_name.keys()) - _names(loss_model)):
+        by_name[name].name = names.fresh(name)
     outputs, renamed = [by_name[loss_model.graph.output[0].name]], {}
     for name in (*parameters, *inputs):
         value = by_name[gradients[name]]
@@ -111,6 +125,10 @@ def _functional(
             graph.register_initializer(parameter)
     RemoveUnusedOpsetsPass()(own)
     return finish(own), {name: str(value.name) for name, value in renamed.items()}
+
+
+def _names(model: onnx.ModelProto) -> set[str]:
+    return used_names(ir.from_proto(model).graph)
 
 
 def _ordered(model: onnx.ModelProto, facts: Facts, parameters: Sequence[str]) -> onnx.ModelProto:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 
 def figures(artifact: Artifact) -> dict[str, bytes]:
-    """Return each picture by name: `losses`, then `confusion` or `predicted` (where the model was evaluated)."""
-    pictures = {"losses": _picture(artifact, _losses)}
+    """Return each picture by name: `losses` of a trained model, `confusion` or `predicted` of an evaluated one."""
+    pictures = {}
+    if "losses/train" in artifact.tensors:
+        pictures["losses"] = _picture(artifact, _losses)
     if "evaluation/label" in artifact.tensors:
         if artifact.facts.task in ("binary", "multiclass"):
             pictures["confusion"] = _picture(artifact, _confusion)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,8 +32,9 @@ class Metric:
     def __call__(
         self, truth: np.ndarray, label: np.ndarray, probability: np.ndarray | None, weight: np.ndarray | None
     ) -> float:
-        """Return the metric of predictions against the truth, rows weighted if they have weights."""
+        """Return the metric of predictions against the truth, rows weighted if they have weights; nan without value."""
         from sklearn import metrics
+        from sklearn.exceptions import UndefinedMetricWarning
 
         read = label
         params = dict(self.params)
@@ -43,7 +45,9 @@ class Metric:
                 read = probability[:, 1]
             elif truth.ndim == 1:
                 params["labels"] = list(range(probability.shape[1]))
-        return float(getattr(metrics, self.function)(truth, read, sample_weight=weight, **params))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UndefinedMetricWarning)
+            return float(getattr(metrics, self.function)(truth, read, sample_weight=weight, **params))
 
 
 CLASSES = ("binary", "multiclass")

@@ -32,25 +32,18 @@ def evaluate(
     Its tensors gain `evaluation/label` and `evaluation/prediction` (class indices, or values [N, K]).
 
     Raises:
-        EvaluateError: there are no test rows, or a metric does not fit the task.
+        EvaluateError: there are no test rows, a metric does not fit the task, or one that was asked for has no value.
     """
     config = config or EvaluateConfig()
     facts = artifact.facts
-    if data.test is None:
-        raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
+    check(facts, config, data=data)
+    assert data.test is not None
     names = config.metrics or tuple(n for n, m in METRICS.items() if facts.task in m.tasks)
-    for name in names:
-        if facts.task not in METRICS[name].tasks:
-            fitting = [n for n, m in METRICS.items() if facts.task in m.tasks]
-            raise EvaluateError(
-                "A metric must fit the model's task.",
-                got=f"{name} for a {facts.task} model",
-                fix=f"Choose from {', '.join(fitting)}.",
-            )
     truth, rows = _truth(facts, data.test), feed_inputs(artifact.model, facts, data.test)
     table: dict[str, dict[str, float]] = {name: {} for name in names}
     for state, prefix in (("before", "initial/"), ("trained", "parameter/"), ("source", "source/")):
         label, probability = _predict(artifact, prefix, rows, runtime)
+        _check_width(truth, label)
         for name in names:
             table[name][state] = METRICS[name](truth, label, probability, data.test.sample_weight)
         if state == "trained":
@@ -59,8 +52,43 @@ def evaluate(
         "evaluate",
         VERSION,
         tensors={**artifact.tensors, "evaluation/label": truth, "evaluation/prediction": predicted},
-        metrics=table,
+        metrics=_defined(table, config),
     )
+
+
+def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeConfig | None = None) -> None:
+    """Refuse a metric that does not fit the task, and data without test rows."""
+    if data.test is None:
+        raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
+    fitting = [n for n, m in METRICS.items() if facts.task in m.tasks]
+    for name in config.metrics or ():
+        if name not in fitting:
+            raise EvaluateError(
+                "A metric must fit the model's task.",
+                got=f"{name} for a {facts.task} model",
+                fix=f"Choose from {', '.join(fitting)}.",
+            )
+
+
+def _defined(table: dict[str, dict[str, float]], config: EvaluateConfig) -> dict[str, dict[str, float]]:
+    """Leave out what has no value on these rows (ROC AUC of one class, R² of one row), unless it was asked for."""
+    undefined = [name for name, row in table.items() if not np.isfinite(list(row.values())).all()]
+    if config.metrics is not None and undefined:
+        raise EvaluateError(
+            "A metric that is asked for must have a value on the test rows.",
+            got=f"{undefined[0]} = {table[undefined[0]]}",
+            fix="Give more test rows, of every class (data.split.stratify=true), or leave it out of evaluate.metrics.",
+        )
+    return {name: row for name, row in table.items() if name not in undefined}
+
+
+def _check_width(truth: np.ndarray, predicted: np.ndarray) -> None:
+    if truth.shape[1:] != predicted.shape[1:]:
+        raise EvaluateError(
+            "Labels must have the width of the model's prediction.",
+            got=f"test labels of shape {truth.shape}, predictions of shape {predicted.shape}",
+            fix="Choose other labels or another model.",
+        )
 
 
 def _truth(facts: Facts, rows: Rows) -> np.ndarray:
@@ -82,15 +110,15 @@ def _predict(
     if facts.task == "regression":
         return prediction, None
     raw = facts.logits == facts.prediction  # the model ends in scores
-    if facts.task == "multiclass":
+    if facts.task == "multiclass" or (facts.task == "binary" and prediction.shape[1] == 2):
         probability = _softmax(prediction) if raw else prediction
         probability = probability / probability.sum(axis=1, keepdims=True)  # float32 rows sum to 1 ± 1e-7
         return probability.argmax(axis=1), probability
     p = 1 / (1 + np.exp(-np.clip(prediction, -700, 700))) if raw else prediction
     if facts.task == "multilabel":
         return (p > 0.5).astype(np.int64), p
-    probability = p if p.shape[1] == 2 else np.hstack([1 - p, p])
-    return probability.argmax(axis=1), probability / probability.sum(axis=1, keepdims=True)
+    probability = np.hstack([1 - p, p])
+    return probability.argmax(axis=1), probability
 
 
 def _softmax(z: np.ndarray) -> np.ndarray:

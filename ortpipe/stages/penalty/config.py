@@ -29,9 +29,9 @@ class PenaltyConfig:
                         got=f"penalty.terms.{pattern}.{name}",
                         fix=nearest(name, PENALTIES),
                     )
-                if strength < 0:
+                if not 0 <= strength < float("inf"):
                     raise ConfigError(
-                        "A penalty's strength is not negative.",
+                        "A penalty's strength is finite and not negative.",
                         got=f"penalty.terms.{pattern}.{name}={strength}",
                         fix="Use 0 for none.",
                     )

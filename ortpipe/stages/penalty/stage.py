@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact
+from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import PenaltyError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
@@ -18,13 +18,11 @@ VERSION = 1
 def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     """Return the model whose loss is loss + Σ strength · penalty(w) over the chosen parameters.
 
-    The penalty is added once per batch, whatever the loss's reduction. Without terms the model stays as it is.
+    The penalty is added once per batch, whatever the loss's reduction. Without strengths the model stays as it is.
 
     Raises:
         PenaltyError: a pattern matches no parameter.
     """
-    if not config.terms:
-        return artifact.next("penalty", VERSION)
     facts = artifact.facts
     assert facts.loss is not None
     model = ir.from_proto(artifact.model)
@@ -33,14 +31,25 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     op = Builder(graph, "penalty")
     total = loss
     for pattern, strengths in config.terms.items():
-        for name in query.select([pattern], facts.parameters, PenaltyError, "penalty.terms"):
+        for name in _matched(pattern, facts):
             parameter = graph.initializers[name]
             for kind, strength in strengths.items():
                 if strength:
                     total = op.Add(total, op.Mul(PENALTIES[kind](op, parameter), op.like(strength, loss)))
-    if total is not loss:
-        total.type, total.shape = loss.type, loss.shape
-        graph.outputs[graph.outputs.index(loss)] = total
-        op.rename(loss, f"{facts.loss}/data")
-        total.name = facts.loss
+    if total is loss:
+        return artifact.next("penalty", VERSION)
+    total.type, total.shape = loss.type, loss.shape
+    graph.outputs[graph.outputs.index(loss)] = total
+    op.rename(loss, f"{facts.loss}/data")
+    total.name = facts.loss
     return artifact.next("penalty", VERSION, model=finish(model))
+
+
+def check(facts: Facts, config: PenaltyConfig) -> None:
+    """Refuse a pattern that matches no parameter."""
+    for pattern in config.terms:
+        _matched(pattern, facts)
+
+
+def _matched(pattern: str, facts: Facts) -> list[str]:
+    return query.select([pattern], facts.parameters, PenaltyError, "penalty.terms")

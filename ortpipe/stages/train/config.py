@@ -29,8 +29,8 @@ class EarlyStopConfig:
                 got=self.patience,
                 fix="Use null to never stop early.",
             )
-        if self.min_delta < 0:
-            raise ConfigError("early_stop.min_delta is not negative.", got=self.min_delta, fix="Use 0.")
+        if not 0 <= self.min_delta < float("inf"):
+            raise ConfigError("early_stop.min_delta is finite and not negative.", got=self.min_delta, fix="Use 0.")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-SHIFTS = {"Add", "Sub", "Gemm", "Conv", "ConvTranspose"}  # operators whose vector operand is added
+THIRD_IS_ADDED = ("Gemm", "Conv", "ConvTranspose", "Normalization")  # operators whose third operand is a bias
 
 
 def random_parameters(graph: ir.Graph, parameters: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
@@ -21,13 +21,15 @@ def random_parameters(graph: ir.Graph, parameters: Mapping[str, np.ndarray], see
 
 
 def _random(graph: ir.Graph, name: str, old: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    if old.ndim >= 2 and max(old.shape) > 1:
+    value = next(v for v in (*graph.inputs, *graph.initializers.values()) if v.name == name)
+    added = any(_is_added(node, i) for node, i in value.uses())
+    if old.ndim >= 2 and not (added and old.size == max(old.shape)):  # [1, K] that is added is a bias all the same
         field = int(np.prod(old.shape[2:]))
         fan_in, fan_out = old.shape[0] * field, old.shape[1] * field
         bound = np.sqrt(6.0 / (fan_in + fan_out))
         return rng.uniform(-bound, bound, old.shape).astype(old.dtype)
-    value = next(v for v in (*graph.inputs, *graph.initializers.values()) if v.name == name)
-    added = any(
-        node.op_type in SHIFTS or (node.op_type.endswith("Normalization") and i == 2) for node, i in value.uses()
-    )
     return np.zeros_like(old) if added else np.ones_like(old)
+
+
+def _is_added(node: ir.Node, place: int) -> bool:
+    return node.op_type in ("Add", "Sub") or (place == 2 and node.op_type.endswith(THIRD_IS_ADDED))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -69,15 +70,17 @@ class Loop:
         """Yield after each epoch.
 
         Raises:
-            ConvergenceError: a loss or a parameter is not finite.
+            ConvergenceError: a loss (of training or validation) or a parameter is not finite.
         """
         start = time.perf_counter()
         for number in range(1, self._config.epochs + 1):
-            total = sum(self._run(index) for index in self._batches(number))
+            sums = [self._run(index) for index in self._batches(number)]
+            total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
             self.losses.train.append(total / self._count)
             self._check_values()
             validation = validate(self.values) if validate else None
             if validation is not None:
+                self._check_validation(validation)
                 self.losses.validation.append(validation)
             yield Epoch(
                 number,
@@ -103,8 +106,8 @@ class Loop:
         if self._count % size:
             yield order[whole * size :].reshape(1, -1)
 
-    def _run(self, index: np.ndarray) -> float:
-        """Do one step per row of `index`; return the sum of the losses of its rows."""
+    def _run(self, index: np.ndarray) -> list[float]:
+        """Do one step per row of `index`; return each step's sum of the losses of its rows."""
         steps = np.arange(self._done + 1, self._done + len(index) + 1)
         rates = self._config.schedule(self._config.optimizer.lr, steps).astype(self._dtype)
         feeds = {self._names[name]: value for name, value in self.values.items()}
@@ -116,7 +119,7 @@ class Loop:
         self.losses.step.append(losses)
         self.losses.rate.append(rates)
         self._done += len(index)
-        return float(losses.astype(np.float64).sum() * (index.shape[1] if self._per_row else 1))
+        return (losses.astype(np.float64) * (index.shape[1] if self._per_row else 1)).tolist()
 
     def _check_losses(self, losses: np.ndarray, rates: np.ndarray) -> None:
         finite = np.isfinite(losses)
@@ -133,6 +136,11 @@ class Loop:
                 raise self._diverged(
                     f"{name} is not finite after step {self._done}", last, float(self.losses.rate[-1][-1])
                 )
+
+    def _check_validation(self, loss: float) -> None:
+        if not np.isfinite(loss):
+            last, rate = np.array(self.losses.validation[-5:]), float(self.losses.rate[-1][-1])
+            raise self._diverged(f"validation loss {loss} after step {self._done}", last, rate)
 
     def _diverged(self, what: str, last: np.ndarray, rate: float) -> ConvergenceError:
         shown = ", ".join(f"{loss:.6g}" for loss in last) or "none"

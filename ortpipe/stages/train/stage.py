@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact
-from ortpipe.data.feeds import feeds
+from ortpipe.artifact import Artifact, Facts
+from ortpipe.data.feeds import class_index, feeds
 from ortpipe.data.rows import Data
 from ortpipe.errors import TrainError
 from ortpipe.graph.compose import extract, with_parameters
@@ -19,7 +19,7 @@ from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch import build_epoch
 from ortpipe.stages.train.initial import random_parameters
 from ortpipe.stages.train.loop import Loop
-from ortpipe.stages.train.step import build_step, slot_name
+from ortpipe.stages.train.step import build_step
 
 VERSION = 1
 
@@ -62,8 +62,7 @@ def train(
     rows = feeds(artifact.model, facts, data.train)
     parameters = _initial(artifact, config)
     step = build_step(artifact, config.optimizer)
-    slots = {(slot, name): slot_name(slot, name) for name in parameters for slot in config.optimizer.slots}
-    state = {name: np.zeros_like(parameters[parameter]) for (_, parameter), name in slots.items()}
+    state = {name: np.zeros_like(parameters[parameter]) for (_, parameter), name in step.slots.items()}
     epoch, names = build_epoch(step)
     rows = {name: array for name, array in rows.items() if name in step.scanned}
     loop = Loop(Session(epoch, runtime), step, names, {**parameters, **state}, rows, config, facts.reduction or "mean")
@@ -88,7 +87,7 @@ def train(
             **{k: v for k, v in artifact.tensors.items() if k.startswith("source/")},
             **{f"initial/{name}": array for name, array in parameters.items()},
             **{f"parameter/{name}": array for name, array in trained.items()},
-            **{f"optimizer/{slot}/{name}": values[key] for (slot, name), key in slots.items()},
+            **{f"optimizer/{slot}/{name}": values[key] for (slot, name), key in step.slots.items()},
             "losses/step": np.concatenate(loop.losses.step),
             "losses/rate": np.concatenate(loop.losses.rate),
             "losses/train": np.array(loop.losses.train),
@@ -100,6 +99,20 @@ def train(
         gradients={},
         input_gradients={},
     )
+
+
+def check(
+    facts: Facts,
+    config: TrainConfig,
+    *,
+    data: Data,
+    runtime: RuntimeConfig | None = None,
+    report: Callable[[object], None] | None = None,
+) -> None:
+    """Refuse labels that are no class of the model, in any part of the data."""
+    for part in (data.train, data.validation, data.test):
+        if part is not None and facts.classes is not None:
+            class_index(facts, part)
 
 
 def _initial(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:

@@ -27,17 +27,14 @@ class Step:
         opsets: what its nodes need.
         carried: the names of parameters and state, which one step hands to the next.
         scanned: the names of batch inputs and the rate, of which every step has its own.
+        slots: (slot, parameter) → the name of that state.
     """
 
     graph: ir.Graph
     opsets: dict[str, int]
     carried: tuple[str, ...]
     scanned: tuple[str, ...]
-
-
-def slot_name(slot: str, parameter: str) -> str:
-    """Return the name of an optimizer's state for a parameter."""
-    return f"{parameter}/{slot}"
+    slots: dict[tuple[str, str], str]
 
 
 def build_step(artifact: Artifact, optimizer: Optimizer) -> Step:
@@ -53,11 +50,13 @@ def build_step(artifact: Artifact, optimizer: Optimizer) -> Step:
     rate = op.input("rate", dtype, [])
     parameters: list[ir.Value] = []
     state: list[ir.Value] = []
+    slot_names: dict[tuple[str, str], str] = {}
     next_parameters: list[ir.Value] = []
     next_state: list[ir.Value] = []
     for name, gradient in facts.gradients.items():
         parameter = query.value(graph, name)
-        slots = [op.input(slot_name(s, name), dtype, shape_of(parameter)) for s in optimizer.slots]
+        slots = [op.input(f"{name}/{s}", dtype, shape_of(parameter)) for s in optimizer.slots]
+        slot_names |= {(s, name): str(v.name) for s, v in zip(optimizer.slots, slots, strict=True)}
         new, new_slots = optimizer(op, parameter, query.value(graph, gradient), slots, rate)
         parameters.append(parameter)
         state.extend(slots)
@@ -74,4 +73,5 @@ def build_step(artifact: Artifact, optimizer: Optimizer) -> Step:
         dict(model.opset_imports),
         carried=tuple(str(v.name) for v in (*parameters, *state)),
         scanned=tuple(str(v.name) for v in (*batch, rate)),
+        slots=slot_names,
     )

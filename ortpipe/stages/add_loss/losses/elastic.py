@@ -23,9 +23,9 @@ class Elastic:
     tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __post_init__(self) -> None:
-        if self.l1_weight < 0 or self.l2_weight < 0 or self.l1_weight + self.l2_weight == 0:
+        if not (self.l1_weight >= 0 and self.l2_weight >= 0 and 0 < self.l1_weight + self.l2_weight < float("inf")):
             raise ConfigError(
-                "The weights of the elastic loss are not negative, and one is positive.",
+                "The weights of the elastic loss are finite and not negative, and one is positive.",
                 got=f"l1_weight={self.l1_weight}, l2_weight={self.l2_weight}",
                 fix="Set them to 0.5 and 0.5, for example.",
             )

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Log:
     """Log loss, `sklearn.metrics.log_loss` for two classes; of several labels, their sum.
 
-    From logits z it is max(z, 0) − z·y + log(1 + exp(−|z|)), finite for any z; from probabilities, p is clipped
-    to [eps, 1 − eps] first.
+    From logits z (of two columns, z₁ − z₀) it is max(z, 0) − z·y + log(1 + exp(−|z|)), finite for any z; from
+    probabilities, p is clipped to [eps, 1 − eps] first.
     """
 
     eps: float = 1e-6
@@ -34,13 +34,22 @@ class Log:
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return the loss [N, 1], or [N, K] for K labels."""
         z, p = scores.logits, scores.prediction
-        y = op.cast(label, p)
-        one = op.like(1, p)
+        y, one = op.cast(label, p), op.like(1, p)
         if z is not None:
-            tail = op.Log(op.Add(op.Exp(op.Neg(op.Abs(z))), one))
-            return op.Add(op.Sub(op.Relu(z), op.Mul(z, y)), tail)
-        if scores.classes == 2 and p.shape is not None and p.shape[-1] == 2:
-            p = op.Gather(p, op.const([1]), axis=1)
-        p = op.Clip(p, op.like(self.eps, p), op.like(1 - self.eps, p))
+            z = _one_column(op, z, (-1, 1), scores)
+            size = op.Abs(z)
+            positive = op.Mul(op.Add(z, size), op.like(0.5, p))  # max(z, 0), but its derivative at 0 is ½
+            return op.Add(op.Sub(positive, op.Mul(z, y)), op.Log(op.Add(op.Exp(op.Neg(size)), one)))
+        p = op.Clip(_one_column(op, p, (0, 1), scores), op.like(self.eps, p), op.like(1 - self.eps, p))
         one_minus_y, one_minus_p = op.Sub(one, y), op.Sub(one, p)
         return op.Neg(op.Add(op.Mul(y, op.Log(p)), op.Mul(one_minus_y, op.Log(one_minus_p))))
+
+
+def _one_column(op: Builder, value: ir.Value, weights: tuple[int, int], scores: Scores) -> ir.Value:
+    """Return both classes' columns joined in one, weighted (a MatMul: it has a gradient in every float type)."""
+    import numpy as np
+
+    if scores.classes != 2 or value.shape is None or value.shape[-1] != 2:
+        return value
+    assert scores.prediction.dtype is not None
+    return op.MatMul(value, op.const(np.array(weights, scores.prediction.dtype.numpy()).reshape(2, 1)))

@@ -68,9 +68,10 @@ def linear_classifier(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> H
         return Head("binary", scores, two_columns(op, op.Sigmoid(scores), dtype))
     ranking = scores  # σ(z) of two classes may both round to 1, z does not
     if _one_versus_rest(estimator):
-        # σ(z)ₖ / Σ σ(z) = softmax(log σ(z)), and log σ(z) = −(max(−z, 0) + log(1 + exp(−|z|))) never overflows
-        tail = op.Log(op.Add(op.Exp(op.Neg(op.Abs(scores))), op.const(np.ones((), dtype))))
-        scores = op.Neg(op.Add(op.Relu(op.Neg(scores)), tail))
+        # σ(z)ₖ / Σ σ(z) = softmax(log σ(z)), and log σ(z) = (z − |z|)/2 − log(1 + exp(−|z|)) never overflows
+        size, half = op.Abs(scores), op.const(np.asarray(0.5, dtype))
+        tail = op.Log(op.Add(op.Exp(op.Neg(size)), op.const(np.ones((), dtype))))
+        scores = op.Sub(op.Mul(op.Sub(scores, size), half), tail)
     return Head("multiclass", scores, op.Softmax(scores, axis=-1), ranking)
 
 

@@ -33,15 +33,37 @@ class Ort:
         from ortpipe.stages.derive.engines.ort_limits import refuse_known_faults
         from ortpipe.stages.derive.engines.ort_lowering import lower, without_yield
 
-        refuse_known_faults(model, loss, parameters)
+        refuse_known_faults(model, loss, [*parameters, *inputs])
         try:
-            built, gradients = gradient_model(model, parameters, inputs)
+            built, gradients = gradient_model(_prepared(model), parameters, inputs)
         except DeriveError as error:
             raise _explained(error, model) from error
         result = ir.from_proto(onnx.shape_inference.infer_shapes(built))  # the builder drops some types
         without_yield(result.graph)
         lower(result.graph)
         return finish(result), gradients
+
+
+def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model in a form that the builder survives.
+
+    It calls gradients <value>_grad without asking, so values of that name make way; it dies of a Transpose that
+    does not spell out its perm.
+    """
+    import onnx_ir as ir
+
+    from ortpipe.graph.builder import Names, used_names
+
+    own = ir.from_proto(model)
+    names = Names(used_names(own.graph))
+    for node in own.graph:
+        for value in node.outputs:
+            if value.name and value.name.endswith("_grad") and not value.is_graph_output():
+                value.name = names.fresh(f"{value.name}/forward")
+        shape = node.inputs[0].shape if node.op_type == "Transpose" and node.inputs[0] is not None else None
+        if shape is not None and "perm" not in node.attributes:
+            node.attributes.add(ir.AttrInt64s("perm", list(range(shape.rank()))[::-1]))
+    return ir.to_proto(own)
 
 
 def _explained(error: DeriveError, model: onnx.ModelProto) -> DeriveError:

@@ -41,15 +41,14 @@ FAULTS: dict[str, tuple[str, Callable[[ir.Node], bool]]] = {
         "its gradient with a reduction is wrong",
         lambda n: _attribute(n, "reduction", "none") != "none",
     ),
+    "ConvTranspose": ("its gradient has no kernel on the CPU", lambda n: True),
+    "Gelu": (
+        "its gradient with approximate=tanh is that of the exact form",
+        lambda n: _attribute(n, "approximate", "none") == "tanh",
+    ),
     "LSTM": ("its gradient with peepholes is wrong", lambda n: len(n.inputs) > 7 and n.inputs[7] is not None),
-    "MaxPool": (
-        "pooling without a known shape kills it",
-        lambda n: n.inputs[0] is None or n.inputs[0].shape is None,
-    ),
-    "AveragePool": (
-        "pooling without a known shape kills it",
-        lambda n: n.inputs[0] is None or n.inputs[0].shape is None,
-    ),
+    "MaxPool": ("its gradient is no operator that a model may hold", lambda n: True),
+    "AveragePool": ("its gradient is no operator that a model may hold", lambda n: True),
 }
 
 
@@ -58,15 +57,20 @@ def _same_shapes(node: ir.Node) -> bool:
     return len(shapes) == 2 and shapes[0] is not None and shapes[0] == shapes[1]
 
 
-def refuse_known_faults(model: onnx.ModelProto, loss: str, parameters: Sequence[str]) -> None:
-    """Raise for the first operator between the parameters and the loss whose gradient would be wrong.
+def refuse_known_faults(model: onnx.ModelProto, loss: str, sources: Sequence[str]) -> None:
+    """Raise for the first operator between the sources and the loss whose gradient would be wrong.
+
+    Args:
+        model: the loss model.
+        loss: its loss output.
+        sources: the parameters and inputs that are differentiated.
 
     Raises:
         DeriveError: names the operator, its node and the reason.
     """
     graph = ir.from_proto(model).graph
     needed = query.ancestors([query.value(graph, loss)])
-    reached = {graph.initializers[name] for name in parameters}
+    reached = {query.value(graph, name) for name in sources}
     for node in graph:
         inputs = [*node.inputs, *query.captured(node)]
         if not any(v in reached for v in inputs if v is not None) or not any(o in needed for o in node.outputs):
@@ -77,5 +81,5 @@ def refuse_known_faults(model: onnx.ModelProto, loss: str, parameters: Sequence[
             raise DeriveError(
                 "The ort engine differentiates only what the training build does right.",
                 got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}: {reason}",
-                fix="Export the model without this form of it, or freeze the parameters in front of it by derive.frozen.",
+                fix="Export the model without this form, or freeze the parameters in front of it (derive.frozen).",
             )

@@ -18,9 +18,9 @@ class InverseScaling:
     power: float = 0.25
 
     def __post_init__(self) -> None:
-        if self.power < 0:
+        if not 0 <= self.power < float("inf"):
             raise ConfigError(
-                "train.schedule.power is not negative.", got=self.power, fix="Set train.schedule.power=0.25."
+                "train.schedule.power is finite and not negative.", got=self.power, fix="Set train.schedule.power=0.25."
             )
 
     def __call__(self, lr: float, step: np.ndarray) -> np.ndarray:

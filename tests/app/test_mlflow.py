@@ -1,0 +1,143 @@
+"""What MLflow holds after a run, read back from a real database; and what happens when it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from command import ortpipe
+from sklearn.datasets import load_digits
+
+from ortpipe.runtime.session import Session
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("world")
+    done = ortpipe("train.epochs=60", "train.batch_size=16", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+@pytest.fixture(scope="module")
+def client(world: tuple[Path, object]):  # type: ignore[no-untyped-def]
+    from mlflow import MlflowClient
+
+    return MlflowClient(f"sqlite:///{world[0]}/outputs/mlflow.db")
+
+
+@pytest.fixture(scope="module")
+def run(client):  # type: ignore[no-untyped-def]
+    experiment = client.get_experiment_by_name("ortpipe")
+    [found] = client.search_runs([experiment.experiment_id])
+    return found
+
+
+def test_the_run_is_finished_and_named_after_its_experiment(run) -> None:  # type: ignore[no-untyped-def]
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["mlflow.runName"] == "digits"
+    assert run.data.tags["ortpipe.seed"] == "0"
+    assert len(run.data.tags["ortpipe.data"]) == 64
+
+
+def test_every_config_value_is_a_param(run) -> None:  # type: ignore[no-untyped-def]
+    assert run.data.params["train.optimizer.lr"] == "0.1"
+    assert run.data.params["convert.source.params.hidden_layer_sizes"] == "[100]"
+    assert run.data.params["train.batch_size"] == "16"
+
+
+def test_losses_are_metrics_with_steps(client, run) -> None:  # type: ignore[no-untyped-def]
+    epochs = client.get_metric_history(run.info.run_id, "loss/train")
+    assert [m.step for m in epochs] == list(range(1, 61))
+    steps = client.get_metric_history(run.info.run_id, "loss/step")
+    assert len(steps) == 60 * 73  # 1,168 training rows in batches of 16, more points than one batched call takes
+    assert steps[-1].value < steps[0].value
+    assert len(client.get_metric_history(run.info.run_id, "loss/validation")) == 60
+
+
+def test_metrics_and_timings_are_recorded(run) -> None:  # type: ignore[no-untyped-def]
+    for state in ("before", "trained", "source"):
+        assert f"{state}/accuracy" in run.data.metrics
+    assert run.data.metrics["seconds/train"] > 0
+
+
+def test_graphs_tensors_tables_and_figures_are_artifacts(client, run) -> None:  # type: ignore[no-untyped-def]
+    def names(path: str | None = None) -> set[str]:
+        return {f.path for f in client.list_artifacts(run.info.run_id, path)}
+
+    top = {
+        "config.yaml",
+        "environment.json",
+        "losses.csv",
+        "metrics.json",
+        "timings.json",
+        "model.onnx",
+        "stages",
+        "figures",
+    }
+    assert top <= names()
+    assert names("figures") == {"figures/losses.png", "figures/confusion.png"}
+    assert names("stages/4_derive") == {
+        f"stages/4_derive/{f}" for f in ("model.onnx", "model.txt", "tensors.safetensors", "artifact.json")
+    }
+
+
+def test_the_logged_model_loads_and_predicts(world: tuple[Path, object], client, run) -> None:  # type: ignore[no-untyped-def]
+    import mlflow
+
+    mlflow.set_tracking_uri(f"sqlite:///{world[0]}/outputs/mlflow.db")
+    X, y = load_digits(return_X_y=True)
+    rows = X[:200].astype(np.float32)
+    model = mlflow.pyfunc.load_model(f"runs:/{run.info.run_id}/model")
+    assert model.metadata.signature is not None
+    assert model.metadata.saved_input_example_info is not None
+    for given in (rows, {"X": rows}):
+        predicted = model.predict(given)
+        assert (predicted["label"] == y[:200]).mean() > 0.97
+    [folder] = world[0].glob("outputs/runs/*/*")
+    [label] = Session(onnx.load(folder / "model.onnx")).run({"X": rows}, ["label"])
+    np.testing.assert_array_equal(np.ravel(predicted["label"]), label)
+
+
+def test_the_closing_lines_name_run_and_page(world: tuple[Path, subprocess.CompletedProcess[str]], run) -> None:  # type: ignore[no-untyped-def]
+    folder, done = world
+    assert run.info.run_id in done.stdout
+    assert f"mlflow ui --backend-store-uri sqlite:///{folder}/outputs/mlflow.db" in done.stdout
+
+
+def test_a_sweep_is_one_run_per_job_tagged_with_the_sweep(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    done = ortpipe("-m", "train.batch_size=16,32", "train.epochs=2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    client = MlflowClient(f"sqlite:///{tmp_path}/outputs/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("ortpipe").experiment_id])
+    assert {r.data.params["train.batch_size"] for r in runs} == {"16", "32"}
+    assert len({r.data.tags["ortpipe.sweep"] for r in runs}) == 1
+    assert {r.data.tags["ortpipe.job"] for r in runs} == {"0", "1"}
+    assert {r.info.status for r in runs} == {"FINISHED"}
+
+
+def test_a_failed_stage_closes_the_run_as_failed(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    done = ortpipe("experiment=linear_regression", "train.optimizer.lr=10", cwd=tmp_path)
+    assert done.returncode == 1
+    client = MlflowClient(f"sqlite:///{tmp_path}/outputs/mlflow.db")
+    [run] = client.search_runs([client.get_experiment_by_name("ortpipe").experiment_id])
+    assert run.info.status == "FAILED"
+    assert "finite" in run.data.tags["ortpipe.error"]
+
+
+def test_a_tracking_failure_on_the_way_is_reported_and_kills_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "artifacts"
+    store.write_text("a file where MLflow wants a folder")  # params can be recorded, artifacts cannot
+    done = ortpipe("train.epochs=2", f"recorder.artifacts={store}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "MLflow did not record everything" in done.stderr
+    [folder] = tmp_path.glob("outputs/runs/*/*")
+    assert json.loads((folder / "metrics.json").read_text())["accuracy"]["trained"] > 0.5

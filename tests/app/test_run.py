@@ -1,0 +1,184 @@
+"""The main job as a user runs it: experiments, run folder, determinism, sweeps, interruptions."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from command import ROOT, ortpipe
+from sklearn.datasets import load_digits
+
+from ortpipe import load_artifact
+from ortpipe.runtime.session import Session
+
+# experiment → the metric to look at, and by how much training may fall short of the source
+GOALS = {
+    "digits": ("accuracy", 0.005),
+    "elastic_loss": ("r2", 0.01),
+    "finetune_onnx": ("accuracy", 0.0),
+    "linear_regression": ("r2", 0.01),
+    "logistic_regression": ("accuracy", 0.01),
+    "mlp_regression": ("r2", 0.0),
+}
+
+
+@pytest.mark.parametrize("experiment", sorted(p.stem for p in (ROOT / "conf" / "experiment").glob("*.yaml")))
+def test_every_experiment_reaches_what_its_source_reaches(experiment: str, cli: Callable, only_run: Callable) -> None:
+    done = cli(f"experiment={experiment}")
+    assert done.returncode == 0, done.stderr
+    metric, slack = GOALS[experiment]
+    values = json.loads((only_run() / "metrics.json").read_text())[metric]
+    assert values["trained"] >= values["source"] - slack
+    assert values["trained"] > values["before"]
+
+
+def test_the_default_experiment_reads_97_percent_of_the_digits(cli: Callable, only_run: Callable) -> None:
+    assert cli().returncode == 0
+    assert json.loads((only_run() / "metrics.json").read_text())["accuracy"]["trained"] >= 0.97
+
+
+def test_the_run_folder_holds_everything(cli: Callable, only_run: Callable) -> None:
+    done = cli("train.epochs=3")
+    assert done.returncode == 0, done.stderr
+    folder = only_run()
+    names = ["1_convert", "2_add_loss", "3_penalty", "4_derive", "5_train", "6_evaluate"]
+    assert sorted(p.name for p in (folder / "stages").iterdir()) == names
+    for stage in (folder / "stages").iterdir():
+        artifact = load_artifact(stage)
+        onnx.checker.check_model(artifact.model, full_check=True)
+        assert "=>" in (stage / "model.txt").read_text()
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["train"]["epochs"] == 3
+    assert json.loads((folder / "environment.json").read_text())["onnxruntime-training"].startswith("1.19")
+    rows = list(csv.DictReader((folder / "losses.csv").read_text().splitlines()))
+    assert [r["kind"] for r in rows].count("train") == 3
+    assert [r["kind"] for r in rows].count("step") == len(artifact.tensors["losses/step"])
+    assert {p.name for p in (folder / "figures").iterdir()} == {"losses.png", "confusion.png"}
+    for picture in (folder / "figures").iterdir():
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    assert str(folder / "model.onnx") in done.stdout
+
+
+def test_the_trained_model_predicts_labels_by_itself(cli: Callable, only_run: Callable) -> None:
+    cli("train.epochs=10")
+    X, y = load_digits(return_X_y=True)
+    session = Session(onnx.load(only_run() / "model.onnx"))
+    [label] = session.run({"X": X.astype(np.float32)}, ["label"])
+    assert (label == y).mean() > 0.97
+
+
+def test_the_same_config_gives_the_same_bytes_in_every_artifact_across_processes(tmp_path: Path) -> None:
+    contents = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        done = ortpipe("recorder=none", "train.epochs=5", cwd=tmp_path / name, PYTHONHASHSEED=str(len(contents) + 1))
+        assert done.returncode == 0, done.stderr
+        [folder] = (tmp_path / name).glob("outputs/runs/*/*")
+        files = [p for p in sorted((folder / "stages").rglob("*")) if p.is_file()] + [folder / "model.onnx"]
+        files += sorted((folder / "figures").iterdir())
+        contents.append({str(p.relative_to(folder)): p.read_bytes() for p in files})
+    assert contents[0].keys() == contents[1].keys()
+    assert [name for name in contents[0] if contents[0][name] != contents[1][name]] == []
+
+
+def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
+    models = []
+    for seed in ("0", "1"):
+        ortpipe("recorder=none", "train.epochs=1", f"seed={seed}", f"paths.outputs={tmp_path / seed}", cwd=tmp_path)
+        [model] = (tmp_path / seed).glob("runs/*/*/model.onnx")
+        models.append(model.read_bytes())
+    assert models[0] != models[1]
+
+
+def test_a_user_adds_experiments_and_options_from_any_folder(only_run: Callable, tmp_path: Path) -> None:
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "train" / "optimizer").mkdir(parents=True)
+    (tmp_path / "mine" / "train" / "optimizer" / "slow.yaml").write_text("name: sgd\nlr: 0.001\n")
+    (tmp_path / "mine" / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - digits\n  - override /train/optimizer: slow\ntrain:\n  epochs: 2\n"
+        "  optimizer: {lr: 0.002}\n"
+    )
+    done = ortpipe("--config-dir", "mine", "experiment=mine", "recorder=none", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    config = yaml.safe_load((only_run() / "config.yaml").read_text())
+    assert config["train"]["optimizer"] == {"name": "sgd", "lr": 0.002}
+    assert config["name"] == "mine"
+
+
+def test_help_and_cfg_answer(cli: Callable) -> None:
+    assert "train/optimizer: momentum, nesterov, sgd" in cli("--help").stdout
+    assert "hidden_layer_sizes" in cli("--cfg", "job").stdout
+
+
+def test_the_console_recorder_prints_config_and_stages(cli: Callable) -> None:
+    done = cli("recorder=console", "train.epochs=1")
+    assert "train.optimizer.lr=0.1" in done.stdout
+    assert "derive: " in done.stdout
+
+
+def test_a_terminal_shows_a_progress_bar_with_the_loss(tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ortpipe", "recorder=none", "train.epochs=40"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=follower,
+    )
+    os.close(follower)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(leader, 4096)
+        except OSError:
+            break
+        if not chunk:
+            break
+        seen += chunk
+    os.close(leader)
+    assert process.wait() == 0
+    text = seen.decode()
+    assert "40/40" in text
+    assert "loss " in text
+    assert "epoch/s" in text
+
+
+def test_ctrl_c_leaves_no_half_written_file(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ortpipe", "recorder=none", "train.epochs=1000000"],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(tmp_path.glob("outputs/runs/*/*/stages/4_derive/artifact.json")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopped" in error
+    [folder] = tmp_path.glob("outputs/runs/*/*")
+    assert sorted(p.name for p in (folder / "stages").iterdir()) == ["1_convert", "2_add_loss", "3_penalty", "4_derive"]
+    assert [p for p in folder.rglob(".*") if p.name != ".hydra"] == []
+    for stage in (folder / "stages").iterdir():
+        load_artifact(stage)

@@ -1,0 +1,31 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import Run, ortpipe
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Run:
+    """Run the command line in an empty folder, without tracking unless the test says so."""
+
+    def run(*arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
+        return ortpipe("recorder=none", *arguments, cwd=tmp_path, **options)
+
+    return run
+
+
+@pytest.fixture
+def only_run(tmp_path: Path) -> Callable[[], Path]:
+    """Return the folder of the only run under the test's outputs."""
+
+    def find() -> Path:
+        [folder] = tmp_path.glob("outputs/runs/*/*")
+        return folder
+
+    return find

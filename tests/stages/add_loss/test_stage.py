@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from ortpipe.artifact import read_metadata
+from ortpipe.errors import LossError
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.stage import add_loss
+
+LINEAR = "g (float[N,2] X) => (float[N,1] y) <float[2,1] w = {0.5, -2}, float[1] b = {0.25}> { y = Gemm(X, w, b) }"
+NAMED = """g (float[N,2] loss) => (float[N,1] label, float[N,1] sample_weight)
+ <float[2,1] w = {0.5, -2}, float[2,1] label_1 = {1, 1}>
+ { label = MatMul(loss, w) sample_weight = MatMul(loss, label_1) }"""
+X = np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.5]], np.float32)
+Y = np.array([[1.0], [2.0], [-1.0]], np.float32)
+
+
+@pytest.fixture
+def linear(from_text):
+    return from_text(LINEAR)
+
+
+def test_the_loss_comes_first_and_the_forward_outputs_stay(linear, run):
+    result = add_loss(linear, AddLossConfig(LOSSES["l2"]()))
+    assert [o.name for o in result.model.graph.output] == ["loss", "y"]
+    values = run(result.model, {"X": X, "label": Y})
+    np.testing.assert_array_equal(values["y"], run(linear.model, {"X": X})["y"])
+
+
+def test_its_facts_name_what_it_added(linear):
+    facts = add_loss(linear, AddLossConfig(LOSSES["l1"](), "sum", sample_weight=True)).facts
+    assert (facts.loss, facts.label, facts.sample_weight, facts.reduction) == ("loss", "label", "sample_weight", "sum")
+    assert facts.outputs == linear.facts.outputs
+    assert facts.parameters == linear.facts.parameters
+    assert facts.lineage[-1] == {"stage": "add_loss", "version": 1, "input": linear.digest()}
+
+
+def test_the_bare_model_explains_itself(linear):
+    model = add_loss(linear, AddLossConfig(LOSSES["l1"]())).model
+    assert read_metadata(model)["loss"] == "loss"
+
+
+def test_without_sample_weight_there_is_no_weight_input(linear):
+    result = add_loss(linear, AddLossConfig(LOSSES["l2"]()))
+    assert [i.name for i in result.model.graph.input] == ["X", "label"]
+    assert result.facts.sample_weight is None
+
+
+def test_its_input_stays_as_it_was(linear):
+    before, content = linear.digest(), linear.model.SerializeToString(deterministic=True)
+    result = add_loss(linear, AddLossConfig(LOSSES["l2"](), sample_weight=True))
+    assert result is not linear
+    assert linear.digest() == before
+    assert linear.model.SerializeToString(deterministic=True) == content
+
+
+def test_the_same_input_gives_the_same_bytes(linear, from_text):
+    config = AddLossConfig(LOSSES["elastic"]())
+    assert add_loss(linear, config).digest() == add_loss(from_text(LINEAR), config).digest()
+
+
+def test_the_result_passes_the_full_check(linear):
+    onnx.checker.check_model(add_loss(linear, AddLossConfig(LOSSES["l2"]())).model, full_check=True)
+
+
+def test_new_names_make_way_for_the_models_own(from_text, run):
+    forward = from_text(NAMED, prediction="label")
+    result = add_loss(forward, AddLossConfig(LOSSES["l2"](), sample_weight=True))
+    facts = result.facts
+    assert len({facts.loss, facts.label, facts.sample_weight, "loss", "label", "label_1", "sample_weight"}) == 7
+    weight = np.array([[1.0], [2.0], [0.0]], np.float32)
+    values = run(result.model, {"loss": X, facts.label: Y, facts.sample_weight: weight})
+    prediction = X @ np.array([[0.5], [-2]])
+    assert values[facts.loss] == pytest.approx(((prediction - Y) ** 2 * weight).sum() / 3)
+    np.testing.assert_allclose(values["label"], prediction)
+    np.testing.assert_allclose(values["sample_weight"], X @ np.ones((2, 1)))
+
+
+def test_adding_a_second_loss_takes_other_names(linear):
+    once = add_loss(linear, AddLossConfig(LOSSES["l2"]()))
+    twice = add_loss(once, AddLossConfig(LOSSES["l1"]()))
+    assert (twice.facts.loss, twice.facts.label) == ("loss_1", "label_1")
+
+
+@pytest.mark.parametrize(
+    ("task", "loss", "fitting"),
+    [
+        ("regression", "log", "elastic or l1 or l2"),
+        ("regression", "cross_entropy", "elastic or l1 or l2"),
+        ("binary", "l2", "log"),
+        ("binary", "cross_entropy", "log"),
+        ("multiclass", "log", "cross_entropy"),
+        ("multilabel", "cross_entropy", "log"),
+    ],
+)
+def test_a_loss_that_does_not_fit_the_task_is_refused_with_those_that_do(from_text, task, loss, fitting):
+    with pytest.raises(LossError) as error:
+        add_loss(from_text(LINEAR, task=task, classes=(0, 1)), AddLossConfig(LOSSES[loss]()))
+    assert f"a {task} model" in str(error.value)
+    assert f"add_loss={fitting}." in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[N,2] X) => (float[N] y) <float[2] w = {1, 2}> { y = MatMul(X, w) }",
+        "g (float[N,M] X) => (float[N,M] y) <float[1] w = {1}> { y = Mul(X, w) }",
+        "g (float[N,2,2] X) => (float[N,2,2] y) <float[1] w = {1}> { y = Mul(X, w) }",
+    ],
+)
+def test_a_prediction_that_is_not_rows_by_a_known_width_is_refused(from_text, text):
+    with pytest.raises(LossError, match=r"\[N, K\] with a known K"):
+        add_loss(from_text(text), AddLossConfig(LOSSES["l2"]()))
+
+
+def test_two_logits_of_two_classes_give_the_loss_of_their_softmax(from_text, run):
+    text = "g (float[N,2] X) => (float[N,2] y) <float[2] w = {0, 0}> { z = Add(X, w) y = Softmax(z) }"
+    label = np.array([[0], [1], [1]])
+    p = np.exp(X) / np.exp(X).sum(axis=1, keepdims=True)
+    for logits in ("z", None):
+        forward = from_text(text, task="binary", logits=logits, classes=(0, 1))
+        result = add_loss(forward, AddLossConfig(LOSSES["log"]()))
+        got = run(result.model, {"X": X, result.facts.label: label})[result.facts.loss]
+        assert got == pytest.approx(-np.log(np.take_along_axis(p, label, axis=1)).mean(), rel=1e-5)

@@ -1,0 +1,429 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+
+from ortpipe.errors import DeriveError
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.penalty.stage import penalty
+
+# Central differences of step 1e-5 in float64 are off by about 1e-10 of the loss; the worst seen here is 9e-10.
+TOLERANCE = {"rtol": 1e-6, "atol": 1e-8}
+W = "float[3,2] w = {0.5, -0.7, 1.1, 0.3, -0.4, 0.9}, float[2] b = {0.2, -0.1}"
+U1 = "float[2,1] u = {0.8, -0.6}, float[1] c = {0.15}"
+U3 = "float[2,3] u = {0.8, -0.6, 0.3, 0.1, 0.7, -0.9}, float[3] c = {0.15, -0.3, 0.05}"
+HEAD = "z = Gemm(h, u, c)"
+HIDDEN = {
+    "identity": "h = Gemm(X, w, b)",
+    "relu": "a = Gemm(X, w, b) h = Relu(a)",
+    "tanh": "a = Gemm(X, w, b) h = Tanh(a)",
+    "logistic": "a = Gemm(X, w, b) h = Sigmoid(a)",
+    "matmul": "a0 = MatMul(X, w) a = Add(a0, b) h = Tanh(a)",
+}
+
+
+def network(hidden, width, end, values=""):
+    last = U1 if width == 1 else U3
+    columns = 2 if "Concat" in end else width
+    return f"g (float[N,3] X) => (float[N,{columns}] y) <{W}, {last}{values}> {{ {HIDDEN[hidden]} {HEAD} {end} }}"
+
+
+CONCAT = "p = Sigmoid(z) q = Sub(one, p) y = Concat<axis=1>(q, p)"
+ONE = ", float one = {1}"
+# name: text, task, logits, number of classes, label width
+MODELS = {
+    "linear": (
+        """g (float[N,3] X) => (float[N,1] y) <float[3,1] w = {0.5, -0.7, 1.1}, float[1] b = {0.2}>
+         { y = Gemm(X, w, b) }""",
+        "regression",
+        None,
+        None,
+    ),
+    "linear of two": (f"g (float[N,3] X) => (float[N,2] y) <{W}> {{ y = Gemm(X, w, b) }}", "regression", None, None),
+    **{f"{hidden} network": (network(hidden, 1, "y = Identity(z)"), "regression", None, None) for hidden in HIDDEN},
+    "logistic": (
+        f"""g (float[N,3] X) => (float[N,2] y) <float[3,1] w = {{0.5, -0.7, 1.1}}, float[1] b = {{0.2}}{ONE}>
+        {{ z = Gemm(X, w, b) {CONCAT} }}""",
+        "binary",
+        "z",
+        2,
+    ),
+    "binary network": (network("tanh", 1, CONCAT, ONE), "binary", "z", 2),
+    "binary network without logits": (network("tanh", 1, "y = Sigmoid(z)"), "binary", None, 2),
+    "binary raw network": (network("relu", 1, "y = Identity(z)"), "binary", "y", 2),
+    "multiclass network": (network("relu", 3, "y = Softmax<axis=-1>(z)"), "multiclass", "z", 3),
+    "multiclass network without logits": (network("tanh", 3, "y = Softmax<axis=-1>(z)"), "multiclass", None, 3),
+    "multiclass raw network": (network("logistic", 3, "y = Identity(z)"), "multiclass", "y", 3),
+    "multilabel network": (network("tanh", 3, "y = Sigmoid(z)"), "multilabel", "z", None),
+    "multilabel network without logits": (network("tanh", 3, "y = Sigmoid(z)"), "multilabel", None, None),
+}
+CASES = [(m, name) for m, row in MODELS.items() for name, loss in LOSSES.items() if row[1] in loss.tasks]
+N = 6
+
+
+@pytest.fixture(scope="module")
+def forward(from_text):
+    def make(name, dtype="float64"):
+        text, task, logits, classes = MODELS[name]
+        return from_text(
+            text, dtype=dtype, task=task, logits=logits, classes=tuple(range(classes)) if classes else None
+        )
+
+    return make
+
+
+def feeds_of(artifact, dtype=np.float64, rows=N):
+    rng = np.random.default_rng(11)
+    facts = artifact.facts
+    [label] = [i.type.tensor_type for i in artifact.model.graph.input if i.name == facts.label]
+    width = label.shape.dim[1].dim_value
+    if facts.task == "regression":
+        y = rng.normal(size=(rows, width)).astype(dtype)
+    elif facts.task == "multilabel":
+        y = rng.integers(0, 2, (rows, width)).astype(dtype)
+    else:
+        y = (np.arange(rows) % len(facts.classes)).reshape(-1, 1)
+    feeds = {"X": rng.normal(size=(rows, 3)).astype(dtype), facts.label: y}
+    if facts.sample_weight is not None:
+        feeds[facts.sample_weight] = rng.uniform(0.5, 2, (rows, 1)).astype(dtype)
+    return feeds
+
+
+@pytest.mark.parametrize("penalised", [False, True], ids=["plain", "penalised"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
+@pytest.mark.parametrize(("model", "loss"), CASES)
+def test_every_gradient_is_the_central_difference(forward, central_differences, run, model, loss, weighted, penalised):
+    reduction = "sum" if weighted else "mean"
+    loss_model = add_loss(forward(model), AddLossConfig(LOSSES[loss](), reduction, weighted))
+    if penalised:
+        loss_model = penalty(loss_model, PenaltyConfig({"w": {"l1": 0.3, "l2": 0.2}, "*": {"l2": 0.05}}))
+    result = derive(loss_model, DeriveConfig(inputs=("X",)))
+    feeds = feeds_of(loss_model)
+    values = run(result.model, feeds)
+    assert set(result.facts.gradients) == set(loss_model.facts.parameters)
+    for name, gradient in {**result.facts.gradients, **result.facts.input_gradients}.items():
+        expected = central_differences(loss_model.model, loss_model.facts.loss, feeds, name)
+        assert values[gradient].shape == expected.shape
+        np.testing.assert_allclose(values[gradient], expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize(("model", "loss"), CASES)
+def test_float32_gradients_are_the_float64_ones_rounded(forward, run, model, loss):
+    results = {}
+    for dtype in ("float32", "float64"):
+        artifact = derive(add_loss(forward(model, dtype), AddLossConfig(LOSSES[loss]())))
+        values = run(artifact.model, feeds_of(artifact, dtype))
+        assert all(values[g].dtype == dtype for g in artifact.facts.gradients.values())
+        results[dtype] = [values[g] for g in artifact.facts.gradients.values()]
+    for narrow, wide in zip(results["float32"], results["float64"], strict=True):
+        np.testing.assert_allclose(narrow, wide, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("model", "loss"), CASES)
+def test_only_standard_operators_remain(forward, model, loss):
+    artifact = derive(add_loss(forward(model, "float32"), AddLossConfig(LOSSES[loss](), sample_weight=True)))
+    assert {node.domain for node in artifact.model.graph.node} == {""}
+    assert [o.domain for o in artifact.model.opset_import] == [""]
+    onnx.checker.check_model(artifact.model, full_check=True)
+
+
+def test_squared_error_of_a_line_has_the_textbook_gradient(forward, run, parameters_of):
+    artifact = derive(add_loss(forward("linear"), AddLossConfig(LOSSES["l2"]())))
+    feeds, own = feeds_of(artifact), parameters_of(artifact.model)
+    values = run(artifact.model, feeds)
+    residual = feeds["X"] @ own["w"] + own["b"] - feeds["label"]
+    np.testing.assert_allclose(values["w_grad"], 2 / N * feeds["X"].T @ residual, rtol=1e-12)
+    np.testing.assert_allclose(values["b_grad"], 2 / N * residual.sum(axis=0), rtol=1e-12)
+
+
+def test_log_loss_of_a_logistic_model_has_the_textbook_gradient(forward, run, parameters_of):
+    artifact = derive(add_loss(forward("logistic"), AddLossConfig(LOSSES["log"](), "sum")), DeriveConfig(inputs=("X",)))
+    feeds, own = feeds_of(artifact), parameters_of(artifact.model)
+    values = run(artifact.model, feeds)
+    slope = 1 / (1 + np.exp(-(feeds["X"] @ own["w"] + own["b"]))) - feeds["label"]
+    np.testing.assert_allclose(values["w_grad"], feeds["X"].T @ slope, rtol=1e-12)
+    np.testing.assert_allclose(values["b_grad"], slope.sum(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(values["X_grad"], slope @ own["w"].T, rtol=1e-12)
+
+
+# scikit-learn 1.9.1, sklearn/neural_network/_multilayer_perceptron.py: _backprop. Its squared error has a factor ½.
+@pytest.mark.parametrize(
+    ("model", "loss", "estimator", "out", "factor"),
+    [
+        *(
+            (f"{hidden} network", "l2", MLPRegressor(activation=hidden), "identity", 2)
+            for hidden in ("identity", "relu", "tanh", "logistic")
+        ),
+        ("binary network", "log", MLPClassifier(activation="tanh"), "logistic", 1),
+        ("multiclass network", "cross_entropy", MLPClassifier(activation="relu"), "softmax", 1),
+        ("multilabel network", "log", MLPClassifier(activation="tanh"), "logistic", 1),
+    ],
+)
+def test_a_network_has_the_gradient_that_scikit_learn_backpropagates(
+    forward, run, parameters_of, model, loss, estimator, out, factor
+):
+    artifact = derive(add_loss(forward(model), AddLossConfig(LOSSES[loss]())))
+    feeds, own = feeds_of(artifact), parameters_of(artifact.model)
+    values = run(artifact.model, feeds)
+    y = feeds["label"] if out != "softmax" else np.eye(3)[feeds["label"].ravel()]
+    estimator.set_params(alpha=0.0)
+    estimator.coefs_, estimator.intercepts_ = [own["w"], own["u"]], [own["b"], own["c"]]
+    estimator.n_layers_, estimator.n_outputs_, estimator.out_activation_ = 3, y.shape[1], out
+    activations = estimator._forward_pass([feeds["X"], None, None])
+    coefs, intercepts = [np.empty_like(own[n]) for n in "wu"], [np.empty_like(own[n]) for n in "bc"]
+    arguments = [feeds["X"], y, None, activations, [None, None], coefs, intercepts]
+    estimator.loss = {"l2": "squared_error"}.get(loss, "log_loss")
+    published, [gw, gu], [gb, gc] = estimator._backprop(*arguments)
+    assert values["loss"] == pytest.approx(factor * published, rel=1e-12)
+    for name, gradient in {"w": gw, "u": gu, "b": gb, "c": gc}.items():
+        np.testing.assert_allclose(values[f"{name}_grad"], factor * gradient, rtol=1e-10, atol=1e-14)
+
+
+def test_zero_weights_of_a_logistic_model_have_the_right_gradient(from_text, run):
+    text = f"""g (float[N,3] X) => (float[N,2] y) <float[3,1] w = {{0, 0, 0}}, float[1] b = {{0}}{ONE}>
+        {{ z = Gemm(X, w, b) {CONCAT} }}"""
+    artifact = derive(
+        add_loss(from_text(text, task="binary", logits="z", classes=(0, 1)), AddLossConfig(LOSSES["log"]()))
+    )
+    feeds = feeds_of(artifact, np.float32)
+    gradient = feeds["X"].T @ (0.5 - feeds["label"]) / N
+    np.testing.assert_allclose(run(artifact.model, feeds)["w_grad"], gradient, rtol=1e-5)
+
+
+@pytest.fixture
+def loss_model(forward):
+    return add_loss(forward("tanh network"), AddLossConfig(LOSSES["l2"]()))
+
+
+def test_inputs_and_outputs_come_in_one_order(forward):
+    loss_model = add_loss(forward("tanh network"), AddLossConfig(LOSSES["l2"](), sample_weight=True))
+    graph = derive(loss_model, DeriveConfig(inputs=("X",))).model.graph
+    assert [i.name for i in graph.input] == ["X", "label", "sample_weight", "w", "b", "u", "c"]
+    assert [o.name for o in graph.output] == ["loss", "w_grad", "b_grad", "u_grad", "c_grad", "X_grad", "y"]
+
+
+def test_its_input_stays_as_it_was(loss_model):
+    before = loss_model.digest()
+    assert derive(loss_model) is not loss_model
+    assert loss_model.digest() == before
+
+
+def test_the_same_input_gives_the_same_bytes(loss_model):
+    assert derive(loss_model).digest() == derive(loss_model).digest()
+
+
+def test_loss_and_forward_outputs_are_those_of_the_loss_model(loss_model, run):
+    result, feeds = derive(loss_model), feeds_of(loss_model)
+    before, after = run(loss_model.model, feeds), run(result.model, feeds)
+    np.testing.assert_array_equal(after["y"], before["y"])
+    assert after["loss"] == pytest.approx(before["loss"], rel=1e-14)
+    assert result.facts.outputs == ("y",)
+
+
+def test_parameters_that_are_not_fed_have_their_current_values(loss_model, run, parameters_of):
+    result, feeds = derive(loss_model), feeds_of(loss_model)
+    own = parameters_of(loss_model.model)
+    assert {n: v.tolist() for n, v in parameters_of(result.model).items() if n in own} == {
+        n: v.tolist() for n, v in own.items()
+    }
+    for name, value in run(result.model, {**feeds, **own}).items():
+        np.testing.assert_array_equal(value, run(result.model, feeds)[name])
+
+
+def test_the_result_is_a_function_of_its_parameters(loss_model, run, central_differences):
+    result, feeds = derive(loss_model), feeds_of(loss_model)
+    rng = np.random.default_rng(5)
+    other = {name: rng.normal(size=np.shape(v)) for name, v in central_zeros(result).items()}
+    values = run(result.model, {**feeds, **other})
+    hidden = np.tanh(feeds["X"] @ other["w"] + other["b"])
+    prediction = hidden @ other["u"] + other["c"]
+    np.testing.assert_allclose(values["y"], prediction, rtol=1e-12)
+    assert values["loss"] == pytest.approx(((prediction - feeds["label"]) ** 2).mean(), rel=1e-12)
+    for name in other:
+        expected = central_differences(result.model, "loss", {**feeds, **other}, name)
+        np.testing.assert_allclose(values[f"{name}_grad"], expected, **TOLERANCE)
+
+
+def central_zeros(artifact):
+    shapes = {t.name: list(t.dims) for t in artifact.model.graph.initializer}
+    return {name: np.zeros(shapes[name]) for name in artifact.facts.gradients}
+
+
+def test_any_number_of_rows_can_be_fed(loss_model, run):
+    result = derive(loss_model)
+    for rows in (1, 2, 50):
+        assert np.isfinite(run(result.model, feeds_of(result, rows=rows))["w_grad"]).all()
+
+
+@pytest.mark.parametrize(
+    ("config", "trained"),
+    [
+        (DeriveConfig(frozen=("w", "b")), ("u", "c")),
+        (DeriveConfig(frozen=("[wu]",)), ("b", "c")),
+        (DeriveConfig(parameters=("u", "w")), ("w", "u")),
+        (DeriveConfig(parameters=("*",), frozen=("c",)), ("w", "b", "u")),
+        (DeriveConfig(parameters=("b",)), ("b",)),
+    ],
+)
+def test_names_and_globs_choose_what_is_trained(loss_model, run, config, trained):
+    result, feeds = derive(loss_model, config), feeds_of(loss_model)
+    everything = run(derive(loss_model).model, feeds)
+    assert result.facts.parameters == tuple(result.facts.gradients) == trained
+    assert not {"w", "b", "u", "c"} - set(trained) & {i.name for i in result.model.graph.input}
+    for name in trained:
+        np.testing.assert_allclose(run(result.model, feeds)[f"{name}_grad"], everything[f"{name}_grad"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("wub"))[:4])
+def test_the_order_of_names_in_the_config_makes_no_difference(loss_model, order):
+    assert (
+        derive(loss_model, DeriveConfig(parameters=order)).digest()
+        == derive(loss_model, DeriveConfig(parameters=("w", "b", "u"))).digest()
+    )
+
+
+def test_the_order_of_initializers_does_not_mix_up_gradients(from_text, run):
+    shape = "float[N,2] X) => (float[N,2] y"
+    text = f"""g ({shape}) <float[2,2] zz = {{1, 2, 3, 4}}, float[2,2] aa = {{5, 6, 7, 8}}>
+     {{ h = MatMul(X, zz) y = MatMul(h, aa) }}"""
+    result = derive(add_loss(from_text(text, dtype="float64"), AddLossConfig(LOSSES["l2"](), "sum")))
+    x, zz, aa = np.array([[1.0, -2.0]]), np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[5.0, 6.0], [7.0, 8.0]])
+    values = run(result.model, {"X": x, "label": np.zeros((1, 2))})
+    slope = 2 * (x @ zz @ aa)
+    assert list(result.facts.gradients) == ["zz", "aa"]
+    np.testing.assert_allclose(values["zz_grad"], x.T @ (slope @ aa.T))
+    np.testing.assert_allclose(values["aa_grad"], (x @ zz).T @ slope)
+
+
+def test_scalars_are_trained_only_when_they_are_named(from_text, run, central_differences):
+    text = """g (float[N,3] X) => (float[N,1] y) <float[3,1] w = {1, 2, -1}, float s = {0.5}>
+     { h = MatMul(X, w) y = Mul(h, s) }"""
+    loss_model = add_loss(from_text(text, dtype="float64"), AddLossConfig(LOSSES["l2"]()))
+    assert list(derive(loss_model).facts.gradients) == ["w"]
+    named = derive(loss_model, DeriveConfig(parameters=("w", "s")))
+    assert list(named.facts.gradients) == ["w", "s"]
+    feeds = feeds_of(named)
+    expected = central_differences(loss_model.model, "loss", feeds, "s")
+    np.testing.assert_allclose(run(named.model, feeds)["s_grad"], expected, **TOLERANCE)
+
+
+def test_parameters_with_one_gradient_have_an_output_each(from_text, run):
+    text = "g (float[N,1] X) => (float[N,1] y) <float[1] a = {1}, float[1] b = {2}> { h = Add(X, a) y = Add(h, b) }"
+    result = derive(
+        add_loss(from_text(text, dtype="float64"), AddLossConfig(LOSSES["l2"](), "sum")), DeriveConfig(inputs=("X",))
+    )
+    values = run(result.model, {"X": np.array([[1.0], [2.0]]), "label": np.zeros((2, 1))})
+    np.testing.assert_allclose(values["a_grad"], [18.0])
+    np.testing.assert_allclose(values["b_grad"], [18.0])
+    np.testing.assert_allclose(values["X_grad"], [[8.0], [10.0]])
+
+
+def test_a_parameter_used_twice_gets_the_sum_of_both_ways(from_text, run, central_differences):
+    text = """g (float[N,3] X) => (float[N,3] y) <float[3,3] w = {1, 2, 3, -1, 0.5, 0.2, 0.7, 0.1, 2}>
+     { a = MatMul(X, w) h = Tanh(a) y = MatMul(h, w) }"""
+    loss_model = add_loss(from_text(text, dtype="float64"), AddLossConfig(LOSSES["l2"]()))
+    feeds = feeds_of(loss_model)
+    expected = central_differences(loss_model.model, "loss", feeds, "w")
+    np.testing.assert_allclose(run(derive(loss_model).model, feeds)["w_grad"], expected, **TOLERANCE)
+
+
+def test_forward_outputs_are_left_out_on_request(loss_model):
+    result = derive(loss_model, DeriveConfig(forward_outputs=False))
+    assert [o.name for o in result.model.graph.output] == ["loss", "w_grad", "b_grad", "u_grad", "c_grad"]
+    assert result.facts.outputs == ()
+
+
+COLLIDING = """g (float[N,3] X) => (float[N,1] y, float[N,1] w_grad, float[N,1] y_grad)
+ <float[3,1] w = {1, 2, -1}, float[3,1] k = {3, 1, 1}>
+ { y = MatMul(X, w) w_grad = MatMul(X, k) y_grad = Neg(w_grad) }"""
+
+
+def test_gradient_names_make_way_for_the_models_own(from_text, run, central_differences):
+    loss_model = add_loss(from_text(COLLIDING, dtype="float64", prediction="y"), AddLossConfig(LOSSES["l2"]()))
+    result, feeds = derive(loss_model), feeds_of(loss_model)
+    values = run(result.model, feeds)
+    own = feeds["X"] @ np.array([[3.0], [1.0], [1.0]])
+    assert result.facts.gradients["w"] != "w_grad"
+    np.testing.assert_allclose(values["w_grad"], own)
+    np.testing.assert_allclose(values["y_grad"], -own)
+    expected = central_differences(loss_model.model, "loss", feeds, "w")
+    np.testing.assert_allclose(values[result.facts.gradients["w"]], expected, **TOLERANCE)
+
+
+INNER = """g (float[N,3] X) => (float[N,1] y) <float[3,3] w = {1, 2, 3, -1, 0.5, 0.2, 0.7, 0.1, 2},
+  float[3,1] u = {1, 2, -1}>
+ { w_grad = MatMul(X, w) y_grad = Tanh(w_grad) y = MatMul(y_grad, u) }"""
+
+
+def test_gradient_names_make_way_for_values_on_the_way_to_the_loss(from_text, run, central_differences):
+    loss_model = add_loss(from_text(INNER, dtype="float64"), AddLossConfig(LOSSES["l2"]()))
+    result, feeds = derive(loss_model), feeds_of(loss_model)
+    values = run(result.model, feeds)
+    for name in ("w", "u"):
+        expected = central_differences(loss_model.model, "loss", feeds, name)
+        np.testing.assert_allclose(values[result.facts.gradients[name]], expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("op", ["Elu", "Softplus", "Mish", "Selu", "Softsign"])
+def test_an_operator_without_gradient_is_named_with_its_node(from_text, op):
+    text = f"""g (float[N,3] X) => (float[N,1] y) <float[3,1] w = {{1, 2, -1}}>
+     {{ h = MatMul(X, w) [the_node] y = {op}(h) }}"""
+    with pytest.raises(DeriveError) as error:
+        derive(add_loss(from_text(text), AddLossConfig(LOSSES["l2"]())))
+    assert f"{op} at node 'the_node'" in str(error.value)
+    assert "derive.frozen" in str(error.value)
+
+
+def test_an_operator_without_gradient_may_stand_before_the_parameters(from_text, run):
+    text = "g (float[N,3] X) => (float[N,1] y) <float[3,1] w = {1, 2, -1}> { h = Elu(X) y = MatMul(h, w) }"
+    result = derive(add_loss(from_text(text), AddLossConfig(LOSSES["l2"]())))
+    feeds = feeds_of(result, np.float32)
+    hidden = np.where(feeds["X"] > 0, feeds["X"], np.expm1(feeds["X"]))
+    residual = hidden @ np.array([[1.0], [2.0], [-1.0]]) - feeds["label"]
+    np.testing.assert_allclose(run(result.model, feeds)["w_grad"], 2 / N * hidden.T @ residual, rtol=1e-4)
+
+
+def test_a_parameter_behind_a_node_without_derivative_is_refused(from_text):
+    text = """g (float[N,3] X) => (float[N,1] y) <float[3,1] w = {1, 2, -1}, float[3,1] k = {1, 1, 1}>
+     { h = MatMul(X, w) i = Cast<to=7>(h) j = Cast<to=1>(i) m = MatMul(X, k) y = Add(m, j) }"""
+    loss_model = add_loss(from_text(text), AddLossConfig(LOSSES["l2"]()))
+    with pytest.raises(DeriveError):
+        derive(loss_model, DeriveConfig(parameters=("w",)))
+    assert list(derive(loss_model, DeriveConfig(frozen=("w",))).facts.gradients) == ["k"]
+
+
+def test_training_nothing_is_refused(loss_model):
+    with pytest.raises(DeriveError, match="At least one parameter must be trained"):
+        derive(loss_model, DeriveConfig(frozen=("*",)))
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        (DeriveConfig(parameters=("ww",)), "derive.parameters"),
+        (DeriveConfig(frozen=("layer*",)), "derive.frozen"),
+        (DeriveConfig(inputs=("Z",)), "derive.inputs"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_is_refused_with_its_key(loss_model, config, key):
+    with pytest.raises(DeriveError, match=key.replace(".", r"\.")):
+        derive(loss_model, config)
+
+
+def test_a_faulty_operator_is_refused_on_the_way_to_an_input_too(from_text):
+    text = """g (float[N,3] X) => (float[N,1] y)
+     <float[3] k = {1, 2, 3}, float[3,1] w = {1, 2, -1}, float[1] zero = {0}>
+     { c = Greater(X, zero) h = Where(c, X, k) y = MatMul(h, w) }"""
+    loss_model = add_loss(from_text(text), AddLossConfig(LOSSES["l2"]()))
+    assert list(derive(loss_model, DeriveConfig(parameters=("w",))).facts.gradients) == ["w"]
+    with pytest.raises(DeriveError, match="Where"):
+        derive(loss_model, DeriveConfig(parameters=("w",), inputs=("X",)))

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.linear_model import LinearRegression, LogisticRegression
+
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.evaluate.figures import figures
+from ortpipe.stages.evaluate.stage import evaluate
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.stage import train
+
+CASES = {
+    "diabetes": (LinearRegression(), "l2", {"losses", "predicted"}),
+    "linnerud": (LinearRegression(), "l2", {"losses", "predicted"}),
+    "breast_cancer": (LogisticRegression(max_iter=3, tol=1e3), "log", {"losses", "confusion"}),
+    "iris": (LogisticRegression(max_iter=3, tol=1e3), "cross_entropy", {"losses", "confusion"}),
+}
+
+
+@pytest.fixture(scope="module")
+def artifacts(request):
+    made = {}
+
+    def artifact(name):
+        if name not in made:
+            data, (estimator, loss, _) = request.getfixturevalue(name), CASES[name]
+            source = derive(add_loss(convert(estimator, data=data), AddLossConfig(LOSSES[loss]())))
+            trained = train(source, TrainConfig(OPTIMIZERS["sgd"](1e-4), epochs=4), data=data)
+            made[name] = trained, evaluate(trained, data=data)
+        return made[name]
+
+    return artifact
+
+
+def decoded(png):
+    image = Image.open(io.BytesIO(png))
+    assert image.format == "PNG"
+    return np.asarray(image.convert("RGB"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_they_are_pngs_under_the_names_of_their_task(artifacts, name):
+    pictures = figures(artifacts(name)[1])
+    assert set(pictures) == CASES[name][2]
+    for png in pictures.values():
+        pixels = decoded(png)
+        assert pixels.shape == (540, 720, 3)
+        assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 10
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_artifact_gives_the_same_bytes(artifacts, name):
+    assert figures(artifacts(name)[1]) == figures(artifacts(name)[1])
+
+
+def test_a_model_that_was_not_evaluated_has_its_losses_alone(artifacts):
+    assert set(figures(artifacts("iris")[0])) == {"losses"}
+
+
+def test_a_model_that_was_not_trained_has_no_losses(iris):
+    forward = convert(LogisticRegression(), data=iris)
+    assert set(figures(evaluate(forward, data=iris))) == {"confusion"}
+
+
+def test_another_artifact_gives_another_picture(artifacts):
+    assert figures(artifacts("iris")[1])["losses"] != figures(artifacts("diabetes")[1])["losses"]
+
+
+def test_they_leave_their_artifact_as_it_was(artifacts):
+    before = artifacts("iris")[1].digest()
+    figures(artifacts("iris")[1])
+    assert artifacts("iris")[1].digest() == before

@@ -1,0 +1,442 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.neural_network import MLPRegressor
+
+from ortpipe.data.feeds import feeds
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import ConfigError, ConvergenceError, DataError, TrainError
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources import SOURCES
+from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.penalty.stage import penalty
+from ortpipe.stages.train import loop as loop_module
+from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.schedules import SCHEDULES
+from ortpipe.stages.train.stage import train
+
+SGD = OPTIMIZERS["sgd"]
+TEXT = """g (float[N,10] X) => (float[N,1] y)
+ <float[10,4] w = {W}, float[4] b = {0.1, 0.2, -0.1, 0}, float[4,1] u = {0.8, -0.6, 0.3, 0.5}, float[1] c = {0.1}>
+ { a = Gemm(X, w, b) h = Tanh(a) y = Gemm(h, u, c) }""".replace(
+    "{W}", "{" + ", ".join(f"{v:.3f}" for v in np.random.default_rng(0).normal(size=40)) + "}"
+)
+
+
+@pytest.fixture
+def network(from_text):
+    def make(dtype="float64", loss="l2", reduction="mean", weighted=False, **config):
+        loss_model = add_loss(from_text(TEXT, dtype=dtype), AddLossConfig(LOSSES[loss](), reduction, weighted))
+        return derive(loss_model, DeriveConfig(**config))
+
+    return make
+
+
+def without_validation(data):
+    return dataclasses.replace(data, validation=None)
+
+
+def weighted(data):
+    def add(rows):
+        return None if rows is None else dataclasses.replace(rows, sample_weight=np.linspace(0.5, 2, len(rows)))
+
+    return Data(add(data.train), add(data.validation), add(data.test))
+
+
+def parameters(artifact):
+    return {k.removeprefix("parameter/"): v for k, v in artifact.tensors.items() if k.startswith("parameter/")}
+
+
+def test_the_trained_model_is_the_forward_model_with_other_weights(network, diabetes, run, parameters_of):
+    source = network()
+    result = train(source, TrainConfig(SGD(0.05), epochs=3), data=diabetes)
+    assert [o.name for o in result.model.graph.output] == ["y"]
+    assert [i.name for i in result.model.graph.input] == ["X"]
+    for name, value in parameters(result).items():
+        np.testing.assert_array_equal(parameters_of(result.model)[name], value)
+        assert (value != parameters_of(source.model)[name]).any()
+    facts = result.facts
+    assert (facts.loss, facts.label, facts.sample_weight, facts.gradients) == (None, None, None, {})
+    hidden = np.tanh(diabetes.test.inputs["X"] @ parameters(result)["w"] + parameters(result)["b"])
+    expected = hidden @ parameters(result)["u"] + parameters(result)["c"]
+    np.testing.assert_allclose(run(result.model, {"X": diabetes.test.inputs["X"]})["y"], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_epochs_are_steps_in_numpy_with_every_row_once_and_the_partial_batch_last(
+    network, diabetes, run, parameters_of, optimizer, reduction
+):
+    source, data = network(reduction=reduction, weighted=True), weighted(without_validation(diabetes))
+    member = OPTIMIZERS[optimizer](lr=0.005)
+    schedule = SCHEDULES["inverse_scaling"](0.3)
+    config = TrainConfig(member, schedule, epochs=2, batch_size=16, shuffle=False)
+    result = train(source, config, data=data)
+    values = {p: parameters_of(source.model)[p] for p in source.facts.gradients}
+    velocity = {p: np.zeros_like(v) for p, v in values.items()}
+    rows, count = feeds(source.model, source.facts, data.train), len(data.train)
+    assert count % 16 != 0
+    losses, means, step = [], [], 0
+    for _ in range(2):
+        total = 0.0
+        for first in range(0, count, 16):
+            step += 1
+            batch = {k: v[first : first + 16] for k, v in rows.items()}
+            out = run(source.model, {**batch, **values}, ["loss", *source.facts.gradients.values()])
+            losses.append(out["loss"])
+            total += out["loss"] * (len(batch["X"]) if reduction == "mean" else 1)
+            rate = 0.005 / step**0.3
+            for p, g in source.facts.gradients.items():
+                if optimizer == "sgd":
+                    values[p] = values[p] - rate * out[g]
+                    continue
+                velocity[p] = 0.9 * velocity[p] - rate * out[g]
+                ahead = 0.9 * velocity[p] - rate * out[g] if optimizer == "nesterov" else velocity[p]
+                values[p] = values[p] + ahead
+        means.append(total / count)
+    np.testing.assert_allclose(result.tensors["losses/step"], losses, rtol=1e-10)
+    np.testing.assert_allclose(result.tensors["losses/train"], means, rtol=1e-10)
+    np.testing.assert_allclose(result.tensors["losses/rate"], 0.005 / np.arange(1, step + 1) ** 0.3, rtol=1e-12)
+    for p, value in values.items():
+        np.testing.assert_allclose(parameters(result)[p], value, rtol=1e-10)
+        if member.slots:
+            np.testing.assert_allclose(result.tensors[f"optimizer/velocity/{p}"], velocity[p], rtol=1e-9, atol=1e-15)
+
+
+COUNTER = "g (float[N,70] X) => (float[N,1] y) <float[70,1] w = {ZEROS}> { y = MatMul(X, w) }".replace(
+    "ZEROS", ", ".join(["0"] * 70)
+)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 16, 70, 1000])
+def test_every_row_is_used_once_an_epoch(from_text, shuffle, batch_size):
+    # Row i is the i-th unit vector with label 1: its weight moves by 2·lr/1 the first time and by less after.
+    rows = Rows({"X": np.eye(70)}, np.ones(70))
+    source = derive(add_loss(from_text(COUNTER, dtype="float64"), AddLossConfig(LOSSES["l2"](), "sum")))
+    config = TrainConfig(SGD(0.25), epochs=1, batch_size=batch_size, shuffle=shuffle)
+    result = train(source, config, data=Data(rows))
+    np.testing.assert_allclose(parameters(result)["w"], np.full((70, 1), 0.5))
+    assert len(result.tensors["losses/step"]) == -(-70 // batch_size)
+    assert result.tensors["losses/train"].tolist() == [1.0]
+
+
+def test_shuffling_draws_another_order_for_every_epoch_and_seed(network, diabetes):
+    def losses(**config):
+        config = TrainConfig(SGD(1e-12), epochs=2, batch_size=1, **config)
+        return train(network(), config, data=diabetes).tensors["losses/step"].reshape(2, -1)
+
+    kept, shuffled, again, other = losses(shuffle=False), losses(seed=1), losses(seed=1), losses(seed=2)
+    np.testing.assert_array_equal(shuffled, again)
+    np.testing.assert_allclose(kept[0], kept[1], rtol=1e-6)
+    assert not np.allclose(shuffled[0], shuffled[1])
+    assert not np.allclose(shuffled, other)
+    for epoch in (*shuffled, *other):
+        np.testing.assert_allclose(np.sort(epoch), np.sort(kept[0]), rtol=1e-6)
+
+
+def test_training_reaches_the_least_squares_solution(diabetes):
+    published = LinearRegression().fit(diabetes.train.inputs["X"], diabetes.train.label)
+    source = derive(
+        add_loss(
+            convert(published, ConvertConfig(SOURCES["sklearn"]("sklearn.linear_model.Ridge"), dtype="float64")),
+            AddLossConfig(LOSSES["l2"]()),
+        )
+    )
+    config = TrainConfig(OPTIMIZERS["nesterov"](0.02, 0.95), epochs=3000, batch_size=1000, init="random")
+    result = train(source, config, data=without_validation(diabetes))
+    residual = published.predict(diabetes.train.inputs["X"]) - diabetes.train.label
+    assert result.tensors["losses/train"][0] > 1
+    assert result.tensors["losses/train"][-1] == pytest.approx((residual**2).mean(), rel=1e-5)
+    np.testing.assert_allclose(parameters(result)["coefficient"].ravel(), published.coef_, atol=0.02)
+
+
+def test_keep_starts_from_the_models_own_weights_and_random_from_new_ones(network, diabetes, parameters_of):
+    source = network()
+    tensors = {
+        name: train(source, TrainConfig(SGD(0.01), epochs=1, init=init, seed=seed), data=diabetes).tensors
+        for name, init, seed in (("keep", "keep", 0), ("random", "random", 0), ("other", "random", 1))
+    }
+    np.testing.assert_array_equal(tensors["keep"]["initial/w"], parameters_of(source.model)["w"])
+    assert (tensors["random"]["initial/w"] != tensors["keep"]["initial/w"]).all()
+    assert (tensors["random"]["initial/w"] != tensors["other"]["initial/w"]).all()
+
+
+@pytest.mark.parametrize("init", ["keep", "random"])
+def test_frozen_parameters_keep_their_bytes(network, diabetes, parameters_of, init):
+    source = network(frozen=("w", "c"))
+    result = train(source, TrainConfig(SGD(0.05), epochs=2, init=init), data=diabetes)
+    before, after = parameters_of(source.model), parameters_of(result.model)
+    assert set(parameters(result)) == {"b", "u"} == set(result.facts.parameters)
+    for name in ("w", "c"):
+        assert before[name].tobytes() == after[name].tobytes()
+    for name in ("b", "u"):
+        assert before[name].tobytes() != after[name].tobytes()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("loss", ["l1", "l2"])
+def test_validation_losses_are_the_loss_models_own_per_row(network, diabetes, run, loss, reduction):
+    source = network(loss=loss, reduction=reduction)
+    seen = []
+    result = train(source, TrainConfig(SGD(0.001), epochs=3), data=diabetes, report=seen.append)
+    rows = feeds(source.model, source.facts, diabetes.validation)
+    expected = run(source.model, {**rows, **parameters(result)}, ["loss"])["loss"]
+    expected /= 1 if reduction == "mean" else len(diabetes.validation)
+    assert result.tensors["losses/validation"][-1] == pytest.approx(expected, rel=1e-12)
+    assert [e.validation for e in seen] == result.tensors["losses/validation"].tolist()
+    assert [e.loss for e in seen] == result.tensors["losses/train"].tolist()
+    assert [e.number for e in seen] == [1, 2, 3]
+    assert seen[-1].steps == len(result.tensors["losses/step"])
+
+
+def test_without_validation_rows_there_are_no_validation_losses(network, diabetes):
+    result = train(network(), TrainConfig(SGD(0.001), epochs=1), data=without_validation(diabetes))
+    assert "losses/validation" not in result.tensors
+
+
+def test_early_stop_restores_the_best_weights(network, diabetes, run):
+    source = network()
+    config = TrainConfig(SGD(0.3), epochs=60, batch_size=8, early_stop=EarlyStopConfig(patience=4))
+    result = train(source, config, data=diabetes)
+    validation = result.tensors["losses/validation"]
+    best = int(np.argmin(validation))
+    assert len(validation) == best + 1 + 4 < 60
+    rows = feeds(source.model, source.facts, diabetes.validation)
+    got = run(source.model, {**rows, **parameters(result)}, ["loss"])["loss"]
+    assert got == pytest.approx(validation[best], rel=1e-12)
+    shorter = train(source, dataclasses.replace(config, epochs=best + 1), data=diabetes)
+    for name, value in parameters(shorter).items():
+        np.testing.assert_array_equal(parameters(result)[name], value)
+
+
+def test_without_patience_the_last_weights_stay_and_every_epoch_is_run(network, diabetes, run):
+    source = network()
+    result = train(source, TrainConfig(SGD(0.3), epochs=20, batch_size=8), data=diabetes)
+    validation = result.tensors["losses/validation"]
+    assert len(validation) == 20
+    rows = feeds(source.model, source.facts, diabetes.validation)
+    got = run(source.model, {**rows, **parameters(result)}, ["loss"])["loss"]
+    assert got == pytest.approx(validation[-1], rel=1e-12)
+
+
+def test_without_validation_rows_the_training_loss_is_watched(network, diabetes):
+    stop = EarlyStopConfig(patience=2, min_delta=1e6)
+    data = without_validation(diabetes)
+    result = train(network(), TrainConfig(SGD(0.001), epochs=20, early_stop=stop), data=data)
+    assert len(result.tensors["losses/train"]) == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_divergence_names_step_rate_and_last_finite_losses(network, diabetes, dtype):
+    with pytest.raises(ConvergenceError) as error:
+        train(network(dtype), TrainConfig(SGD(1e30), epochs=50, batch_size=4), data=without_validation(diabetes))
+    message = str(error.value)
+    assert "at step " in message or "after step " in message
+    assert "learning rate 1e+30" in message
+    assert "last finite losses " in message
+    assert "nan" not in message.split("last finite losses")[1].splitlines()[0]
+    assert "train.optimizer.lr=1e+29" in message
+
+
+def test_divergence_on_the_validation_rows_alone_is_an_error_too(from_text):
+    text = "g (float[N,1] X) => (float[N,1] y) <float[1] w = {1}> { e = Exp(X) h = Mul(e, w) y = Identity(h) }"
+    source = derive(add_loss(from_text(text), AddLossConfig(LOSSES["l2"]())))
+    rows = Rows({"X": np.zeros((4, 1))}, np.zeros(4))
+    far = Rows({"X": np.full((4, 1), 80.0)}, np.zeros(4))
+    with pytest.raises(ConvergenceError, match="validation"):
+        train(source, TrainConfig(SGD(0.01), epochs=2), data=Data(rows, validation=far))
+
+
+def test_a_scalar_that_is_named_is_trained(from_text):
+    text = "g (float[N,1] X) => (float[N,1] y) <float[1,1] w = {1}, float s = {0.5}> { h = MatMul(X, w) y = Mul(h, s) }"
+    source = derive(add_loss(from_text(text), AddLossConfig(LOSSES["l2"]())), DeriveConfig(parameters=("s",)))
+    rows = Rows({"X": np.ones((7, 1))}, np.full(7, 2.0))
+    result = train(source, TrainConfig(OPTIMIZERS["momentum"](0.1, 0.5), epochs=40, batch_size=2), data=Data(rows))
+    assert parameters(result)["s"] == pytest.approx(2.0, abs=1e-3)
+    assert parameters(result)["s"].shape == ()
+
+
+def test_state_names_make_way_for_the_models_own(from_text):
+    text = """g (float[N,1] X) => (float[N,1] y) <float[1,1] w = {1}, float[1] rate = {0.5}>
+     { v = MatMul(X, w) y = Mul(v, rate) }"""
+    forward = from_text(text)
+    model = forward.model
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            for i, name in enumerate(names):
+                names[i] = "w/velocity" if name == "v" else name
+    del model.graph.value_info[:]
+    source = derive(add_loss(dataclasses.replace(forward, model=model), AddLossConfig(LOSSES["l2"]())))
+    rows = Rows({"X": np.ones((7, 1))}, np.full(7, 2.0))
+    result = train(source, TrainConfig(OPTIMIZERS["momentum"](0.05, 0.5), epochs=60, batch_size=2), data=Data(rows))
+    assert parameters(result)["w"] * parameters(result)["rate"] == pytest.approx(2.0, abs=1e-3)
+    assert {"optimizer/velocity/w", "optimizer/velocity/rate"} <= set(result.tensors)
+
+
+def test_weights_where_the_loss_takes_none_are_refused(network, diabetes):
+    with pytest.raises(DataError, match="rows with weights, a loss without"):
+        train(network(), TrainConfig(epochs=1), data=weighted(diabetes))
+
+
+def test_missing_weights_where_the_loss_takes_some_are_refused(network, diabetes):
+    with pytest.raises(DataError, match="rows without weights, a loss with"):
+        train(network(weighted=True), TrainConfig(epochs=1), data=diabetes)
+
+
+def test_rows_of_weight_zero_teach_nothing(network, diabetes):
+    data = weighted(without_validation(diabetes))
+    half = np.arange(len(data.train)) % 2
+    masked = Data(dataclasses.replace(data.train, sample_weight=half.astype(float)))
+    alone = data.train.take(np.flatnonzero(half))
+    config = TrainConfig(SGD(0.01), epochs=5, batch_size=1000, shuffle=False)
+    source = network(reduction="sum", weighted=True)
+    full = train(source, config, data=masked)
+    ones = train(source, config, data=Data(dataclasses.replace(alone, sample_weight=np.ones(len(alone)))))
+    np.testing.assert_allclose(parameters(full)["w"], parameters(ones)["w"], rtol=1e-10)
+
+
+def test_a_model_without_gradients_is_refused(from_text, diabetes):
+    with pytest.raises(TrainError, match="Run derive first"):
+        train(add_loss(from_text(TEXT), AddLossConfig(LOSSES["l2"]())), data=diabetes)
+
+
+def test_a_model_without_forward_outputs_is_refused(network, diabetes):
+    with pytest.raises(TrainError, match="forward_outputs=true"):
+        train(network(forward_outputs=False), data=diabetes)
+
+
+def test_its_input_stays_as_it_was(network, diabetes):
+    source = network()
+    before, rows = source.digest(), diabetes.digest()
+    train(source, TrainConfig(SGD(0.05), epochs=2), data=diabetes)
+    assert source.digest() == before
+    assert diabetes.digest() == rows
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_chunks_of_an_epoch_give_the_bytes_of_one(network, diabetes, monkeypatch, dtype, optimizer):
+    config = TrainConfig(OPTIMIZERS[optimizer](0.01), epochs=2, batch_size=5)
+    whole = train(network(dtype), config, data=diabetes)
+    for size in (1, 1500):
+        monkeypatch.setattr(loop_module, "CHUNK", size)
+        assert train(network(dtype), config, data=diabetes).digest() == whole.digest()
+
+
+def test_two_threads_give_the_same_result(network, diabetes):
+    config = TrainConfig(SGD(0.01), epochs=2)
+    one, two = (train(network(), config, data=diabetes, runtime=RuntimeConfig(n)) for n in (1, 2))
+    np.testing.assert_allclose(parameters(one)["w"], parameters(two)["w"], rtol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_tensor_has_the_models_dtype(network, diabetes, dtype):
+    result = train(network(dtype), TrainConfig(OPTIMIZERS["nesterov"](0.01), epochs=2), data=diabetes)
+    for name, tensor in result.tensors.items():
+        narrow = not name.startswith("losses/") or name in ("losses/step", "losses/rate")
+        assert tensor.dtype == (dtype if narrow else "float64"), name
+
+
+SCRIPT = """
+import numpy as np
+from sklearn.datasets import load_iris
+from sklearn.neural_network import MLPClassifier
+import ortpipe
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+bunch = load_iris()
+data = ortpipe.split(ortpipe.Rows({"X": bunch.data}, bunch.target), ortpipe.SplitConfig(validation=0.2))
+fitted = MLPClassifier([4], max_iter=1, random_state=0)
+fitted.partial_fit(data.train.inputs["X"], data.train.label, classes=[0, 1, 2])
+artifact = ortpipe.add_loss(ortpipe.convert(fitted), ortpipe.AddLossConfig(ortpipe.LOSSES["cross_entropy"]()))
+artifact = ortpipe.penalty(artifact, ortpipe.PenaltyConfig({"*.weight": {"l2": 0.01}}))
+config = ortpipe.TrainConfig(OPTIMIZERS["nesterov"](0.05), epochs=5, init="random")
+artifact = ortpipe.train(ortpipe.derive(artifact), config, data=data)
+print(ortpipe.evaluate(artifact, data=data).digest())
+"""
+
+
+def test_two_processes_give_the_same_bytes():
+    digests = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-c", SCRIPT]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        digests.add(done.stdout.strip())
+    assert len(digests) == 1
+    assert len(digests.pop()) == 64
+
+
+def test_a_penalty_shrinks_what_it_charges(diabetes):
+    forward = convert(LinearRegression().fit(diabetes.train.inputs["X"], diabetes.train.label))
+    norms = []
+    for strength in (0.0, 0.1, 1.0):
+        loss_model = penalty(
+            add_loss(forward, AddLossConfig(LOSSES["l2"]())), PenaltyConfig({"coefficient": {"l2": strength}})
+        )
+        result = train(derive(loss_model), TrainConfig(SGD(0.05), epochs=50), data=diabetes)
+        norms.append(float(np.abs(parameters(result)["coefficient"]).sum()))
+    assert norms[0] > norms[1] > norms[2]
+
+
+def test_a_classifier_learns_words_as_classes(iris):
+    forward = convert(LogisticRegression(max_iter=5, tol=10.0), data=iris)
+    source = derive(add_loss(forward, AddLossConfig(LOSSES["cross_entropy"]())))
+    result = train(source, TrainConfig(SGD(0.1), epochs=60, init="random"), data=iris)
+    assert result.tensors["losses/train"][-1] < 0.5 < result.tensors["losses/train"][0]
+    assert result.facts.classes == ("setosa", "versicolor", "virginica")
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_a_network_is_trained_as_scikit_learn_trains_it(diabetes, nesterov):
+    """scikit-learn 1.9.1, MLPRegressor(solver='sgd') by partial_fit on full batches: loss ½·(ŷ − y)², half our rate."""
+    rows, config = diabetes.train, ConvertConfig(SOURCES["sklearn"]("sklearn.linear_model.Ridge"), dtype="float64")
+    arguments = {"hidden_layer_sizes": [5], "solver": "sgd", "alpha": 0.0, "batch_size": len(rows), "shuffle": False}
+    published = MLPRegressor(**arguments, nesterovs_momentum=nesterov, learning_rate_init=0.02, random_state=0)
+    still = MLPRegressor(**arguments, learning_rate_init=1e-200, random_state=0).partial_fit(
+        rows.inputs["X"], rows.label
+    )
+    for _ in range(10):
+        published.partial_fit(rows.inputs["X"], rows.label)
+    source = derive(add_loss(convert(still, config), AddLossConfig(LOSSES["l2"]())))
+    optimizer = OPTIMIZERS["nesterov" if nesterov else "momentum"](0.01, 0.9)
+    training = TrainConfig(optimizer, epochs=10, batch_size=1000, shuffle=False)
+    result = train(source, training, data=without_validation(diabetes))
+    np.testing.assert_allclose(2 * np.array(published.loss_curve_), result.tensors["losses/train"], rtol=1e-9)
+    for i, (weight, bias) in enumerate(zip(published.coefs_, published.intercepts_, strict=True)):
+        np.testing.assert_allclose(parameters(result)[f"layer{i}.weight"], weight, rtol=1e-9)
+        np.testing.assert_allclose(parameters(result)[f"layer{i}.bias"], bias, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"epochs": 0}, r"train\.epochs"),
+        ({"batch_size": 0}, r"train\.batch_size"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_a_config_that_breaks_its_rule_is_refused_with_its_key(values, key):
+    with pytest.raises(ConfigError, match=key):
+        TrainConfig(**values)
+
+
+@pytest.mark.parametrize("values", [{"patience": 0}, {"min_delta": -1.0}, {"min_delta": float("nan")}])
+def test_an_early_stop_that_breaks_its_rule_is_refused(values):
+    with pytest.raises(ConfigError, match="early_stop"):
+        EarlyStopConfig(**values)

@@ -1,0 +1,127 @@
+"""The rules of the house, as tests: catalogues, conf files and test tables agree; configs compose; imports are late."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+import ortpipe.app.cli  # noqa: F401  (registers the resolvers)
+from ortpipe.app.recorders import RECORDERS
+from ortpipe.app.schema import build
+from ortpipe.data.sources import SOURCES as DATA_SOURCES
+from ortpipe.flow import FLOW
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.convert.sources import SOURCES as CONVERT_SOURCES
+from ortpipe.stages.derive.engines import ENGINES
+from ortpipe.stages.evaluate.metrics import METRICS
+from ortpipe.stages.penalty.penalties import PENALTIES
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.schedules import SCHEDULES
+
+ROOT = Path(__file__).resolve().parents[1]
+CONF = ROOT / "conf"
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+# catalogue → (its conf group, where a file of the group says the member's name, the table of tests that lists it)
+CATALOGUES = {
+    "data sources": (DATA_SOURCES, "data", ("source", "name"), "tests/data/test_sources.py"),
+    "convert sources": (CONVERT_SOURCES, "convert", ("source", "name"), None),
+    "losses": (LOSSES, "add_loss", ("loss", "name"), "tests/stages/add_loss/test_losses.py"),
+    "engines": (ENGINES, "derive", ("engine", "name"), None),
+    "optimizers": (OPTIMIZERS, "train/optimizer", ("name",), "tests/stages/train/test_optimizers.py"),
+    "schedules": (SCHEDULES, "train/schedule", ("name",), "tests/stages/train/test_schedules.py"),
+    "recorders": (RECORDERS, "recorder", ("name",), None),
+}
+
+
+@pytest.mark.parametrize("name", CATALOGUES)
+def test_every_member_of_a_catalogue_has_a_conf_file_and_the_reverse(name: str) -> None:
+    catalogue, group, keys, _ = CATALOGUES[name]
+    named = set()
+    for path in (CONF / group).glob("*.yaml"):
+        node = yaml.safe_load(path.read_text())
+        for key in keys:
+            node = node[key]
+        named.add(node)
+    assert named == set(catalogue)
+
+
+@pytest.mark.parametrize("name", [name for name, row in CATALOGUES.items() if row[3] is not None])
+def test_every_member_of_a_catalogue_is_named_in_its_test_table(name: str) -> None:
+    catalogue, _, _, table = CATALOGUES[name]
+    text = (ROOT / table).read_text()
+    missing = [m for m, cls in catalogue.items() if f'"{m}"' not in text and cls.__name__ not in text]
+    assert not missing, f"add {missing} to the table in {table}"
+
+
+@pytest.mark.parametrize(
+    ("folder", "catalogue"),
+    [
+        ("stages/add_loss/losses", LOSSES),
+        ("stages/penalty/penalties", PENALTIES),
+        ("stages/train/optimizers", OPTIMIZERS),
+        ("stages/train/schedules", SCHEDULES),
+        ("app/recorders", RECORDERS),
+        ("data/sources", DATA_SOURCES),
+    ],
+)
+def test_one_member_is_one_file_of_its_name(folder: str, catalogue: dict[str, object]) -> None:
+    files = {path.stem for path in (ROOT / "ortpipe" / folder).glob("*.py")} - {"__init__"}
+    assert files == set(catalogue)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_composes_and_validates(experiment: str, tmp_path: Path) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("config", [f"experiment={experiment}", "name=test", f"paths.outputs={tmp_path}"])
+    typed = build(OmegaConf.to_container(config, resolve=True))
+    assert [stage.name for stage in FLOW if not hasattr(typed, stage.name)] == []
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_opens_with_the_command_that_runs_it(experiment: str) -> None:
+    lines = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
+    assert lines[:2] == ["# @package _global_", f"# ortpipe experiment={experiment}"]
+
+
+@pytest.mark.parametrize("group", ["data", "add_loss", "penalty", "train/optimizer", "train/schedule", "recorder"])
+def test_every_choice_of_a_group_composes(group: str, tmp_path: Path) -> None:
+    for path in sorted((CONF / group).glob("*.yaml")):
+        overrides = [f"{group}={path.stem}", "name=test", f"paths.outputs={tmp_path}"]
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            config = compose("config", overrides + (["data.source.path=rows.npz"] if path.stem == "npz" else []))
+        build(OmegaConf.to_container(config, resolve=True))
+
+
+def test_the_readme_names_every_member_of_the_catalogues() -> None:
+    text = (ROOT / "README.md").read_text()
+    members = [*LOSSES, *PENALTIES, *ENGINES, *OPTIMIZERS, *SCHEDULES, *RECORDERS, *CONVERT_SOURCES, "npz"]
+    assert [m for m in members if f"`{m}`" not in text] == []
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, ortpipe.app.cli, ortpipe.app.schema; "
+        "print(','.join(m for m in ('mlflow', 'sklearn', 'skl2onnx', 'matplotlib', 'onnx', 'onnxruntime', 'numpy',"
+        " 'pydantic') if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == ""
+
+
+def test_every_python_file_explains_itself_in_its_first_line() -> None:
+    for path in (ROOT / "ortpipe").rglob("*.py"):
+        assert re.match(r'"""[^\n]+', path.read_text()), path
+
+
+def test_metrics_name_functions_that_scikit_learn_has() -> None:
+    from sklearn import metrics
+
+    assert [m.function for m in METRICS.values() if not hasattr(metrics, m.function)] == []

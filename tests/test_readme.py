@@ -1,0 +1,90 @@
+"""Every command and example of the README runs as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```bash\n(.*?)```", TEXT, re.S)
+LINES = [line for block in BLOCKS for line in block.splitlines() if line.strip()]
+INSTALLS = [line for line in LINES if " pip " in f" {line} " or "bin/pip" in line]
+SHELL = [line for line in LINES if line not in INSTALLS and not line.startswith(("source ", "mlflow ui"))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reader")
+
+
+def _environment() -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+def _runnable(line: str) -> str:
+    return re.sub(r"^ortpipe\b", f"{sys.executable} -m ortpipe", line)
+
+
+@pytest.mark.parametrize("line", SHELL)
+def test_every_command_of_the_readme_runs(line: str, folder: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", _runnable(line)], cwd=folder, env=_environment(), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_install_commands_are_the_ones_that_ci_runs() -> None:
+    main, test = INSTALLS
+    assert main == "python3.11 -m venv .venv && .venv/bin/pip install -e . && .venv/bin/ortpipe"
+    assert test.replace("install -e", "install --quiet -e") in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_page_opens_with_the_command_of_the_readme(folder: Path) -> None:
+    [command] = [line for line in LINES if line.startswith("mlflow ui")]
+    if not (folder / "outputs" / "mlflow.db").exists():
+        done = subprocess.run(
+            [sys.executable, "-m", "ortpipe", "train.epochs=1"], cwd=folder, env=_environment(), capture_output=True
+        )
+        assert done.returncode == 0
+    port = "5917"
+    server = subprocess.Popen(
+        ["bash", "-c", f"exec {sys.executable} -m {command} --port {port} --workers 1"],
+        cwd=folder,
+        env={**_environment(), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        assert _answers(f"http://127.0.0.1:{port}/")
+    finally:
+        os.killpg(server.pid, 9)
+        server.wait()
+
+
+def _answers(url: str) -> bool:
+    for _ in range(120):
+        try:
+            with urllib.request.urlopen(url, timeout=2) as page:
+                return b"MLflow" in page.read()
+        except OSError:
+            time.sleep(0.5)
+    return False
+
+
+def test_the_python_example_of_the_readme_trains() -> None:
+    [code] = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+    done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    r2 = eval(done.stdout)
+    assert r2["trained"] > r2["before"]
+    assert r2["trained"] > r2["source"] - 0.02
