@@ -60,14 +60,14 @@ def scaler(op: Builder, node: ir.Node) -> list[ir.Value]:
 
 
 def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
-    """Normalizer: x / max|x|, x / Σ|x| or x / √Σx², by row."""
+    """Normalizer: x / Σ|x| or x / √Σx², by row."""
     x = _float_input(op, node)
     axis = op.const(np.array([-1]))
     match _string(node, "norm", "MAX"):
         case "L1":
-            return [op.Div(x, op.ReduceSum(op.Abs(x), axis))]
+            return [op.Div(x, _or_one(op, op.ReduceSum(op.Abs(x), axis)))]
         case "L2":
-            return [op.Div(x, op.Sqrt(op.ReduceSum(op.Mul(x, x), axis)))]
+            return [op.Div(x, _or_one(op, op.Sqrt(op.ReduceSum(op.Mul(x, x), axis))))]
         case norm:
             raise _refuse(node, f"norm={norm}")
 
@@ -150,6 +150,12 @@ def classes_of(node: ir.Node) -> tuple[int | str, ...]:
         if name in node.attributes and len(node.attributes[name].value):
             return tuple(node.attributes[name].value)
     raise _refuse(node, "no class labels")
+
+
+def _or_one(op: Builder, norm: ir.Value) -> ir.Value:
+    """Return a norm, or 1 where it is 0: a row of zeros stays one, as the operator has it."""
+    zero, one = op.const(np.float32(0)), op.const(np.float32(1))
+    return op.Where(op.Equal(norm, zero), one, norm)
 
 
 def _scores(op: Builder, node: ir.Node, weight: np.ndarray, bias: np.ndarray) -> ir.Value:

@@ -162,3 +162,14 @@ def test_classes_are_read_off_what_the_label_picks_from():
 
 def test_a_graph_that_carries_no_classes_has_none():
     assert classes_in(ir.from_onnx_text(TEXTS["regressor"]).graph) is None
+
+
+@pytest.mark.parametrize("norm", ["L1", "L2"])
+def test_a_row_of_zeros_stays_zeros_in_a_normalizer(norm: str) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]>\n'
+        "g (float[N,2] X) => (float[N,1] y) <float[2,1] W = {1,2}> "
+        f'{{ h = ai.onnx.ml.Normalizer <norm = "{norm}"> (X) y = MatMul(h, W) }}'
+    )
+    [y] = Session(convert(model).model).run({"X": np.array([[0, 0], [3, 4]], np.float32)})
+    np.testing.assert_allclose(y[:, 0], [0, {"L1": 11 / 7, "L2": 2.2}[norm]], rtol=1e-6)
