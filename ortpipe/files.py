@@ -39,9 +39,11 @@ def whole_folder(target: Path) -> Iterator[Path]:
         for file in temporary.iterdir():
             _sync(file)
         temporary.chmod(0o755)
+        older = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         if target.exists():
-            shutil.rmtree(target)
+            os.rename(target, older)  # a kill here leaves both, each whole
         os.rename(temporary, target)
+        shutil.rmtree(older, ignore_errors=True)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

@@ -101,7 +101,7 @@ def class_index(facts: Facts, rows: Rows) -> np.ndarray:
             fix="Give one column of classes, or train a multilabel model.",
         )
     index = {c: i for i, c in enumerate(classes)}
-    values, inverse = np.unique(label.astype(str) if label.dtype == object else label, return_inverse=True)
+    values, inverse = np.unique(np.array(label.tolist()) if label.dtype == object else label, return_inverse=True)
     unknown = [v for v in values.tolist() if v not in index]
     if unknown:
         raise DataError(
@@ -120,12 +120,13 @@ def _input(model: onnx.ModelProto, name: str) -> tuple[np.dtype, tuple[int | Non
 
 def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
     try:
-        return np.ascontiguousarray(array.astype(dtype))
-    except ValueError as error:
+        with np.errstate(over="raise"):
+            return np.ascontiguousarray(array.astype(dtype))
+    except (ValueError, FloatingPointError) as error:
         raise DataError(
-            "Values must be numbers of the model's type.",
+            "Values must be numbers that fit the model's type.",
             got=f"{name}: {error}",
-            fix=f"Encode them as {dtype} first.",
+            fix=f"Encode or scale them to {dtype} first.",
         ) from error
 
 

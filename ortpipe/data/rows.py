@@ -38,6 +38,10 @@ class Rows:
     def __post_init__(self) -> None:
         if not self.inputs:
             raise DataError("Data must hold at least one input.", got="none", fix="Add an array of features.")
+        if self.label.ndim == 0 or not len(self.label):
+            raise DataError(
+                "Data must hold at least one row.", got=f"labels of shape {self.label.shape}", fix="Give rows."
+            )
         named = {**{f"input {k!r}": v for k, v in self.inputs.items()}, "label": self.label}
         if self.sample_weight is not None:
             if self.sample_weight.ndim != 1:
@@ -45,6 +49,12 @@ class Rows:
                     "Row weights have shape [N].",
                     got=self.sample_weight.shape,
                     fix="Give one weight per row.",
+                )
+            if self.sample_weight.dtype.kind not in "biuf":
+                raise DataError(
+                    "Row weights are numbers.",
+                    got=f"an array of {self.sample_weight.dtype}",
+                    fix="Choose another weight column.",
                 )
             named["sample_weight"] = self.sample_weight
         for name, array in named.items():
@@ -100,7 +110,8 @@ class Rows:
         import numpy as np
 
         sha = hashlib.sha256()
-        arrays = {**self.inputs, "label": self.label, "sample_weight": self.sample_weight}
+        inputs = {f"input {name}": self.inputs[name] for name in sorted(self.inputs)}
+        arrays = {**inputs, "label": self.label, "sample_weight": self.sample_weight}
         for name, array in arrays.items():
             if array is None:
                 continue

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortpipe.graph import query
 from ortpipe.graph.check import finish
 
 
@@ -17,10 +18,12 @@ def extract(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
     graph = own.graph
     by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
     graph.outputs[:] = [by_name[name] for name in outputs]
-    ir.passes.common.RemoveUnusedNodesPass()(own)
-    for value in list(graph.inputs):
-        if not value.uses() and not value.is_graph_output():
-            graph.inputs.remove(value)
+    needed = query.ancestors(graph.outputs)  # not value.uses(): a removed node's subgraphs still count as users there
+    graph.inputs[:] = [value for value in graph.inputs if value in needed]
+    for name, value in list(graph.initializers.items()):
+        if value not in needed:
+            del graph.initializers[name]
+    graph.remove([node for node in graph if needed.isdisjoint(node.outputs)])
     return finish(own)
 
 
@@ -38,8 +41,7 @@ def graft(model: onnx.ModelProto, source: onnx.ModelProto, outputs: Sequence[str
     for node in reversed(source.graph.node):
         if needed & set(node.output):
             missing.append(node)
-            inner = {n for a in node.attribute if a.HasField("g") for c in a.g.node for n in c.input}
-            needed |= (set(node.input) | inner) - present
+            needed |= _read(node) - present
     graph.node.extend(reversed(missing))
     graph.initializer.extend(t for t in source.graph.initializer if t.name in needed and t.name not in present)
     graph.input.extend(v for v in source.graph.input if v.name in needed and v.name not in present)
@@ -48,6 +50,12 @@ def graft(model: onnx.ModelProto, source: onnx.ModelProto, outputs: Sequence[str
     known = {o.domain for o in own.opset_import}
     own.opset_import.extend(o for o in source.opset_import if o.domain not in known)
     return finish(ir.from_proto(own))
+
+
+def _read(node: onnx.NodeProto) -> set[str]:
+    """Return the names that a node and its subgraphs, however deep, read."""
+    inner = [n for a in node.attribute for g in (a.g, *a.graphs) for n in g.node]
+    return set(node.input).union(*map(_read, inner))
 
 
 def with_parameters(model: onnx.ModelProto, values: Mapping[str, np.ndarray]) -> onnx.ModelProto:

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
+import onnx.inliner
 from google.protobuf.message import DecodeError
 from onnx import version_converter
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from ortpipe.artifact import Artifact, Facts
@@ -20,6 +22,7 @@ from ortpipe.files import whole_folder
 
 OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
 IR_VERSION = 10  # the newest that it loads
+OLDEST_IR_VERSION = 8  # before 4, an initializer had to be an input too
 LARGE = 2**31 - 2**20  # protobuf stops at 2 GiB; above this, weights go beside the model
 
 
@@ -36,7 +39,7 @@ def read(path: Path) -> onnx.ModelProto:
             fix="Check the path; relative ones start at the current folder.",
         )
     try:
-        model = onnx.load(str(path))
+        model = onnx.load(str(path), format="protobuf")  # whatever its suffix says
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
         raise ModelError(
             "The .onnx file and its external data must be readable.",
@@ -49,7 +52,18 @@ def read(path: Path) -> onnx.ModelProto:
             got=f"{path}: nothing",
             fix="Export the model again.",
         )
+    _forget_location(model.graph)
     return model
+
+
+def _forget_location(graph: onnx.GraphProto) -> None:
+    """Let no tensor remember that it was external data, so that both forms of storage give the same bytes."""
+    attributes = [a for node in graph.node for a in node.attribute]
+    for tensor in (*graph.initializer, *(a.t for a in attributes if a.HasField("t"))):
+        tensor.ClearField("data_location")
+    for attribute in attributes:
+        for inner in (attribute.g, *attribute.graphs):
+            _forget_location(inner)
 
 
 def write(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
@@ -74,12 +88,24 @@ def on_disk(model: onnx.ModelProto) -> Iterator[str]:
 def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model at an opset and IR version that the training runtime loads.
 
-    Models at opset 13 to 21 keep theirs; newer ones are converted down, older ones up.
+    Models at opset 13 to 21 keep theirs; newer ones are converted down, older ones up. Local functions are inlined.
 
     Raises:
         ModelError: an operator has no form in that opset.
     """
-    version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=OPSET)
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    else:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        model = copy
+    opsets: dict[str, int] = {}
+    for entry in model.opset_import:  # some exporters list the default domain twice, or by its other name
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        opsets[domain] = max(entry.version, opsets.get(domain, 0))
+    del model.opset_import[:]
+    model.opset_import.extend(onnx.helper.make_opsetid(domain, v) for domain, v in sorted(opsets.items()))
+    version = opsets.get("", OPSET)
     if not 13 <= version <= OPSET:
         target = OPSET if version > OPSET else 13
         try:
@@ -90,14 +116,7 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
                 got=f"opset {version}: {str(error).strip().splitlines()[-1]}",
                 fix=f"Export the model with opset {OPSET} or lower.",
             ) from error
-    else:
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        model = copy
-    domains = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
-    del model.opset_import[:]  # some exporters list the default domain twice
-    model.opset_import.extend(onnx.helper.make_opsetid(domain, v) for domain, v in sorted(domains.items()))
-    model.ir_version = min(model.ir_version, IR_VERSION)
+    model.ir_version = min(max(model.ir_version, OLDEST_IR_VERSION), IR_VERSION)
     return model
 
 
@@ -119,7 +138,7 @@ def load_artifact(folder: str | os.PathLike[str]) -> Artifact:
     """Read what `save_artifact` wrote.
 
     Raises:
-        ModelError: a file is missing, or the content's digest is not the recorded one.
+        ModelError: a file is missing or damaged, or the content's digest is not the recorded one.
     """
     source = Path(folder)
     record = source / "artifact.json"
@@ -129,13 +148,21 @@ def load_artifact(folder: str | os.PathLike[str]) -> Artifact:
             got=source,
             fix="Name a stage's folder that a run wrote.",
         )
-    written = json.loads(record.read_text())
-    tensors = load_file(source / "tensors.safetensors")
-    artifact = Artifact(read(source / "model.onnx"), Facts.from_json(written["facts"]), tensors)
-    if artifact.digest() != written["digest"]:
+    try:
+        written = json.loads(record.read_text())
+        facts, digest = Facts.from_json(written["facts"]), written["digest"]
+        tensors = load_file(source / "tensors.safetensors")
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise ModelError(
+            "An artifact's files must be there and readable.",
+            got=f"{source}: {error}",
+            fix="The folder is damaged: run the stage again.",
+        ) from error
+    artifact = Artifact(read(source / "model.onnx"), facts, tensors)
+    if artifact.digest() != digest:
         raise ModelError(
             "An artifact's content must have the digest it was written with.",
-            got=f"{source}: {artifact.digest()} instead of {written['digest']}",
+            got=f"{source}: {artifact.digest()} instead of {digest}",
             fix="The folder is damaged: run the stage again.",
         )
     return artifact

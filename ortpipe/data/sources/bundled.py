@@ -47,8 +47,8 @@ class Bundled:
         from sklearn import datasets
 
         try:
-            bunch = getattr(datasets, LOADERS[self.dataset])(**self.params)
-        except TypeError as error:
+            bunch = getattr(datasets, LOADERS[self.dataset])(**{**self.params, "return_X_y": False})
+        except (TypeError, ValueError) as error:
             raise DataError(
                 f"data.source.params must be keywords of sklearn.datasets.{LOADERS[self.dataset]}.",
                 got=error,
@@ -66,7 +66,7 @@ class Bundled:
             column = names.index(self.sample_weight)
             weights = features[:, column]
             features, names = np.delete(features, column, axis=1), names[:column] + names[column + 1 :]
-        label = bunch.target
+        label = np.asarray(bunch.target)
         if hasattr(bunch, "target_names") and label.ndim == 1 and label.dtype.kind in "iu" and self.dataset != "digits":
             label = np.asarray(bunch.target_names)[label]  # the user's own words: 'benign', not 1
         return Rows(inputs={"X": features}, label=label, sample_weight=weights, columns=tuple(names))

@@ -24,7 +24,6 @@ class Npz:
 
     def __call__(self) -> Rows:
         """Read the arrays; pickled objects are refused."""
-        import zipfile
         from pathlib import Path
 
         import numpy as np
@@ -32,9 +31,9 @@ class Npz:
         if not Path(self.path).is_file():
             raise DataError("data.source.path must be an .npz file.", got=self.path, fix="Check the path.")
         try:
-            with np.load(self.path, allow_pickle=False) as file:
-                arrays = dict(file)
-        except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
+            with open(self.path, "rb") as file, np.load(file, allow_pickle=False) as loaded:
+                arrays = dict(loaded)
+        except Exception as error:
             raise DataError(
                 "data.source.path must be an .npz file of plain arrays.",
                 got=f"{self.path}: {error}",
@@ -47,6 +46,6 @@ class Npz:
                     got=repr(name),
                     fix=nearest(name, arrays),
                 )
-        label = arrays.pop(self.label)
-        weight = arrays.pop(self.sample_weight) if self.sample_weight else None
-        return Rows(inputs=arrays, label=label, sample_weight=weight)
+        inputs = {name: array for name, array in arrays.items() if name not in (self.label, self.sample_weight)}
+        weight = arrays[self.sample_weight] if self.sample_weight else None
+        return Rows(inputs=inputs, label=arrays[self.label], sample_weight=weight)

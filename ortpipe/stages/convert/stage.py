@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.rows import Data, Rows
@@ -51,7 +52,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     forward = _forward(source, config, data)
     graph = forward.model.graph
     names = query.float_initializers(graph, query.value(graph, forward.prediction))
-    parameters = [name for name in names if graph.initializers[name].shape != ()]  # the 1 of 1 − p is no parameter
+    parameters = [name for name in names if not _is_number(graph.initializers[name])]
     model = finish(forward.model)
     kept = [t.name for t in model.graph.initializer if t.name in parameters]
     facts = Facts(
@@ -89,6 +90,12 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
     return from_estimator(source, data, config.dtype if config else "float32")
 
 
+def _is_number(value: ir.Value) -> bool:
+    """Say whether an initializer is a number of the formula, such as the 1 of 1 − p, and no parameter."""
+    subtracted_from = all(use.node.op_type == "Sub" and use.idx == 0 for use in value.uses())
+    return value.shape == () or (subtracted_from and bool((query.array(value) == 1).all()))
+
+
 def _discrepancy(
     model: onnx.ModelProto, facts: Facts, forward: Forward, rows: Rows, config: ConvertConfig | None
 ) -> float:
@@ -97,6 +104,12 @@ def _discrepancy(
     few = rows.take(np.arange(min(ROWS, len(rows))))
     inputs = feed_inputs(model, facts, few)
     [got] = Session(model).run(inputs, [facts.prediction])
+    if got.ndim == 0 or len(got) != len(few):
+        raise ConvertError(
+            "A prediction has one entry per row.",
+            got=f"{facts.prediction!r} of shape {list(got.shape)} for {len(few)} rows",
+            fix="Choose another output with convert.source.prediction, or convert the estimator itself.",
+        )
     expected = np.asarray(forward.expected(inputs), np.float64).reshape(got.shape)
     worst = float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
     allowed = (config.tolerance if config else None) or TOLERANCE.get(got.dtype.name, 1e-2)

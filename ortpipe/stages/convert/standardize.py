@@ -18,6 +18,8 @@ ML = "ai.onnx.ml"
 def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
     """LinearRegressor: x · coefficientsᵀ + intercepts."""
     targets = _int(node, "targets", 1)
+    if (transform := _string(node, "post_transform", "NONE")) != "NONE":
+        raise _refuse(node, f"post_transform={transform}")
     return [_scores(op, node, _floats(node, "coefficients").reshape(targets, -1), _floats(node, "intercepts"))]
 
 
@@ -30,7 +32,10 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     one = op.const(np.float32(1))
     rows = weight.reshape(-1, _width(node, weight, len(classes)))
     bias = bias if bias.size else np.zeros(len(rows), np.float32)
-    if len(classes) == 2 and transform == "LOGISTIC" and (len(rows) == 1 or np.array_equal(rows[0], -rows[1])):
+    if len(rows) != len(classes):  # the runtime adds the second class by a rule of its own
+        raise _refuse(node, f"coefficients for {len(rows)} scores and {len(classes)} classes")
+    opposite = len(rows) == 2 and np.array_equal(rows[0], -rows[1]) and np.array_equal(bias[0], -bias[1])
+    if opposite and transform == "LOGISTIC":
         p = op.Sigmoid(_scores(op, node, rows[-1:], bias[-1:]))
         scores = op.Concat(op.Sub(one, p), p, axis=-1)
     else:
@@ -55,14 +60,14 @@ def scaler(op: Builder, node: ir.Node) -> list[ir.Value]:
 
 
 def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
-    """Normalizer: x / max|x|, x / Σ|x| or x / √Σx², by row."""
+    """Normalizer: x / Σ|x| or x / √Σx², by row."""
     x = _float_input(op, node)
     axis = op.const(np.array([-1]))
     match _string(node, "norm", "MAX"):
         case "L1":
-            return [op.Div(x, op.ReduceSum(op.Abs(x), axis))]
+            return [op.Div(x, _or_one(op, op.ReduceSum(op.Abs(x), axis)))]
         case "L2":
-            return [op.Div(x, op.Sqrt(op.ReduceSum(op.Mul(x, x), axis)))]
+            return [op.Div(x, _or_one(op, op.Sqrt(op.ReduceSum(op.Mul(x, x), axis))))]
         case norm:
             raise _refuse(node, f"norm={norm}")
 
@@ -145,6 +150,12 @@ def classes_of(node: ir.Node) -> tuple[int | str, ...]:
         if name in node.attributes and len(node.attributes[name].value):
             return tuple(node.attributes[name].value)
     raise _refuse(node, "no class labels")
+
+
+def _or_one(op: Builder, norm: ir.Value) -> ir.Value:
+    """Return a norm, or 1 where it is 0: a row of zeros stays one, as the operator has it."""
+    zero, one = op.const(np.float32(0)), op.const(np.float32(1))
+    return op.Where(op.Equal(norm, zero), one, norm)
 
 
 def _scores(op: Builder, node: ir.Node, weight: np.ndarray, bias: np.ndarray) -> ir.Value:

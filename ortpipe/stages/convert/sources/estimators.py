@@ -24,6 +24,7 @@ class Head(NamedTuple):
     task: Task
     logits: ir.Value | None  # [N, K], or [N, 1] for two classes
     prediction: ir.Value  # values [N, K], or probabilities [N, K]
+    ranking: ir.Value | None = None  # what the label is the largest of, where that is not the prediction
 
 
 def standard_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
@@ -46,7 +47,8 @@ def min_max_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Valu
 
 def linear_scores(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Value:
     """x · coefficient + intercept, [N, K]."""
-    weight = np.atleast_2d(estimator.coef_).T.astype(dtype)
+    coefficient = estimator.coef_.toarray() if hasattr(estimator.coef_, "toarray") else estimator.coef_  # sparsify()
+    weight = np.atleast_2d(coefficient).T.astype(dtype)
     inputs = [x, op.parameter("coefficient", weight)]
     if estimator.fit_intercept:
         bias = np.broadcast_to(np.ravel(estimator.intercept_), (weight.shape[1],)).astype(dtype)
@@ -64,12 +66,13 @@ def linear_classifier(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> H
     scores = linear_scores(op, estimator, x, dtype)
     if len(estimator.classes_) == 2:
         return Head("binary", scores, two_columns(op, op.Sigmoid(scores), dtype))
+    ranking = scores  # σ(z) of two classes may both round to 1, z does not
     if _one_versus_rest(estimator):
         # σ(z)ₖ / Σ σ(z) = softmax(log σ(z)), and log σ(z) = (z − |z|)/2 − log(1 + exp(−|z|)) never overflows
         size, half = op.Abs(scores), op.const(np.asarray(0.5, dtype))
         tail = op.Log(op.Add(op.Exp(op.Neg(size)), op.const(np.ones((), dtype))))
         scores = op.Sub(op.Mul(op.Sub(scores, size), half), tail)
-    return Head("multiclass", scores, op.Softmax(scores, axis=-1))
+    return Head("multiclass", scores, op.Softmax(scores, axis=-1), ranking)
 
 
 def _one_versus_rest(estimator: Any) -> bool:
@@ -143,6 +146,8 @@ def supported_steps(estimator: Any) -> tuple[list[Any], Any]:
 
     steps = [step for _, step in estimator.steps] if isinstance(estimator, Pipeline) else [estimator]
     steps = [step for step in steps if step is not None and not isinstance(step, str)]  # 'passthrough'
+    if not steps:
+        raise ConvertError("A Pipeline must end in an estimator.", got="no step", fix="Add one as its last step.")
     *scalers, last = steps
     _check_in(SCALERS, scalers, "Every step before the last")
     _check_in(ESTIMATORS, [last], "The estimator")
@@ -232,7 +237,7 @@ def label_of(op: Builder, head: Head, classes: tuple[int | str, ...], dtype: Any
         label = op.Cast(op.Greater(head.prediction, op.const(np.asarray(0.5, dtype))), to=ir.DataType.INT64)
         label.type = ir.TensorType(ir.DataType.INT64)
         return label
-    index = op.ArgMax(head.prediction, axis=1, keepdims=0)
+    index = op.ArgMax(head.prediction if head.ranking is None else head.ranking, axis=1, keepdims=0)
     return class_label(op, index, classes)
 
 

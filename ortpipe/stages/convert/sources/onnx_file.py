@@ -83,8 +83,8 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
         session = Session(original)
         result: Any = session.run(inputs)[session.outputs.index(name)]
         return (
-            np.array([list(row.values()) for row in result]) if isinstance(result, list) else result
-        )  # ZipMap's dicts
+            np.array([[row[c] for c in zipped or row] for row in result]) if isinstance(result, list) else result
+        )  # ZipMap's dicts, which come sorted
 
     return Forward(
         graph_model,
@@ -126,6 +126,8 @@ def _forget_shapes(graph: ir.Graph) -> None:
     import onnx_ir as ir
 
     for value in graph.inputs:
+        if value.is_initializer():  # before IR 4, weights were inputs too
+            continue
         if value.shape is None or not value.shape.rank():
             continue
         first = value.shape[0]
@@ -152,19 +154,15 @@ def _prediction(graph: ir.Graph, wanted: str | int | None) -> ir.Value:
                 got=wanted,
                 fix=f"The model has {len(names)}: {', '.join(names)}.",
             )
-        return graph.outputs[wanted]
-    if wanted is not None:
-        if wanted not in names:
-            raise ConvertError(
-                "convert.source.prediction must be an output.", got=repr(wanted), fix=nearest(wanted, names)
-            )
-        return graph.outputs[names.index(wanted)]
-    floats = [o for o in graph.outputs if o.dtype in query.FLOATS]
+        wanted = names[wanted]
+    if wanted is not None and wanted not in names:
+        raise ConvertError("convert.source.prediction must be an output.", got=repr(wanted), fix=nearest(wanted, names))
+    floats = [o for o in graph.outputs if o.dtype in query.FLOATS and wanted in (None, o.name)]
     if not floats:
         raise ConvertError(
             "A model needs a float output to train.",
-            got=f"outputs {', '.join(names)}",
-            fix="Export its scores.",
+            got=f"outputs {', '.join(names) if wanted is None else wanted}",
+            fix="Export its scores, or choose them with convert.source.prediction.",
         )
     return next((o for o in floats if query.float_initializers(graph, o)), floats[0])
 
@@ -182,6 +180,12 @@ def _head(output: ir.Value) -> tuple[Task, ir.Value | None]:
         p = _producer(node.inputs[1])
         rest = node.inputs[0].producer() if node.inputs[0] is not None else None
         if p is not None and p.op_type == "Sigmoid" and rest is not None and rest.op_type == "Sub":
+            if _width(p.outputs[0]) not in (None, 1):
+                raise ConvertError(
+                    "Two columns [1 − p, p] are the probabilities of one label.",
+                    got=f"{_width(p.outputs[0])} labels side by side in output {output.name!r}",
+                    fix="Export p alone, or convert the estimator itself.",
+                )
             return "binary", p.inputs[0]
     return "regression", None
 

@@ -13,6 +13,7 @@ from ortpipe.stages.convert.forward import Forward
 if TYPE_CHECKING:
     from ortpipe.data.rows import Data
 
+TRUSTED = [f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")]
 SCALERS = {"standard": "StandardScaler", "minmax": "MinMaxScaler"}
 
 
@@ -82,7 +83,7 @@ def _read(path: Path, trust: bool) -> Any:
         import skops.io
 
         try:
-            return skops.io.load(path, trusted=[])
+            return skops.io.load(path, trusted=TRUSTED)
         except Exception as error:
             raise ConvertError(
                 "A .skops file must be readable and hold only types that skops trusts.",
@@ -97,7 +98,14 @@ def _read(path: Path, trust: bool) -> Any:
         )
     import joblib
 
-    return joblib.load(path)
+    try:
+        return joblib.load(path)
+    except Exception as error:
+        raise ConvertError(
+            "A pickle must be readable with the installed scikit-learn.",
+            got=f"{path}: {type(error).__name__}: {error}",
+            fix="Save the estimator again with joblib.dump.",
+        ) from error
 
 
 def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:

@@ -1,0 +1,153 @@
+import numpy as np
+import pytest
+from sklearn import datasets
+
+from ortpipe.data.sources import SOURCES, Bundled, Npz
+from ortpipe.data.sources.bundled import LOADERS
+from ortpipe.errors import ConfigError, DataError
+
+SHAPES = {
+    "breast_cancer": ((569, 30), (569,)),
+    "diabetes": ((442, 10), (442,)),
+    "digits": ((1797, 64), (1797,)),
+    "iris": ((150, 4), (150,)),
+    "linnerud": ((20, 3), (20, 3)),
+    "wine": ((178, 13), (178,)),
+}
+
+
+def test_the_catalogue_names_every_source():
+    assert {"bundled": Bundled, "npz": Npz} == SOURCES
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_every_bundled_set_loads_the_same_rows_twice(name):
+    rows = Bundled(name)()
+    assert (rows.inputs["X"].shape, rows.label.shape) == SHAPES[name]
+    assert len(rows.columns) == rows.inputs["X"].shape[1]
+    assert rows.digest() == Bundled(name)().digest()
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "iris"])
+def test_classes_have_their_own_names(name):
+    bunch = getattr(datasets, LOADERS[name])()
+    np.testing.assert_array_equal(Bundled(name)().label, bunch.target_names[bunch.target])
+
+
+def test_digits_are_numbers():
+    assert sorted(set(Bundled("digits")().label.tolist())) == list(range(10))
+
+
+def test_a_loaders_keywords_are_passed_on():
+    rows = Bundled("digits", params={"n_class": 3})()
+    assert set(rows.label.tolist()) == {0, 1, 2}
+    raw = Bundled("diabetes", params={"scaled": False})()
+    assert raw.inputs["X"][:, 0].max() > 70
+
+
+@pytest.mark.parametrize("params", [{"as_frame": True}, {"return_X_y": True}])
+def test_keywords_that_change_the_form_do_not_change_the_rows(params):
+    rows = Bundled("iris", params=params)()
+    assert type(rows.label) is type(rows.inputs["X"]) is np.ndarray
+    assert rows.digest() == Bundled("iris")().digest()
+
+
+def test_an_unknown_keyword_is_refused():
+    with pytest.raises(DataError, match=r"keywords of sklearn\.datasets\.load_iris(.|\n)*colour"):
+        Bundled("iris", params={"colour": 1})()
+
+
+def test_an_unknown_set_is_refused_with_a_guess():
+    with pytest.raises(ConfigError, match=r"data\.source\.dataset(.|\n)*Did you mean 'diabetes'"):
+        Bundled("diabetis")
+
+
+def test_a_column_can_weigh_the_rows():
+    plain, weighed = Bundled("wine")(), Bundled("wine", sample_weight="alcohol")()
+    np.testing.assert_array_equal(weighed.sample_weight, plain.inputs["X"][:, 0])
+    np.testing.assert_array_equal(weighed.inputs["X"], plain.inputs["X"][:, 1:])
+    assert weighed.columns == plain.columns[1:]
+
+
+def test_a_weight_column_that_does_not_exist_is_refused():
+    with pytest.raises(DataError, match="Did you mean 'alcohol'"):
+        Bundled("wine", sample_weight="alcohols")()
+
+
+def test_a_weight_column_with_negative_values_is_refused():
+    with pytest.raises(DataError, match="not negative"):
+        Bundled("diabetes", sample_weight="age")()
+
+
+def saved(path, **arrays):
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def test_arrays_are_read_by_their_names(tmp_path):
+    x, y = datasets.load_iris(return_X_y=True)
+    path = saved(tmp_path / "rows.npz", a=x[:, :2], b=x[:, 2:], target=y, w=np.ones(150))
+    rows = Npz(path, label="target", sample_weight="w")()
+    assert sorted(rows.inputs) == ["a", "b"]
+    np.testing.assert_array_equal(rows.label, y)
+    np.testing.assert_array_equal(rows.sample_weight, np.ones(150))
+
+
+def test_the_order_in_the_file_does_not_matter(tmp_path):
+    x, y = datasets.load_iris(return_X_y=True)
+    one = Npz(saved(tmp_path / "1.npz", a=x, b=x, y=y))()
+    two = Npz(saved(tmp_path / "2.npz", y=y, b=x, a=x))()
+    assert one.digest() == two.digest()
+
+
+def test_one_array_may_be_label_and_weight(tmp_path):
+    rows = Npz(saved(tmp_path / "rows.npz", X=np.ones((2, 1)), y=np.ones(2)), sample_weight="y")()
+    assert list(rows.inputs) == ["X"]
+    assert rows.sample_weight.tolist() == rows.label.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("label", "weight"), [("z", None), ("y", "z")])
+def test_an_array_that_is_not_there_is_refused(tmp_path, label, weight):
+    path = saved(tmp_path / "rows.npz", X=np.ones((2, 1)), y=np.ones(2))
+    with pytest.raises(DataError, match=r"every array that is named(.|\n)*'z'(.|\n)*Valid: X, y"):
+        Npz(path, label=label, sample_weight=weight)()
+
+
+def test_a_file_with_labels_alone_is_refused(tmp_path):
+    with pytest.raises(DataError, match="at least one input"):
+        Npz(saved(tmp_path / "rows.npz", y=np.ones(2)))()
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"must be an \.npz file"):
+        Npz(str(tmp_path / "nope.npz"))()
+
+
+def damaged(path):
+    np.savez_compressed(path, X=np.arange(3000.0).reshape(-1, 3), y=np.ones(1000))
+    content = bytearray(path.read_bytes())
+    content[200:400] = bytes(200)
+    path.write_bytes(content)
+
+
+def single_array(path):
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))
+
+
+NO_NPZ = {
+    "nothing": lambda p: p.write_bytes(b""),
+    "text": lambda p: p.write_text("1,2,3"),
+    "half a zip": lambda p: p.write_bytes(b"PK\x03\x04abc"),
+    "damaged": damaged,
+    "a single array": single_array,
+    "objects": lambda p: np.savez(p, X=np.array([[1], [2, 3]], dtype=object), y=np.ones(2)),
+}
+
+
+@pytest.mark.parametrize("make", NO_NPZ.values(), ids=NO_NPZ)
+def test_a_file_that_holds_no_plain_arrays_is_refused(tmp_path, make):
+    path = tmp_path / "rows.npz"
+    make(path)
+    with pytest.raises(DataError, match=r"plain arrays(.|\n)*rows\.npz"):
+        Npz(str(path))()

@@ -1,0 +1,54 @@
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from ortpipe.errors import ModelError
+from ortpipe.graph import check
+from ortpipe.graph.check import checked, finish
+
+TEXT = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[N, 3] X) => (float[N, 1] Y)
+<float[3, 1] w = {1, 2, 3}, float[1] unused = {1}>
+{ h = MatMul(X, w)  dead = Neg(h)  Y = Relu(h) }
+"""
+WRONG = {
+    "shapes that do not fit": TEXT.replace("float[3, 1] w", "float[2, 1] w").replace("1, 2, 3}", "1, 2}"),
+    "an unknown operator": TEXT.replace("Relu", "Rulu"),
+    "a value that nobody makes": TEXT.replace("Relu(h)", "Relu(ghost)"),
+    "a name made twice": TEXT.replace("dead", "h"),
+    "an output of another type": TEXT.replace("(float[N, 1] Y)", "(int64[N, 1] Y)"),
+}
+
+
+def test_a_finished_model_has_shapes_and_no_dead_part():
+    model = finish(ir.from_onnx_text(TEXT))
+    assert [node.op_type for node in model.graph.node] == ["MatMul", "Relu"]
+    assert [tensor.name for tensor in model.graph.initializer] == ["w"]
+    shapes = {
+        v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.value_info
+    }
+    assert shapes["h"] == ["N", 1]
+
+
+def test_checking_leaves_the_model_it_is_given_alone():
+    model = onnx.parser.parse_model(TEXT)
+    before = model.SerializeToString()
+    assert len(checked(model).graph.value_info) == 2 + len(model.graph.value_info)
+    assert model.SerializeToString() == before
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("large", [False, True])
+def test_a_wrong_model_is_refused(text, large, monkeypatch):
+    if large:
+        monkeypatch.setattr(check, "LARGE", 0)
+    with pytest.raises(ModelError, match=r"onnx\.checker with full check"):
+        checked(onnx.parser.parse_model(text))
+
+
+def test_a_large_model_is_checked_through_a_file(monkeypatch):
+    monkeypatch.setattr(check, "LARGE", 0)
+    model = onnx.parser.parse_model(TEXT)
+    assert checked(model) is model

@@ -1,0 +1,119 @@
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from ortpipe.graph.compose import extract, graft, with_parameters
+from ortpipe.runtime.session import Session
+
+TEXT = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[N, 3] X, float[N, 1] label, bool flag) => (float[] loss, float[N, 1] Y, float[N, 1] chosen)
+<float[3, 1] w = {1, 2, 3}, float[1] b = {0.5}, float[1] deep = {4}>
+{
+  h = MatMul(X, w)
+  Y = Add(h, b)
+  d = Sub(Y, label)
+  s = Mul(d, d)
+  loss = ReduceSum<keepdims = 0>(s)
+  late = Mul(h, deep)
+  chosen = If (flag) <
+    then_branch = yes () => (float[N, 1] a) {
+      a = If (flag) <
+        then_branch = yes2 () => (float[N, 1] e) { e = Neg(late) },
+        else_branch = no2 () => (float[N, 1] f) { f = Neg(h) }
+      >
+    },
+    else_branch = no () => (float[N, 1] c) { c = Identity(Y) }
+  >
+}
+"""
+FEEDS = {
+    "X": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "label": np.ones((2, 1), np.float32),
+    "flag": np.array(True),
+}
+
+
+@pytest.fixture
+def model():
+    return onnx.parser.parse_model(TEXT)
+
+
+def io(model):
+    return [v.name for v in model.graph.input], [v.name for v in model.graph.output]
+
+
+def run(model, *outputs):
+    given = {v.name: FEEDS[v.name] for v in model.graph.input}
+    return Session(model).run(given, outputs)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "weights"),
+    [
+        (["Y"], ["X"], {"w", "b"}),
+        (["loss"], ["X", "label"], {"w", "b"}),
+        (["h"], ["X"], {"w"}),
+        (["Y", "loss"], ["X", "label"], {"w", "b"}),
+        (["chosen"], ["X", "flag"], {"w", "b", "deep"}),
+    ],
+)
+def test_the_extracted_part_reads_what_it_needs_and_computes_the_same(model, outputs, inputs, weights):
+    before = model.SerializeToString()
+    part = extract(model, outputs)
+    assert io(part) == (inputs, outputs)
+    assert {t.name for t in part.graph.initializer} == weights
+    for one, whole in zip(run(part, *outputs), run(model, *outputs) if "h" not in outputs else [None], strict=True):
+        np.testing.assert_array_equal(one, whole if whole is not None else FEEDS["X"] @ [[1], [2], [3]])
+    assert model.SerializeToString() == before
+
+
+def test_extracting_what_is_not_there_is_a_key_error(model):
+    with pytest.raises(KeyError, match="nope"):
+        extract(model, ["nope"])
+
+
+@pytest.mark.parametrize("wanted", [["chosen"], ["loss"], ["loss", "chosen"], ["Y"]])
+def test_what_is_grafted_computes_the_same_as_in_its_source(model, wanted):
+    part = extract(model, ["Y"])
+    before = part.SerializeToString(), model.SerializeToString()
+    whole = graft(part, model, wanted)
+    assert set(io(whole)[1]) == {"Y", *wanted}
+    for one, other in zip(run(whole, *wanted), run(model, *wanted), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (part.SerializeToString(), model.SerializeToString()) == before
+
+
+def test_grafting_reuses_what_is_there(model):
+    whole = graft(extract(model, ["Y"]), model, ["loss"])
+    made = [name for node in whole.graph.node for name in node.output]
+    assert sorted(made) == sorted(set(made)) == ["Y", "d", "h", "loss", "s"]
+
+
+def test_grafting_brings_the_opset_of_another_domain():
+    text = (
+        '<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 3]> g (float[N, 2] X) => (float[N, 2] Y, int64[N] L) '
+    )
+    text += "<float[2] w = {1, 2}, float[2] names = {3, 5}> "
+    text += "{ Y = Mul(X, w) i = ArgMax<axis = 1, keepdims = 0>(Y) p = ai.onnx.ml.Binarizer(Y) "
+    text += "q = ReduceSum<keepdims = 0>(p) n = Cast<to = 7>(q) L = Add(i, n) }"
+    source = onnx.parser.parse_model(text)
+    part = extract(source, ["Y"])
+    del part.opset_import[:]
+    part.opset_import.add(domain="", version=17)
+    assert {o.domain for o in graft(part, source, ["L"]).opset_import} == {"", "ai.onnx.ml"}
+
+
+def test_parameters_are_replaced_and_are_inputs_no_more(model):
+    part = extract(model, ["Y"])
+    part.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [3, 1]))
+    before = part.SerializeToString()
+    new = with_parameters(part, {"w": np.full((3, 1), 2, np.float32)})
+    assert io(new) == (["X"], ["Y"])
+    np.testing.assert_array_equal(run(new, "Y")[0], FEEDS["X"].sum(axis=1, keepdims=True) * 2 + 0.5)
+    assert part.SerializeToString() == before
+
+
+def test_replacing_no_parameter_changes_nothing(model):
+    assert with_parameters(model, {}).SerializeToString() == model.SerializeToString()

@@ -1,0 +1,84 @@
+import numpy as np
+import onnx.parser
+import pytest
+
+from ortpipe.errors import ConfigError, ModelError
+from ortpipe.graph import serial
+from ortpipe.runtime import session
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
+
+TEXT = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[N, 3] X, float[N, 3] Z) => (float[N, 3] sum, float[N, 3] product)
+<float[3] w = {1, 2, 3}>
+{ scaled = Mul(X, w)  sum = Add(scaled, Z)  product = Mul(scaled, Z) }
+"""
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+Z = np.full((2, 3), 2, np.float32)
+
+
+@pytest.fixture
+def model():
+    return onnx.parser.parse_model(TEXT)
+
+
+def test_outputs_come_in_the_models_order_or_in_the_one_asked_for(model):
+    own = Session(model)
+    assert own.outputs == ("sum", "product")
+    total, product = own.run({"X": X, "Z": Z})
+    np.testing.assert_array_equal(total, X * [1, 2, 3] + 2)
+    np.testing.assert_array_equal(product, X * [1, 2, 3] * 2)
+    [again] = own.run({"X": X, "Z": Z}, ["product"])
+    np.testing.assert_array_equal(again, product)
+
+
+def test_running_changes_neither_model_nor_feeds(model):
+    before, x = model.SerializeToString(), X.copy()
+    Session(model).run({"X": x, "Z": Z})
+    assert model.SerializeToString() == before
+    np.testing.assert_array_equal(x, X)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_same_feeds_give_the_same_bytes(model, threads):
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.normal(size=(4096, 3)).astype(np.float32) for name in "XZ"}
+    runs = [Session(model, RuntimeConfig(threads)).run(feeds)[0].tobytes() for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+def test_a_large_model_is_loaded_through_a_file(model, monkeypatch):
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones((1000, 3), np.float32), "w"))
+    expected = Session(model).run({"X": X[:1], "Z": Z[:1]})[0]
+    for module in (serial, session):
+        monkeypatch.setattr(module, "LARGE", 100)
+    np.testing.assert_array_equal(Session(model).run({"X": X[:1], "Z": Z[:1]})[0], expected)
+
+
+def test_a_model_that_the_runtime_refuses_is_a_model_error():
+    text = TEXT.replace("Add(scaled, Z)", "Nope(scaled, Z)")
+    with pytest.raises(ModelError, match=r"must load the model(.|\n)*Nope"):
+        Session(onnx.parser.parse_model(text))
+
+
+BAD = {
+    "a missing input": ({"X": X}, None, "Z"),
+    "an unknown input": ({"X": X, "Z": Z, "Q": Z}, None, "Q"),
+    "another shape": ({"X": X[:, :2], "Z": Z}, None, "X"),
+    "another type": ({"X": X.astype(np.float64), "Z": Z}, None, "double"),
+    "an unknown output": ({"X": X, "Z": Z}, ["nope"], "nope"),
+    "rows that do not fit": ({"X": X, "Z": Z[[0, 0, 0]]}, None, "Add|Mul"),
+}
+
+
+@pytest.mark.parametrize(("feeds", "outputs", "message"), BAD.values(), ids=BAD)
+def test_feeds_that_do_not_fit_are_a_model_error(model, feeds, outputs, message):
+    with pytest.raises(ModelError, match=rf"must run the model(.|\n)*({message})"):
+        Session(model).run(feeds, outputs)
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_threads_are_at_least_one(threads):
+    with pytest.raises(ConfigError, match=r"runtime\.threads"):
+        RuntimeConfig(threads)

@@ -1,0 +1,175 @@
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import ConvertError
+from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.convert.standardize import ML, RULES, classes_in, without_zip_map
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(20, 3)).astype(np.float32)
+DATA = Data(Rows({"X": X}, np.zeros(20)))
+LINEAR = "coefficients = [1.0, -2.0, 0.5, 0.25, 3.0, -1.0], intercepts = [0.5, -0.25]"
+OPPOSITE = "coefficients = [-1.0, 2.0, -0.5, 1.0, -2.0, 0.5], intercepts = [-0.5, 0.5]"
+THREE = "coefficients = [1.0, -2.0, 0.5, 0.25, 3.0, -1.0, 0.0, 1.0, 1.0], intercepts = [0.5, -0.25, 0.1]"
+CLASSES = {"two words": 'classlabels_strings = ["no", "yes"]', "two numbers": "classlabels_ints = [-3, 7]"}
+
+
+def classifier(attributes, *, width=2, kind="int64", body="", dtype="float"):
+    return (
+        f'<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 1]> g ({dtype}[N, 3] X) => '
+        f"({kind}[N] label, float[N, {width}] p) {{ label, p = ai.onnx.ml.LinearClassifier <{attributes}> (X) {body} }}"
+    )
+
+
+def regressor(attributes, *, width=1, body="Y = ai.onnx.ml.LinearRegressor <{}> (X)"):
+    return (
+        f'<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 1]> g (float[N, 3] X) => (float[N, {width}] Y) '
+        f"{{ {body.replace('{}', attributes)} }}"
+    )
+
+
+def scaled(scaling):
+    return f"s = ai.onnx.ml.{scaling} (X) Y = ai.onnx.ml.LinearRegressor <{{}}> (s)"
+
+
+ONE = "coefficients = [1.0, -2.0, 0.5], intercepts = [0.5]"
+TEXTS = {
+    "regressor": regressor(ONE),
+    "regressor without intercept": regressor("coefficients = [1.0, -2.0, 0.5]"),
+    "regressor of two targets": regressor(f"{LINEAR}, targets = 2", width=2),
+    "scaler": regressor(ONE, body=scaled("Scaler <offset = [1.0, 2.0, 3.0], scale = [0.5, 2.0, -1.0]>")),
+    "scaler of one number": regressor(ONE, body=scaled("Scaler <offset = [1.0], scale = [0.5]>")),
+    **{f"{norm} normalizer": regressor(ONE, body=scaled(f'Normalizer <norm = "{norm}">')) for norm in ("L1", "L2")},
+    **{
+        f"{transform} of {name}": classifier(f'{rows}, {classes}, post_transform = "{transform}"', kind=kind)
+        for transform in ("NONE", "LOGISTIC", "SOFTMAX")
+        for name, classes in CLASSES.items()
+        for rows, kind in (((LINEAR, "string") if "words" in name else (OPPOSITE, "int64")),)
+    },
+    "two rows that are not opposite": classifier(
+        f'{OPPOSITE.replace("[-0.5, 0.5]", "[0.75, 0.5]")}, {CLASSES["two numbers"]}, post_transform = "LOGISTIC"'
+    ),
+    **{
+        f"{transform} of three classes": classifier(
+            f'{THREE}, classlabels_strings = ["c", "a", "b"], post_transform = "{transform}"', width=3, kind="string"
+        )
+        for transform in ("NONE", "LOGISTIC", "SOFTMAX")
+    },
+    "classifier of doubles": classifier(f"{OPPOSITE}, {CLASSES['two numbers']}", dtype="double"),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_a_rewritten_operator_computes_what_the_runtimes_own_computes(text):
+    model = onnx.parser.parse_model(text)
+    before = model.SerializeToString()
+    artifact = convert(model, data=DATA)
+    x = X.astype(onnx.helper.tensor_dtype_to_np_dtype(model.graph.input[0].type.tensor_type.elem_type))
+    assert {node.domain for node in artifact.model.graph.node} == {""}
+    assert artifact.facts.outputs == tuple(o.name for o in model.graph.output)
+    for found, expected in zip(Session(artifact.model).run({"X": x}), Session(model).run({"X": x}), strict=True):
+        if expected.dtype.kind == "f":
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(found, expected)
+    assert model.SerializeToString() == before
+    names = {name.partition("_")[0] for name in artifact.facts.parameters}
+    assert names == ({"coefficient"} if "without" in text or "intercepts" not in text else {"coefficient", "intercept"})
+
+
+def test_every_rule_is_tested():
+    assert all(any(f"ai.onnx.ml.{name} " in text for text in TEXTS.values()) for name in RULES)
+
+
+def test_opposite_rows_stay_opposite_while_they_are_trained():
+    text = classifier(f'{OPPOSITE}, {CLASSES["two words"]}, post_transform = "LOGISTIC"', kind="string")
+    artifact = convert(onnx.parser.parse_model(text))
+    assert artifact.facts.task == "binary"
+    shapes = {t.name: tuple(t.dims) for t in artifact.model.graph.initializer if t.name in artifact.facts.parameters}
+    assert shapes == {"coefficient": (3, 1), "intercept": (1,)}
+    assert artifact.facts.classes == ("no", "yes")
+
+
+REFUSED = {
+    "a transformed regressor": (regressor(f'{ONE}, post_transform = "LOGISTIC"'), "post_transform=LOGISTIC"),
+    "a probit": (classifier(f'{OPPOSITE}, {CLASSES["two numbers"]}, post_transform = "PROBIT"'), "PROBIT"),
+    "one row for two classes": (classifier(f"{ONE}, {CLASSES['two numbers']}"), "1 scores and 2 classes"),
+    "no classes": (classifier(OPPOSITE), "no class labels"),
+    "a maximum norm": (regressor(ONE, body=scaled('Normalizer <norm = "MAX">')), "norm=MAX"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
+def test_rare_forms_are_refused_rather_than_rewritten_wrongly(text, message):
+    with pytest.raises(ConvertError, match=rf"common forms only(.|\n)*{message}"):
+        convert(onnx.parser.parse_model(text))
+
+
+def test_another_operator_between_weights_and_prediction_is_refused_by_name():
+    text = regressor(ONE, body="h = ai.onnx.ml.LinearRegressor <{}> (X) Y = ai.onnx.ml.Binarizer (h)")
+    with pytest.raises(ConvertError, match=r"only standard operators(.|\n)*ai\.onnx\.ml\.Binarizer"):
+        convert(onnx.parser.parse_model(text))
+
+
+def test_names_that_are_taken_are_left_to_their_owners():
+    text = regressor(ONE, body="coefficient = Neg(X) Y = ai.onnx.ml.LinearRegressor <{}> (coefficient)")
+    facts = convert(onnx.parser.parse_model(text), data=DATA).facts
+    assert facts.parameters == ("coefficient_1", "intercept")
+
+
+def test_two_layers_have_parameters_of_their_own():
+    body = "h = ai.onnx.ml.LinearRegressor <{}, targets = 1> (X) k = Concat <axis = 1> (h, h, h) "
+    body += "Y = ai.onnx.ml.LinearRegressor <{}> (k)"
+    text = regressor(ONE, body=body)
+    facts = convert(onnx.parser.parse_model(text), data=DATA).facts
+    assert facts.parameters == ("coefficient", "intercept", "coefficient_1", "intercept_1")
+
+
+def test_a_model_without_a_zip_map_stays_as_it_is():
+    model = onnx.parser.parse_model(TEXTS["regressor"])
+    plain, classes = without_zip_map(model)
+    assert plain.SerializeToString() == model.SerializeToString()
+    assert plain is not model
+    assert classes is None
+
+
+@pytest.mark.parametrize(("labels", "expected"), [('strings = ["b", "a"]', ("b", "a")), ("int64s = [4, 2]", (4, 2))])
+def test_a_zip_map_becomes_a_tensor_under_its_name(labels, expected):
+    key = "string" if "strings" in labels else "int64"
+    text = f'<ir_version: 10, opset_import: ["" : 17, "{ML}" : 1]> g (float[N, 2] p) => (seq(map({key}, float)) Z) '
+    text += f"{{ Z = {ML}.ZipMap <classlabels_{labels}> (p) }}"
+    model = onnx.parser.parse_model(text)
+    before = model.SerializeToString()
+    plain, classes = without_zip_map(model)
+    assert classes == expected
+    assert plain.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    rows = np.array([[0.25, 0.75]], np.float32)
+    np.testing.assert_array_equal(Session(plain).run({"p": rows}, ["Z"])[0], rows)
+    assert model.SerializeToString() == before
+
+
+def test_classes_are_read_off_what_the_label_picks_from():
+    text = '<ir_version: 10, opset_import: ["" : 17]> g (float[N, 2] p) => (string[N] label) '
+    text += '{ names = Constant <value = string[2] {"b", "a"}> () i = ArgMax <axis = 1, keepdims = 0> (p) '
+    text += "label = Gather(names, i) }"
+    assert classes_in(ir.from_onnx_text(text).graph) == ("b", "a")
+
+
+def test_a_graph_that_carries_no_classes_has_none():
+    assert classes_in(ir.from_onnx_text(TEXTS["regressor"]).graph) is None
+
+
+@pytest.mark.parametrize("norm", ["L1", "L2"])
+def test_a_row_of_zeros_stays_zeros_in_a_normalizer(norm: str) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]>\n'
+        "g (float[N,2] X) => (float[N,1] y) <float[2,1] W = {1,2}> "
+        f'{{ h = ai.onnx.ml.Normalizer <norm = "{norm}"> (X) y = MatMul(h, W) }}'
+    )
+    [y] = Session(convert(model).model).run({"X": np.array([[0, 0], [3, 4]], np.float32)})
+    np.testing.assert_allclose(y[:, 0], [0, {"L1": 11 / 7, "L2": 2.2}[norm]], rtol=1e-6)

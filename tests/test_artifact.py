@@ -1,0 +1,203 @@
+import dataclasses
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import ortpipe
+from ortpipe.artifact import Artifact, Facts, read_metadata
+from ortpipe.errors import ModelError
+
+TEXT = """
+<ir_version: 10, opset_import: ["" : 21]>
+net (float[N, 3] X) => (float[N, 2] Y)
+<float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {0.5, -0.5}>
+{ h = MatMul(X, w)  Y = Add(h, b) }
+"""
+FACTS = Facts("regression", inputs=("X",), outputs=("Y",), prediction="Y", parameters=("w", "b"))
+FULL = Facts(
+    task="multiclass",
+    inputs=("X", "Z"),
+    outputs=("label", "p"),
+    prediction="p",
+    parameters=("w",),
+    logits="h",
+    classes=("é", "b", "c"),
+    label="label_1",
+    sample_weight="sample_weight",
+    loss="loss",
+    reduction="mean",
+    gradients={"w": "w_grad"},
+    input_gradients={"X": "X_grad"},
+    metrics={"accuracy": {"before": 0.25, "trained": 1.0}},
+    lineage=({"stage": "convert", "version": 1},),
+)
+
+
+def model(text=TEXT):
+    return onnx.parser.parse_model(text)
+
+
+def artifact(**tensors):
+    return Artifact(model(), FACTS, tensors)
+
+
+@pytest.mark.parametrize("facts", [FACTS, FULL, dataclasses.replace(FULL, classes=(0, 1, 2))])
+def test_facts_come_back_from_json_as_they_were(facts):
+    assert Facts.from_json(json.loads(json.dumps(facts.as_json()))) == facts
+
+
+def test_facts_that_are_not_set_are_not_written():
+    assert set(FACTS.as_json()) == {"task", "inputs", "outputs", "prediction", "parameters"}
+
+
+def test_facts_of_another_version_are_refused_by_name():
+    with pytest.raises(ModelError, match="unknown: colour"):
+        Facts.from_json({**FACTS.as_json(), "colour": "red"})
+
+
+def test_the_bare_model_explains_itself():
+    made = Artifact(model(), FULL)
+    expected = {k: v for k, v in FULL.as_json().items() if k != "lineage"}
+    assert read_metadata(onnx.load_model_from_string(made.model.SerializeToString())) == expected
+
+
+def test_metadata_of_others_is_kept_and_ours_is_written_once():
+    given = model()
+    given.metadata_props.add(key="author", value="A. N. Other")
+    twice = Artifact(Artifact(given, FULL).model, FACTS).model
+    keys = [p.key for p in twice.metadata_props]
+    assert keys[0] == "author"
+    assert sorted(set(keys)) == sorted(keys)
+    assert read_metadata(twice) == FACTS.as_json()
+
+
+def test_a_model_that_ortpipe_has_not_seen_holds_no_facts():
+    assert read_metadata(model()) == {}
+
+
+def test_the_given_model_and_tensors_are_not_touched():
+    given, tensor = model(), np.arange(4.0)
+    before = given.SerializeToString()
+    made = Artifact(given, FACTS, {"loss": tensor})
+    assert given.SerializeToString() == before
+    assert tensor.flags.writeable
+    tensor[0] = 9
+    assert made.tensors["loss"][0] == 0
+
+
+def test_tensors_cannot_be_changed():
+    made = artifact(loss=np.arange(3.0))
+    with pytest.raises(ValueError, match="read-only"):
+        made.tensors["loss"][0] = 1
+    with pytest.raises(TypeError):
+        made.tensors["other"] = np.ones(1)
+
+
+def test_an_artifact_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        artifact().facts = FULL
+
+
+def changed_initializer(made):
+    changed = onnx.ModelProto()
+    changed.CopyFrom(made.model)
+    weights = onnx.numpy_helper.to_array(changed.graph.initializer[0]).copy()
+    weights[0, 0] = np.nextafter(weights[0, 0], np.float32(2))
+    changed.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weights, "w"))
+    return dataclasses.replace(made, model=changed)
+
+
+def changed_node(made):
+    changed = onnx.ModelProto()
+    changed.CopyFrom(made.model)
+    changed.graph.node[1].op_type = "Sub"
+    return dataclasses.replace(made, model=changed)
+
+
+CHANGES = {
+    "a weight": changed_initializer,
+    "a node": changed_node,
+    "a fact": lambda made: dataclasses.replace(made, facts=dataclasses.replace(FACTS, loss="Y")),
+    "a tensor's value": lambda made: dataclasses.replace(made, tensors={"t": made.tensors["t"] + 1}),
+    "a tensor's name": lambda made: dataclasses.replace(made, tensors={"u": made.tensors["t"]}),
+    "a tensor's shape": lambda made: dataclasses.replace(made, tensors={"t": made.tensors["t"].reshape(2, 2)}),
+    "a tensor's type": lambda made: dataclasses.replace(made, tensors={"t": made.tensors["t"].view(np.int64)}),
+    "no tensor": lambda made: dataclasses.replace(made, tensors={}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_the_digest_tells_content_apart(change):
+    made = artifact(t=np.arange(4.0))
+    assert change(made).digest() != made.digest()
+
+
+def raw_data(made):
+    changed = onnx.ModelProto()
+    changed.CopyFrom(made.model)
+    for tensor in changed.graph.initializer:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
+    return dataclasses.replace(made, model=changed)
+
+
+SAME = {
+    "lineage": lambda made: dataclasses.replace(made, facts=dataclasses.replace(FACTS, lineage=({"a": 1},))),
+    "byte order": lambda made: dataclasses.replace(made, tensors={k: v.astype(">f8") for k, v in made.tensors.items()}),
+    "memory order": lambda made: dataclasses.replace(
+        made, tensors={k: np.asfortranarray(v) for k, v in made.tensors.items()}
+    ),
+    "order of tensors": lambda made: dataclasses.replace(made, tensors=dict(reversed(list(made.tensors.items())))),
+    "how weights are encoded": raw_data,
+}
+
+
+@pytest.mark.parametrize("change", SAME.values(), ids=SAME)
+def test_the_digest_does_not_see(change):
+    made = artifact(t=np.arange(6.0).reshape(2, 3), s=np.ones(2))
+    assert change(made).digest() == made.digest()
+
+
+def test_string_initializers_have_a_digest():
+    text = '<ir_version: 10, opset_import: ["" : 21]> g (int64[N] i) => (string[N] s) <string[2] names = {"a", "b"}> '
+    one, two = (Artifact(model(text.replace('"b"', b) + "{ s = Gather(names, i) }"), FACTS) for b in ('"b"', '"c"'))
+    assert one.digest() != two.digest()
+
+
+def test_the_digest_is_a_sha256_and_the_same_in_another_process():
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import onnx.parser; from ortpipe.artifact import Artifact, Facts\n"
+        "facts = Facts('regression', ('X',), ('Y',), 'Y', ('w', 'b'))\n"
+        "print(Artifact(onnx.parser.parse_model(sys.argv[2]), facts, {}).digest())"
+    )
+    root = str(Path(ortpipe.__file__).parent.parent)
+    command = [sys.executable, "-c", code, root, TEXT]
+    other = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"})
+    assert other.stdout.strip() == artifact().digest()
+    assert len(artifact().digest()) == len(hashlib.sha256().hexdigest())
+
+
+def test_the_next_artifact_has_one_lineage_record_more():
+    first = artifact(t=np.ones(2))
+    before = first.digest()
+    second = first.next("add_loss", 3, loss="Y")
+    assert second.facts.lineage == ({"stage": "add_loss", "version": 3, "input": before},)
+    assert second.facts.loss == "Y"
+    assert list(second.tensors) == ["t"]
+    assert first.digest() == before
+    assert first.facts.lineage == ()
+    assert read_metadata(second.model)["loss"] == "Y"
+
+
+def test_the_next_artifact_takes_other_tensors_and_another_model():
+    other = model(TEXT.replace("Add", "Sub"))
+    second = artifact(t=np.ones(2)).next("train", 1, model=other, tensors={})
+    assert dict(second.tensors) == {}
+    assert [n.op_type for n in second.model.graph.node] == ["MatMul", "Sub"]
