@@ -24,8 +24,9 @@ FLOW = (
     Stage(
         "derive",
         "ortpipe.stages.derive.stage:derive",
-        requires=("loss",),
-        ensures=("gradients", "parameters"),
+        check="ortpipe.stages.derive.stage:check",
+        requires=FORWARD,
+        ensures=FORWARD,
     ),
     Stage(
         "train",

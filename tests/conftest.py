@@ -29,3 +29,12 @@ def only_run(tmp_path: Path) -> Callable[[], Path]:
         return folder
 
     return find
+
+
+@pytest.fixture(scope="session")
+def training_build() -> None:
+    """Skip, by name, what needs onnxruntime-training's gradient builder."""
+    import onnxruntime
+
+    if not hasattr(onnxruntime.capi._pybind_state, "OrtModuleGraphBuilder"):
+        pytest.skip("needs onnxruntime-training, which has no build for this interpreter")

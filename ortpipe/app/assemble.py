@@ -16,6 +16,7 @@ from ortpipe.flow import FLOW
 from ortpipe.pipeline.events import Listener
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
+from ortpipe.runtime.one import check_one_runtime
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -30,6 +31,7 @@ def plan_of(config: RunConfig) -> Plan:
 
 def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: HydraConf) -> float | None:
     """Run one job; return its final validation loss (else training loss), which sweepers minimize."""
+    check_one_runtime()
     folder = Path(hydra.runtime.output_dir)
     _writable(folder)
     begun = time.perf_counter()

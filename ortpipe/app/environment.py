@@ -11,6 +11,7 @@ from pathlib import Path
 PACKAGES = (
     "ortpipe",
     "onnxruntime-training",
+    "onnxruntime",
     "onnx",
     "onnx-ir",
     "numpy",

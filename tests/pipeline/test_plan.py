@@ -63,8 +63,8 @@ def test_a_stage_makes_another_artifact_and_leaves_its_input(forward):
 
 def test_a_stage_is_not_run_without_the_facts_it_requires(forward):
     later = {stage.name: stage for stage in FLOW}
-    with pytest.raises(StageError, match=r"derive requires(.|\n)*not set: loss(.|\n)*stages before it"):
-        later["derive"](forward, None)
+    with pytest.raises(StageError, match=r"penalty requires(.|\n)*not set: loss(.|\n)*stages before it"):
+        later["penalty"](forward, None)
 
 
 def test_a_stage_is_not_run_without_an_artifact():

@@ -194,11 +194,11 @@ class Backward(Builder):
         """Return a gradient with x's shape; one unknown dimension is left to the runtime."""
         if gradient.shape is not None and x.shape is not None and _same(gradient.shape, x.shape):
             return gradient
-        if x.shape is not None and gradient.shape is not None and gradient.shape.rank() > x.shape.rank() > 0:
-            if all(d == 1 for d in gradient.shape[: gradient.shape.rank() - x.shape.rank()]):
-                made = self.Squeeze(gradient, self.ints(list(range(gradient.shape.rank() - x.shape.rank()))))
-                made.type, made.shape = x.type, ir.Shape(gradient.shape[gradient.shape.rank() - x.shape.rank() :])
-                return made
+        extra = gradient.shape.rank() - x.shape.rank() if gradient.shape is not None and x.shape is not None else 0
+        if gradient.shape is not None and extra > 0 and all(d == 1 for d in gradient.shape[:extra]):
+            made = self.Squeeze(gradient, self.ints(list(range(extra))))
+            made.type, made.shape = x.type, ir.Shape(gradient.shape[extra:])
+            return made
         dims = list(x.shape) if x.shape is not None else [None, None]
         unknown = [i for i, d in enumerate(dims) if not isinstance(d, int)]
         if len(unknown) <= 1 and 0 not in dims:

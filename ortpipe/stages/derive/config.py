@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ortpipe.stages.derive.engines import ENGINES, Engine, Ort
+from ortpipe.stages.derive.engines import ENGINES, Engine, Native
 
 
 @dataclass(frozen=True)
@@ -16,12 +16,15 @@ class DeriveConfig:
         parameters: exact names or globs of the initializers to train; by default every float initializer that the
             loss depends on (scalars only when they are named).
         frozen: exact names or globs of parameters to leave as they are.
+        output: the value to differentiate, a name; by default the loss. One that is not a scalar takes its own
+            gradient as an input `<output>_grad`, and the results are vector-Jacobian products.
         inputs: data inputs whose gradients become outputs too.
         forward_outputs: keep the forward outputs beside loss and gradients (train needs them).
     """
 
-    engine: Engine = field(default=Ort(), metadata={"catalogue": ENGINES})
+    engine: Engine = field(default=Native(), metadata={"catalogue": ENGINES})
     parameters: tuple[str, ...] | None = None
     frozen: tuple[str, ...] = ()
+    output: str | None = None
     inputs: tuple[str, ...] = ()
     forward_outputs: bool = True

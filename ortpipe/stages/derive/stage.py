@@ -9,9 +9,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.artifact import Artifact, Facts
-from ortpipe.errors import DeriveError
+from ortpipe.errors import DeriveError, nearest
 from ortpipe.graph import query
-from ortpipe.graph.builder import Names, used_names
+from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import finish
 from ortpipe.graph.compose import extract, graft
 from ortpipe.stages.derive.config import DeriveConfig
@@ -20,10 +20,11 @@ VERSION = 1
 
 
 def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
-    """Return ∂loss/∂parameter as a graph that is a pure function of the parameters.
+    """Return ∂loss/∂parameter, or of another output, as a graph that is a pure function of the parameters.
 
     The trained parameters are inputs, and their current values ride along as initializers of the same names, so
-    the model also runs without them. Outputs: the loss, one `<parameter>_grad` per trained parameter, on request
+    the model also runs without them. Outputs: the loss (or other scalar output), one
+    `<parameter>_grad` per trained parameter, on request
     `<input>_grad` of data inputs, and the forward outputs.
 
     Raises:
@@ -31,11 +32,10 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
     """
     config = config or DeriveConfig()
     facts = artifact.facts
-    assert facts.loss is not None
-    loss_model = extract(artifact.model, [facts.loss])
+    loss_model, seed = _scalar(artifact.model, config.output or facts.loss)
     parameters = _chosen(ir.from_proto(loss_model).graph, facts, config)
     inputs = query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
-    built, gradients = config.engine(loss_model, facts.loss, parameters, inputs)
+    built, gradients = config.engine(loss_model, loss_model.graph.output[0].name, parameters, inputs)
     for name in (*parameters, *inputs):
         if name not in gradients:
             raise DeriveError(
@@ -49,7 +49,9 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
     return artifact.next(
         "derive",
         VERSION,
-        model=_ordered(model, facts, parameters),
+        model=_ordered(model, [*facts.inputs, facts.label, facts.sample_weight, seed, *parameters], seed),
+        loss=(config.output or facts.loss) if seed is None else None,
+        output_gradient=seed,
         parameters=tuple(parameters),
         gradients={p: names[p] for p in parameters},
         input_gradients={i: names[i] for i in inputs},
@@ -65,16 +67,41 @@ def check(facts: Facts, config: DeriveConfig) -> None:
         query.select([p for p in patterns if "*" in p or "?" in p], facts.parameters, DeriveError, f"derive.{key}")
 
 
+def _scalar(model: onnx.ModelProto, output: str | None) -> tuple[onnx.ModelProto, str | None]:
+    """Return the model of one scalar output: the loss, or Σ output · gradient with the gradient as a new input."""
+    own = ir.from_proto(model)
+    values = ir.convenience.create_value_mapping(own.graph, include_subgraphs=False)
+    if output is None or output not in values:
+        raise DeriveError(
+            "derive differentiates the loss, or the output that derive.output names.",
+            got=repr(output),
+            fix="Run add_loss first, or " + nearest(output or "", [str(o.name) for o in own.graph.outputs]),
+        )
+    value = values[output]
+    if value.dtype not in query.FLOATS:
+        raise DeriveError(
+            "Only float outputs have gradients.", got=f"{output!r} of type {value.dtype}", fix="Name another."
+        )
+    if value.shape is not None and value.shape.rank() == 0:
+        return extract(model, [output]), None
+    op = Builder(own.graph, "derive")
+    shape = [d if isinstance(d, int) else d.value for d in value.shape] if value.shape is not None else []
+    seed = op.input(f"{output}_grad", value.dtype, shape)
+    product = op.ReduceSum(op.Mul(value, seed), keepdims=0)
+    product.type, product.shape = value.type, ir.Shape([])
+    own.graph.outputs[:] = [product]
+    return extract(finish(own), [str(product.name)]), str(seed.name)
+
+
 def _chosen(graph: ir.Graph, facts: Facts, config: DeriveConfig) -> list[str]:
-    assert facts.loss is not None
-    candidates = query.float_initializers(graph, query.value(graph, facts.loss))
+    candidates = query.float_initializers(graph, graph.outputs[0])
     if config.parameters is None:
         chosen = [name for name in candidates if name in facts.parameters]
     else:
         chosen = query.select(config.parameters, candidates, DeriveError, "derive.parameters")
     frozen = set(query.select(config.frozen, candidates, DeriveError, "derive.frozen"))
     chosen = [name for name in chosen if name not in frozen]
-    if not chosen:
+    if not chosen and not config.inputs:
         raise DeriveError(
             "At least one parameter must be trained.",
             got=f"none of {', '.join(candidates) or 'no float initializers'}",
@@ -131,13 +158,14 @@ def _names(model: onnx.ModelProto) -> set[str]:
     return used_names(ir.from_proto(model).graph)
 
 
-def _ordered(model: onnx.ModelProto, facts: Facts, parameters: Sequence[str]) -> onnx.ModelProto:
-    """Put the inputs in one order whatever the engine did: data inputs, label, weight, parameters."""
+def _ordered(model: onnx.ModelProto, wanted: Sequence[str | None], seed: str | None) -> onnx.ModelProto:
+    """Put the inputs in one order whatever the engine did; drop the scalar that stood in for another output."""
     own = onnx.ModelProto()
     own.CopyFrom(model)
     by_name = {i.name: i for i in model.graph.input}
-    wanted = [*facts.inputs, facts.label, facts.sample_weight, *parameters]
     del own.graph.input[:]
     own.graph.input.extend(by_name[name] for name in wanted if name in by_name)
-    own.producer_name, own.graph.name = "ortpipe", facts.task
-    return own
+    own.producer_name = "ortpipe"
+    if seed is None:
+        return own
+    return extract(own, [o.name for o in own.graph.output][1:])

@@ -14,7 +14,7 @@ BATCHES = "batches"  # the first dimension of every scanned input
 
 
 def with_batch_size(model: onnx.ModelProto, size: int) -> onnx.ModelProto:
-    """Return the epoch for batches of exactly `size` rows: what depends on N alone becomes constant when it is loaded."""
+    """Return the epoch for batches of exactly `size` rows: what depends on N alone becomes constant on loading."""
     own = ir.from_proto(model)
     [scan] = own.graph
     body = scan.attributes["body"].as_graph()

@@ -8,8 +8,12 @@ from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.engines import Ort
 from ortpipe.stages.derive.engines.ort_limits import FAULTS
 from ortpipe.stages.derive.stage import derive
+
+pytestmark = pytest.mark.usefixtures("training_build")
+ORT = DeriveConfig(engine=Ort())
 
 W = "float[3,3] w = {0.5, -0.7, 1.1, 0.3, -0.4, 0.9, -0.2, 0.6, 0.8}, float[3,1] u = {0.5, -0.7, 1.1}"
 PER_CHANNEL = ", ".join(f"float[3] {name} = {{0.4, 0.8, 1.3}}" for name in ("s", "t", "mean", "var"))
@@ -96,14 +100,14 @@ def test_the_table_of_graphs_holds_every_fault():
 @pytest.mark.parametrize("op", FAULTY)
 def test_a_form_that_is_differentiated_wrong_is_refused_by_name(from_text, op):
     with pytest.raises(DeriveError) as error:
-        derive(loss_model(from_text, FAULTY[op]))
+        derive(loss_model(from_text, FAULTY[op]), ORT)
     assert f"got: {op} at node " in str(error.value)
     assert FAULTS[op][0] in str(error.value)
 
 
 @pytest.mark.parametrize("op", FAULTY)
 def test_it_is_no_hindrance_in_front_of_the_trained_parameters(from_text, op):
-    result = derive(loss_model(from_text, FAULTY[op]), DeriveConfig(parameters=("u",)))
+    result = derive(loss_model(from_text, FAULTY[op]), DeriveConfig(engine=Ort(), parameters=("u",)))
     assert list(result.facts.gradients) == ["u"]
 
 
@@ -112,7 +116,7 @@ def test_the_sound_form_passes_with_the_right_gradient(from_text, run, central_d
     model = loss_model(from_text, SOUND[op])
     rng = np.random.default_rng(1)
     feeds = {"X": rng.normal(size=(4, 3)).astype(np.float32), "label": rng.normal(size=(4, 1)).astype(np.float32)}
-    result = derive(model)
+    result = derive(model, ORT)
     values = run(result.model, feeds)
     for name, gradient in result.facts.gradients.items():
         expected = central_differences(model.model, "loss", feeds, name, step=3e-3)
