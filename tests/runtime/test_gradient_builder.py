@@ -9,6 +9,7 @@ from ortpipe.graph.check import finish
 from ortpipe.runtime.gradient_builder import gradient_model
 from ortpipe.runtime.session import Session
 
+pytestmark = pytest.mark.usefixtures("training_build")
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>
 g (float[N, 3] X, float[N, 2] label) => (float loss)
