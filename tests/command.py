@@ -14,7 +14,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 def ortpipe(*arguments: str, cwd: Path, **options: str) -> subprocess.CompletedProcess[str]:
     """Run `python -m ortpipe` in a folder and return its output."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true", **options}
+    inherited = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}  # a test may have set it
+    environment = {**inherited, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true", **options}
     return subprocess.run(
         [sys.executable, "-m", "ortpipe", *arguments],
         cwd=cwd,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ortpipe.app.environment import environment
 from ortpipe.app.run_folder import RunFolder
 from ortpipe.app.screen import Screen, closing
+from ortpipe.app.stop import stop_if_asked
 from ortpipe.data.rows import load
 from ortpipe.errors import ConfigError
 from ortpipe.flow import FLOW
@@ -39,7 +40,7 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
     facts = environment(config.seed)
     tags = {
         "mlflow.source.name": facts["command"],
-        "mlflow.source.git.commit": facts["git_commit"],
+        "ortpipe.git_commit": facts["git_commit"],
         "ortpipe.version": facts["ortpipe"],
         "ortpipe.seed": facts["seed"],
         "ortpipe.data": data.digest(),
@@ -49,7 +50,7 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
         tags |= {"ortpipe.sweep": str(Path(hydra.sweep.dir).absolute()), "ortpipe.job": str(hydra.job.num)}
     name = f"{config.name} {hydra.job.override_dirname}".strip() if tags.get("ortpipe.sweep") else config.name
     recording = config.recorder(name, container, folder, tags)
-    listeners: list[Listener] = [Screen(), RunFolder(folder, yaml, facts), recording]
+    listeners: list[Listener] = [stop_if_asked, Screen(), RunFolder(folder, yaml, facts), recording]
     context = {"data": data, "runtime": config.runtime}
     artifact = run(plan_of(config), context, listeners)
     record = {**getattr(recording, "summary", {}), "took": f"{time.perf_counter() - begun:.1f} s"}

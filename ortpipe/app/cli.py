@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 
 if TYPE_CHECKING:
@@ -46,9 +47,10 @@ def _application(config: DictConfig) -> float | None:
 
 
 def main() -> None:
-    """Run the command line; exit with 1 and a message where something is wrong, with 130 on Ctrl-C."""
+    """Run the command line; exit with 1 where something is wrong, with 130 on Ctrl-C and 143 on SIGTERM."""
     wants_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hand errors to us instead of printing them
+    listen_for_signals()
     try:
         _application()
     except OrtpipeError as error:
@@ -62,9 +64,9 @@ def main() -> None:
     except OSError as error:
         fix = "Check that the path exists and that you may write there; results go to paths.outputs."
         _fail(ConfigError("Files and folders must be readable and writable.", got=error, fix=fix), wants_trace)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped) as stop:
         print("\nstopped; nothing half-written was left.", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(getattr(stop, "code", 130))
 
 
 def _fail(error: OrtpipeError, wants_trace: bool) -> None:
@@ -78,6 +80,9 @@ def _explained(error: Exception) -> ConfigError:
     """Return Hydra's own message with the nearest valid key where a key is misspelt."""
     from ortpipe.app.schema import keys
 
+    if isinstance(error, OverrideParseException):
+        fix = "Names with brackets, quotes or dots of their own are written in an experiment file: see the README."
+        return ConfigError(f"{error.override} is not in Hydra's grammar of overrides.", fix=fix)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         return ConfigError(f"{group}={choice} is not a choice.", fix=nearest(choice, error.options))
@@ -97,5 +102,7 @@ def _unknown_key(key: str, valid: list[str]) -> ConfigError:
             fix=f"Choose the group's file that has it, or add it with +{key}=…",
         )
     parent = key.rpartition(".")[0]
+    if parent.endswith((".params", ".terms")) or ".terms." in key:
+        return ConfigError(f"{key} is a new key, and new keys are added with a plus.", fix=f"Write +{key}=…")
     siblings = [k for k in valid if k.rpartition(".")[0] == parent]
     return ConfigError(f"{key} is not a key of the config.", fix=nearest(key, siblings or valid))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +41,9 @@ class Screen:
             if self._bar is None:
                 from tqdm import tqdm
 
-                self._bar = tqdm(total=epoch.epochs, unit="epoch", leave=True)
+                columns = shutil.get_terminal_size().columns or 80
+                form = "{postfix} |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
+                self._bar = tqdm(total=epoch.epochs, bar_format=form, ncols=columns)
             self._bar.set_postfix_str(facts, refresh=False)
             self._bar.update(1)
         elif epoch.number == epoch.epochs or epoch.number * 10 // epoch.epochs > self._last_line:

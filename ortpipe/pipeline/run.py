@@ -53,6 +53,6 @@ def run(plan: Plan, context: Mapping[str, Any], listeners: Sequence[Listener] = 
         assert artifact is not None
         tell(RunFinished(artifact, time.perf_counter() - started))
     except BaseException as error:
-        tell(RunFailed(error, current, killed=isinstance(error, KeyboardInterrupt | SystemExit)))
+        tell(RunFailed(error, current, killed=not isinstance(error, Exception)))
         raise
     return artifact

@@ -48,6 +48,14 @@ CASES = {
         ["derive.frozen=[layer9.*]"],
         ["derive.frozen", "'layer9.*'", "layer0.bias"],
     ),
+    "a new key without a plus is told of it": (
+        [DIABETES, "penalty.terms.coefficient.l2=1"],
+        ["new keys are added with a plus", "+penalty.terms.coefficient"],
+    ),
+    "a name that the grammar cannot hold is sent to a file": (
+        [DIABETES, "+penalty.terms.coef[a-f]*.l2=1"],
+        ["grammar", "experiment file"],
+    ),
     "a penalty on an unknown parameter is refused": (
         [DIABETES, "+penalty.terms.coeficient.l2=1"],
         ["penalty.terms", "Did you mean 'coefficient'?"],
@@ -60,6 +68,7 @@ CASES = {
         [FINETUNE, "convert.source.prediction=5"],
         ["output's index", "output_label, output_probability"],
     ),
+    "a file that is no archive is named": ([*OWN, "data=npz", "data.source.path=corrupt.npz"], ["not an archive"]),
     "labels of another width are refused": (
         [*OWN, "data=npz", "data.source.path=wide_label.npz", "convert.source.path=linear.onnx"],
         ["Labels must have the width", "2 per row"],
@@ -122,6 +131,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     X, y = load_diabetes(return_X_y=True)
     (folder / "corrupt.onnx").write_bytes(b"this is no model")
+    (folder / "corrupt.npz").write_bytes(b"these are no arrays")
     (folder / "corrupt.pkl").write_bytes(b"this is no pickle")
     np.savez(folder / "wide_label.npz", X=X, y=np.stack([y, y], axis=1))
     np.savez(folder / "narrow.npz", X=X[:, :3], y=y)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import sqlite3
 import sys
 import time
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ortpipe.artifact import Artifact
 
 BATCH = 1000  # points per call, MLflow's limit
+SQLITE = "sqlite:///"
 LONGEST = 6000  # characters of a param value, MLflow's limit
 
 
@@ -31,7 +33,7 @@ class Mlflow:
     """An MLflow run per job.
 
     Attributes:
-        tracking_uri: `sqlite:///` and an absolute path, a server's address, or any other that MLflow takes.
+        tracking_uri: `sqlite:///` and a path, a server's address, or any other that MLflow takes.
         experiment: its name; made when it is not there.
         artifacts: where a new experiment of a database keeps its artifacts; a server keeps its own.
     """
@@ -39,6 +41,11 @@ class Mlflow:
     tracking_uri: str
     experiment: str = "ortpipe"
     artifacts: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.tracking_uri.startswith(SQLITE):
+            database = Path(self.tracking_uri.removeprefix(SQLITE)).absolute()
+            object.__setattr__(self, "tracking_uri", f"{SQLITE}{database}")
 
     def __call__(self, name: str, config: dict[str, Any], folder: Path, tags: dict[str, str]) -> Listener:
         """Open a run.
@@ -68,7 +75,7 @@ class Recording:
     def summary(self) -> dict[str, str]:
         """What to tell the user: the run id and the command that opens the page."""
         uri = self._target.tracking_uri
-        page = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
+        page = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
         return {"MLflow run": self.run_id, "open the page": page}
 
     def __call__(self, event: Event) -> None:
@@ -212,10 +219,10 @@ def _open(target: Mlflow) -> tuple[MlflowClient, str]:
 @contextlib.contextmanager
 def _database_lock(uri: str) -> Iterator[None]:
     """Hold a file lock beside an SQLite database, whose first opener must be alone; put a new one in WAL mode."""
-    if not uri.startswith("sqlite:///"):
+    if not uri.startswith(SQLITE):
         yield
         return
-    database = Path(uri.removeprefix("sqlite:///"))
+    database = Path(uri.removeprefix(SQLITE))
     database.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{database}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -24,12 +24,18 @@ class Npz:
 
     def __call__(self) -> Rows:
         """Read the arrays; pickled objects are refused."""
+        import zipfile
         from pathlib import Path
 
         import numpy as np
 
-        if not Path(self.path).is_file():
-            raise DataError("data.source.path must be an .npz file.", got=self.path, fix="Check the path.")
+        if not Path(self.path).is_file() or not zipfile.is_zipfile(self.path):
+            found = "not a file" if not Path(self.path).is_file() else "not an archive of arrays"
+            raise DataError(
+                "data.source.path must be an .npz file of plain arrays.",
+                got=f"{self.path}: {found}",
+                fix="Check the path; write such a file with numpy.savez.",
+            )
         try:
             with open(self.path, "rb") as file, np.load(file, allow_pickle=False) as loaded:
                 arrays = dict(loaded)
@@ -42,7 +48,7 @@ class Npz:
         for name in filter(None, (self.label, self.sample_weight)):
             if name not in arrays:
                 raise DataError(
-                    "The .npz file must hold every array that is named.",
+                    "The .npz file must hold every array that is named by data.source.label and sample_weight.",
                     got=repr(name),
                     fix=nearest(name, arrays),
                 )

@@ -133,6 +133,7 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
 def _fit(estimator: Any, data: Data) -> Any:
     from sklearn.pipeline import Pipeline
     from sklearn.utils.validation import has_fit_parameter
+    from threadpoolctl import threadpool_limits
 
     rows = data.train
     if len(rows.inputs) != 1:
@@ -149,7 +150,8 @@ def _fit(estimator: Any, data: Data) -> Any:
     if rows.sample_weight is not None and has_fit_parameter(last, "sample_weight"):
         weights[f"{prefix}sample_weight"] = rows.sample_weight
     try:
-        return estimator.fit(features.reshape(len(rows), -1), rows.label, **weights)
+        with threadpool_limits(1):  # one thread sums in one order: the same bytes on any number of cores
+            return estimator.fit(features.reshape(len(rows), -1), rows.label, **weights)
     except (ValueError, TypeError) as error:
         raise ConvertError(
             "scikit-learn must be able to fit the estimator on the training rows.",
