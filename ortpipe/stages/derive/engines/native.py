@@ -38,6 +38,5 @@ class Native:
         output = query.value(graph, loss)
         targets = [query.value(graph, name) for name in (*parameters, *inputs)]
         found = gradients(op, output, op.like(1, output), targets)
-        for target, gradient in found.items():
-            graph.outputs.append(gradient)
+        graph.outputs.extend(found.values())
         return finish(own), {str(target.name): str(gradient.name) for target, gradient in found.items()}
