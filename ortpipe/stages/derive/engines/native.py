@@ -30,7 +30,7 @@ class Native:
         from ortpipe.stages.derive.backward import Backward, gradients
         from ortpipe.stages.derive.expand import expanded
 
-        own = ir.from_proto(expanded(model))
+        own = ir.from_proto(expanded(model, (*parameters, *inputs)))
         IdentityEliminationPass()(own)
         CommonSubexpressionEliminationPass()(own)
         graph = own.graph

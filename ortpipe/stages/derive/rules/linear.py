@@ -69,7 +69,12 @@ def _batched(node: ir.Node, x: ir.Value, dx: ir.Value, op: Backward) -> ir.Shape
 
 
 def _transposed(op: Backward, x: ir.Value, rank: int) -> ir.Value:
-    return op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
+    perm = [*range(rank - 2), rank - 1, rank - 2]
+    if x.dtype != ir.DataType.DOUBLE:
+        return op.Transpose(x, perm=perm)
+    # onnxruntime 1.19 fuses Transpose and MatMul to an operator that it has no float64 kernel of: stand between them
+    flat = op.Transpose(op.Unsqueeze(x, op.ints([0])), perm=[0, *(p + 1 for p in perm)])
+    return op.Squeeze(flat, op.ints([0]))
 
 
 def _rank(x: ir.Value) -> int:
