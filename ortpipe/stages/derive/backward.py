@@ -128,6 +128,8 @@ class Backward(Builder):
             assert y is not None
             gradient = self.Mul(gradient, self.cast(self.dim(y, axis), gradient))
         extra = gradient.shape.rank() - x.shape.rank() if gradient.shape is not None else 0
+        if summed == list(range(extra)):
+            return self.sum(gradient, summed) if summed else gradient
         made = self.sum(gradient, summed, keepdims=True) if summed else gradient
         return self.reshape_like(made, x) if extra > 0 else made
 

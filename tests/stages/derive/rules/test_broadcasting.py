@@ -14,7 +14,7 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines import Native
 
 TOLERANCE = 1e-6  # central differences of step 1e-6 in float64, losses up to some 100
-EXAMPLES = settings(max_examples=8, deadline=None, derandomize=True, database=None)
+EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True, database=None)
 SIZES = st.integers(1, 3)
 BINARY = ("Add", "Div", "Max", "Min", "Mod", "Mul", "PRelu", "Pow", "Sub")
 MANY = ("Max", "Mean", "Min", "Sum")
@@ -163,7 +163,7 @@ def factors(draw):
     return [left, right]
 
 
-@settings(EXAMPLES, max_examples=40)
+@settings(EXAMPLES, max_examples=80)
 @given(data=st.data())
 def test_a_matrix_product_of_any_ranks_sums_back_its_batch_axes(data):
     shapes = data.draw(factors())
@@ -171,7 +171,7 @@ def test_a_matrix_product_of_any_ranks_sums_back_its_batch_axes(data):
     summed("MatMul", shapes, data.draw(declared(shapes)))
 
 
-@settings(EXAMPLES, max_examples=30)
+@settings(EXAMPLES, max_examples=60)
 @given(data=st.data())
 def test_gemm_sums_back_every_form_of_bias(data):
     n, k, m = (data.draw(SIZES) for _ in range(3))

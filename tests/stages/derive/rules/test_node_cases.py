@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from stages.derive.numeric import in_double, scalar_loss, weights_of, worst_error
+from stages.derive.numeric import scalar_loss, weights_of, worst_error
 
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines import Native
@@ -77,7 +77,9 @@ def prepared(case, *, bake):
     Integer inputs become initializers with `bake`; without, they stay what a caller may change.
     """
     model, op_type = _at_opset(case.model), case.model.graph.node[0].op_type
-    arrays = [numpy_helper.to_array(a) if isinstance(a, onnx.TensorProto) else np.asarray(a) for a in case.data_sets[0][0]]
+    arrays = [
+        numpy_helper.to_array(a) if isinstance(a, onnx.TensorProto) else np.asarray(a) for a in case.data_sets[0][0]
+    ]
     feeds = dict(zip([i.name for i in model.graph.input], arrays, strict=True))
     count = DIFFERENTIATED.get(op_type, len(arrays))
     if case.name in MOVED:
