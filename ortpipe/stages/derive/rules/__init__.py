@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ortpipe.stages.derive.backward import Gradients
-from ortpipe.stages.derive.rules import activations, arithmetic, indexing, linear, reductions, shapes, trigonometry
+from ortpipe.stages.derive.rules import (
+    activations,
+    arithmetic,
+    indexing,
+    linear,
+    losses,
+    reductions,
+    shapes,
+    trigonometry,
+)
 
 Rule = Callable[..., Gradients]
 
@@ -19,6 +28,7 @@ FAMILIES: dict[str, dict[str, Rule]] = {
     "arithmetic": arithmetic.RULES,
     "indexing": indexing.RULES,
     "linear": linear.RULES,
+    "losses": losses.RULES,
     "reductions": reductions.RULES,
     "shapes": shapes.RULES,
     "trigonometry": trigonometry.RULES,
