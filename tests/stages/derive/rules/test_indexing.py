@@ -149,3 +149,13 @@ def test_two_dropouts_of_one_value_draw_two_masks():
     y, dx = Session(derived).run({"x": np.ones((8, 50), np.float32)}, ["y", names["x"]])
     assert y.any()
     np.testing.assert_allclose(dx, y, atol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [14, 21])
+@pytest.mark.parametrize("upper", [0, 1])
+@pytest.mark.parametrize("k", [-1, 0, 2])
+def test_a_triangle_sends_back_a_triangle(k, upper, opset):
+    text = f"g (float[N,3,4] x, int64 k) => (float[N,3,4] y) {{ y = Trilu<upper={upper}>(x, k) }}"
+    assert (
+        worst_error(parsed(text, opset), {"x": rng().normal(size=(2, 3, 4)), "k": np.array(k)}, points=24) < TOLERANCE
+    )
