@@ -14,6 +14,9 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 
 Gradients = Sequence[ir.Value | None]
+BROADCASTING = {  # their rules hand back gradients of the output's shape, which stand for all of it
+    *("Add", "Clip", "Div", "Expand", "Max", "Mean", "Min", "Mod", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where"),
+}
 
 
 def gradients(op: Backward, output: ir.Value, seed: ir.Value, targets: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
@@ -21,7 +24,7 @@ def gradients(op: Backward, output: ir.Value, seed: ir.Value, targets: Sequence[
 
     A value's gradient is the sum over its uses of what each user's rule hands back (reverse accumulation).
     """
-    active = _active(op.forward, targets)
+    active = op.active = _active(op.forward, targets)
     received: dict[ir.Value, list[ir.Value]] = defaultdict(list, {output: [seed]})
     for node in reversed(op.forward):
         arrived = [op.total(received[y], y) if received.get(y) else None for y in node.outputs]
@@ -29,7 +32,8 @@ def gradients(op: Backward, output: ir.Value, seed: ir.Value, targets: Sequence[
             continue
         for x, dx in zip(node.inputs, _rule(node, active)(op, node, *arrived), strict=False):
             if x is not None and dx is not None and x in active:
-                received[x].append(op.unbroadcast(dx, x))
+                y = node.outputs[0] if node.op_type in BROADCASTING else None
+                received[x].append(op.unbroadcast(dx, x, y))
     return {t: op.full(op.total(received[t], t), t) for t in targets if received.get(t)}
 
 
@@ -69,6 +73,9 @@ class Backward(Builder):
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
         super().__init__(graph, prefix)
         self.forward = list(graph)
+        self.opset = graph.opset_imports.get("", 21)
+        self.active: set[ir.Value] = set()
+        self._own = set(self.forward)
         self._known: dict[Any, Any] = {}
         for node in self.forward:
             key = _key(node.op_type, node.inputs, node.domain, len(node.outputs), node.attributes)
@@ -85,7 +92,7 @@ class Backward(Builder):
         key = _key(op_type, inputs, domain, count, converted)
         if key is None or key not in self._known:
             made = super()._add(op_type, inputs, count, domain, attributes)
-            _infer(op_type, inputs, made)
+            _infer(op_type, inputs, made, converted)
             if key is None:
                 return made
             self._known[key] = made
@@ -102,38 +109,59 @@ class Backward(Builder):
             total = self.Add(total, term)
         return total
 
-    def unbroadcast(self, gradient: ir.Value, x: ir.Value) -> ir.Value:
-        """Sum a gradient over the axes along which `x` was broadcast; the result broadcasts to x's shape."""
-        gradient.type = gradient.type or x.type
-        if gradient.shape is None:
-            gradient.shape = x.shape
-        have, want = gradient.shape, x.shape
-        if have is None or want is None:
-            return self._unbroadcast_dynamic(gradient, x)
-        extra = have.rank() - want.rank()
-        axes = list(range(max(extra, 0)))
-        for axis in range(max(extra, 0), have.rank()):
-            h, w = have[axis], want[axis - extra]
-            if w == 1 and h != 1:
-                axes.append(axis)
-            elif h != w and h != 1 and not isinstance(w, int):
-                return self._unbroadcast_dynamic(gradient, x)  # two names: one may turn out to be 1
-        if not axes:
-            return gradient
-        if extra > 0 and axes == list(range(extra)):
-            return self.sum(gradient, axes)
-        summed = self.sum(gradient, axes, keepdims=True)
-        return self.reshape_like(summed, x) if extra > 0 else summed
+    def unbroadcast(self, gradient: ir.Value, x: ir.Value, y: ir.Value | None = None) -> ir.Value:
+        """Sum a gradient over the axes along which `x` was broadcast; the result broadcasts to x's shape.
 
-    def _unbroadcast_dynamic(self, gradient: ir.Value, x: ir.Value) -> ir.Value:
+        Where `y` is given, the gradient stands for all of y's shape: an axis that it has as 1, y as n and x as 1
+        counts n times.
+        """
+        gradient.type = gradient.type or x.type
+        if gradient.shape is None and y is None:
+            gradient.shape = x.shape
+        if gradient.shape is None or x.shape is None or (y is not None and y.shape is None):
+            return self._unbroadcast_dynamic(gradient, x, y)
+        found = _joined(gradient.shape, x.shape, y.shape if y is not None else None)
+        if found is None:
+            return self._unbroadcast_dynamic(gradient, x, y)
+        summed, repeated = found
+        for axis in repeated:
+            assert y is not None
+            gradient = self.Mul(gradient, self.cast(self.dim(y, axis), gradient))
+        extra = gradient.shape.rank() - x.shape.rank() if gradient.shape is not None else 0
+        if summed == list(range(extra)):
+            return self.sum(gradient, summed) if summed else gradient
+        made = self.sum(gradient, summed, keepdims=True) if summed else gradient
+        return self.reshape_like(made, x) if extra > 0 else made
+
+    def _unbroadcast_dynamic(self, gradient: ir.Value, x: ir.Value, y: ir.Value | None) -> ir.Value:
         """Sum over the axes where x's shape, padded with ones in front, is 1 and the gradient's is not."""
-        shape, rank = self.Shape(x), self.Size(self.Shape(gradient))
-        missing = self.Sub(self.Reshape(rank, self.ints([1])), self.Shape(shape))
-        padded = self.Concat(self.Expand(self.ints([1]), self.Max(missing, self.ints([0]))), shape, axis=0)
-        one = self.Equal(padded, self.ints([1]))
-        broadcast = self.And(one, self.Not(self.Equal(self.Shape(gradient), self.ints([1]))))
-        axes = self.Reshape(self.NonZero(broadcast), self.ints([-1]))
-        return self.Reshape(self.ReduceSum(gradient, axes, keepdims=1, noop_with_empty_axes=1), shape)
+        if y is None:
+            y, gradient = x, self.Expand(gradient, self.Shape(x))
+        else:
+            gradient = self.Expand(gradient, self.Shape(y))
+        own, shape = self.Shape(gradient), self.Shape(x)
+        missing = self.Sub(self.Shape(own), self.Shape(shape))
+        padded = self.Concat(self.Expand(self.ints([1]), missing), shape, axis=0)
+        joined = self.And(self.Equal(padded, self.ints([1])), self.Not(self.Equal(own, self.ints([1]))))
+        axes = self.Reshape(self.NonZero(joined), self.ints([-1]))
+        made = self.Reshape(self.ReduceSum(gradient, axes, keepdims=1, noop_with_empty_axes=1), shape)
+        made.type, made.shape = x.type, x.shape
+        return made
+
+    def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """Return what a value always is: None for an input, which a caller may set, and for what is trained."""
+        if value is None or value.is_graph_input() or value in self.active:
+            return None
+        return ir.convenience.get_const_tensor(value)
+
+    def dim(self, x: ir.Value, axis: int) -> ir.Value:
+        """Return one dimension of x as an int64 scalar; a constant where it is static."""
+        known = x.shape[axis] if x.shape is not None else None
+        if isinstance(known, int):
+            return self.const(np.int64(known))
+        made = self.Gather(self.Shape(x), self.const(np.int64(axis)), axis=0)
+        made.type, made.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
+        return made
 
     def full(self, gradient: ir.Value, y: ir.Value) -> ir.Value:
         """Return a gradient with all of its value's shape."""
@@ -170,7 +198,8 @@ class Backward(Builder):
         key = ("rows", x.shape[0].value, x.dtype)
         if x.shape[0].value is None or key not in self._known:
             one = ir.tensor(np.ones(1, x.dtype.numpy()))
-            self._known[key] = self.ConstantOfShape(self.Shape(x, start=0, end=1), value=one)
+            rows = self.Shape(x, start=0, end=1) if self.opset >= 15 else self.Gather(self.Shape(x), self.ints([0]))
+            self._known[key] = self.ConstantOfShape(rows, value=one)
         return self._known[key]
 
     def ints(self, values: Sequence[int]) -> ir.Value:
@@ -194,17 +223,21 @@ class Backward(Builder):
         """Return a gradient with x's shape; one unknown dimension is left to the runtime."""
         if gradient.shape is not None and x.shape is not None and _same(gradient.shape, x.shape):
             return gradient
-        extra = gradient.shape.rank() - x.shape.rank() if gradient.shape is not None and x.shape is not None else 0
-        if gradient.shape is not None and extra > 0 and all(d == 1 for d in gradient.shape[:extra]):
-            made = self.Squeeze(gradient, self.ints(list(range(extra))))
-            made.type, made.shape = x.type, ir.Shape(gradient.shape[extra:])
-            return made
+        if x.shape is not None and gradient.shape is not None and gradient.shape.rank() > x.shape.rank() > 0:
+            extra = gradient.shape.rank() - x.shape.rank()
+            front, rest = gradient.shape[:extra], ir.Shape(gradient.shape[extra:])
+            if all(d == 1 for d in front) and all(d == 1 or _equal(d, w) for d, w in zip(rest, x.shape, strict=True)):
+                made = self.Squeeze(gradient, self.ints(list(range(extra))))
+                made.type, made.shape = x.type, rest
+                return made
+        if x.shape is not None and 0 in x.shape:
+            return self.zeros(x)
         dims = list(x.shape) if x.shape is not None else [None, None]
         unknown = [i for i, d in enumerate(dims) if not isinstance(d, int)]
-        if len(unknown) <= 1 and 0 not in dims:
+        if len(unknown) <= 1:
             made = self.Reshape(gradient, self.ints([d if isinstance(d, int) else -1 for d in dims]))
         else:
-            made = self.Reshape(gradient, self.Shape(x))
+            made = self.Reshape(gradient, self.Shape(x), **({"allowzero": 1} if self.opset >= 14 else {}))
         made.type, made.shape = x.type, x.shape
         return made
 
@@ -237,7 +270,7 @@ def _simplified(op: Backward, op_type: str, inputs: Sequence[ir.Value | None]) -
                 return op.Neg(x)
             if _is_scalar(s) and not _is_scalar(x):
                 node = x.producer()
-                if node is not None and node.op_type == "Mul" and node not in op.forward and None not in node.inputs:
+                if node is not None and node.op_type == "Mul" and node not in op._own and None not in node.inputs:
                     left, right = node.inputs
                     assert left is not None and right is not None
                     if _is_scalar(right):
@@ -278,29 +311,18 @@ def _key(
 
 ELEMENTWISE = {
     *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mod", "Where", "PRelu"),
-    *(
-        "Neg",
-        "Abs",
-        "Exp",
-        "Log",
-        "Sqrt",
-        "Reciprocal",
-        "Sign",
-        "Tanh",
-        "Sigmoid",
-        "Erf",
-        "Sin",
-        "Cos",
-        "Tan",
-        "Sinh",
-        "Cosh",
-    ),
-    *("Relu", "Clip", "Softplus", "Floor", "Identity", "Softmax", "CumSum"),
+    *("Neg", "Abs", "Exp", "Log", "Sqrt", "Reciprocal", "Sign", "Tanh", "Sigmoid", "Erf", "Floor", "Identity"),
+    *("Sin", "Cos", "Tan", "Sinh", "Cosh", "Relu", "Clip", "Softplus", "Softmax", "CumSum"),
 }
 BOOLEAN = {"Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Not", "IsNaN"}
+SAME_TYPE = {  # of another shape than their first input, but of its type
+    *("Concat", "Expand", "Gather", "GatherElements", "GatherND", "Gemm", "MatMul", "Pad", "Reshape", "Slice"),
+    *("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ScatterElements", "ScatterND"),
+    *("Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
+}
 
 
-def _infer(op_type: str, inputs: Sequence[ir.Value | None], made: Any) -> None:
+def _infer(op_type: str, inputs: Sequence[ir.Value | None], made: Any, attributes: Mapping[str, ir.Attr]) -> None:
     """Note type and shape of what elementwise operators give, by broadcasting."""
     if not isinstance(made, ir.Value) or made.shape is not None:
         return
@@ -315,8 +337,10 @@ def _infer(op_type: str, inputs: Sequence[ir.Value | None], made: Any) -> None:
     if op_type in BOOLEAN or op_type in ELEMENTWISE:
         made.type = ir.TensorType(ir.DataType.BOOL) if op_type in BOOLEAN else given[-1].type
         made.shape = broadcast([x.shape for x in given])
+    elif op_type in SAME_TYPE:
+        made.type = given[0].type
     elif op_type == "Cast":
-        made.shape = given[0].shape
+        made.shape, made.type = given[0].shape, ir.TensorType(ir.DataType(attributes["to"].as_int()))
     elif op_type in ("Shape", "Size"):
         made.type = ir.TensorType(ir.DataType.INT64)
         if op_type == "Size":
@@ -324,28 +348,46 @@ def _infer(op_type: str, inputs: Sequence[ir.Value | None], made: Any) -> None:
 
 
 def broadcast(shapes: Sequence[ir.Shape | None]) -> ir.Shape | None:
-    """Return the shape of a broadcast, or None where it is not known."""
+    """Return the shape of a broadcast, None where its rank is not known; a dimension may be unknown."""
     known = [list(s) for s in shapes if s is not None]
     if len(known) < len(shapes):
         return None
     rank = max((len(s) for s in known), default=0)
-    dims: list[Any] = []
-    for axis in range(rank):
-        here = [s[axis - rank + len(s)] for s in known if axis >= rank - len(s)]
-        wide = [d for d in here if d != 1]
-        numbers = [d for d in wide if isinstance(d, int)]
-        if not wide:
-            dims.append(1)
-        elif numbers:
-            dims.append(numbers[0])
-        elif all(d == wide[0] for d in wide) and getattr(wide[0], "value", None) is not None:
-            dims.append(wide[0])
-        else:
+    return ir.Shape([wide([s[a - rank + len(s)] for s in known if a >= rank - len(s)]) for a in range(rank)])
+
+
+def wide(dims: Sequence[Any]) -> Any:
+    """Return the dimension that these broadcast to, None where it is not known."""
+    broad = [d for d in dims if d != 1]
+    numbers = [d for d in broad if isinstance(d, int)]
+    if not broad or numbers:
+        return numbers[0] if numbers else 1
+    return broad[0] if all(_equal(d, broad[0]) for d in broad) else None
+
+
+def _joined(gradient: ir.Shape, x: ir.Shape, y: ir.Shape | None) -> tuple[list[int], list[int]] | None:
+    """Return the gradient's axes to sum over and y's axes that count many times; None where names hide the sizes."""
+    summed, repeated = [], []
+    ranks = [s.rank() if s is not None else 0 for s in (gradient, x, y)]
+    for back in range(1, max(ranks) + 1):
+        h, w, v = (s[-back] if s is not None and back <= s.rank() else 1 for s in (gradient, x, y))
+        if y is None:
+            v = w if h == 1 else h
+        if v == 1 or _equal(w, v) or (isinstance(w, int) and w != 1):
+            continue
+        if w != 1 or not (isinstance(h, int) or _equal(h, v) or y is None):
             return None
-    return ir.Shape(dims)
+        if h == 1:
+            repeated.append(ranks[2] - back)
+        else:
+            summed.append(ranks[0] - back)
+    return sorted(summed), sorted(repeated)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Say whether two dimensions are surely the same: two that are unknown are not."""
+    return a == b and (isinstance(a, int) or a.value is not None)
 
 
 def _same(a: ir.Shape, b: ir.Shape) -> bool:
-    return a.rank() == b.rank() and all(
-        x == y and (isinstance(x, int) or x.value is not None) for x, y in zip(a, b, strict=True)
-    )
+    return a.rank() == b.rank() and all(_equal(x, y) for x, y in zip(a, b, strict=True))

@@ -43,41 +43,52 @@ def _graph_in_double(graph: onnx.GraphProto) -> None:
 
 
 def scalar_loss(model: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """Return the model with one output, loss = Σ weights · output over its float outputs."""
+    """Return the model with one output, loss = Σ weights · output over these outputs, in the weights' type."""
     own = onnx.ModelProto()
     own.CopyFrom(model)
     graph, terms = own.graph, []
     for name, array in weights.items():
-        graph.initializer.append(numpy_helper.from_array(np.asarray(array, np.float64), f"check/{name}/weight"))
+        graph.initializer.append(numpy_helper.from_array(np.asarray(array), f"check/{name}/weight"))
         graph.node.append(helper.make_node("Mul", [name, f"check/{name}/weight"], [f"check/{name}/product"]))
-        graph.node.append(helper.make_node("ReduceSum", [f"check/{name}/product"], [f"check/{name}"], keepdims=0))
-        terms.append(f"check/{name}")
+        graph.node.append(helper.make_node("ReduceSum", [f"check/{name}/product"], [f"check/{name}/sum"], keepdims=0))
+        terms.append(f"check/{name}/sum")
     graph.node.append(helper.make_node("Sum", terms, ["check/loss"]))
     del graph.output[:]
-    graph.output.append(helper.make_tensor_value_info("check/loss", FLOAT, []))
+    dtype = helper.np_dtype_to_tensor_dtype(next(iter(weights.values())).dtype)
+    graph.output.append(helper.make_tensor_value_info("check/loss", dtype, []))
     return own
 
 
+def weights_of(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return a different weight for every element of every float output."""
+    rng = np.random.default_rng(0)
+    floats = {FLOAT: np.float64, TensorProto.FLOAT: np.float32}
+    outputs = zip(model.graph.output, ReferenceEvaluator(model).run(None, dict(feeds)), strict=True)
+    types = [(o.name, value, floats.get(o.type.tensor_type.elem_type)) for o, value in outputs]
+    return {name: rng.uniform(0.5, 1.5, np.shape(v)).astype(dtype) for name, v, dtype in types if dtype is not None}
+
+
 def worst_error(
-    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], only: tuple[str, ...] = (), points: int = 12
+    model: onnx.ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    only: tuple[str, ...] = (),
+    points: int = 12,
+    step: float = STEP,
+    double: bool = True,
 ) -> float:
     """Return the largest |derived − difference| / max(1, |difference|) over float inputs (at most `points` of each).
 
     The loss weighs every output element differently, so that swapped or misplaced elements are seen. Forward and
-    gradient graphs run in onnx.reference.
+    gradient graphs run in onnx.reference; without `double` in float32, for what has no float64, with a coarser step.
     """
     rng = np.random.default_rng(0)
-    double = in_double(model)
-    feeds = {k: v.astype(np.float64) if v.dtype in (np.float32, np.float16) else v for k, v in feeds.items()}
-    outputs = dict(zip([o.name for o in double.graph.output], ReferenceEvaluator(double).run(None, feeds), strict=True))
-    weights = {
-        o.name: rng.uniform(0.5, 1.5, np.shape(outputs[o.name]))
-        for o in double.graph.output
-        if o.type.tensor_type.elem_type == FLOAT
-    }
-    loss = scalar_loss(double, weights)
+    if double:
+        model = in_double(model)
+        feeds = {k: v.astype(np.float64) if v.dtype in (np.float32, np.float16) else v for k, v in feeds.items()}
+    loss = scalar_loss(model, weights_of(model, feeds))
+    dtype = FLOAT if double else TensorProto.FLOAT
     inputs = [
-        i.name for i in loss.graph.input if i.type.tensor_type.elem_type == FLOAT and (not only or i.name in only)
+        i.name for i in loss.graph.input if i.type.tensor_type.elem_type == dtype and (not only or i.name in only)
     ]
     derived, names = Native()(loss, "check/loss", [], inputs)
     gradient_names = [o.name for o in derived.graph.output]
@@ -88,7 +99,7 @@ def worst_error(
         value = feeds[name]
         places = list(np.ndindex(value.shape))
         for place in [places[i] for i in rng.permutation(len(places))[:points]]:
-            difference = _difference(forward, feeds, name, place)
+            difference = _difference(forward, feeds, name, place, step)
             got = gradients[names[name]][place] if name in names else 0.0
             assert name not in names or gradients[names[name]].shape == value.shape
             worst = max(worst, abs(float(got) - difference) / max(1.0, abs(difference)))
@@ -96,11 +107,11 @@ def worst_error(
 
 
 def _difference(
-    forward: ReferenceEvaluator, feeds: Mapping[str, np.ndarray], name: str, place: tuple[int, ...]
+    forward: ReferenceEvaluator, feeds: Mapping[str, np.ndarray], name: str, place: tuple[int, ...], step: float
 ) -> float:
     losses = []
     for sign in (1, -1):
         moved = np.array(feeds[name])
-        moved[place] += sign * STEP
+        moved[place] += sign * step
         losses.append(float(np.asarray(forward.run(None, {**feeds, name: moved})[0]).ravel()[0]))
-    return (losses[0] - losses[1]) / (2 * STEP)
+    return (losses[0] - losses[1]) / (2 * step)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import onnx
+    import onnx_ir as ir
 
 
 @dataclass(frozen=True)
@@ -23,16 +24,16 @@ class Native:
             DeriveError: an operator on the way has no rule; it is named with its node and what it cuts off.
         """
         import onnx_ir as ir
-        from onnx_ir.passes.common import CommonSubexpressionEliminationPass, IdentityEliminationPass
+        from onnx_ir.passes.common import IdentityEliminationPass
 
         from ortpipe.graph import query
         from ortpipe.graph.check import finish
         from ortpipe.stages.derive.backward import Backward, gradients
         from ortpipe.stages.derive.expand import expanded
 
-        own = ir.from_proto(expanded(model))
+        own = ir.from_proto(expanded(model, (*parameters, *inputs)))
         IdentityEliminationPass()(own)
-        CommonSubexpressionEliminationPass()(own)
+        _merge_repeated(own)
         graph = own.graph
         op = Backward(graph)
         output = query.value(graph, loss)
@@ -40,3 +41,16 @@ class Native:
         found = gradients(op, output, op.like(1, output), targets)
         graph.outputs.extend(dict.fromkeys(found.values()))
         return finish(own), {str(target.name): str(gradient.name) for target, gradient in found.items()}
+
+
+def _merge_repeated(model: ir.Model) -> None:
+    """Compute equal expressions once, but for Dropout (whose masks the pass would share): every node draws its own."""
+    import onnx_ir as ir
+    from onnx_ir.passes.common import CommonSubexpressionEliminationPass
+
+    drawing = [node for node in model.graph.all_nodes() if node.op_type == "Dropout"]
+    for number, node in enumerate(drawing):
+        node.attributes["ortpipe.draw"] = ir.AttrInt64("ortpipe.draw", number)
+    CommonSubexpressionEliminationPass()(model)
+    for node in drawing:
+        del node.attributes["ortpipe.draw"]

@@ -10,14 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ortpipe.stages.derive.backward import Gradients
-from ortpipe.stages.derive.rules import activations, arithmetic, linear, reductions, shapes, trigonometry
+from ortpipe.stages.derive.rules import (
+    activations,
+    arithmetic,
+    indexing,
+    linear,
+    losses,
+    reductions,
+    shapes,
+    trigonometry,
+)
 
 Rule = Callable[..., Gradients]
 
 FAMILIES: dict[str, dict[str, Rule]] = {
     "activations": activations.RULES,
     "arithmetic": arithmetic.RULES,
+    "indexing": indexing.RULES,
     "linear": linear.RULES,
+    "losses": losses.RULES,
     "reductions": reductions.RULES,
     "shapes": shapes.RULES,
     "trigonometry": trigonometry.RULES,

@@ -80,6 +80,13 @@ def thresholded(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     return [op.Mul(dy, mask(op, op.Greater(x, op.like(number(node, "alpha", 1.0), x)), x))]
 
 
+def shrink(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
+    """Shrink: dx = dy where |x| > lambd."""
+    x = node.inputs[0]
+    assert x is not None
+    return [op.Mul(dy, mask(op, op.Greater(op.Abs(x), op.like(number(node, "lambd", 0.5), x)), x))]
+
+
 def hard_sigmoid(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """HardSigmoid: f′ = alpha where 0 < y < 1, else 0."""
     y = node.outputs[0]
@@ -176,6 +183,7 @@ RULES = {
     "PRelu": prelu,
     "Relu": relu,
     "Selu": selu,
+    "Shrink": shrink,
     "Sigmoid": elementwise(sigmoid),
     "Softmax": softmax,
     "Softplus": elementwise(lambda op, x, y: op.Sigmoid(x)),

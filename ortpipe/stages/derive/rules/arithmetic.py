@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients, scalar_of
+from ortpipe.stages.derive.backward import Backward, Gradients
 
 
 def elementwise(derivative: Callable[[Backward, ir.Value, ir.Value], ir.Value]) -> Callable[..., Gradients]:
@@ -47,14 +47,12 @@ def power(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """y = aᵇ: da = dy · b · aᵇ⁻¹ (0 where b = 0), db = dy · y · log a (0 where a = 0 and b ≥ 0)."""
     a, b = node.inputs
     assert a is not None and b is not None
-    exponent = scalar_of(b)
-    if exponent is None and ir.convenience.get_const_tensor(b) is not None and not b.is_graph_input():
-        values = ir.convenience.get_const_tensor(b).numpy()  # type: ignore[union-attr]
-        exponent = float(values.ravel()[0]) if values.size == 1 else None
-    if exponent is not None:
-        if exponent == 2:
-            return [op.Mul(dy, op.Mul(a, op.like(2, a))), None]
-        lower = op.Pow(a, op.like(exponent - 1, a)) if exponent != 1 else op.like(1, a)
+    constant = op.constant(b)
+    if constant is not None and constant.size == 1:
+        exponent = float(constant.numpy().ravel()[0])
+        if exponent in (0, 1):
+            return [op.Mul(dy, op.like(exponent, a)), None]
+        lower = a if exponent == 2 else op.Pow(a, op.like(exponent - 1, a))
         return [op.Mul(dy, op.Mul(lower, op.like(exponent, a))), None]
     b_float = op.cast(b, a) if b.dtype != a.dtype else b
     zero = op.like(0, a)
@@ -63,7 +61,7 @@ def power(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     positive = op.Greater(a, zero)
     log = op.Log(op.Where(positive, a, op.like(1, a)))
     nan = op.Where(op.Less(a, zero), op.like(math.nan, a), log)  # log of a negative number
-    db = op.cast(op.Mul(dy, op.Mul(node.outputs[0], nan)), b) if b.dtype == a.dtype else None
+    db = op.cast(op.Mul(dy, op.Mul(node.outputs[0], nan)), b) if b in op.active else None
     return [op.Mul(dy, da), db]
 
 
@@ -90,16 +88,21 @@ def extreme_all(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
 
 
 def clip(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
-    """Clip: dx = dy where low ≤ x ≤ high, bounds included (PyTorch's `clamp`), else 0; bounds get the rest."""
+    """Clip: dx = dy where low ≤ x ≤ high, bounds included (PyTorch's `clamp`), else 0; bounds get the rest.
+
+    Where low > high, y = high whatever x is, and low gets nothing.
+    """
     x, low, high = (*node.inputs, None, None)[:3]
     inside, d_low, d_high = None, None, None
     if low is not None:
         inside = op.GreaterOrEqual(x, low)
-        d_low = op.Mul(dy, op.cast(op.Less(x, low), x))
+        under = op.Less(x, low)
+        d_low = op.Mul(dy, op.cast(under if high is None else op.And(under, op.Less(low, high)), x))
     if high is not None:
         below = op.LessOrEqual(x, high)
         inside = below if inside is None else op.And(inside, below)
-        d_high = op.Mul(dy, op.cast(op.Greater(x, high), x))
+        over = op.Greater(x, high)
+        d_high = op.Mul(dy, op.cast(over if low is None else op.Or(over, op.Less(high, low)), x))
     return [dy if inside is None else op.Mul(dy, op.cast(inside, x)), d_low, d_high]
 
 
@@ -119,18 +122,12 @@ def cast(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
 def mod(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """fmod: y = a − trunc(a / b) · b: da = dy, db = −dy · trunc(a / b)."""
     a, b = node.inputs
-    ratio = op.Div(a, b)
-    return [dy, op.Neg(op.Mul(dy, op.Mul(op.Sign(ratio), op.Floor(op.Abs(ratio)))))]
+    return [dy, op.Neg(op.Mul(dy, op.Round(op.Div(op.Sub(a, node.outputs[0]), b))))]
 
 
 def flat(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """A step function: its derivative is 0 almost everywhere, so nothing goes back."""
     return [None] * len(node.inputs)
-
-
-def inverse(op: Backward, y: ir.Value) -> ir.Value:
-    """1 / y."""
-    return op.Reciprocal(y)
 
 
 RULES = {

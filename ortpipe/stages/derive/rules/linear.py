@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients
+from ortpipe.stages.derive.backward import Backward, Gradients, wide
 from ortpipe.stages.derive.rules.activations import integer, number
 
 
@@ -36,7 +38,9 @@ def mat_mul(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     wide_b = op.Unsqueeze(b, op.ints([1])) if rank_b == 1 else b
     wide_dy = op.Unsqueeze(dy, op.ints([-2])) if rank_a == 1 else dy
     wide_dy = op.Unsqueeze(wide_dy, op.ints([-1])) if rank_b == 1 else wide_dy
-    if rank_b == 2 and rank_a > 2:  # rows of every batch entry against one matrix: two plain products
+    if (
+        rank_b == 2 and rank_a > 2 and _dim(a) and _dim(dy)
+    ):  # rows of every batch entry against one matrix: two plain products
         flat_a, flat_dy = op.reshape(a, [-1, _dim(a)]), op.reshape(dy, [-1, _dim(dy)])
         da = op.MatMul(dy, _transposed(op, b, 2))
         return [_shaped(da, a), _shaped(op.Gemm(flat_a, flat_dy, transA=1), b)]
@@ -48,7 +52,8 @@ def mat_mul(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
         da.shape = a.shape
     if rank_b == 1:
         axes = list(range(rank_a - 2))
-        db = op.ReduceSum(op.Squeeze(db, op.ints([-1])), op.ints(axes), keepdims=0, noop_with_empty_axes=1)
+        db = op.Squeeze(db, op.ints([-1]))
+        db = op.ReduceSum(db, op.ints(axes), keepdims=0) if axes else db
         db.shape = b.shape
     return [da, db]
 
@@ -64,7 +69,12 @@ def _batched(node: ir.Node, x: ir.Value, dx: ir.Value, op: Backward) -> ir.Shape
 
 
 def _transposed(op: Backward, x: ir.Value, rank: int) -> ir.Value:
-    return op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
+    perm = [*range(rank - 2), rank - 1, rank - 2]
+    if x.dtype != ir.DataType.DOUBLE:
+        return op.Transpose(x, perm=perm)
+    # onnxruntime 1.19 fuses Transpose and MatMul to an operator that it has no float64 kernel of: stand between them
+    flat = op.Transpose(op.Unsqueeze(x, op.ints([0])), perm=[0, *(p + 1 for p in perm)])
+    return op.Squeeze(flat, op.ints([0]))
 
 
 def _rank(x: ir.Value) -> int:
@@ -89,55 +99,50 @@ def einsum(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     Letters of one input alone are summed out forward, so that its gradient is expanded along them.
     """
     terms, result = _equation(node)
+    sizes = _sizes(terms, node)
     dy = op.full(dy, node.outputs[0])
     gradients: list[ir.Value | None] = []
     for i, x in enumerate(node.inputs):
         assert x is not None
         others = [(t, v) for j, (t, v) in enumerate(zip(terms, node.inputs, strict=True)) if j != i]
-        seen = set(result).union(*(set(t) for t, _ in others)) if others else set(result)
+        seen = set(result).union(*(t for t, _ in others))
         kept = "".join(c for c in dict.fromkeys(terms[i]) if c in seen)
-        operands = [dy, *(v for _, v in others)]
-        made = op.Einsum(*operands, equation=",".join([result, *(t for t, _ in others)]) + "->" + kept)
-        made.type = x.type
-        gradients.append(_einsum_back(op, made, kept, terms[i], x))
+        equation = ",".join([result, *(t for t, _ in others)]) + "->" + kept
+        if others:
+            made = op.Einsum(dy, *(v for _, v in others), equation=equation)
+        else:
+            made = op.Transpose(dy, perm=[result.index(c) for c in kept]) if kept != result else dy
+        made = _spread(op, made, kept, terms[i], x)
+        made.type, made.shape = x.type, ir.Shape([sizes[c] for c in terms[i]])  # summed where x was broadcast
+        gradients.append(made)
     return gradients
 
 
-def _einsum_back(op: Backward, made: ir.Value, kept: str, term: str, x: ir.Value) -> ir.Value:
+def _sizes(terms: Sequence[str], node: ir.Node) -> dict[str, Any]:
+    """Return each letter's dimension, the broadcast one where `...` has several."""
+    shapes = [x.shape for x in node.inputs if x is not None and x.shape is not None]
+    pairs = [(c, d) for term, shape in zip(terms, shapes, strict=True) for c, d in zip(term, shape, strict=True)]
+    return {c: wide([d for letter, d in pairs if letter == c]) for c, _ in pairs}
+
+
+def _spread(op: Backward, made: ir.Value, kept: str, term: str, x: ir.Value) -> ir.Value:
+    """Put back the letters that were summed out, and the diagonals that a repeated letter reads."""
     unique = "".join(dict.fromkeys(term))
     missing = [i for i, c in enumerate(unique) if c not in kept]
+    again = [p for p, c in enumerate(term) if term.index(c) != p]
     if missing:
         made = op.Unsqueeze(made, op.ints(missing))
-    if unique == term:
-        if missing:
-            made = op.Expand(made, op.shape(x))
-        return _shaped(made, x)
-    # a repeated letter reads the diagonal: spread the gradient over it
-    letters = "".join(dict.fromkeys(term))
-    spread = made
-    shape = op.shape(x)
-    axes = []
-    for position, letter in enumerate(term):
-        if term.index(letter) != position:
-            axes.append(position)
-    spread = op.Unsqueeze(spread, op.ints(axes)) if axes else spread
-    spread = op.Expand(spread, shape)
-    for position in axes:
-        first = term.index(term[position])
-        size = op.Gather(shape, op.const(_scalar(position)), axis=0)
-        line = op.Range(op.const(_scalar(0)), size, op.const(_scalar(1)))
-        rank = len(term)
-        column = op.Reshape(line, op.ints([-1 if p == first else 1 for p in range(rank)]))
-        row = op.Reshape(line, op.ints([-1 if p == position else 1 for p in range(rank)]))
-        spread = op.Where(op.Equal(column, row), spread, op.like(0, x))
-    del letters
-    return _shaped(spread, x)
-
-
-def _scalar(value: int) -> object:
-    import numpy as np
-
-    return np.array(value, np.int64)
+    if again:
+        made = op.Unsqueeze(made, op.ints(again))
+    if missing or again:
+        made = op.Expand(made, op.shape(x))
+    for position in again:
+        lines = []
+        for axis in (term.index(term[position]), position):
+            line = op.Range(op.const(np.int64(0)), op.dim(x, axis), op.const(np.int64(1)))
+            lines.append(op.Reshape(line, op.ints([-1 if p == axis else 1 for p in range(len(term))])))
+        made = op.Where(op.Equal(*lines), made, op.like(0, x))
+    return made
 
 
 def _equation(node: ir.Node) -> tuple[list[str], str]:

@@ -17,26 +17,29 @@ class Reduced:
         self.op, self.x, self.y = op, x, node.outputs[0]
         self.keepdims = bool(integer(node, "keepdims", 1))
         listed = node.inputs[1] if len(node.inputs) > 1 else None
-        tensor = ir.convenience.get_const_tensor(listed) if listed is not None else None
+        tensor = op.constant(listed)
         self.dynamic = listed if listed is not None and tensor is None else None
+        self.noop = {"noop_with_empty_axes": 1} if integer(node, "noop_with_empty_axes", 0) else {}
         axes: list[int] | None = None
         if "axes" in node.attributes:
             axes = list(node.attributes["axes"].as_ints())
         elif tensor is not None and tensor.size:
             axes = [int(a) for a in tensor.numpy().ravel()]
         rank = x.shape.rank() if x.shape is not None else None
-        self.nothing = not axes and self.dynamic is None and bool(integer(node, "noop_with_empty_axes", 0))
-        if axes is None and rank is not None and not self.nothing:
+        self.nothing = not axes and self.dynamic is None and bool(self.noop)
+        if axes is None and rank is not None and self.dynamic is None and not self.nothing:
             axes = list(range(rank))
         self.axes = sorted(a % rank for a in axes) if axes is not None and rank is not None else axes
 
     def back(self, value: ir.Value) -> ir.Value:
         """Return a value of the output's shape with the reduced axes as 1, so that it broadcasts to the input."""
-        if self.nothing or self.keepdims:
-            return value
         x = self.x.shape
+        if self.nothing or (self.keepdims and self.dynamic is None):
+            return value
         if self.dynamic is not None:
-            return self.op.Unsqueeze(value, self.dynamic)
+            wide = value if self.keepdims else self.op.Unsqueeze(value, self.dynamic)
+            wide.type, wide.shape = value.type, wide.shape if self.keepdims else None
+            return self.op.full(wide, self.x)
         if self.axes is None or (x is not None and len(self.axes) == x.rank()):
             return value  # a scalar broadcasts as it is
         if value.shape is not None and value.shape.rank() == 0:
@@ -46,6 +49,20 @@ class Reduced:
         if x is not None:
             made.shape = ir.Shape([1 if i in self.axes else d for i, d in enumerate(x)])
         return made
+
+    def sum(self, x: ir.Value) -> ir.Value:
+        """Return Σ over the same axes, which stay as 1."""
+        if self.axes is not None and not self.nothing:
+            return self.op.sum(x, self.axes, keepdims=True)
+        return self.op.ReduceSum(x, self.dynamic, keepdims=1, **self.noop)
+
+    def prod(self, x: ir.Value) -> ir.Value:
+        """Return Π over the same axes, which stay as 1."""
+        if self.axes is None or self.nothing:
+            return self.op.ReduceProd(x, *[v for v in [self.dynamic] if v is not None], keepdims=1, **self.noop)
+        if self.op.opset < 18:
+            return self.op.ReduceProd(x, axes=self.axes, keepdims=1)
+        return self.op.ReduceProd(x, self.op.ints(self.axes), keepdims=1)
 
     def count(self) -> ir.Value:
         """Return how many values each result joins, as a float scalar."""
@@ -79,11 +96,7 @@ def reduce_extreme(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """Max, min: the values that equal the result share dy evenly, as PyTorch's `amax` and `amin`."""
     reduced = Reduced(op, node)
     hits = op.cast(op.Equal(reduced.x, reduced.back(node.outputs[0])), reduced.x)
-    if reduced.axes is not None:
-        count = op.sum(hits, reduced.axes, keepdims=True)
-    else:
-        count = op.ReduceSum(hits, reduced.dynamic, keepdims=1)
-    return [op.Mul(hits, op.Div(reduced.back(dy), count))]
+    return [op.Mul(hits, op.Div(reduced.back(dy), reduced.sum(hits)))]
 
 
 def reduce_prod(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
@@ -92,24 +105,11 @@ def reduce_prod(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     x, zero, one = reduced.x, op.like(0, reduced.x), op.like(1, reduced.x)
     is_zero = op.Equal(x, zero)
     filled = op.Where(is_zero, one, x)
-    axes = op.ints(reduced.axes or []) if reduced.dynamic is None else reduced.dynamic
-    zeros = op.ReduceSum(op.cast(is_zero, x), axes, keepdims=1)
-    if "axes" in node.attributes or (reduced.axes is not None and len(node.inputs) == 1):
-        product = _prod_attribute(op, filled, reduced) if _opset(op) < 18 else op.ReduceProd(filled, axes, keepdims=1)
-    else:
-        product = op.ReduceProd(filled, axes, keepdims=1)
+    zeros, product = reduced.sum(op.cast(is_zero, x)), reduced.prod(filled)
     none = op.cast(op.Equal(zeros, zero), x)
     single = op.cast(op.Equal(zeros, one), x)
     others = op.Where(is_zero, op.Mul(product, single), op.Mul(op.Div(product, filled), none))
     return [op.Mul(reduced.back(dy), others)]
-
-
-def _prod_attribute(op: Backward, x: ir.Value, reduced: Reduced) -> ir.Value:
-    return op.ReduceProd(x, axes=reduced.axes, keepdims=1)
-
-
-def _opset(op: Backward) -> int:
-    return op.graph.opset_imports.get("", 21)
 
 
 def reduce_l1(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortpipe.stages.derive.backward import Backward, Gradients
 from ortpipe.stages.derive.rules.activations import integer
+from ortpipe.stages.derive.rules.indexing import put_back
 
 
 def back_to_shape(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
@@ -28,12 +29,7 @@ def transpose(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
 
 def expand(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """dx = dy, summed over the axes that were broadcast."""
-    y = node.outputs[0]
-    dy = op.full(dy, y)
-    dy.shape = y.shape
-    x = node.inputs[0]
-    assert x is not None
-    return [op.unbroadcast(dy, x) if y.shape is not None else op._unbroadcast_dynamic(dy, x), None]
+    return [dy, None]
 
 
 def tile(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
@@ -78,7 +74,7 @@ def slice_(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     dy = op.full(dy, node.outputs[0])
     starts, ends, axes, steps = (*node.inputs[1:], None, None, None, None)[:4]
     rank = x.shape.rank()
-    constant = [ir.convenience.get_const_tensor(v) if v is not None else None for v in (starts, ends, axes, steps)]
+    constant = [op.constant(v) for v in (starts, ends, axes, steps)]
     known_axes = _ints(constant[2], list(range(len(_ints(constant[0], []))))) if constant[0] is not None else None
     if (
         known_axes is not None
@@ -116,20 +112,16 @@ def pad(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     assert x is not None and x.shape is not None and pads is not None
     dy = op.full(dy, node.outputs[0])
     mode = node.attributes["mode"].as_string() if "mode" in node.attributes else "constant"
+    extra = [None, axes] if axes is not None else []
     rest: list[ir.Value | None] = [None] * (len(node.inputs) - 1)
     if mode != "constant":
-        count = op.Size(x)
-        numbers = op.Reshape(op.Range(op.const(np.int64(0)), count, op.const(np.int64(1))), op.Shape(x))
-        extra = [None, axes] if axes is not None else []
-        places = op.Reshape(op.Pad(numbers, pads, *extra, mode=mode), op.ints([-1]))
-        zeros = op.Expand(op.like(0, x), op.Reshape(count, op.ints([1])))
-        summed = op.ScatterElements(zeros, places, op.Reshape(dy, op.ints([-1])), axis=0, reduction="add")
-        return [_as(op.Reshape(summed, op.shape(x)), x), *rest]
-    half = op.Reshape(pads, op.ints([2, -1]))
+        return [put_back(op, x, dy, lambda numbers: op.Pad(numbers, pads, *extra, mode=mode)), *rest]
+    added, cut = op.Max(pads, op.ints([0])), op.Max(op.Neg(pads), op.ints([0]))
+    half = op.Reshape(added, op.ints([2, -1]))
     low, high = (op.Gather(half, op.const(np.int64(i)), axis=0) for i in (0, 1))
     sizes = op.Shape(dy) if axes is None else op.Gather(op.Shape(dy), axes)
-    dx = op.Slice(dy, low, op.Sub(sizes, high), axes)  # where a pad is negative, x was cut: put zeros back
-    dx = op.Pad(dx, op.Max(op.Neg(pads), op.ints([0])), None, axes)
+    dx = op.Slice(dy, low, op.Sub(sizes, high), *extra[1:])
+    dx = op.Pad(dx, cut, *extra)  # where a pad is negative, x was cut: zeros come back
     dx.type, dx.shape = x.type, x.shape
     if value is not None:
         # the padding value's gradient is everything that did not go to x
