@@ -80,17 +80,16 @@ def _spread_groups(
         r - e + (s - 1 if rest is None else rest) - (s - 1)
         for r, e, rest, s in zip(reach, windows.end, left, strides, strict=True)
     ]
-    pads = [*begin, *end]
-    if min(pads) < 0:
-        negative = [min(p, 0) for p in pads]
-        dy = op.Pad(dy, op.ints([0, 0, *negative[:n], 0, 0, *negative[n:]]))
-    turned = op.reshape(w, [group, outer, inner, *windows.kernel])
+    if min(*begin, *end) < 0:  # x was padded by more than a window reaches
+        ends = [e if e < 0 else FAR for e in end]
+        dy = op.Slice(dy, op.ints([max(-b, 0) for b in begin]), op.ints(ends), op.ints(list(range(2, n + 2))))
+    turned = op.Reshape(w, op.ints([group, outer, inner, *windows.kernel]))
     turned = op.Transpose(turned, perm=[0, 2, 1, *range(3, n + 3)])
-    turned = op.reshape(turned, [group * inner, outer, *windows.kernel])
+    turned = op.Reshape(turned, op.ints([group * inner, outer, *windows.kernel]))
     flipped = [i + 2 for i, k in enumerate(windows.kernel) if k > 1]
     if flipped:
-        ends, steps = [op.ints([v] * len(flipped)) for v in (-FAR, -1)]
-        turned = op.Slice(turned, steps, ends, op.ints(flipped), steps)
+        last, first = [op.ints([v] * len(flipped)) for v in (-1, -FAR)]
+        turned = op.Slice(turned, last, first, op.ints(flipped), last)
     padded = [tuple(max(p, 0) for p in half) for half in (begin, end)]
     own = Window(windows.kernel, (1,) * n, windows.dilations, *padded)
     dx = op.Conv(dy, turned, **_attributes(own, group))
