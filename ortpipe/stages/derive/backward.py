@@ -131,7 +131,9 @@ class Backward(Builder):
         one = self.Equal(padded, self.ints([1]))
         broadcast = self.And(one, self.Not(self.Equal(self.Shape(gradient), self.ints([1]))))
         axes = self.Reshape(self.NonZero(broadcast), self.ints([-1]))
-        return self.Reshape(self.ReduceSum(gradient, axes, keepdims=1, noop_with_empty_axes=1), shape)
+        made = self.Reshape(self.ReduceSum(gradient, axes, keepdims=1, noop_with_empty_axes=1), shape)
+        made.type, made.shape = x.type, x.shape
+        return made
 
     def full(self, gradient: ir.Value, y: ir.Value) -> ir.Value:
         """Return a gradient with all of its value's shape."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
-from ortpipe.stages.derive.rules.activations import integer
 
 FIX = "Give the graph static sizes there (the batch axis may stay free), or freeze the parameters in front of it."
 
@@ -33,15 +31,6 @@ class Window:
     def pads(self) -> list[int]:
         """The pads as ONNX writes them."""
         return [*self.begin, *self.end]
-
-    def count(self, axis: int, size: int, ceil: bool = False) -> int:
-        """Return how many windows an axis of that size has; with `ceil`, the last one must start before the end pad."""
-        free = size + self.begin[axis] + self.end[axis] - self.extents[axis]
-        stride = self.strides[axis]
-        if not ceil:
-            return free // stride + 1
-        count = math.ceil(free / stride) + 1
-        return count - 1 if (count - 1) * stride >= size + self.begin[axis] else count
 
 
 def spatial(x: ir.Value | None) -> list[int | None]:
@@ -131,8 +120,3 @@ def not_static(node: ir.Node, x: ir.Value | None, what: str) -> DeriveError:
         got=f"{what} of {name!r}{shape} is not static, at node {node.name or node.outputs[0].name!r}",
         fix=FIX,
     )
-
-
-def ceil_mode(node: ir.Node) -> bool:
-    """Return the ceil_mode attribute (auto_pad overrides it)."""
-    return bool(integer(node, "ceil_mode", 0)) and auto_pad(node) == "NOTSET"
