@@ -170,8 +170,13 @@ class Backward(Builder):
         key = ("rows", x.shape[0].value, x.dtype)
         if x.shape[0].value is None or key not in self._known:
             one = ir.tensor(np.ones(1, x.dtype.numpy()))
-            self._known[key] = self.ConstantOfShape(self.Shape(x, start=0, end=1), value=one)
+            rows = self.Slice(self.Shape(x), self.ints([0]), self.ints([1]))  # Shape has no `end` before opset 15
+            self._known[key] = self.ConstantOfShape(rows, value=one)
         return self._known[key]
+
+    def fresh(self, wanted: str) -> str:
+        """Return a name that the graph does not use yet."""
+        return self._names.fresh(wanted)
 
     def ints(self, values: Sequence[int]) -> ir.Value:
         """Return a constant int64 vector."""

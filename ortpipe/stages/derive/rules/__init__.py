@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ortpipe.stages.derive.backward import Gradients
-from ortpipe.stages.derive.rules import activations, arithmetic, convolution, linear, pooling, reductions, shapes, trigonometry
+from ortpipe.stages.derive.rules import activations, arithmetic, convolution, linear, normalization, pooling, reductions, shapes, trigonometry
 
 Rule = Callable[..., Gradients]
 
@@ -19,6 +19,7 @@ FAMILIES: dict[str, dict[str, Rule]] = {
     "arithmetic": arithmetic.RULES,
     "convolution": convolution.RULES,
     "linear": linear.RULES,
+    "normalization": normalization.RULES,
     "pooling": pooling.RULES,
     "reductions": reductions.RULES,
     "shapes": shapes.RULES,
