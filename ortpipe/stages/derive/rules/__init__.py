@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ortpipe.stages.derive.backward import Gradients
-from ortpipe.stages.derive.rules import activations, arithmetic, convolution, linear, normalization, pooling, reductions, shapes, trigonometry
+from ortpipe.stages.derive.rules import activations, arithmetic, convolution, linear, normalization, pooling, reductions, resize, shapes, trigonometry
 
 Rule = Callable[..., Gradients]
 
@@ -22,6 +22,7 @@ FAMILIES: dict[str, dict[str, Rule]] = {
     "normalization": normalization.RULES,
     "pooling": pooling.RULES,
     "reductions": reductions.RULES,
+    "resize": resize.RULES,
     "shapes": shapes.RULES,
     "trigonometry": trigonometry.RULES,
 }
