@@ -68,7 +68,9 @@ def _spread_groups(
 
     Twice as fast as a grouped ConvTranspose, which onnxruntime computes group by group (and onnx.reference wrongly).
     """
-    outer, inner = _channels(node, w, group)
+    outer = _channels(w, group)[0]
+    if outer is None:
+        raise not_static(node, w, "the first axis")
     n, strides = len(windows.kernel), windows.strides
     left = [0 if s == 1 else rest for rest, s in zip(_left_over(windows, spatial(x)), strides, strict=True)]
     if any(s > 1 for s in strides):
@@ -83,9 +85,9 @@ def _spread_groups(
     if min(*begin, *end) < 0:  # x was padded by more than a window reaches
         ends = [e if e < 0 else FAR for e in end]
         dy = op.Slice(dy, op.ints([max(-b, 0) for b in begin]), op.ints(ends), op.ints(list(range(2, n + 2))))
-    turned = op.Reshape(w, op.ints([group, outer, inner, *windows.kernel]))
+    turned = op.Reshape(w, op.ints([group, outer, -1, *windows.kernel]))
     turned = op.Transpose(turned, perm=[0, 2, 1, *range(3, n + 3)])
-    turned = op.Reshape(turned, op.ints([group * inner, outer, *windows.kernel]))
+    turned = op.Reshape(turned, op.ints([-1, outer, *windows.kernel]))
     flipped = [i + 2 for i, k in enumerate(windows.kernel) if k > 1]
     if flipped:
         last, first = [op.ints([v] * len(flipped)) for v in (-1, -FAR)]
@@ -111,17 +113,16 @@ def _kernel(
 ) -> ir.Value:
     """dw[m, c, j] = Σₙₒ dy[n, m, o] · x[n, c, o · stride − begin + j · dilation]."""
     sizes, counts = spatial(x), spatial(dy)
-    if math.prod(windows.kernel) <= COLUMNS and None not in (*sizes, *counts):
+    if math.prod(windows.kernel) <= COLUMNS and None not in (*sizes, *counts, *_channels(w, group)):
         return _as(_kernel_by_columns(op, node, x, dy, w, windows, group), w)
     n = len(windows.kernel)
     swap = [1, 0, *range(2, n + 2)]
     if group == 1:
         data = op.Transpose(x, perm=swap)
     else:  # the batch's images become the channels of a group, the group's channels become the batch
-        _, inner = _channels(node, w, group)
-        data = op.Reshape(x, _behind(op, [0, group, inner], x))
+        data = op.Reshape(x, _behind(op, [0, group, -1], x))
         data = op.Transpose(data, perm=[2, 1, 0, *range(3, n + 3)])
-        data = op.Reshape(data, _behind(op, [inner, -1], x))
+        data = op.Reshape(data, _behind(op, [0, -1], x))
     swapped = Window(windows.kernel, windows.dilations, windows.strides, windows.begin, windows.end)
     made = op.Conv(data, op.Transpose(dy, perm=swap), **_attributes(swapped, group))
     if any(s > 1 for s in windows.strides):  # rows that no window reached make it longer than the kernel
@@ -133,7 +134,8 @@ def _kernel_by_columns(
     op: Backward, node: ir.Node, x: ir.Value, dy: ir.Value, w: ir.Value, windows: Window, group: int
 ) -> ir.Value:
     """Return dw as one matrix product per group: dy (M × N·O) with the columns of x (K·C × N·O), K kernel places."""
-    outer, inner = _channels(node, w, group)
+    outer, inner = _channels(w, group)
+    assert outer is not None and inner is not None
     n, counts = len(windows.kernel), static(node, dy)
     swap = [1, 0, *range(2, n + 2)]
     data = op.Transpose(x, perm=swap)
@@ -203,13 +205,11 @@ def _left_over(windows: Window, sizes: list[int | None]) -> list[int | None]:
     ]
 
 
-def _channels(node: ir.Node, w: ir.Value, group: int) -> tuple[int, int]:
-    """Return how many kernels a group has, and how many channels each kernel."""
+def _channels(w: ir.Value, group: int) -> tuple[int | None, int | None]:
+    """Return how many kernels a group has, and how many channels each kernel; None where not static."""
     assert w.shape is not None
     outer, inner = w.shape[:2]
-    if not isinstance(outer, int) or not isinstance(inner, int):
-        raise not_static(node, w, "the channel axes")
-    return outer // group, inner
+    return outer // group if isinstance(outer, int) else None, inner if isinstance(inner, int) else None
 
 
 def _attributes(windows: Window, group: int) -> dict[str, Any]:
