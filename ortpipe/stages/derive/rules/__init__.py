@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ortpipe.stages.derive.backward import Gradients
-from ortpipe.stages.derive.rules import activations, arithmetic, convolution, linear, normalization, pooling, reductions, resize, shapes, trigonometry
+from ortpipe.stages.derive.rules import (
+    activations,
+    arithmetic,
+    convolution,
+    linear,
+    normalization,
+    pooling,
+    reductions,
+    resize,
+    shapes,
+    trigonometry,
+)
 
 Rule = Callable[..., Gradients]
 

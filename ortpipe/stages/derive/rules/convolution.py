@@ -33,10 +33,7 @@ def conv(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     x, w, b = (*node.inputs, None)[:3]
     assert x is not None and w is not None
     dy, windows, group = op.full(dy, node.outputs[0]), window(node), integer(node, "group", 1)
-    if group == 1:
-        dx = _spread(op, dy, w, x, windows)
-    else:
-        dx = _spread_groups(op, node, dy, w, x, windows, group)
+    dx = _spread(op, dy, w, x, windows) if group == 1 else _spread_groups(op, node, dy, w, x, windows, group)
     return [_as(dx, x), _kernel(op, node, x, dy, w, windows, group), _bias(op, dy) if b is not None else None]
 
 

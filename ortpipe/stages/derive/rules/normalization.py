@@ -19,7 +19,7 @@ def batch(op: Backward, node: ir.Node, dy: ir.Value | None, *_: ir.Value | None)
     Training (μ and σ² are the batch's): dx = s·r·(dy − mean dy − x̂·mean(dy·x̂)). The running statistics are moved by
     the batch, not learned: no gradient goes through them, as PyTorch.
     """
-    x, s, _, mean, variance = node.inputs
+    x, s, mean, variance = (node.inputs[i] for i in (0, 1, 3, 4))
     assert x is not None and s is not None and mean is not None and variance is not None
     if dy is None:
         return [None] * 5

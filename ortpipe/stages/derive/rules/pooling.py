@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +66,7 @@ def _indices(op: Backward, node: ir.Node, windows: Window) -> ir.Value:
     assert x is not None
     if len(node.outputs) > 1 and node.outputs[1].name and not integer(node, "storage_order", 0):
         return node.outputs[1]
-    given = {name: value for name, value in node.attributes.items() if name != "storage_order"}
+    given: dict[str, Any] = {name: value for name, value in node.attributes.items() if name != "storage_order"}
     if n < 3 and all(s == 1 for s in windows.strides):
         # onnx.reference gives Indices only where strides differ: an axis of one place more makes them differ
         given = {"kernel_shape": [*windows.kernel, 1], "strides": [*windows.strides, 2]}

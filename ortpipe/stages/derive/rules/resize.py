@@ -84,17 +84,20 @@ def _axes(node: ir.Node) -> list[Axis]:
         factors, wanted = _constant(node, scales), None
     else:
         factors, wanted = None, _wanted(node, sizes, [y[a] if y is not None else None for a in named], dims)
-    found = []
+    found, policy = [], _word(node, "keep_aspect_ratio_policy", "stretch")
     for i, (axis, size, crop) in enumerate(zip(named, dims, crops, strict=True)):
         factor = factors[i] if factors is not None else None
         target = wanted[i] if wanted is not None else None
         if not isinstance(size, int):
-            if factor == 1 or (target is not None and (target == size or (axis == 0 and not isinstance(target, int)))):
-                continue  # a free axis stays as it is, and so does the batch whatever its size is called
+            # a free axis stays as it is, and so does the batch whatever its new size is called
+            if factor == 1 or (factor is None and target is None and axis == 0 and policy == "stretch"):
+                continue
             raise not_static(node, x, f"resized axis {axis}")
-        scale = factor if factor is not None else int(target) / size  # type: ignore[arg-type]
-        found.append(Axis(axis, size, math.floor(scale * size) if target is None else int(target), scale, crop))  # type: ignore[arg-type]
-    return _keeping_ratio(found, _word(node, "keep_aspect_ratio_policy", "stretch")) if wanted is not None else found
+        if factor is not None:
+            found.append(Axis(axis, size, math.floor(factor * size), factor, crop))
+        elif target is not None:
+            found.append(Axis(axis, size, target, target / size, crop))
+    return _keeping_ratio(found, policy) if wanted is not None else found
 
 
 def _keeping_ratio(axes: list[Axis], policy: str) -> list[Axis]:
@@ -117,14 +120,14 @@ def _constant(node: ir.Node, value: ir.Value | None) -> list[float]:
     return [float(v) for v in tensor.numpy().ravel()]
 
 
-def _wanted(node: ir.Node, sizes: ir.Value | None, inferred: list[object], dims: list[object]) -> list[object]:
-    """Return the output's sizes: the constant's, or else what shape inference found."""
+def _wanted(node: ir.Node, sizes: ir.Value | None, y: list[Any], x: list[Any]) -> list[int | None]:
+    """Return the output's sizes: the constant's, or else what shape inference found; None where both are free."""
     tensor = ir.convenience.get_const_tensor(sizes) if sizes is not None and not sizes.is_graph_input() else None
     if tensor is not None:
         return [int(v) for v in tensor.numpy().ravel()]
-    if any(not isinstance(have, int) and isinstance(size, int) for have, size in zip(inferred, dims, strict=True)):
+    if any(isinstance(have, int) and not isinstance(want, int) for have, want in zip(x, y, strict=True)):
         raise not_static(node, sizes, "the value")
-    return inferred
+    return [want if isinstance(want, int) else None for want in y]
 
 
 def _matrix(node: ir.Node, a: Axis) -> Matrix:
@@ -172,10 +175,8 @@ def _places(a: Axis, transformation: str, precise: type[np.floating[Any]]) -> Ve
         return o * (high - low) * (a.size - 1) / (length - 1) + low * (a.size - 1)
     if transformation == "pytorch_half_pixel" and length == 1:
         return o * 0 - 0.5
-    half = (o + precise(0.5)) / scale - precise(0.5)
-    if transformation == "half_pixel_symmetric":
-        return half + a.size / 2 * (1 - a.count / length)
-    return half
+    offset = precise(a.size) / 2 * (1 - precise(a.count) / length) if transformation == "half_pixel_symmetric" else 0
+    return offset + (o + precise(0.5)) / scale - precise(0.5)
 
 
 def _nearest(ratio: Vector, mode: str) -> Matrix:

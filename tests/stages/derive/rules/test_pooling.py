@@ -16,7 +16,7 @@ from ortpipe.errors import DeriveError
 from ortpipe.stages.derive.engines import Native
 
 POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-# Worst seen: 2e-7 in float64 (|x|³ of large sums), 2e-3 in float32 differences, 5e-7 between the runtimes.
+# Worst seen: 4e-7 in float64 (|x|³ of large sums), 2e-3 in float32 differences, 5e-7 between the runtimes.
 TOLERANCE, DIFFERENCES, SINGLE = 1e-6, 5e-3, 1e-5
 SLOW = "32³ places take onnx.reference seconds; the small twin and the variants run"
 TIES = "equal values in a window: the maximum has no derivative there"
@@ -90,9 +90,19 @@ VARIANTS = {
 }
 # What onnx.reference computes otherwise than onnxruntime, or not at all
 IN_RUNTIME = {
-    "max, SAME_LOWER, strides": ("MaxPool", 'kernel_shape=[3,2], strides=[2,3], auto_pad="SAME_LOWER"', (2, 2, 8, 6), 21),
+    "max, SAME_LOWER, strides": (
+        "MaxPool",
+        'kernel_shape=[3,2], strides=[2,3], auto_pad="SAME_LOWER"',
+        (2, 2, 8, 6),
+        21,
+    ),
     "max, 3-D, stride 1": ("MaxPool", "kernel_shape=[2,2,2]", (1, 2, 3, 3, 4), 21),
-    "average, ceil beyond the pads": ("AveragePool", "kernel_shape=[3,3], strides=[3,3], ceil_mode=1", (2, 2, 7, 6), 21),
+    "average, ceil beyond the pads": (
+        "AveragePool",
+        "kernel_shape=[3,3], strides=[3,3], ceil_mode=1",
+        (2, 2, 7, 6),
+        21,
+    ),
     "average, strides wider than the kernel": (
         *("AveragePool", 'kernel_shape=[3,2], strides=[2,3], auto_pad="SAME_LOWER", count_include_pad=1'),
         *((2, 2, 7, 6), 21),
