@@ -202,6 +202,10 @@ class Backward(Builder):
             self._known[key] = self.ConstantOfShape(rows, value=one)
         return self._known[key]
 
+    def fresh(self, wanted: str) -> str:
+        """Return a name that the graph does not use yet."""
+        return self._names.fresh(wanted)
+
     def ints(self, values: Sequence[int]) -> ir.Value:
         """Return a constant int64 vector."""
         return self.const(np.array(values, np.int64))

@@ -18,6 +18,7 @@ def expanded(model: onnx.ModelProto, targets: Sequence[str]) -> onnx.ModelProto:
 
     if model.functions:
         model = inliner.inline_local_functions(model)
+    model = _with_defaults(model)
     for _ in range(3):  # a body may call functions again
         without = {
             (n.domain, n.op_type)
@@ -51,6 +52,19 @@ def _dependent(graph: onnx.GraphProto, names: set[str]) -> list[onnx.NodeProto]:
             names.update(node.output)
             found += [node, *inner]
     return found
+
+
+def _with_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with every function's default attributes written out: a body may refer to one by name."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    opset = next((o.version for o in own.opset_import if o.domain in ("", "ai.onnx")), 1)
+    for node in _nodes(own.graph):
+        if node.domain in ("", "ai.onnx") and _is_function(node):
+            schema, given = onnx.defs.get_schema(node.op_type, opset, ""), {a.name for a in node.attribute}
+            missing = [a.default_value for name, a in schema.attributes.items() if name not in given]
+            node.attribute.extend(a for a in missing if a.name)
+    return own
 
 
 def _nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

@@ -28,8 +28,9 @@ def _graph_in_double(graph: onnx.GraphProto) -> None:
     for value in (*graph.input, *graph.output, *graph.value_info):
         if value.type.tensor_type.elem_type in narrow:
             value.type.tensor_type.elem_type = FLOAT
+    single = {node.input[2] for node in graph.node if node.op_type == "Resize" and len(node.input) > 2}
     for tensor in graph.initializer:
-        if tensor.data_type in narrow:
+        if tensor.data_type in narrow and tensor.name not in single:  # scales are float32 whatever the data is
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
     for node in graph.node:
         for attribute in node.attribute:

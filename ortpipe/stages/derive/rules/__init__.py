@@ -13,10 +13,14 @@ from ortpipe.stages.derive.backward import Gradients
 from ortpipe.stages.derive.rules import (
     activations,
     arithmetic,
+    convolution,
     indexing,
     linear,
     losses,
+    normalization,
+    pooling,
     reductions,
+    resize,
     shapes,
     trigonometry,
 )
@@ -26,10 +30,14 @@ Rule = Callable[..., Gradients]
 FAMILIES: dict[str, dict[str, Rule]] = {
     "activations": activations.RULES,
     "arithmetic": arithmetic.RULES,
+    "convolution": convolution.RULES,
     "indexing": indexing.RULES,
     "linear": linear.RULES,
     "losses": losses.RULES,
+    "normalization": normalization.RULES,
+    "pooling": pooling.RULES,
     "reductions": reductions.RULES,
+    "resize": resize.RULES,
     "shapes": shapes.RULES,
     "trigonometry": trigonometry.RULES,
 }

@@ -1,0 +1,209 @@
+"""Resize: separable and linear, so that its gradient is one small constant matrix per resized axis."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ortpipe.stages.derive.backward import Backward, Gradients
+from ortpipe.stages.derive.rules.activations import integer, number
+from ortpipe.stages.derive.rules.pooling import Matrix, along
+from ortpipe.stages.derive.rules.windows import ints, not_static
+
+Vector = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How one axis is resized: from `size` places to `count`, output place o lying at about o / scale."""
+
+    axis: int
+    size: int
+    count: int
+    scale: float
+    crop: tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing changes along it."""
+        return self.scale == 1 and self.crop == (0.0, 1.0) and self.size == self.count
+
+
+def resize(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
+    """y = (M₁ ⊗ M₂ ⊗ …)·x, one interpolation matrix per axis: dx = (M₁ᵀ ⊗ M₂ᵀ ⊗ …)·dy.
+
+    All modes and coordinate transformations, antialias, exclude_outside, crops; what is extrapolated has no gradient.
+    Scales and the sizes of the resized axes must be static; the other axes, so the batch, may be free.
+    """
+    x = node.inputs[0]
+    assert x is not None
+    dy = op.full(dy, node.outputs[0])
+    moved = [a for a in _axes(node) if not a.same]
+    blocks = [_block(a, _matrix(node, a)) for a in moved]
+    assert x.shape is not None
+    rank = x.shape.rank()
+    if moved and None not in blocks and 3 <= rank <= 5 and all(a.axis >= 2 for a in moved):
+        # every place of x is copied to a block of y: a pool sums the block, several times faster than matrices
+        window = [next((b for a, b in zip(moved, blocks, strict=True) if a.axis == i), 1) for i in range(2, rank)]
+        pooled = op.AveragePool(dy, kernel_shape=window, strides=window)
+        pooled.type, pooled.shape = x.type, x.shape
+        dx = op.Mul(pooled, op.like(math.prod(b for b in blocks if b), x))
+    else:
+        dx = dy
+        for a in sorted(moved, key=lambda a: a.size / a.count):  # the strongest reduction first
+            dx = along(op, dx, a.axis, _matrix(node, a).T)
+    dx.type, dx.shape = x.type, x.shape
+    return [dx, *[None] * (len(node.inputs) - 1)]
+
+
+def _block(axis: Axis, matrix: Matrix) -> int | None:
+    """Return n where every place is copied to n neighbouring ones and nothing else happens."""
+    n, rest = divmod(axis.count, axis.size)
+    return n if rest == 0 and np.array_equal(matrix, np.kron(np.eye(axis.size), np.ones((n, 1)))) else None
+
+
+def _axes(node: ir.Node) -> list[Axis]:
+    """Return what happens to each axis that the node names, from its scales or sizes."""
+    x, roi, scales, sizes = (*node.inputs, None, None, None)[:4]
+    assert x is not None
+    if x.shape is None:
+        raise not_static(node, x, "the rank")
+    rank, y = x.shape.rank(), node.outputs[0].shape
+    named = [a % rank for a in ints(node, "axes", range(rank))]
+    dims = [x.shape[a] for a in named]
+    crops = [(0.0, 1.0)] * len(named)
+    if _word(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        corners = _constant(node, roi)
+        crops = [(corners[i], corners[i + len(named)]) for i in range(len(named))]
+    if scales is not None and _given(scales):
+        factors, wanted = _constant(node, scales), None
+    else:
+        factors, wanted = None, _wanted(node, sizes, [y[a] if y is not None else None for a in named], dims)
+    found, policy = [], _word(node, "keep_aspect_ratio_policy", "stretch")
+    for i, (axis, size, crop) in enumerate(zip(named, dims, crops, strict=True)):
+        factor = factors[i] if factors is not None else None
+        target = wanted[i] if wanted is not None else None
+        if not isinstance(size, int):
+            # a free axis stays as it is, and so does the batch whatever its new size is called
+            if factor == 1 or (factor is None and target is None and axis == 0 and policy == "stretch"):
+                continue
+            raise not_static(node, x, f"resized axis {axis}")
+        if factor is not None:
+            found.append(Axis(axis, size, math.floor(factor * size), factor, crop))
+        elif target is not None:
+            found.append(Axis(axis, size, target, target / size, crop))
+    return _keeping_ratio(found, policy) if wanted is not None else found
+
+
+def _keeping_ratio(axes: list[Axis], policy: str) -> list[Axis]:
+    """Return the axes with one scale for all: the smallest (not_larger) or the largest (not_smaller)."""
+    if policy == "stretch" or not axes:
+        return axes
+    scale = (min if policy == "not_larger" else max)(a.scale for a in axes)
+    return [Axis(a.axis, a.size, math.floor(scale * a.size + 0.5), scale, a.crop) for a in axes]
+
+
+def _given(value: ir.Value) -> bool:
+    """Whether an optional input is there: exporters also leave it out by an empty tensor."""
+    return value.shape is None or list(value.shape) != [0]
+
+
+def _constant(node: ir.Node, value: ir.Value | None) -> list[float]:
+    tensor = ir.convenience.get_const_tensor(value) if value is not None and not value.is_graph_input() else None
+    if tensor is None:
+        raise not_static(node, value, "the value")
+    return [float(v) for v in tensor.numpy().ravel()]
+
+
+def _wanted(node: ir.Node, sizes: ir.Value | None, y: list[Any], x: list[Any]) -> list[int | None]:
+    """Return the output's sizes: the constant's, or else what shape inference found; None where both are free."""
+    tensor = ir.convenience.get_const_tensor(sizes) if sizes is not None and not sizes.is_graph_input() else None
+    if tensor is not None:
+        return [int(v) for v in tensor.numpy().ravel()]
+    if any(isinstance(have, int) and not isinstance(want, int) for have, want in zip(x, y, strict=True)):
+        raise not_static(node, sizes, "the value")
+    return [want if isinstance(want, int) else None for want in y]
+
+
+def _matrix(node: ir.Node, a: Axis) -> Matrix:
+    """Return the interpolation matrix (count × size) of one axis, as ONNX's Resize-19 defines it."""
+    # where nearest jumps, rounding decides: float32, as onnxruntime computes it
+    precise = np.float32 if _word(node, "mode", "nearest") == "nearest" else np.float64
+    place = _places(a, _word(node, "coordinate_transformation_mode", "half_pixel"), precise)
+    left = np.ceil(place) - 1  # the nearest place before; a place that is hit exactly counts as the one after
+    ratio = place - left
+    mode = _word(node, "mode", "nearest")
+    if mode == "nearest":
+        offsets = np.array([0.0, 1.0])
+        weights = _nearest(ratio, _word(node, "nearest_mode", "round_prefer_floor"))
+    else:
+        shrink = min(a.scale, 1.0) if integer(node, "antialias", 0) else 1.0
+        width, kernel = (1, _triangle) if mode == "linear" else (2, _cubic)
+        start = math.floor(-width / shrink) + 1
+        offsets = np.arange(start, 2.0 - start)
+        weights = kernel(shrink * (offsets - ratio[:, None]), number(node, "cubic_coeff_a", -0.75))
+        weights = weights / weights.sum(axis=1, keepdims=True) if integer(node, "antialias", 0) else weights
+    places = left[:, None] + offsets
+    if integer(node, "exclude_outside", 0):
+        weights = weights * ((places >= 0) & (places < a.size))
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    if _word(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        weights = weights * ((place >= 0) & (place <= a.size - 1))[:, None]
+    matrix = np.zeros((a.count, a.size))
+    rows = np.broadcast_to(np.arange(a.count)[:, None], places.shape)
+    np.add.at(matrix, (rows, np.clip(places, 0, a.size - 1).astype(np.int64)), weights)
+    return matrix
+
+
+def _places(a: Axis, transformation: str, precise: type[np.floating[Any]]) -> Vector:
+    """Return where each output place lies on the input axis; length is the output's size before it is rounded."""
+    o, scale = np.arange(a.count, dtype=precise), precise(a.scale)
+    length = scale * precise(a.size)
+    if transformation == "align_corners":
+        return o * 0 if length == 1 else o * (a.size - 1) / (length - 1)
+    if transformation == "asymmetric":
+        return o / scale
+    if transformation == "tf_crop_and_resize":
+        low, high = a.crop
+        if length == 1:
+            return o * 0 + (high - low) * (a.size - 1) / 2 + low * (a.size - 1)
+        return o * (high - low) * (a.size - 1) / (length - 1) + low * (a.size - 1)
+    if transformation == "pytorch_half_pixel" and length == 1:
+        return o * 0 - 0.5
+    offset = precise(a.size) / 2 * (1 - precise(a.count) / length) if transformation == "half_pixel_symmetric" else 0
+    return offset + (o + precise(0.5)) / scale - precise(0.5)
+
+
+def _nearest(ratio: Vector, mode: str) -> Matrix:
+    """Return the weights of the places before and after."""
+    after = {
+        "round_prefer_floor": ratio > 0.5,
+        "round_prefer_ceil": ratio >= 0.5,
+        "floor": ratio == 1,
+        "ceil": ratio > 0,
+    }[mode]
+    return np.stack([~after, after], axis=1).astype(np.float64)
+
+
+def _triangle(t: Matrix, _: float) -> Matrix:
+    """max(1 − |t|, 0)."""
+    return np.maximum(1 - np.abs(t), 0)
+
+
+def _cubic(t: Matrix, a: float) -> Matrix:
+    """Keys' kernel: (a+2)|t|³ − (a+3)t² + 1 up to 1, a|t|³ − 5a·t² + 8a|t| − 4a up to 2, then 0."""
+    t = np.abs(t)
+    near, far = ((a + 2) * t - (a + 3)) * t * t + 1, ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+    return np.where(t <= 1, near, np.where(t < 2, far, 0))
+
+
+def _word(node: ir.Node, name: str, default: str) -> str:
+    return node.attributes[name].as_string() if name in node.attributes else default
+
+
+RULES = {"Resize": resize}

@@ -1,0 +1,122 @@
+"""Sliding windows: what the attributes of convolutions and pools say about each spatial axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortpipe.errors import DeriveError
+
+FIX = "Give the graph static sizes there (the batch axis may stay free), or freeze the parameters in front of it."
+
+
+@dataclass(frozen=True)
+class Window:
+    """One entry per spatial axis: window o covers the places o · stride − begin + j · dilation, 0 ≤ j < kernel."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+
+    @property
+    def extents(self) -> list[int]:
+        """How many places a window spans."""
+        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+
+    @property
+    def pads(self) -> list[int]:
+        """The pads as ONNX writes them."""
+        return [*self.begin, *self.end]
+
+
+def spatial(x: ir.Value | None) -> list[int | None]:
+    """Return the sizes after batch and channel, None where not static.
+
+    Raises:
+        DeriveError: even the rank is not known.
+    """
+    if x is None or x.shape is None:
+        name = x.name if x is not None else None
+        raise DeriveError("Windows need an input of known rank.", got=f"{name!r} of unknown rank", fix=FIX)
+    return [d if isinstance(d, int) else None for d in x.shape[2:]]
+
+
+def ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
+    """Return an attribute that is a list of ints."""
+    return tuple(node.attributes[name].as_ints()) if name in node.attributes else tuple(default)
+
+
+def kernel_of(node: ir.Node) -> tuple[int, ...]:
+    """Return the kernel's spatial sizes: the attribute's, or else those of the second input.
+
+    Raises:
+        DeriveError: neither says them.
+    """
+    if "kernel_shape" in node.attributes:
+        return ints(node, "kernel_shape", ())
+    kernel = node.inputs[1]
+    sizes = spatial(kernel)
+    if None in sizes:
+        raise not_static(node, kernel, "the kernel's spatial axes")
+    return tuple(s for s in sizes if s is not None)
+
+
+def window(node: ir.Node) -> Window:
+    """Return the windows that a node slides over its first input (Conv and the pools), with auto_pad resolved.
+
+    Raises:
+        DeriveError: auto_pad depends on a size that is not static.
+    """
+    kernel = kernel_of(node)
+    n = len(kernel)
+    strides, dilations = ints(node, "strides", [1] * n), ints(node, "dilations", [1] * n)
+    mode = auto_pad(node)
+    if mode == "NOTSET":
+        pads = ints(node, "pads", [0] * 2 * n)
+        return Window(kernel, strides, dilations, pads[:n], pads[n:])
+    totals = [0] * n
+    if mode.startswith("SAME"):
+        for i, (size, s, k, d) in enumerate(zip(spatial(node.inputs[0]), strides, kernel, dilations, strict=True)):
+            if size is None and s > 1:
+                raise not_static(node, node.inputs[0], f"spatial axis {i}, which auto_pad={mode} needs,")
+            reached = 0 if size is None else (-(-size // s) - 1) * s - size
+            totals[i] = max(0, (reached if size is not None else -1) + (k - 1) * d + 1)
+    return Window(kernel, strides, dilations, *halves(totals, mode))
+
+
+def halves(totals: Sequence[int], mode: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return pads at begin and end; the odd one goes to the end only for SAME_UPPER."""
+    begin = tuple(t // 2 if mode == "SAME_UPPER" else t - t // 2 for t in totals)
+    return begin, tuple(t - b for t, b in zip(totals, begin, strict=True))
+
+
+def auto_pad(node: ir.Node) -> str:
+    """Return the auto_pad attribute."""
+    return node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
+
+
+def static(node: ir.Node, x: ir.Value | None) -> list[int]:
+    """Return the sizes after batch and channel.
+
+    Raises:
+        DeriveError: one of them is not static.
+    """
+    sizes = spatial(x)
+    if None in sizes:
+        raise not_static(node, x, f"spatial axis {sizes.index(None)}")
+    return [s for s in sizes if s is not None]
+
+
+def not_static(node: ir.Node, x: ir.Value | None, what: str) -> DeriveError:
+    """Return the error that names what is not static."""
+    shape = f" of shape {x.shape}" if x is not None else ""
+    name = x.name if x is not None else None
+    return DeriveError(
+        f"The gradient of {node.op_type} is written for static sizes.",
+        got=f"{what} of {name!r}{shape} is not static, at node {node.name or node.outputs[0].name!r}",
+        fix=FIX,
+    )
