@@ -125,3 +125,13 @@ def test_metrics_name_functions_that_scikit_learn_has() -> None:
     from sklearn import metrics
 
     assert [m.function for m in METRICS.values() if not hasattr(metrics, m.function)] == []
+
+
+def test_the_readme_holds_the_table_of_operators_that_the_rules_print() -> None:
+    from ortpipe.stages.derive.rules import table
+
+    shown = re.search(
+        r"<!-- operators:[^>]*-->\n(.*?)<!-- end of operators -->", (ROOT / "README.md").read_text(), re.S
+    )
+    assert shown is not None
+    assert shown.group(1).strip() == table()

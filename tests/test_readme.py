@@ -82,9 +82,15 @@ def _answers(url: str) -> bool:
 
 
 def test_the_python_example_of_the_readme_trains() -> None:
-    [code] = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+    code = re.findall(r"```python\n(.*?)```", TEXT, re.S)[0]
     done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     r2 = eval(done.stdout)
     assert r2["trained"] > r2["before"]
     assert r2["trained"] > r2["source"] - 0.02
+
+
+def test_the_rule_of_the_readme_runs() -> None:
+    code = re.findall(r"```python\n(.*?)```", TEXT, re.S)[1]
+    done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

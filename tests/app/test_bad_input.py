@@ -11,6 +11,7 @@ import pytest
 from sklearn.datasets import load_diabetes, load_digits
 
 DIABETES = "experiment=linear_regression"
+LINEAR = "convert.source.path=linear.onnx"
 OWN = ["~experiment", "convert=onnx", "add_loss=l2"]
 FINETUNE = "experiment=finetune_onnx"
 
@@ -68,7 +69,10 @@ CASES = {
         [FINETUNE, "convert.source.prediction=5"],
         ["output's index", "output_label, output_probability"],
     ),
-    "a file that is no archive is named": ([*OWN, "data=npz", "data.source.path=corrupt.npz"], ["not an archive"]),
+    "a file that is no archive is named": (
+        [*OWN, "data=npz", "data.source.path=corrupt.npz", LINEAR],
+        ["not an archive"],
+    ),
     "labels of another width are refused": (
         [*OWN, "data=npz", "data.source.path=wide_label.npz", "convert.source.path=linear.onnx"],
         ["Labels must have the width", "2 per row"],
@@ -85,13 +89,9 @@ CASES = {
         [FINETUNE, "data=npz", "data.source.path=words.npz"],
         ["class that the model knows", "'2'"],
     ),
-    "an operator without a gradient is named with its node": (
-        [*OWN, "data=diabetes", "convert.source.path=elu.onnx"],
-        ["needs a gradient", "Elu at node 'activation'"],
-    ),
-    "an operator with a wrong gradient is named with its node": (
-        [*OWN, "data=diabetes", "convert.source.path=batch_norm.onnx"],
-        ["BatchNormalization at node 'norm'"],
+    "an operator without a rule is named with its node": (
+        [*OWN, "data=diabetes", "convert.source.path=det.onnx"],
+        ["needs a gradient", "Det at node 'determinant'", "derive/rules"],
     ),
     "an estimator that is not supported lists those that are": (
         ["convert.source.estimator=sklearn.svm.SVC"],
@@ -145,6 +145,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _onnx(f"{head} g (float[N,10] X) => (float[N,1] y) {weights} {{ y = MatMul(X, W) }}", folder / "linear.onnx")
     _onnx(f"{head} g (float[N,10] X) => (float[N,10] y) {{ y = Abs(X) }}", folder / "constant.onnx")
     _onnx(
+        f"{head} g (float[N,10] X) => (float[N,1] y) <float[10,4] W = {{{','.join(['1'] * 40)}}},"
+        " int64[3] square = {-1, 2, 2}, int64[2] column = {-1, 1}>"
+        "{ h = MatMul(X, W) m = Reshape(h, square) [determinant] d = Det(m) y = Reshape(d, column) }",
+        folder / "det.onnx",
+    )
+    _onnx(
         f"{head} g (float[N,10] X) => (float[N,1] y) {weights} {{ h = MatMul(X, W) [activation] y = Elu(h) }}",
         folder / "elu.onnx",
     )
@@ -176,6 +182,23 @@ def test_a_group_left_out_the_wrong_way_is_explained(cli: Callable) -> None:
     assert done.returncode == 1
     assert "~experiment" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("training_build")
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("elu.onnx", ["needs a gradient", "Elu at node 'activation'"]),
+        ("batch_norm.onnx", ["BatchNormalization at node 'norm'", "wrong"]),
+    ],
+)
+def test_what_the_ort_engine_cannot_do_is_named_with_its_node(
+    file: str, words: list[str], files: Path, tmp_path: Path, cli: Callable
+) -> None:
+    (tmp_path / file).symlink_to(files / file)
+    done = cli(*OWN, "derive=ort", "data=diabetes", f"convert.source.path={file}")
+    assert done.returncode == 1
+    assert [word for word in words if word not in done.stderr] == []
 
 
 def test_all_errors_of_a_config_come_at_once(cli: Callable) -> None:

@@ -42,3 +42,10 @@ FAMILIES: dict[str, dict[str, Rule]] = {
     "trigonometry": trigonometry.RULES,
 }
 RULES: dict[str, Rule] = {name: rule for family in FAMILIES.values() for name, rule in family.items()}
+
+
+def table() -> str:
+    """Return the operators of every family as a Markdown table."""
+    lines = ["| family | operators |", "|---|---|"]
+    lines += [f"| {family} | {', '.join(sorted(rules))} |" for family, rules in FAMILIES.items()]
+    return "\n".join(lines)
