@@ -64,7 +64,8 @@ def test_the_run_folder_holds_everything(cli: Callable, only_run: Callable) -> N
         assert "=>" in (stage / "model.txt").read_text()
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["train"]["epochs"] == 3
-    assert json.loads((folder / "environment.json").read_text())["onnxruntime-training"].startswith("1.19")
+    environment = json.loads((folder / "environment.json").read_text())
+    assert [environment["onnxruntime"], environment["onnxruntime-training"]].count("not installed") == 1
     rows = list(csv.DictReader((folder / "losses.csv").read_text().splitlines()))
     assert [r["kind"] for r in rows].count("train") == 3
     assert [r["kind"] for r in rows].count("step") == len(artifact.tensors["losses/step"])

@@ -272,15 +272,20 @@ def _simplified(op: Backward, op_type: str, inputs: Sequence[ir.Value | None]) -
                 return op.like(number * other, x)
             if number == -1:
                 return op.Neg(x)
-            if _is_scalar(s) and not _is_scalar(x):
-                node = x.producer()
-                if node is not None and node.op_type == "Mul" and node not in op._own and None not in node.inputs:
-                    left, right = node.inputs
-                    assert left is not None and right is not None
-                    if _is_scalar(right):
-                        return op.Mul(left, op.Mul(right, s))
-                    if _is_scalar(left):
-                        return op.Mul(right, op.Mul(left, s))
+            node = x.producer()
+            if number is not None and node is not None and node.op_type == "Div" and node not in op._own:
+                top, bottom = node.inputs
+                numerator = scalar_of(top) if top is not None else None
+                if numerator is not None:
+                    return op.Div(op.like(numerator * number, x), bottom)
+            if not _is_scalar(s) or _is_scalar(x) or node is None or node.op_type != "Mul" or node in op._own:
+                continue
+            left, right = node.inputs
+            assert left is not None and right is not None
+            if _is_scalar(right):
+                return op.Mul(left, op.Mul(right, s))
+            if _is_scalar(left):
+                return op.Mul(right, op.Mul(left, s))
     if op_type == "Neg" and inputs[0] is not None:
         number = scalar_of(inputs[0])
         if number is not None:

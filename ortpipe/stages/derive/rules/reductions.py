@@ -75,6 +75,8 @@ class Reduced:
                 size *= int(x[axis])  # type: ignore[arg-type]
             return self.op.like(size, self.x)
         whole = self.op.cast(self.op.Size(self.x), self.x)
+        if self.y.shape is not None and self.y.shape.rank() == 0:
+            return whole
         parts = self.op.cast(self.op.Size(self.y), self.x)
         made = self.op.Div(whole, parts)
         made.shape = ir.Shape([])
