@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ortpipe.stages.derive.backward import Gradients
-from ortpipe.stages.derive.rules import activations, arithmetic, linear, reductions, shapes, trigonometry
+from ortpipe.stages.derive.rules import activations, arithmetic, control_flow, linear, reductions, shapes, trigonometry
 
 Rule = Callable[..., Gradients]
 
 FAMILIES: dict[str, dict[str, Rule]] = {
     "activations": activations.RULES,
     "arithmetic": arithmetic.RULES,
+    "control_flow": control_flow.RULES,
     "linear": linear.RULES,
     "reductions": reductions.RULES,
     "shapes": shapes.RULES,
