@@ -185,7 +185,7 @@ class Backward(Builder):
         key = ("rows", x.shape[0].value, x.dtype)
         if x.shape[0].value is None or key not in self._known:
             one = ir.tensor(np.ones(1, x.dtype.numpy()))
-            self._known[key] = self.ConstantOfShape(self.Shape(x, start=0, end=1), value=one)
+            self._known[key] = self.ConstantOfShape(self.Gather(self.Shape(x), self.ints([0])), value=one)
         return self._known[key]
 
     def ints(self, values: Sequence[int]) -> ir.Value:

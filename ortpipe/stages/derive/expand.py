@@ -53,9 +53,9 @@ def _expand(node: ir.Node, names: Names) -> None:
     """Put a node's expansion in its place, the nodes of its subgraphs first."""
     from ortpipe.stages.derive.expansions import EXPANSIONS
 
-    for graph in query.subgraphs(node):
-        _initializers_to_constants(graph)
-        for inner in list(graph):
+    for subgraph in query.subgraphs(node):
+        _initializers_to_constants(subgraph)
+        for inner in list(subgraph):
             _expand(inner, names)
     if node.op_type not in EXPANSIONS or node.domain not in ("", "ai.onnx"):
         return

@@ -27,6 +27,8 @@ def scan(op: Builder, node: ir.Node) -> Sequence[ir.Value | None] | None:
     given = {name: _ints(node, f"scan_{name}") for name in ("input_axes", "input_directions")}
     asked = {name: _ints(node, f"scan_{name}") for name in ("output_axes", "output_directions")}
     if not any(any(values) for values in (*given.values(), *asked.values())):
+        for name in (*given, *asked):
+            node.attributes.pop(f"scan_{name}", None)
         return None
     inputs = list(node.inputs)
     for i in range(count):
@@ -90,7 +92,7 @@ def loop(op: Builder, node: ir.Node) -> Sequence[ir.Value | None] | None:
 
 
 def why_not_a_scan(node: ir.Node) -> str | None:
-    """Return why a Loop is no Scan: a trip count that is not given, an end that is computed, states that change shape."""
+    """Return why a Loop is no Scan: no trip count, a computed end, a state that changes its shape."""
     body = query.subgraphs(node)[0]
     if node.inputs[0] is None:
         return "no trip count is given, so that it ends when its condition says so"

@@ -15,19 +15,19 @@ from ortpipe.graph.builder import Builder
 from ortpipe.stages.derive.expansions.loops import flipped
 
 Activation = Callable[[Builder, ir.Value, ir.Value], ir.Value]  # (op, x, a value of x's type)
-# name: operator, its attributes alpha and beta with onnxruntime's defaults
-ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
-    "affine": ("Affine", {"alpha": 1.0, "beta": 0.0}),
+# name: operator, and the attributes it has with their ONNX defaults; None where onnxruntime's kernels have another one
+ACTIVATIONS: dict[str, tuple[str, dict[str, float | None]]] = {
+    "affine": ("Affine", {"alpha": None, "beta": None}),
     "elu": ("Elu", {"alpha": 1.0}),
     "hardsigmoid": ("HardSigmoid", {"alpha": 0.2, "beta": 0.5}),
     "leakyrelu": ("LeakyRelu", {"alpha": 0.01}),
     "relu": ("Relu", {}),
-    "scaledtanh": ("ScaledTanh", {"alpha": 1.0, "beta": 1.0}),
+    "scaledtanh": ("ScaledTanh", {"alpha": None, "beta": None}),
     "sigmoid": ("Sigmoid", {}),
     "softplus": ("Softplus", {}),
     "softsign": ("Softsign", {}),
     "tanh": ("Tanh", {}),
-    "thresholdedrelu": ("ThresholdedRelu", {"alpha": 1.0}),
+    "thresholdedrelu": ("ThresholdedRelu", {"alpha": None}),
 }
 
 
@@ -142,7 +142,7 @@ def _recurrent(
     hidden = integer(node, "hidden_size") or _static(node, r)
     direction = node.attributes["direction"].as_string() if "direction" in node.attributes else "forward"
     ways = ["forward", "reverse"] if direction == "bidirectional" else [direction]
-    functions = _activations(node, default * len(ways))
+    functions = _activations(node, [*default] * len(ways))
     mask = _mask(op, x, lengths) if lengths is not None else None
     parts = {name: _parts(op, v, len(ways)) for name, v in {"w": w, "r": r, "b": b, "p": peephole}.items()}
     first = [_parts(op, s, len(ways)) if s is not None else [_zeros(op, x, r, hidden)] * len(ways) for s in starts]
@@ -175,23 +175,34 @@ def _static(node: ir.Node, r: ir.Value) -> int:
     return r.shape[2]
 
 
-def _activations(node: ir.Node, default: Sequence[str]) -> list[Activation]:
+def _activations(node: ir.Node, usual: Sequence[str]) -> list[Activation]:
     """Return one function per activation; alphas and betas are read off their lists by those that have one."""
-    names = list(node.attributes["activations"].as_strings()) if "activations" in node.attributes else list(default)
+    names = list(node.attributes["activations"].as_strings()) if "activations" in node.attributes else list(usual)
     lists = {
         key: list(node.attributes[f"activation_{key}"].as_floats()) if f"activation_{key}" in node.attributes else []
         for key in ("alpha", "beta")
     }
+    where = f"node {node.name or node.outputs[-1].name!r}"
     made = []
     for name in names:
         if name.lower() not in ACTIVATIONS:
             raise DeriveError(
                 "A recurrent operator's activations must be ONNX's.",
-                got=f"{name!r} at node {node.name or node.outputs[-1].name!r}",
+                got=f"{name!r} at {where}",
                 fix=f"Use one of {', '.join(ACTIVATIONS)}.",
             )
-        op_type, defaults = ACTIVATIONS[name.lower()]
-        made.append(_activation(op_type, {k: lists[k].pop(0) if lists[k] else v for k, v in defaults.items()}))
+        op_type, numbers = ACTIVATIONS[name.lower()]
+        own = {}
+        for key, default in numbers.items():
+            value = lists[key].pop(0) if lists[key] else default
+            if value is None or (node.op_type == "RNN" and f"activation_{key}" not in node.attributes):
+                raise DeriveError(
+                    "Where ONNX's and onnxruntime's defaults differ, an activation's numbers must be given.",
+                    got=f"{name} of {node.op_type} at {where}, without its {key}",
+                    fix=f"Export the model with activation_{key}.",
+                )
+            own[key] = value
+        made.append(_activation(op_type, own))
     return made
 
 

@@ -81,6 +81,8 @@ def scan(op: Backward, node: ir.Node, *dys: ir.Value | None) -> Gradients:
         *((body.outputs[i], op.placeholder("arriving", body.outputs[i], body.outputs[i].shape)) for i in arriving),
     ]
     found = gradients(inner, seeds, targets)
+    if not found:
+        return []
     shared = [v for v in captured if v in found]
     sums = [op.placeholder("sum", v, v.shape) for v in shared]
     scanned = [x for x in body.inputs[states:] if x in found]
@@ -95,21 +97,31 @@ def scan(op: Backward, node: ir.Node, *dys: ir.Value | None) -> Gradients:
         kept = {body.inputs[states]: op.placeholder("unread", body.inputs[states], body.inputs[states].shape)}
     first, rest = [p for _, p in seeds[: len(carried)]], [p for _, p in seeds[len(carried) :]]
     graph.inputs.extend([*first, *sums, *kept.values(), *rest])
-    whole = [op.full(dys[i], node.outputs[i]) if dys[i] is not None else op.zeros(node.inputs[i]) for i in carried]
+    starts = [*(_whole(op, dys[i], node.outputs[i]) for i in carried), *(op.zeros(v) for v in shared)]
     steps = [
         *(_per_step(node, inner, states, v) for v in kept),
-        *(op.full(dys[i], node.outputs[i]) for i in arriving),
+        *(_whole(op, dys[i], node.outputs[i]) for i in arriving),
     ]
-    starts = [*whole, *(op.zeros(v) for v in shared)]
     made = _values(
         op.Scan(*starts, *(flipped(op, v) for v in steps), body=graph, num_scan_inputs=len(steps), outputs=len(outputs))
     )
     gradient: dict[ir.Value, ir.Value] = {}
     for x, dx in zip([*before, *shared, *scanned], made, strict=True):
-        outer = node.inputs[list(body.inputs).index(x)] if x in body.inputs else x
+        outer = _outside(node, body, x)
         dx.type, dx.shape = outer.type, outer.shape
         gradient[x] = flipped(op, dx) if x in scanned else dx
     return [gradient.get(x) for x in (*body.inputs, *captured)]
+
+
+def _whole(op: Backward, dy: ir.Value | None, y: ir.Value) -> ir.Value:
+    return op.full(dy, y) if dy is not None else op.zeros(y)
+
+
+def _outside(node: ir.Node, body: ir.Graph, x: ir.Value) -> ir.Value:
+    """Return what the node is given for an input of its body; what the body captures is the same outside."""
+    outer = node.inputs[list(body.inputs).index(x)] if x in body.inputs else x
+    assert outer is not None
+    return outer
 
 
 def _reach(
@@ -147,21 +159,19 @@ def _per_step(node: ir.Node, inner: Backward, states: int, value: ir.Value) -> i
     """Return a value of the body for all steps: what is scanned already, or one more scan output of the node."""
     body = inner.graph
     if value in body.inputs[states:]:
-        outer = node.inputs[list(body.inputs).index(value)]
-        assert outer is not None
-        return outer
+        return _outside(node, body, value)
     for inside, made in zip(body.outputs[states:], node.outputs[states:], strict=True):
         if made.name and (inside is value or _is_copy(inside, value)):
             return made
     if value in body.outputs or value in body.inputs:
-        node_of = ir.node("Identity", [value])
-        body.append(node_of)
-        node_of.outputs[0].type, node_of.outputs[0].shape = value.type, value.shape
-        value = inner.rename(node_of.outputs[0], f"{value.name}/step")
+        copy = ir.node("Identity", [value])
+        body.append(copy)
+        copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
+        value = inner.rename(copy.outputs[0], f"{value.name}/step")
     body.outputs.append(value)
     node.resize_outputs(len(node.outputs) + 1)
     made = inner.rename(node.outputs[-1], f"{value.name}/steps")
-    length = node.inputs[states].shape  # type: ignore[union-attr]
+    length = _outside(node, body, body.inputs[states]).shape
     made.type = value.type
     if value.shape is not None:
         made.shape = ir.Shape([length[0] if length is not None else None, *value.shape])
