@@ -47,9 +47,10 @@ def cut(inner: Backward, outputs: Sequence[ir.Value]) -> tuple[ir.Graph, dict[ir
                 made = ir.Node(
                     node.domain, node.op_type, inputs, list(node.attributes.values()), num_outputs=len(node.outputs)
                 )
+                made.name = inner.rename(made.outputs[0], f"{value.name}/again").name
                 for old, new in zip(node.outputs, made.outputs, strict=True):
                     new.type, new.shape = old.type, old.shape
-                    copies[old] = inner.rename(new, f"{old.name}/again")
+                    copies[old] = new if new.name else inner.rename(new, f"{old.name}/again")
                 again.append(made)
             else:
                 copies[value] = kept[value] = inner.placeholder("kept", value, value.shape)
@@ -90,6 +91,7 @@ def distinct(inner: Backward, values: Sequence[ir.Value], like: Sequence[ir.Valu
             node = ir.node("Identity", [value])
             inner.graph.append(node)
             value = inner.rename(node.outputs[0], "grad/output")
+            node.name = value.name
         value.type, value.shape = other.type, other.shape
         made.append(value)
     return made

@@ -11,6 +11,8 @@ from onnx import inliner
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 
+KEPT = ("Range",)  # counts, mostly; its body would be a loop
+
 
 def expanded(model: onnx.ModelProto, sources: Sequence[str] = ()) -> onnx.ModelProto:
     """Return the model with model-local functions inlined, and ONNX's own functions that have no rule.
@@ -26,7 +28,7 @@ def expanded(model: onnx.ModelProto, sources: Sequence[str] = ()) -> onnx.ModelP
         without = {
             (n.domain, n.op_type) for n in _nodes(model.graph) if n.domain in ("", "ai.onnx") and _is_function(n)
         }
-        chosen = sorted(f for f in without if f[1] not in RULES)
+        chosen = sorted(f for f in without if f[1] not in (*RULES, *KEPT))
         if not chosen:
             break
         model = inliner.inline_selected_functions(model, chosen, inline_schema_functions=True)

@@ -121,7 +121,9 @@ def runtime_error(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> fl
     derived, _ = Native()(loss, "check/loss", [], inputs)
     expected = ReferenceEvaluator(derived).run(None, dict(feeds))
     got = Session(derived).run(dict(feeds))
-    return max(float(np.max(np.abs(g - e) / np.maximum(1, np.abs(e)), initial=0)) for g, e in zip(got, expected, strict=True))
+    return max(
+        float(np.max(np.abs(g - e) / np.maximum(1, np.abs(e)), initial=0)) for g, e in zip(got, expected, strict=True)
+    )
 
 
 def in_single(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -168,6 +168,7 @@ def _per_step(node: ir.Node, inner: Backward, states: int, value: ir.Value) -> i
         body.append(copy)
         copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
         value = inner.rename(copy.outputs[0], f"{value.name}/step")
+        copy.name = value.name
     body.outputs.append(value)
     node.resize_outputs(len(node.outputs) + 1)
     made = inner.rename(node.outputs[-1], f"{value.name}/steps")

@@ -163,7 +163,9 @@ def test_a_scan_of_any_axis_and_direction_is_rewritten_to_an_equal_one(axes, dir
 
 def gradient_model(text, inputs):
     model = parsed(text)
-    outputs = {o.name: np.ones(()) for o in model.graph.output if o.type.tensor_type.elem_type == onnx.TensorProto.FLOAT}
+    outputs = {
+        o.name: np.ones(()) for o in model.graph.output if o.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    }
     return Native()(scalar_loss(in_double(model), outputs), "check/loss", [], inputs)[0]
 
 
@@ -184,7 +186,9 @@ def test_what_does_not_depend_on_a_target_carries_no_gradient():
 
 def test_a_branch_that_does_not_read_a_value_gives_it_zeros():
     model = gradient_model(BRANCHES, ["w"])
-    feeds = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in feeds_of(GRAPHS["branches, else"][1]).items()}
+    feeds = {
+        k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in feeds_of(GRAPHS["branches, else"][1]).items()
+    }
     gradient = ReferenceEvaluator(model).run(None, feeds)[-1]
     assert np.array_equal(gradient, np.zeros(3))
 
