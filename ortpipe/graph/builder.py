@@ -41,7 +41,8 @@ def used_names(graph: ir.Graph) -> set[str]:
             names.add(node.name)
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
-                names.update(v.name for v in attribute.as_graph().inputs if v.name)
+                inner = attribute.as_graph()
+                names.update(v.name for v in (*inner.inputs, *inner.initializers.values()) if v.name)
     return names
 
 
@@ -52,6 +53,7 @@ class Builder:
         graph: the graph to write into.
         prefix: the first part of every name that is made, so that a reader sees where a node came from.
         before: insert the nodes in front of this one instead of at the end.
+        names: what hands out the names; a subgraph's builder shares that of the graph around it.
 
     >>> graph = ir.Graph([ir.val("x", ir.DataType.FLOAT, ["N", 1])], [], nodes=[], opset_imports={"": 21})
     >>> op = Builder(graph, "loss")
@@ -60,11 +62,13 @@ class Builder:
     (['Abs', 'Constant', 'Mul'], 'loss/Mul')
     """
 
-    def __init__(self, graph: ir.Graph, prefix: str, *, before: ir.Node | None = None) -> None:
+    def __init__(
+        self, graph: ir.Graph, prefix: str, *, before: ir.Node | None = None, names: Names | None = None
+    ) -> None:
         self.graph = graph
         self._prefix = prefix
         self._before = before
-        self._names = Names(used_names(graph))
+        self._names = Names(used_names(graph)) if names is None else names
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
 
     def __getattr__(self, op_type: str) -> Op:
@@ -94,6 +98,10 @@ class Builder:
         else:
             self.graph.insert_before(self._before, node)
         return node.outputs[0] if count == 1 else tuple(node.outputs)
+
+    def placeholder(self, name: str, like: ir.Value, shape: ir.Shape | None) -> ir.Value:
+        """Return a value of another's type that belongs to no graph yet: a subgraph's input to be."""
+        return ir.Value(name=self._names.fresh(f"{self._prefix}/{name}"), type=like.type, shape=shape)
 
     def const(self, value: Any) -> ir.Value:
         """Return a constant that training never touches (a Constant node; initializers are for parameters)."""

@@ -41,11 +41,21 @@ def ancestors(outputs: Iterable[ir.Value]) -> set[ir.Value]:
     return seen
 
 
+def subgraphs(node: ir.Node) -> list[ir.Graph]:
+    """Return a control-flow node's own subgraphs (not theirs)."""
+    return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+
+
 def captured(node: ir.Node) -> list[ir.Value]:
-    """Return the values that a control-flow node's subgraphs read from around it."""
-    inner = [n for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH for n in a.as_graph().all_nodes()]
-    made = {o for n in inner for o in n.outputs}
-    return [v for n in inner for v in n.inputs if v is not None and v not in made and v.graph is node.graph]
+    """Return the values that a control-flow node's subgraphs, however deep, read from around it; each one once."""
+    return list(dict.fromkeys(v for graph in subgraphs(node) for v in free(graph)))
+
+
+def free(graph: ir.Graph) -> list[ir.Value]:
+    """Return the values that a graph's nodes and outputs read, but that it does not make; each one once."""
+    own = {*graph.inputs, *graph.initializers.values(), *(o for n in graph for o in n.outputs)}
+    read = [v for n in graph for v in (*n.inputs, *captured(n)) if v is not None]
+    return list(dict.fromkeys(v for v in (*read, *graph.outputs) if v not in own))
 
 
 def float_initializers(graph: ir.Graph, output: ir.Value) -> list[str]:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.builder import Builder, Names
 
 Gradients = Sequence[ir.Value | None]
 BROADCASTING = {  # their rules hand back gradients of the output's shape, which stand for all of it
@@ -19,32 +19,43 @@ BROADCASTING = {  # their rules hand back gradients of the output's shape, which
 }
 
 
-def gradients(op: Backward, output: ir.Value, seed: ir.Value, targets: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
-    """Return seedᵀ · ∂output/∂target for every target that the output depends on.
+def gradients(
+    op: Backward, seeds: Iterable[tuple[ir.Value, ir.Value]], targets: Iterable[ir.Value]
+) -> dict[ir.Value, ir.Value]:
+    """Return Σ seedᵀ · ∂output/∂target over (output, seed), for every target that an output depends on.
 
-    A value's gradient is the sum over its uses of what each user's rule hands back (reverse accumulation).
+    A value's gradient is the sum over its uses of what each user's rule hands back (reverse accumulation). A rule
+    answers for `operands(node)`: the inputs, then what the node's subgraphs read from around it. Targets may be values
+    from around the graph.
     """
-    active = op.active = _active(op.forward, targets)
-    received: dict[ir.Value, list[ir.Value]] = defaultdict(list, {output: [seed]})
+    targets = list(targets)
+    op.active = active(op.forward, targets)
+    received: dict[ir.Value, list[ir.Value]] = defaultdict(list)
+    for output, seed in seeds:
+        received[output].append(seed)
     for node in reversed(op.forward):
         arrived = [op.total(received[y], y) if received.get(y) else None for y in node.outputs]
-        if not any(arrived) or not any(x in active for x in node.inputs if x is not None):
+        if not any(arrived) or not any(x in op.active for x in operands(node) if x is not None):
             continue
-        for x, dx in zip(node.inputs, _rule(node, active)(op, node, *arrived), strict=False):
-            if x is not None and dx is not None and x in active:
+        for x, dx in zip(operands(node), _rule(node, op.active)(op, node, *arrived), strict=False):
+            if x is not None and dx is not None and x in op.active:
                 y = node.outputs[0] if node.op_type in BROADCASTING else None
                 received[x].append(op.unbroadcast(dx, x, y))
     return {t: op.full(op.total(received[t], t), t) for t in targets if received.get(t)}
 
 
-def _active(nodes: Iterable[ir.Node], targets: Iterable[ir.Value]) -> set[ir.Value]:
+def operands(node: ir.Node) -> tuple[ir.Value | None, ...]:
+    """Return what a node reads: its inputs, then what its subgraphs capture."""
+    return (*node.inputs, *query.captured(node))
+
+
+def active(nodes: Iterable[ir.Node], targets: Iterable[ir.Value]) -> set[ir.Value]:
     """Return the float values that depend on a target: integers and booleans stop the gradient."""
-    active = set(targets)
+    found = set(targets)
     for node in nodes:
-        inputs = (*node.inputs, *query.captured(node))
-        if any(x in active for x in inputs if x is not None):
-            active.update(y for y in node.outputs if y.dtype is None or y.dtype in query.FLOATS)
-    return active
+        if any(x in found for x in operands(node) if x is not None):
+            found.update(y for y in node.outputs if y.dtype is None or y.dtype in query.FLOATS)
+    return found
 
 
 def _rule(node: ir.Node, active: set[ir.Value]) -> Any:
@@ -52,7 +63,7 @@ def _rule(node: ir.Node, active: set[ir.Value]) -> Any:
 
     rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if rule is None:
-        cut = next(x.name for x in node.inputs if x is not None and x in active)
+        cut = next(x.name for x in operands(node) if x is not None and x in active)
         raise DeriveError(
             "Every operator between the trained parameters and the loss needs a gradient.",
             got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}, which has no rule and cuts off {cut!r}",
@@ -70,17 +81,22 @@ class Backward(Builder):
     asks for all of it with `full`.
     """
 
-    def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
-        super().__init__(graph, prefix)
+    def __init__(self, graph: ir.Graph, prefix: str = "grad", names: Names | None = None) -> None:
+        super().__init__(graph, prefix, names=names)
         self.forward = list(graph)
         self.opset = graph.opset_imports.get("", 21)
-        self.active: set[ir.Value] = set()
+        self.active: set[ir.Value] = set()  # the values that depend on a target, once the walk has begun
         self._own = set(self.forward)
         self._known: dict[Any, Any] = {}
         for node in self.forward:
             key = _key(node.op_type, node.inputs, node.domain, len(node.outputs), node.attributes)
             if key is not None:
                 self._known.setdefault(key, node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs))
+
+    def inside(self, graph: ir.Graph) -> Backward:
+        """Return a builder for a subgraph, whose names collide with nothing around it."""
+        graph.opset_imports.update(self.graph.opset_imports)
+        return Backward(graph, self._prefix, self._names)
 
     def _add(
         self, op_type: str, inputs: Sequence[ir.Value | None], count: int, domain: str, attributes: dict[str, Any]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnx.backend.test.case.node import collect_testcases
+from onnx.backend.test.case.test_case import TestCase
 from onnx.reference import ReferenceEvaluator
 
+from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines import Native
 
 STEP = 1e-6
@@ -116,3 +120,44 @@ def _difference(
         moved[place] += sign * step
         losses.append(float(np.asarray(forward.run(None, {**feeds, name: moved})[0]).ravel()[0]))
     return (losses[0] - losses[1]) / (2 * step)
+
+
+def runtime_error(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> float:
+    """Return the largest |onnxruntime − onnx.reference| / max(1, |reference|) over a gradient model's float32 outputs.
+
+    The loss is the sum of the model's float outputs; gradients are those of its float inputs.
+    """
+    outputs = {o.name: np.float32(1) for o in model.graph.output if o.type.tensor_type.elem_type == TensorProto.FLOAT}
+    loss = in_single(scalar_loss(model, outputs))
+    inputs = [i.name for i in loss.graph.input if i.type.tensor_type.elem_type == TensorProto.FLOAT]
+    derived, _ = Native()(loss, "check/loss", [], inputs)
+    expected = ReferenceEvaluator(derived).run(None, dict(feeds))
+    got = Session(derived).run(dict(feeds))
+    return max(
+        float(np.max(np.abs(g - e) / np.maximum(1, np.abs(e)), initial=0)) for g, e in zip(got, expected, strict=True)
+    )
+
+
+def in_single(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a scalar loss over a float32 model in float32 (`scalar_loss` weighs in float64)."""
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith("check/"):
+            array = numpy_helper.to_array(tensor).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    return model
+
+
+def node_cases(kinds: tuple[str, ...], left_out: Mapping[str, str]) -> list[TestCase]:
+    """Return ONNX's own node tests of these operators, but for those left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # making the cases overflows on purpose
+        cases = collect_testcases(None)
+    return [
+        case
+        for case in cases
+        if case.model is not None
+        and case.model.graph.node[0].op_type in kinds
+        and "_expanded" not in case.name
+        and case.name not in left_out
+    ]

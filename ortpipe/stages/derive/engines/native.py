@@ -24,21 +24,20 @@ class Native:
             DeriveError: an operator on the way has no rule; it is named with its node and what it cuts off.
         """
         import onnx_ir as ir
-        from onnx_ir.passes.common import IdentityEliminationPass
 
         from ortpipe.graph import query
         from ortpipe.graph.check import finish
         from ortpipe.stages.derive.backward import Backward, gradients
-        from ortpipe.stages.derive.expand import expanded
+        from ortpipe.stages.derive.expand import expanded, without_identities
 
         own = ir.from_proto(expanded(model, (*parameters, *inputs)))
-        IdentityEliminationPass()(own)
+        without_identities(own.graph)
         _merge_repeated(own)
         graph = own.graph
         op = Backward(graph)
         output = query.value(graph, loss)
         targets = [query.value(graph, name) for name in (*parameters, *inputs)]
-        found = gradients(op, output, op.like(1, output), targets)
+        found = gradients(op, [(output, op.like(1, output))], targets)
         graph.outputs.extend(dict.fromkeys(found.values()))
         return finish(own), {str(target.name): str(gradient.name) for target, gradient in found.items()}
 

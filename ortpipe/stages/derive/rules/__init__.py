@@ -13,6 +13,7 @@ from ortpipe.stages.derive.backward import Gradients
 from ortpipe.stages.derive.rules import (
     activations,
     arithmetic,
+    control_flow,
     convolution,
     indexing,
     linear,
@@ -30,6 +31,7 @@ Rule = Callable[..., Gradients]
 FAMILIES: dict[str, dict[str, Rule]] = {
     "activations": activations.RULES,
     "arithmetic": arithmetic.RULES,
+    "control_flow": control_flow.RULES,
     "convolution": convolution.RULES,
     "indexing": indexing.RULES,
     "linear": linear.RULES,

@@ -67,6 +67,9 @@ def split(op: Backward, node: ir.Node, *dys: ir.Value | None) -> Gradients:
     return [dx, *[None] * (len(node.inputs) - 1)]
 
 
+FLIP = [[-1], [np.iinfo(np.int64).min], [-1]]  # starts, ends and steps of one whole axis backwards
+
+
 def slice_(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """dx is 0 but for the places that were read: dy scattered to them."""
     x = node.inputs[0]
@@ -75,6 +78,8 @@ def slice_(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     starts, ends, axes, steps = (*node.inputs[1:], None, None, None, None)[:4]
     rank = x.shape.rank()
     constant = [op.constant(v) for v in (starts, ends, axes, steps)]
+    if [t.numpy().ravel().tolist() if t is not None else None for t in (constant[0], constant[1], constant[3])] == FLIP:
+        return [_as(op.Slice(dy, *node.inputs[1:]), x), *[None] * (len(node.inputs) - 1)]
     known_axes = _ints(constant[2], list(range(len(_ints(constant[0], []))))) if constant[0] is not None else None
     if (
         known_axes is not None

@@ -1,0 +1,117 @@
+"""Taking a body and the gradient that was written behind it apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortpipe.graph import query
+from ortpipe.stages.derive.backward import Backward
+
+RANDOM = ("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform")
+
+
+def is_random(node: ir.Node) -> bool:
+    """Say whether a node gives other values when it runs again."""
+    if node.op_type == "Dropout" and len(node.inputs) < 3:
+        return False
+    return node.op_type in RANDOM or node.op_type == "RandomUniformLike"
+
+
+def cut(inner: Backward, outputs: Sequence[ir.Value]) -> tuple[ir.Graph, dict[ir.Value, ir.Value]]:
+    """Move what was written behind a body, and leads to the outputs, to a graph of its own.
+
+    Returns:
+        The graph, whose inputs are still to be listed, and its new input for each value that it has to be given. What
+        is cheap (constants, shapes, masks, and what is the same in every step) is computed again instead.
+    """
+    body, forward = inner.graph, set(inner.forward)
+    nodes = [n for n in body if n not in forward]
+    body.remove(nodes)
+    graph = ir.Graph([], outputs, nodes=nodes, opset_imports=body.opset_imports, name=f"{body.name}/gradient")
+    prune(graph)
+    own = {*body.inputs, *(y for n in inner.forward for y in n.outputs)}
+    varying = _varying(body)
+    copies: dict[ir.Value, ir.Value] = {}
+    kept: dict[ir.Value, ir.Value] = {}
+    again: list[ir.Node] = []
+
+    def find(value: ir.Value) -> ir.Value:
+        if value not in own:
+            return value
+        if value not in copies:
+            node = value.producer()
+            if node is not None and _again(node, value, varying):
+                inputs = [find(x) if x is not None else None for x in node.inputs]
+                made = ir.Node(
+                    node.domain, node.op_type, inputs, list(node.attributes.values()), num_outputs=len(node.outputs)
+                )
+                made.name = inner.rename(made.outputs[0], f"{value.name}/again").name
+                for old, new in zip(node.outputs, made.outputs, strict=True):
+                    new.type, new.shape = old.type, old.shape
+                    copies[old] = new if new.name else inner.rename(new, f"{old.name}/again")
+                again.append(made)
+            else:
+                copies[value] = kept[value] = inner.placeholder("kept", value, value.shape)
+        return copies[value]
+
+    for value in query.free(graph):
+        find(value)
+    for node in graph.all_nodes():
+        for i, x in enumerate(node.inputs):
+            if x in copies:
+                node.replace_input_with(i, copies[x])
+    if again:
+        graph.insert_before(graph[0], again)
+    return graph, kept
+
+
+def _varying(body: ir.Graph) -> set[ir.Value]:
+    """Return the values that differ from step to step."""
+    found = set(body.inputs)
+    for node in body:
+        if is_random(node) or any(x in found for x in (*node.inputs, *query.captured(node))):
+            found.update(node.outputs)
+    return found
+
+
+def _again(node: ir.Node, value: ir.Value, varying: set[ir.Value]) -> bool:
+    if query.subgraphs(node) or is_random(node):
+        return False
+    return value not in varying or (value.dtype not in query.FLOATS and len(node.outputs) == 1)
+
+
+def distinct(inner: Backward, values: Sequence[ir.Value], like: Sequence[ir.Value]) -> list[ir.Value]:
+    """Return values that the gradient itself makes, each only once: a subgraph's outputs."""
+    made: list[ir.Value] = []
+    for value, other in zip(values, like, strict=True):
+        node = value.producer()
+        if node is None or node.graph is not inner.graph or node in inner.forward or value in made:
+            node = ir.node("Identity", [value])
+            inner.graph.append(node)
+            value = inner.rename(node.outputs[0], "grad/output")
+            node.name = value.name
+        value.type, value.shape = other.type, other.shape
+        made.append(value)
+    return made
+
+
+def copied(op: Backward, graph: ir.Graph) -> ir.Graph:
+    """Return a copy of a subgraph, under names of its own."""
+    copy = graph.clone(allow_outer_scope_values=True)
+    inputs = [*copy.inputs, *(v for n in copy.all_nodes() for g in query.subgraphs(n) for v in g.inputs)]
+    for value in (*inputs, *copy.initializers.values(), *(y for n in copy.all_nodes() for y in n.outputs)):
+        if value.name:
+            op.rename(value, f"{value.name}/again")
+    return copy
+
+
+def prune(graph: ir.Graph) -> None:
+    """Remove the nodes that nothing reads."""
+    for node in reversed(graph):
+        if not any(y.uses() or y.is_graph_output() for y in node.outputs):
+            for inner in query.subgraphs(node):
+                inner.outputs.clear()  # what it read from around it is read no more
+                prune(inner)
+            graph.remove(node, safe=True)

@@ -1,0 +1,205 @@
+"""Control flow: If, Scan, and Loop where it is one.
+
+A rule here answers for the node's inputs, then for the values that its subgraphs read from around it, in the order of
+`query.captured`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortpipe.errors import DeriveError
+from ortpipe.graph import query
+from ortpipe.stages.derive.backward import Backward, Gradients, active, gradients
+from ortpipe.stages.derive.cut import copied, cut, distinct, is_random, prune
+from ortpipe.stages.derive.expansions.loops import flipped, why_not_a_scan
+from ortpipe.stages.derive.rules.activations import integer
+
+
+def if_(op: Backward, node: ir.Node, *dys: ir.Value | None) -> Gradients:
+    """y = t(v) if c else e(v): dv by an If over the same c, whose branches are the gradients of t and e.
+
+    A branch computes again what its gradient needs: its values have no shape that the other branch could stand in for.
+    """
+    captured = query.captured(node)
+    wanted = [v for v in captured if v in op.active]
+    dys = tuple(op.full(dy, y) if dy is not None else None for dy, y in zip(dys, node.outputs, strict=True))
+    branches = [_branch(op, node, name, wanted, dys) for name in ("then_branch", "else_branch")]
+    hit = [v for v in wanted if any(v in found for _, found in branches)]
+    if not hit:
+        return []
+    for inner, found in branches:
+        inner.graph.outputs[:] = distinct(inner, [found[v] if v in found else inner.zeros(v) for v in hit], hit)
+        prune(inner.graph)
+    then, other = (inner.graph for inner, _ in branches)
+    made = _values(op.If(node.inputs[0], then_branch=then, else_branch=other, outputs=len(hit)))
+    gradient = dict(zip(hit, made, strict=True))
+    for v, dv in gradient.items():
+        dv.type, dv.shape = v.type, v.shape
+    return [*[None] * len(node.inputs), *(gradient.get(v) for v in captured)]
+
+
+def _branch(
+    op: Backward, node: ir.Node, name: str, wanted: Sequence[ir.Value], dys: Sequence[ir.Value | None]
+) -> tuple[Backward, dict[ir.Value, ir.Value]]:
+    graph = copied(op, node.attributes[name].as_graph())
+    for inside in graph.all_nodes():
+        if is_random(inside):
+            raise DeriveError(
+                "A branch of an If is computed again in its gradient, which random numbers would make another one.",
+                got=f"{inside.op_type} in the {name} of {node.name or node.outputs[0].name!r}",
+                fix="Draw the random numbers in front of the If, and let its branches read them.",
+            )
+    inner = op.inside(graph)
+    seeds = []
+    for y, dy in zip(list(graph.outputs), dys, strict=True):
+        if dy is not None:
+            seed = inner.Identity(dy)
+            seed.type, seed.shape = y.type, y.shape
+            seeds.append((y, seed))
+    return inner, gradients(inner, seeds, wanted)
+
+
+def scan(op: Backward, node: ir.Node, *dys: ir.Value | None) -> Gradients:
+    """s_t, y_t = f(s_{t−1}, x_t, v): from the last step to the first,
+
+    ds_{t−1} = ∂f/∂s · (ds_t, dy_t),   dx_t = ∂f/∂x · (ds_t, dy_t),   dv = Σ_t ∂f/∂v · (ds_t, dy_t)
+
+    as a Scan over reversed inputs: ds and the sums dv are its states, dx its scan outputs. The forward Scan hands out
+    the states that it comes in with and the values of the body that the gradient reads, so that no step is repeated.
+    """
+    body = query.subgraphs(node)[0]
+    states = len(node.inputs) - integer(node, "num_scan_inputs", 0)
+    captured = query.captured(node)
+    carried, targets = _reach(op, node, body, states, captured, dys)
+    inner = op.inside(body)
+    arriving = [i for i in range(states, len(dys)) if dys[i] is not None]
+    seeds = [
+        *((body.outputs[i], op.placeholder("carried", body.inputs[i], body.inputs[i].shape)) for i in carried),
+        *((body.outputs[i], op.placeholder("arriving", body.outputs[i], body.outputs[i].shape)) for i in arriving),
+    ]
+    found = gradients(inner, seeds, targets)
+    if not found:
+        return []
+    shared = [v for v in captured if v in found]
+    sums = [op.placeholder("sum", v, v.shape) for v in shared]
+    scanned = [x for x in body.inputs[states:] if x in found]
+    before = [body.inputs[i] for i in carried]
+    outputs = [
+        *(found[s] if s in found else inner.zeros(s) for s in before),
+        *(inner.Add(total, found[v]) for v, total in zip(shared, sums, strict=True)),
+        *(found[x] for x in scanned),
+    ]
+    graph, kept = cut(inner, distinct(inner, outputs, [*before, *shared, *scanned]))
+    if not kept and not arriving:  # a Scan has to scan something
+        kept = {body.inputs[states]: op.placeholder("unread", body.inputs[states], body.inputs[states].shape)}
+    first, rest = [p for _, p in seeds[: len(carried)]], [p for _, p in seeds[len(carried) :]]
+    graph.inputs.extend([*first, *sums, *kept.values(), *rest])
+    starts = [*(_whole(op, dys[i], node.outputs[i]) for i in carried), *(op.zeros(v) for v in shared)]
+    steps = [
+        *(_per_step(node, inner, states, v) for v in kept),
+        *(_whole(op, dys[i], node.outputs[i]) for i in arriving),
+    ]
+    made = _values(
+        op.Scan(*starts, *(flipped(op, v) for v in steps), body=graph, num_scan_inputs=len(steps), outputs=len(outputs))
+    )
+    gradient: dict[ir.Value, ir.Value] = {}
+    for x, dx in zip([*before, *shared, *scanned], made, strict=True):
+        outer = _outside(node, body, x)
+        dx.type, dx.shape = outer.type, outer.shape
+        gradient[x] = flipped(op, dx) if x in scanned else dx
+    return [gradient.get(x) for x in (*body.inputs, *captured)]
+
+
+def _whole(op: Backward, dy: ir.Value | None, y: ir.Value) -> ir.Value:
+    return op.full(dy, y) if dy is not None else op.zeros(y)
+
+
+def _outside(node: ir.Node, body: ir.Graph, x: ir.Value) -> ir.Value:
+    """Return what the node is given for an input of its body; what the body captures is the same outside."""
+    outer = node.inputs[list(body.inputs).index(x)] if x in body.inputs else x
+    assert outer is not None
+    return outer
+
+
+def _reach(
+    op: Backward,
+    node: ir.Node,
+    body: ir.Graph,
+    states: int,
+    captured: Sequence[ir.Value],
+    dys: Sequence[ir.Value | None],
+) -> tuple[list[int], list[ir.Value]]:
+    """Return which states carry a gradient, and what else may receive one: both go round the loop until they stand."""
+    targets = [v for v in captured if v in op.active]
+    targets += [x for x, outer in zip(body.inputs, node.inputs, strict=True) if outer in op.active]
+    while True:
+        reached = active(body, targets)
+        more = [
+            x for x, y in zip(body.inputs[:states], body.outputs, strict=False) if y in reached and x not in targets
+        ]
+        if not more:
+            break
+        targets += more
+    wanted = {i for i, dy in enumerate(dys) if dy is not None}
+    while True:
+        needed = query.ancestors([body.outputs[i] for i in wanted])
+        added = {i for i in range(states) if body.inputs[i] in needed} - wanted
+        if not added:
+            break
+        wanted |= added
+    carried = [i for i in range(states) if i in wanted and body.inputs[i] in targets]
+    unwanted = {body.inputs[i] for i in range(states) if i not in carried}
+    return carried, [t for t in targets if t not in unwanted]
+
+
+def _per_step(node: ir.Node, inner: Backward, states: int, value: ir.Value) -> ir.Value:
+    """Return a value of the body for all steps: what is scanned already, or one more scan output of the node."""
+    body = inner.graph
+    if value in body.inputs[states:]:
+        return _outside(node, body, value)
+    for inside, made in zip(body.outputs[states:], node.outputs[states:], strict=True):
+        if made.name and (inside is value or _is_copy(inside, value)):
+            return made
+    if value in body.outputs or value in body.inputs:
+        copy = ir.node("Identity", [value])
+        body.append(copy)
+        copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
+        value = inner.rename(copy.outputs[0], f"{value.name}/step")
+        copy.name = value.name
+    body.outputs.append(value)
+    node.resize_outputs(len(node.outputs) + 1)
+    made = inner.rename(node.outputs[-1], f"{value.name}/steps")
+    length = _outside(node, body, body.inputs[states]).shape
+    made.type = value.type
+    if value.shape is not None:
+        made.shape = ir.Shape([length[0] if length is not None else None, *value.shape])
+    return made
+
+
+def _is_copy(made: ir.Value, value: ir.Value) -> bool:
+    node = made.producer()
+    return node is not None and node.op_type == "Identity" and node.inputs[0] is value
+
+
+def loop(op: Backward, node: ir.Node, *dys: ir.Value | None) -> Gradients:
+    """Refuse a Loop that could not be written as a Scan."""
+    raise DeriveError(
+        "A Loop has a gradient where it runs a given number of times, and its states keep their shapes.",
+        got=f"{node.name or node.outputs[0].name!r}: {why_not_a_scan(node)}",
+        fix="Export the loop with a trip count and a condition that is constantly true, or freeze what is in front of "
+        "it (derive.frozen).",
+    )
+
+
+def _values(made: ir.Value | tuple[ir.Value, ...]) -> tuple[ir.Value, ...]:
+    return (made,) if isinstance(made, ir.Value) else made
+
+
+RULES = {
+    "If": if_,
+    "Loop": loop,
+    "Scan": scan,
+}
