@@ -77,6 +77,7 @@ def test_a_backward_operator_becomes_the_central_difference_of_its_forward(op, a
     np.testing.assert_allclose(got, expected, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.usefixtures("training_build")
 @pytest.mark.parametrize(("op", "attributes", "forward", "shape"), BACKWARD)
 def test_it_is_what_the_training_builds_own_kernel_gives(op, attributes, forward, shape):
     """onnxruntime-training 1.19.2."""

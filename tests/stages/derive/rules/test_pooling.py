@@ -136,7 +136,9 @@ def test_a_variant_agrees_with_central_differences_and_onnxruntime_with_the_refe
 
 
 @pytest.mark.parametrize("name", IN_RUNTIME)
-def test_what_onnx_reference_lacks_agrees_with_differences_in_onnxruntime(name):
+def test_what_onnx_reference_lacks_agrees_with_differences_in_onnxruntime(name, request):
+    if name == "max, SAME_LOWER, strides":
+        request.getfixturevalue("training_build")  # newer runtimes refuse the forward
     assert worst_error_in_runtime(*case(*IN_RUNTIME[name]), step=0.02) < DIFFERENCES
 
 
