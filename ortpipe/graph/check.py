@@ -17,7 +17,21 @@ def finish(model: ir.Model) -> onnx.ModelProto:
         ModelError: onnx.checker refuses it.
     """
     passes.RemoveUnusedNodesPass()(model)
+    if sum(_without_unread_steps(node) for node in model.graph.all_nodes()):
+        passes.RemoveUnusedNodesPass()(model)
     return checked(ir.to_proto(model))
+
+
+def _without_unread_steps(node: ir.Node) -> bool:
+    """Take off a Scan's last outputs that nobody reads: what a gradient had asked for, where it is gone."""
+    if node.op_type != "Scan" or "scan_output_axes" in node.attributes or "scan_output_directions" in node.attributes:
+        return False
+    body, before = node.attributes["body"].as_graph(), len(node.outputs)
+    first = max(len(node.inputs) - node.attributes["num_scan_inputs"].as_int(), 1)
+    while len(node.outputs) > first and not node.outputs[-1].uses() and not node.outputs[-1].is_graph_output():
+        node.resize_outputs(len(node.outputs) - 1)
+        body.outputs.pop()
+    return len(node.outputs) < before
 
 
 def checked(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -62,7 +62,7 @@ class Step:
 def rnn_step(step: Step, x: ir.Value, h: ir.Value) -> tuple[ir.Value, ...]:
     """h = f(x + h·Rᵀ), where x stands for x·Wᵀ + b, here and below."""
     op = step.op
-    return (step.activate(0, op.Add(x, op.MatMul(h, step.weights["r"]))),)
+    return (step.activate(0, op.Gemm(h, step.weights["r"], x, transB=1)),)
 
 
 def gru_step(step: Step, x: ir.Value, h: ir.Value) -> tuple[ir.Value, ...]:
@@ -71,17 +71,15 @@ def gru_step(step: Step, x: ir.Value, h: ir.Value) -> tuple[ir.Value, ...]:
     With linear_before_reset, n = g(x + r ∘ (h·Rᵀ + b_R)).
     """
     op = step.op
+    first, x_n = step.split(x, 2, 1)
     if "rn" in step.weights:
-        first, x_n = step.split(x, 2, 1)
-        gates = step.activate(0, op.Add(first, op.MatMul(h, step.weights["r"])))
-        z, r = step.split(gates, 1, 1)
-        inner = op.MatMul(op.Mul(r, h), step.weights["rn"])
+        z, r = step.split(step.activate(0, op.Gemm(h, step.weights["r"], first, transB=1)), 1, 1)
+        n = step.activate(1, op.Gemm(op.Mul(r, h), step.weights["rn"], x_n, transB=1))
     else:
-        first, x_n = step.split(x, 2, 1)
-        first_h, n_h = step.split(op.MatMul(h, step.weights["r"]), 2, 1)
+        bias = [step.weights["bn"]] if "bn" in step.weights else []
+        first_h, n_h = step.split(op.Gemm(h, step.weights["r"], *bias, transB=1), 2, 1)
         z, r = step.split(step.activate(0, op.Add(first, first_h)), 1, 1)
-        inner = op.Mul(r, op.Add(n_h, step.weights["bn"]) if "bn" in step.weights else n_h)
-    n = step.activate(1, op.Add(x_n, inner))
+        n = step.activate(1, op.Add(x_n, op.Mul(r, n_h)))
     return (op.Add(op.Mul(op.Sub(op.like(1, h), z), n), op.Mul(z, h)),)
 
 
@@ -91,7 +89,7 @@ def lstm_step(step: Step, x: ir.Value, h: ir.Value, c: ir.Value) -> tuple[ir.Val
     With input_forget, f = 1 − i.
     """
     op = step.op
-    i, o, f, g = step.split(op.Add(x, op.MatMul(h, step.weights["r"])), 1, 1, 1, 1)
+    i, o, f, g = step.split(op.Gemm(h, step.weights["r"], x, transB=1), 1, 1, 1, 1)
     p_i, p_o, p_f = step.split(step.weights["p"], 1, 1, 1) if "p" in step.weights else (None, None, None)
     i = step.activate(0, op.Add(i, op.Mul(p_i, c)) if p_i is not None else i)
     if integer(step.node, "input_forget"):
@@ -240,10 +238,11 @@ def _parts(op: Builder, x: ir.Value | None, count: int) -> list[ir.Value]:
     """Return each direction's part of a tensor whose first axis is the directions."""
     if x is None:
         return []
-    if count == 1:
-        return [op.Squeeze(x, _axis(op, 0))]
-    parts = op.Split(x, op.const(np.ones(count, np.int64)), axis=0, outputs=count)
-    return [op.Squeeze(part, _axis(op, 0)) for part in parts]
+    parts = [x] if count == 1 else op.Split(x, op.const(np.ones(count, np.int64)), axis=0, outputs=count)
+    made = [op.Squeeze(part, _axis(op, 0)) for part in parts]
+    for part in made:
+        part.type = x.type
+    return made
 
 
 def _zeros(op: Builder, x: ir.Value, r: ir.Value, hidden: int) -> ir.Value:
@@ -255,26 +254,31 @@ def _zeros(op: Builder, x: ir.Value, r: ir.Value, hidden: int) -> ir.Value:
 def _projected(
     op: Builder, node: ir.Node, x: ir.Value, weights: dict[str, ir.Value], gates: int, hidden: int
 ) -> ir.Value:
-    """Return x·Wᵀ + b_W + b_R for all steps, and leave in `weights` what the steps need: Rᵀ, and GRU's parts of it."""
-    y: ir.Value = op.MatMul(x, op.Transpose(weights.pop("w"), perm=[1, 0]))
+    """Return x·Wᵀ + b_W + b_R for all steps, and leave in `weights` what the steps need: R, and GRU's parts of it."""
     linear = bool(integer(node, "linear_before_reset"))
+    biases = []
     if "b" in weights:
         sizes = [2 * hidden, hidden] * 2 if gates == 3 else [gates * hidden] * 2
-        bias = op.Split(weights.pop("b"), op.const(np.array(sizes, np.int64)), axis=0, outputs=len(sizes))
+        parts = op.Split(weights.pop("b"), op.const(np.array(sizes, np.int64)), axis=0, outputs=len(sizes))
         if gates != 3:
-            y = op.Add(y, op.Add(*bias))
+            biases = [op.Add(*parts)]
         else:
-            last = bias[1] if linear else op.Add(bias[1], bias[3])
-            y = op.Add(y, op.Concat(op.Add(bias[0], bias[2]), last, axis=0))
-            if linear:
-                weights["bn"] = bias[3]
-    r = weights["r"]
+            last = parts[1] if linear else op.Add(parts[1], parts[3])
+            biases = [op.Concat(op.Add(parts[0], parts[2]), last, axis=0)]
+            if linear:  # added to the whole product with R, whose first two parts have their bias already
+                nothing = op.Expand(op.like(0, weights["r"]), op.const(np.array([2 * hidden], np.int64)))
+                weights["bn"] = op.Concat(nothing, parts[3], axis=0)
     if gates == 3 and not linear:
-        r, last = op.Split(r, op.const(np.array([2 * hidden, hidden], np.int64)), axis=0, outputs=2)
-        weights["rn"] = op.Transpose(last, perm=[1, 0])
-    weights["r"] = op.Transpose(r, perm=[1, 0])
-    weights["r"].type = node.inputs[2].type  # type: ignore[union-attr]
-    return y
+        thirds = op.const(np.array([2 * hidden, hidden], np.int64))
+        weights["r"], weights["rn"] = op.Split(weights["r"], thirds, axis=0, outputs=2)
+        weights["r"].type = node.inputs[2].type  # type: ignore[union-attr]
+    # rows of all steps in one product; onnxruntime has no float64 kernel for the Transpose and MatMul that it fuses
+    w, shape = weights.pop("w"), op.Shape(x)
+    width = op.Gather(shape, op.const(np.array([2], np.int64)))
+    rows = op.Reshape(x, op.Concat(_axis(op, -1), width, axis=0))
+    steps = op.Gather(shape, op.const(np.array([0, 1], np.int64)))
+    made: ir.Value = op.Gemm(rows, w, *biases, transB=1)
+    return op.Reshape(made, op.Concat(steps, _axis(op, gates * hidden), axis=0))
 
 
 def _scan(
