@@ -23,7 +23,10 @@ def extract(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
     for name, value in list(graph.initializers.items()):
         if value not in needed:
             del graph.initializers[name]
-    graph.remove([node for node in graph if needed.isdisjoint(node.outputs)])
+    dead = [node for node in graph if needed.isdisjoint(node.outputs)]
+    graph.remove(dead)
+    for node in dead:  # what they read is no longer used by them
+        node.resize_inputs(0)
     return finish(own)
 
 

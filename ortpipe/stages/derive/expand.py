@@ -14,7 +14,7 @@ from ortpipe.graph.builder import Builder, Names, used_names
 KEPT = ("Range",)  # counts, mostly; its body would be a loop
 
 
-def expanded(model: onnx.ModelProto, targets: Sequence[str]) -> onnx.ModelProto:
+def expanded(model: onnx.ModelProto, targets: Sequence[str] = ()) -> onnx.ModelProto:
     """Return the model with model-local functions inlined, and ONNX's own functions that have no rule.
 
     ONNX's attributes and opset decide which body an operator has; what is left either has a rule or is an error. What

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - a graph reads best with a node on its line
 from __future__ import annotations
 
 import numpy as np
