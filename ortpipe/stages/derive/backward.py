@@ -44,6 +44,22 @@ def gradients(
     return {t: op.full(op.total(received[t], t), t) for t in targets if received.get(t)}
 
 
+def ranked(x: ir.Value) -> ir.Shape:
+    """Return a value's shape, for the rules that count its axes.
+
+    Raises:
+        DeriveError: shape inference does not know it.
+    """
+    if x.shape is None:
+        node = x.producer()
+        raise DeriveError(
+            "The gradient of most operators needs values of known rank.",
+            got=f"{x.name!r}, which {node.op_type if node is not None else 'the model'} gives, of unknown rank",
+            fix="Give the graph's inputs shapes, or the value a value_info; or freeze the parameters in front of it.",
+        )
+    return x.shape
+
+
 def operands(node: ir.Node) -> tuple[ir.Value | None, ...]:
     """Return what a node reads: its inputs, then what its subgraphs capture."""
     return (*node.inputs, *query.captured(node))

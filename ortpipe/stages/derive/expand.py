@@ -10,6 +10,7 @@ from onnx import inliner
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.sizes import with_sizes
 
 KEPT = ("Range",)  # counts, mostly; its body would be a loop
 
@@ -35,7 +36,7 @@ def expanded(model: onnx.ModelProto, targets: Sequence[str] = ()) -> onnx.ModelP
         if not chosen:
             break
         model = inliner.inline_selected_functions(_typed(model), chosen, inline_schema_functions=True)
-    return _without_loops(onnx.shape_inference.infer_shapes(model, data_prop=True), targets)
+    return _without_loops(with_sizes(model), targets)
 
 
 def _without_loops(model: onnx.ModelProto, sources: Sequence[str]) -> onnx.ModelProto:
@@ -51,7 +52,7 @@ def _without_loops(model: onnx.ModelProto, sources: Sequence[str]) -> onnx.Model
     for node in list(own.graph):
         if any(x in reached for x in operands(node) if x is not None):
             _expand(node, names)
-    return onnx.shape_inference.infer_shapes(ir.to_proto(own), data_prop=True)
+    return with_sizes(ir.to_proto(own))
 
 
 def _expand(node: ir.Node, names: Names) -> None:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+from ortpipe.stages.derive.backward import ranked
 
 
 def flipped(op: Builder, x: ir.Value, axis: int = 0) -> ir.Value:
@@ -43,7 +44,7 @@ def scan(op: Builder, node: ir.Node) -> Sequence[ir.Value | None] | None:
         new.type, new.shape = old.type, old.shape
     for j in range(outputs):
         axis, backward = (values[j] if values else 0 for values in asked.values())
-        rank = _rank(body.outputs[states + j])
+        rank = ranked(body.outputs[states + j]).rank()
         made[states + j] = _turned(op, made[states + j], axis, backward, into=True, rank=None if not axis else rank + 1)
     return made
 
@@ -51,16 +52,11 @@ def scan(op: Builder, node: ir.Node) -> Sequence[ir.Value | None] | None:
 def _turned(op: Builder, x: ir.Value, axis: int, backward: int, *, into: bool, rank: int | None = None) -> ir.Value:
     """Move an axis to the front, or the front to an axis, and turn it round where it goes backward."""
     if axis:
-        rank = rank if rank is not None else _rank(x)
+        rank = rank if rank is not None else ranked(x).rank()
         axis %= rank
         order = [axis, *(i for i in range(rank) if i != axis)]
         x = op.Transpose(x, perm=np.argsort(order).tolist() if into else order)
     return flipped(op, x, axis if into else 0) if backward else x
-
-
-def _rank(x: ir.Value) -> int:
-    assert x.shape is not None, f"the rank of {x.name} must be known"
-    return x.shape.rank()
 
 
 def _ints(node: ir.Node, name: str) -> list[int]:

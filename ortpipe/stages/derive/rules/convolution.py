@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients
+from ortpipe.stages.derive.backward import Backward, Gradients, ranked
 from ortpipe.stages.derive.rules.activations import integer
 from ortpipe.stages.derive.rules.windows import (
     Window,
@@ -162,8 +162,7 @@ def _kernel_by_columns(
 
 
 def _bias(op: Backward, dy: ir.Value) -> ir.Value:
-    assert dy.shape is not None
-    return op.sum(dy, [0, *range(2, dy.shape.rank())])
+    return op.sum(dy, [0, *range(2, ranked(dy).rank())])
 
 
 def _transposed_window(node: ir.Node) -> tuple[Window, list[int]]:
@@ -204,8 +203,7 @@ def _left_over(windows: Window, sizes: list[int | None]) -> list[int | None]:
 
 def _channels(w: ir.Value, group: int) -> tuple[int | None, int | None]:
     """Return how many kernels a group has, and how many channels each kernel; None where not static."""
-    assert w.shape is not None
-    outer, inner = w.shape[:2]
+    outer, inner = ranked(w)[:2]
     return outer // group if isinstance(outer, int) else None, inner if isinstance(inner, int) else None
 
 
@@ -232,8 +230,7 @@ def _behind(op: Backward, head: list[int], x: ir.Value) -> ir.Value:
 
 def _cut(op: Backward, gradient: ir.Value, x: ir.Value) -> ir.Value:
     """Return the part of a gradient from the origin on that has x's shape."""
-    assert x.shape is not None
-    return op.Slice(gradient, op.ints([0] * x.shape.rank()), op.shape(x))
+    return op.Slice(gradient, op.ints([0] * ranked(x).rank()), op.shape(x))
 
 
 def _as(gradient: ir.Value, x: ir.Value) -> ir.Value:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients
+from ortpipe.stages.derive.backward import Backward, Gradients, ranked
 from ortpipe.stages.derive.rules.activations import integer
 
 
@@ -15,7 +15,7 @@ def gather(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """y = x[…, indices, …]: dx[…, i, …] = Σ dy over the entries that read i."""
     x, indices = node.inputs
     assert x is not None and indices is not None
-    rank = _rank(x)
+    rank = ranked(x).rank()
     axis = integer(node, "axis", 0) % rank
     dy = op.full(dy, node.outputs[0])
     if op.opset < 16:
@@ -25,7 +25,7 @@ def gather(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
 
 def _along(op: Backward, x: ir.Value, indices: ir.Value, dy: ir.Value, axis: int, **reduction: str) -> ir.Value:
     """Scatter dy along one axis of zeros of x's shape."""
-    rank = _rank(x)
+    rank = ranked(x).rank()
     if indices.shape is None or indices.shape.rank() != 1:
         dy = op.Reshape(dy, _shape_with(op, x, axis, -1))
     line = op.Reshape(indices, op.ints([-1 if i == axis else 1 for i in range(rank)]))
@@ -34,7 +34,7 @@ def _along(op: Backward, x: ir.Value, indices: ir.Value, dy: ir.Value, axis: int
 
 def _by_one_hot(op: Backward, x: ir.Value, indices: ir.Value, dy: ir.Value, axis: int) -> ir.Value:
     """Sum rows of dy by a matrix product, [places = read]ᵀ · dy: below opset 16 nothing can scatter a sum."""
-    rank = _rank(x)
+    rank = ranked(x).rank()
     order = [axis, *(i for i in range(rank) if i != axis)]
     rows = op.Reshape(op.Transpose(op.Reshape(dy, _shape_with(op, x, axis, -1)), perm=order), op.ints([0, -1]))
     size = op.Reshape(op.dim(x, axis), op.ints([1]))
@@ -184,7 +184,7 @@ def compress(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     assert x is not None
     dy = op.full(dy, node.outputs[0])
     flat = "axis" not in node.attributes
-    axis = 0 if flat else integer(node, "axis", 0) % _rank(x)
+    axis = 0 if flat else integer(node, "axis", 0) % ranked(x).rank()
     size = op.Size(x) if flat else op.dim(x, axis)
     places = op.Compress(op.Range(op.const(np.int64(0)), size, op.const(np.int64(1))), condition, axis=0)
     places.type, places.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([None])
@@ -240,17 +240,11 @@ def _with_mask(op: Backward, node: ir.Node) -> tuple[ir.Value, ir.Value]:
 
 def _shape_with(op: Backward, x: ir.Value, axis: int, size: int) -> ir.Value:
     """Return x's shape as a tensor with another size along one axis."""
-    assert x.shape is not None
-    dims = [size if i == axis else d for i, d in enumerate(x.shape)]
+    dims = [size if i == axis else d for i, d in enumerate(ranked(x))]
     if all(isinstance(d, int) for d in dims):
         return op.ints([int(d) for d in dims])  # type: ignore[arg-type]
     parts = [op.ints([size]) if i == axis else op.Reshape(op.dim(x, i), op.ints([1])) for i in range(len(dims))]
     return op.Concat(*parts, axis=0)
-
-
-def _rank(x: ir.Value) -> int:
-    assert x.shape is not None, f"the rank of {x.name} must be known"
-    return x.shape.rank()
 
 
 def _as(gradient: ir.Value, x: ir.Value | None) -> ir.Value:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients, wide
+from ortpipe.stages.derive.backward import Backward, Gradients, ranked, wide
 from ortpipe.stages.derive.rules.activations import integer, number
 
 
@@ -29,7 +29,7 @@ def mat_mul(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     a, b = node.inputs
     assert a is not None and b is not None
     dy = op.full(dy, node.outputs[0])
-    rank_a, rank_b = _rank(a), _rank(b)
+    rank_a, rank_b = ranked(a).rank(), ranked(b).rank()
     if rank_a == 2 and rank_b == 2:
         return [_shaped(op.Gemm(dy, b, transB=1), a), _shaped(op.Gemm(a, dy, transA=1), b)]
     if rank_a == 1 and rank_b == 1:
@@ -63,7 +63,7 @@ def _batched(node: ir.Node, x: ir.Value, dx: ir.Value, op: Backward) -> ir.Shape
     y = node.outputs[0].shape
     if y is None or x.shape is None or x.shape.rank() < 2:
         return None
-    own = [_rank(v) for v in node.inputs if v is not None]
+    own = [ranked(v).rank() for v in node.inputs if v is not None]
     batch = list(y)[: max(own) - 2]
     return ir.Shape([*batch, *list(x.shape)[-2:]])
 
@@ -77,14 +77,9 @@ def _transposed(op: Backward, x: ir.Value, rank: int) -> ir.Value:
     return op.Squeeze(flat, op.ints([0]))
 
 
-def _rank(x: ir.Value) -> int:
-    assert x.shape is not None, f"the rank of {x.name} must be known"
-    return x.shape.rank()
-
-
 def _dim(x: ir.Value) -> int:
-    assert x.shape is not None
-    return int(x.shape[-1]) if isinstance(x.shape[-1], int) else 0
+    last = ranked(x)[-1]
+    return last if isinstance(last, int) else 0
 
 
 def _shaped(gradient: ir.Value, x: ir.Value | None) -> ir.Value:
@@ -154,13 +149,13 @@ def _equation(node: ir.Node) -> tuple[list[str], str]:
     width = 0
     for term, x in zip(terms, node.inputs, strict=True):
         if "..." in term and x is not None:
-            width = max(width, _rank(x) - len(term.replace("...", "")))
+            width = max(width, ranked(x).rank() - len(term.replace("...", "")))
     if not arrow:
         single = [c for c in sorted(set(left) - set(",.")) if left.count(c) == 1]
         result = ("..." if "..." in left else "") + "".join(single)
     plain = []
     for term, x in zip(terms, node.inputs, strict=True):
-        own = _rank(x) - len(term.replace("...", "")) if x is not None else 0
+        own = ranked(x).rank() - len(term.replace("...", "")) if x is not None else 0
         plain.append(term.replace("...", "".join(spare[:width][width - own :])))
     return plain, result.replace("...", "".join(spare[:width]))
 

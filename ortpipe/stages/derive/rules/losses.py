@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients
+from ortpipe.stages.derive.backward import Backward, Gradients, ranked
 from ortpipe.stages.derive.rules.activations import integer
 
 
@@ -15,8 +15,8 @@ class Weighed:
     def __init__(self, op: Backward, node: ir.Node, dy: ir.Value) -> None:
         x, target = node.inputs[:2]
         weights = (*node.inputs, None)[2]
-        assert x is not None and target is not None and x.shape is not None
-        self.op, self.x, self.rank, self.loss = op, x, x.shape.rank(), node.outputs[0]
+        assert x is not None and target is not None
+        self.op, self.x, self.rank, self.loss = op, x, ranked(x).rank(), node.outputs[0]
         self.mean = "reduction" not in node.attributes or node.attributes["reduction"].as_string() == "mean"
         kept = None
         if "ignore_index" in node.attributes:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ortpipe.errors import DeriveError
-from ortpipe.stages.derive.backward import Backward, Gradients
+from ortpipe.stages.derive.backward import Backward, Gradients, ranked
 from ortpipe.stages.derive.rules.activations import axis_of, integer, number
 from ortpipe.stages.derive.rules.windows import ints
 
@@ -23,7 +22,7 @@ def batch(op: Backward, node: ir.Node, dy: ir.Value | None, *_: ir.Value | None)
     assert x is not None and s is not None and mean is not None and variance is not None
     if dy is None:
         return [None] * 5
-    axes = [0, *range(2, _rank(node, x))]
+    axes = [0, *range(2, ranked(x).rank())]
     dy = op.full(dy, node.outputs[0])
     training = bool(integer(node, "training_mode", 0))
     if training:
@@ -52,7 +51,7 @@ def instance(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """InstanceNormalization y = s·x̂ + b, per image and channel: dx = s·r·(dy − mean dy − x̂·mean(dy·x̂))."""
     x, s, _ = node.inputs
     assert x is not None and s is not None
-    axes = list(range(2, _rank(node, x)))
+    axes = list(range(2, ranked(x).rank()))
     dy = op.full(dy, node.outputs[0])
     normal, inverse = _standard(op, node, x, axes)
     plain, along = op.sum(dy, axes, keepdims=True), op.sum(op.Mul(dy, normal), axes, keepdims=True)
@@ -77,7 +76,7 @@ def layer(
     """
     x, s, b = (*node.inputs, None)[:3]
     assert x is not None and s is not None
-    rank = _rank(node, x)
+    rank = ranked(x).rank()
     axes = list(range(axis_of(node, x), rank))
     if x.dtype == ir.DataType.FLOAT:
         mu, inverse = _saved(op, node, x, axes)
@@ -103,21 +102,19 @@ def layer(
 
 def _saved(op: Backward, node: ir.Node, x: ir.Value, axes: list[int]) -> tuple[ir.Value, ir.Value]:
     """Return the outputs Mean and InvStdDev, asking the forward node for them where it had not been."""
-    assert x.shape is not None
     if len(node.outputs) < 3 or not all(y.name for y in node.outputs):
         node.resize_outputs(3)
         for y, name in zip(node.outputs[1:], ("mean", "inverse"), strict=True):
             y.name = y.name or op.fresh(f"{node.outputs[0].name}/{name}")
     for y in node.outputs[1:]:
         y.type = ir.TensorType(ir.DataType.FLOAT)
-        y.shape = ir.Shape([1 if i in axes else d for i, d in enumerate(x.shape)])
+        y.shape = ir.Shape([1 if i in axes else d for i, d in enumerate(ranked(x))])
     return node.outputs[1], node.outputs[2]
 
 
 def _rows(op: Backward, value: ir.Value, like: ir.Value, width: int) -> ir.Value:
     """Return a value summed over all but its last axes; as rows of a matrix where their size is known."""
-    shape, own = value.shape, like.shape
-    assert shape is not None
+    shape, own = ranked(value), like.shape
     last = list(shape)[shape.rank() - width :]
     if own is None or list(own) != last or not all(isinstance(d, int) for d in last) or width == shape.rank():
         return value  # the walk sums it
@@ -151,8 +148,7 @@ def local_response(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
 
 def _neighbours(op: Backward, x: ir.Value, value: ir.Value, size: int, before: int, after: int) -> ir.Value:
     """Return the average over `size` neighbouring channels, places before the first and after the last being 0."""
-    assert x.shape is not None
-    n = x.shape.rank() - 2
+    n = ranked(x).rank() - 2
     pads = [before, *[0] * n, after, *[0] * n]
     rows = op.Unsqueeze(value, op.ints([1]))
     made = op.AveragePool(rows, kernel_shape=[size, *[1] * n], pads=pads, count_include_pad=1)
@@ -186,7 +182,7 @@ def mean_variance(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """
     x, y = node.inputs[0], node.outputs[0]
     assert x is not None
-    rank = _rank(node, x)
+    rank = ranked(x).rank()
     axes = sorted(a % rank for a in ints(node, "axes", (0, 2, 3)))
     dy, centred = op.full(dy, y), op.Sub(x, _mean(op, x, axes))
     deviation = op.Add(op.Sqrt(_mean(op, op.Mul(centred, centred), axes)), op.like(1e-9, x))
@@ -226,9 +222,9 @@ def _count(op: Backward, x: ir.Value, reduced: ir.Value) -> ir.Value:
 
 def _channels(op: Backward, x: ir.Value, vector: ir.Value) -> ir.Value:
     """Return a value per channel as (C, 1, …, 1)."""
-    assert x.shape is not None
-    n = x.shape.rank() - 2
-    return op.reshape(vector, [-1] + [1] * n, [x.shape[1]] + [1] * n) if n else vector
+    shape = ranked(x)
+    n = shape.rank() - 2
+    return op.reshape(vector, [-1] + [1] * n, [shape[1]] + [1] * n) if n else vector
 
 
 def _flat(op: Backward, value: ir.Value, vector: ir.Value) -> ir.Value:
@@ -236,16 +232,6 @@ def _flat(op: Backward, value: ir.Value, vector: ir.Value) -> ir.Value:
     made = op.Reshape(value, op.ints([-1]))
     made.type, made.shape = vector.type, vector.shape
     return made
-
-
-def _rank(node: ir.Node, x: ir.Value) -> int:
-    if x.shape is None:
-        raise DeriveError(
-            "A normalization's gradient needs an input of known rank.",
-            got=f"{x.name!r} of unknown rank at {node.op_type} node {node.name or node.outputs[0].name!r}",
-            fix="Give the graph's inputs shapes, or freeze the parameters in front of it.",
-        )
-    return x.shape.rank()
 
 
 RULES: dict[str, Callable[..., Gradients]] = {

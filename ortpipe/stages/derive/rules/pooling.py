@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients
+from ortpipe.stages.derive.backward import Backward, Gradients, ranked
 from ortpipe.stages.derive.rules.activations import integer
 from ortpipe.stages.derive.rules.windows import Window, spatial, static, window
 
@@ -21,9 +21,10 @@ FAR = 2**31 - 1
 
 def along(op: Backward, x: ir.Value, axis: int, matrix: Matrix) -> ir.Value:
     """Return matrix · x along one axis: a value's places there become as many as the matrix has rows."""
-    assert x.shape is not None and x.dtype is not None
-    rank, own = x.shape.rank(), matrix.astype(x.dtype.numpy())
-    dims = [len(matrix) if i == axis else d for i, d in enumerate(x.shape)]
+    assert x.dtype is not None
+    shape, own = ranked(x), matrix.astype(x.dtype.numpy())
+    rank = shape.rank()
+    dims = [len(matrix) if i == axis else d for i, d in enumerate(shape)]
     if axis == rank - 1:
         made = op.MatMul(x, op.const(np.ascontiguousarray(own.T)))
     elif axis == rank - 2:

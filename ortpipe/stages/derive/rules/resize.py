@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients
+from ortpipe.stages.derive.backward import Backward, Gradients, ranked
 from ortpipe.stages.derive.rules.activations import integer, number
 from ortpipe.stages.derive.rules.pooling import Matrix, along
 from ortpipe.stages.derive.rules.windows import ints, not_static
@@ -45,8 +45,7 @@ def resize(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     dy = op.full(dy, node.outputs[0])
     moved = [a for a in _axes(node) if not a.same]
     blocks = [_block(a, _matrix(node, a)) for a in moved]
-    assert x.shape is not None
-    rank = x.shape.rank()
+    rank = ranked(x).rank()
     if moved and None not in blocks and 3 <= rank <= 5 and all(a.axis >= 2 for a in moved):
         # every place of x is copied to a block of y: a pool sums the block, several times faster than matrices
         window = [next((b for a, b in zip(moved, blocks, strict=True) if a.axis == i), 1) for i in range(2, rank)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients
+from ortpipe.stages.derive.backward import Backward, Gradients, ranked
 from ortpipe.stages.derive.rules.activations import integer
 from ortpipe.stages.derive.rules.indexing import put_back
 
@@ -35,8 +35,8 @@ def expand(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
 def tile(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """dx = dy, cut into the copies [r₀, d₀, r₁, d₁ …] and summed over them."""
     x, repeats = node.inputs
-    assert x is not None and x.shape is not None
-    rank = x.shape.rank()
+    assert x is not None
+    rank = ranked(x).rank()
     pairs = op.Reshape(
         op.Transpose(op.Reshape(op.Concat(repeats, op.shape(x), axis=0), op.ints([2, rank]))), op.ints([-1])
     )
@@ -73,10 +73,10 @@ FLIP = [[-1], [np.iinfo(np.int64).min], [-1]]  # starts, ends and steps of one w
 def slice_(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """dx is 0 but for the places that were read: dy scattered to them."""
     x = node.inputs[0]
-    assert x is not None and x.shape is not None
+    assert x is not None
     dy = op.full(dy, node.outputs[0])
     starts, ends, axes, steps = (*node.inputs[1:], None, None, None, None)[:4]
-    rank = x.shape.rank()
+    rank = ranked(x).rank()
     constant = [op.constant(v) for v in (starts, ends, axes, steps)]
     if [t.numpy().ravel().tolist() if t is not None else None for t in (constant[0], constant[1], constant[3])] == FLIP:
         return [_as(op.Slice(dy, *node.inputs[1:]), x), *[None] * (len(node.inputs) - 1)]
@@ -88,7 +88,7 @@ def slice_(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     ):
         listed = [a % rank for a in known_axes]
         step = _ints(constant[3], [1] * len(listed))
-        sizes = [x.shape[a] for a in listed]
+        sizes = [ranked(x)[a] for a in listed]
         if constant[1] is not None and all(isinstance(s, int) for s in sizes) and all(s == 1 for s in step):
             low = [0] * rank
             high = [0] * rank
@@ -114,7 +114,7 @@ def pad(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """dx = the inner part of dy; for edge, reflect and wrap, the padding's gradients return to where it was read."""
     x, pads = node.inputs[0], node.inputs[1]
     value, axes = (*node.inputs[2:], None, None)[:2]
-    assert x is not None and x.shape is not None and pads is not None
+    assert x is not None and pads is not None
     dy = op.full(dy, node.outputs[0])
     mode = node.attributes["mode"].as_string() if "mode" in node.attributes else "constant"
     extra = [None, axes] if axes is not None else []
@@ -144,8 +144,8 @@ def depth_to_space(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     mode = node.attributes["mode"].as_string() if "mode" in node.attributes else "DCR"
     if mode == "DCR":
         return [_as(op.SpaceToDepth(dy, blocksize=block), x)]
-    assert x is not None and x.shape is not None
-    depth = x.shape[1]
+    assert x is not None
+    depth = ranked(x)[1]
     assert isinstance(depth, int)
     # CRD puts channel c·b² + i·b + j at offset (i, j): SpaceToDepth gives i, j, c and the axes are turned
     turned = op.Reshape(op.SpaceToDepth(dy, blocksize=block), op.ints([0, block * block, depth // block**2, -1]))

@@ -1,0 +1,80 @@
+"""Integer arithmetic on constants, done beforehand: exporters compute sizes that shape inference does not follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+LARGEST = 1024  # elements; sizes, axes and indices are small, and what is larger is data
+INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL)
+ARITHMETIC = {
+    *("Abs", "Add", "Cast", "Concat", "Div", "Equal", "Gather", "Greater", "Less", "Max", "Min", "Mod", "Mul", "Neg"),
+    *("Not", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
+}
+
+
+def with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with shapes inferred and every integer that follows from constants and static sizes written out.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
+    ...   g (float[N,6] X) => (float[A,B,C] y) {
+    ...     two = Constant<value_ints=[2]>() size = Shape<start=1>(X) half = Div(size, two)
+    ...     rest = Constant<value_ints=[-1]>() shape = Concat<axis=0>(rest, two, half) y = Reshape(X, shape) }''')
+    >>> made = with_sizes(model)
+    >>> shape = made.graph.output[0].type.tensor_type.shape
+    >>> [d.dim_value for d in shape.dim], [n.op_type for n in made.graph.node]
+    ([0, 2, 3], ['Constant', 'Constant', 'Constant', 'Constant', 'Constant', 'Reshape'])
+    """
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    while _fold(model.graph):
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    return model
+
+
+def _fold(graph: onnx.GraphProto) -> bool:
+    """Put constants in the place of the integer nodes that depend on nothing else; say whether there were any."""
+    fed = {i.name for i in graph.input}
+    static = {v.name: v.type.tensor_type.shape.dim for v in (*graph.input, *graph.value_info)}
+    known = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer if t.name not in fed and _small(t)}
+    changed = False
+    for node in graph.node:
+        if node.op_type == "Constant":
+            [given] = node.attribute
+            few = given.name in ("value_int", "value_ints") or (given.name == "value" and _small(given.t))
+            value = np.asarray(ReferenceEvaluator(node).run(None, {})[0]) if few else None
+        else:
+            value = _value(node, known, static)
+            changed |= value is not None
+        if value is None:
+            continue
+        known[node.output[0]] = value
+        if node.op_type != "Constant":
+            constant = onnx.helper.make_node("Constant", [], node.output, value=onnx.numpy_helper.from_array(value))
+            constant.name = node.name
+            node.CopyFrom(constant)
+    return changed
+
+
+def _value(node: onnx.NodeProto, known: Mapping[str, np.ndarray], static: Mapping[str, Any]) -> np.ndarray | None:
+    """Return what a node always gives, if that is a few integers or booleans."""
+    if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+        return None
+    if node.op_type == "Shape":
+        if node.input[0] not in static:
+            return None
+        ends = {a.name: a.i for a in node.attribute}
+        dims = list(static[node.input[0]])[ends.get("start") : ends.get("end")]
+        fixed = bool(dims) and all(d.HasField("dim_value") for d in dims)
+        return np.array([d.dim_value for d in dims], np.int64) if fixed else None
+    if node.op_type not in ARITHMETIC or not all(name in known for name in node.input if name):
+        return None
+    value = np.asarray(ReferenceEvaluator(node).run(None, {name: known[name] for name in node.input if name})[0])
+    return value if value.dtype.kind in "ib" and value.size <= LARGEST else None
+
+
+def _small(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_type in INTEGERS and int(np.prod(tensor.dims)) <= LARGEST
