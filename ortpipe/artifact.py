@@ -40,6 +40,7 @@ class Facts:
     reduction: Literal["sum", "mean"] | None = None  # how the loss joins its rows
     gradients: Mapping[str, str] = field(default_factory=dict)  # parameter → its gradient output
     input_gradients: Mapping[str, str] = field(default_factory=dict)  # data input → its gradient output
+    statistics: Mapping[str, str] = field(default_factory=dict)  # running statistic → the output of its next value
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → before/trained/source
     lineage: tuple[Mapping[str, Any], ...] = ()  # one record per stage, oldest first; not part of the digest
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import OrtpipeError, nearest
@@ -44,6 +45,12 @@ def ancestors(outputs: Iterable[ir.Value]) -> set[ir.Value]:
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """Return a control-flow node's own subgraphs (not theirs)."""
     return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+
+
+def all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Return a graph's nodes and those of its subgraphs, however deep."""
+    inner = [n for node in graph.node for a in node.attribute if a.HasField("g") for n in all_nodes(a.g)]
+    return [*graph.node, *inner]
 
 
 def captured(node: ir.Node) -> list[ir.Value]:

@@ -14,6 +14,7 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
 from ortpipe.graph import query
 from ortpipe.graph.check import finish
+from ortpipe.graph.modes import for_inference, is_statistic
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.forward import Forward
@@ -52,7 +53,8 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     forward = _forward(source, config, data)
     graph = forward.model.graph
     names = query.float_initializers(graph, query.value(graph, forward.prediction))
-    parameters = [name for name in names if not _is_number(graph.initializers[name])]
+    running = [name for name in names if is_statistic(graph.initializers[name])]
+    parameters = [name for name in names if name not in running and not _is_number(graph.initializers[name])]
     model = finish(forward.model)
     kept = [t.name for t in model.graph.initializer if t.name in parameters]
     facts = Facts(
@@ -70,7 +72,11 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
             "data": data.digest(),
             "discrepancy": _discrepancy(model, facts, forward, data.train, config),
         }
-    weights = {f"source/{t.name}": onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name in kept}
+    weights = {
+        f"source/{t.name}": onnx.numpy_helper.to_array(t)
+        for t in model.graph.initializer
+        if t.name in kept or t.name in running
+    }
     return Artifact(model, Facts(**{**facts.__dict__, "lineage": (record,)}), weights)
 
 
@@ -103,7 +109,7 @@ def _discrepancy(
 
     few = rows.take(np.arange(min(ROWS, len(rows))))
     inputs = feed_inputs(model, facts, few)
-    [got] = Session(model).run(inputs, [facts.prediction])
+    [got] = Session(for_inference(model)).run(inputs, [facts.prediction])
     if got.ndim == 0 or len(got) != len(few):
         raise ConvertError(
             "A prediction has one entry per row.",

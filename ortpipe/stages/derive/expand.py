@@ -44,7 +44,7 @@ def _without_loops(model: onnx.ModelProto, sources: Sequence[str]) -> onnx.Model
     from ortpipe.stages.derive.backward import active, operands
     from ortpipe.stages.derive.expansions import EXPANSIONS
 
-    if not any(n.op_type in ("If", *EXPANSIONS) for n in _nodes(model.graph)):
+    if not any(n.op_type in ("If", *EXPANSIONS) for n in query.all_nodes(model.graph)):
         return model
     own = ir.from_proto(model)
     names = Names(used_names(own.graph))
@@ -113,7 +113,7 @@ def _dependent(graph: onnx.GraphProto, names: set[str]) -> list[onnx.NodeProto]:
     """Return the nodes that depend on one of these values, and all nodes of the subgraphs that they hold."""
     found = []
     for node in graph.node:
-        inner = [n for a in node.attribute if a.HasField("g") for n in _nodes(a.g)]
+        inner = [n for a in node.attribute if a.HasField("g") for n in query.all_nodes(a.g)]
         if names.intersection(node.input, *(n.input for n in inner)):
             names.update(node.output)
             found += [node, *inner]
@@ -125,17 +125,12 @@ def _with_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
     own = onnx.ModelProto()
     own.CopyFrom(model)
     opset = next((o.version for o in own.opset_import if o.domain in ("", "ai.onnx")), 1)
-    for node in _nodes(own.graph):
+    for node in query.all_nodes(own.graph):
         if node.domain in ("", "ai.onnx") and _is_function(node):
             schema, given = onnx.defs.get_schema(node.op_type, opset, ""), {a.name for a in node.attribute}
             missing = [a.default_value for name, a in schema.attributes.items() if name not in given]
             node.attribute.extend(a for a in missing if a.name)
     return own
-
-
-def _nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    inner = [n for node in graph.node for a in node.attribute if a.HasField("g") for n in _nodes(a.g)]
-    return [*graph.node, *inner]
 
 
 def _is_function(node: onnx.NodeProto) -> bool:

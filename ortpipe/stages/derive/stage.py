@@ -14,6 +14,7 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import finish
 from ortpipe.graph.compose import extract, graft
+from ortpipe.graph.modes import statistics as running_statistics
 from ortpipe.stages.derive.config import DeriveConfig
 
 VERSION = 1
@@ -33,6 +34,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
     config = config or DeriveConfig()
     facts = artifact.facts
     loss_model, seed = _scalar(artifact.model, config.output or facts.loss)
+    loss_model, statistics = _with_statistics(loss_model)
     parameters = _chosen(ir.from_proto(loss_model).graph, facts, config)
     inputs = query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
     built, gradients = config.engine(loss_model, loss_model.graph.output[0].name, parameters, inputs)
@@ -44,17 +46,18 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
                 fix="Leave it out with derive.frozen.",
             )
     outputs = list(facts.outputs) if config.forward_outputs else []
-    named, names = _functional(built, loss_model, parameters, inputs, gradients, _names(artifact.model))
+    named, names = _functional(built, loss_model, parameters, inputs, gradients, statistics, _names(artifact.model))
     model = graft(named, artifact.model, outputs) if outputs else named
     return artifact.next(
         "derive",
         VERSION,
-        model=_ordered(model, [*facts.inputs, facts.label, facts.sample_weight, seed, *parameters], seed),
+        model=_ordered(model, [*facts.inputs, facts.label, facts.sample_weight, seed, *parameters, *statistics], seed),
         loss=(config.output or facts.loss) if seed is None else None,
         output_gradient=seed,
         parameters=tuple(parameters),
         gradients={p: names[p] for p in parameters},
         input_gradients={i: names[i] for i in inputs},
+        statistics=statistics,
         outputs=tuple(outputs),
     )
 
@@ -93,6 +96,16 @@ def _scalar(model: onnx.ModelProto, output: str | None) -> tuple[onnx.ModelProto
     return extract(finish(own), [str(product.name)]), str(seed.name)
 
 
+def _with_statistics(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return the loss model with the next value of each running statistic as an output behind the loss."""
+    own = ir.from_proto(model)
+    found = running_statistics(own.graph)
+    if not found:
+        return model, {}
+    own.graph.outputs.extend(found.values())
+    return finish(own), {name: str(value.name) for name, value in found.items()}
+
+
 def _chosen(graph: ir.Graph, facts: Facts, config: DeriveConfig) -> list[str]:
     candidates = query.float_initializers(graph, graph.outputs[0])
     if config.parameters is None:
@@ -116,10 +129,12 @@ def _functional(
     parameters: Sequence[str],
     inputs: Sequence[str],
     gradients: Mapping[str, str],
+    statistics: Mapping[str, str],
     taken: set[str],
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Make the parameters inputs, and name the outputs loss, <parameter>_grad, <input>_grad, in this order.
+    """Make parameters and running statistics inputs, and name the outputs loss, <parameter>_grad, <input>_grad.
 
+    The statistics' next values come last.
     What the engine added makes way for the names that are `taken` in the whole model.
     """
     own = ir.from_proto(model)
@@ -142,8 +157,8 @@ def _functional(
         renamed[name] = value
     for name, value in renamed.items():
         value.name = names.fresh(f"{name}_grad")
-    graph.outputs[:] = outputs
-    for name in parameters:
+    graph.outputs[:] = [*outputs, *(by_name[made] for made in statistics.values())]
+    for name in (*parameters, *statistics):
         parameter = by_name[name]
         if not parameter.is_graph_input():
             graph.inputs.append(parameter)

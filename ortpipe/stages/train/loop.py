@@ -41,7 +41,7 @@ class Losses:
 
 
 class Loop:
-    """Runs epochs of one epoch graph; `session` gives the graph loaded for a batch size.
+    """Runs epochs of one epoch graph; `session` gives the graph loaded for an epoch's number and a batch size.
 
     Attributes:
         values: the carried values by name: parameters and optimizer state as they are now.
@@ -50,7 +50,7 @@ class Loop:
 
     def __init__(
         self,
-        session: Callable[[int], Session],
+        session: Callable[[int, int], Session],
         step: Step,
         epoch_names: Mapping[str, str],
         values: Mapping[str, np.ndarray],
@@ -74,7 +74,7 @@ class Loop:
         """
         start = time.perf_counter()
         for number in range(1, self._config.epochs + 1):
-            sums = [self._run(index) for index in self._batches(number)]
+            sums = [self._run(number, index) for index in self._batches(number)]
             total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
             self.losses.train.append(total / self._count)
             self._check_values()
@@ -106,14 +106,14 @@ class Loop:
         if self._count % size:
             yield order[whole * size :].reshape(1, -1)
 
-    def _run(self, index: np.ndarray) -> list[float]:
+    def _run(self, number: int, index: np.ndarray) -> list[float]:
         """Do one step per row of `index`; return each step's sum of the losses of its rows."""
         steps = np.arange(self._done + 1, self._done + len(index) + 1)
         rates = self._config.schedule(self._config.optimizer.lr, steps).astype(self._dtype)
         feeds = {self._names[name]: value for name, value in self.values.items()}
         feeds |= {self._names[name]: array[index] for name, array in self._rows.items()}
         feeds[self._names[self._step.scanned[-1]]] = rates
-        *carried, losses = self._session(index.shape[1]).run(feeds)
+        *carried, losses = self._session(number, index.shape[1]).run(feeds)
         self._check_losses(losses, rates)
         self.values = dict(zip(self._step.carried, carried, strict=True))
         self.losses.step.append(losses)

@@ -14,6 +14,7 @@ from ortpipe.data.feeds import class_index, feeds
 from ortpipe.data.rows import Data
 from ortpipe.errors import TrainError
 from ortpipe.graph.compose import extract, with_parameters
+from ortpipe.graph.modes import draws, for_inference, with_seeds
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import TrainConfig
@@ -43,7 +44,8 @@ def train(
         report: called with an `Epoch` after each epoch.
 
     Returns:
-        An artifact whose tensors are `parameter/…`, `initial/…` and `optimizer/…` by parameter, and the losses:
+        An artifact whose tensors are `parameter/…` and `initial/…` by parameter (and running statistic),
+        `optimizer/…` by slot and parameter, and the losses:
         `losses/step` and `losses/rate` [steps], `losses/train` and `losses/validation` [epochs] (per row).
         The same artifact, config and data give the same bytes.
 
@@ -66,7 +68,7 @@ def train(
     state = {name: np.zeros_like(parameters[parameter]) for (_, parameter), name in step.slots.items()}
     epoch, names = build_epoch(step)
     rows = {name: array for name, array in rows.items() if name in step.scanned}
-    sessions = functools.cache(lambda size: Session(with_batch_size(epoch, size), runtime))
+    sessions = _sessions(epoch, config.seed, runtime)
     loop = Loop(sessions, step, names, {**parameters, **state}, rows, config, facts.reduction or "mean")
     best, waited, best_values = np.inf, 0, loop.values
     for result in loop.run(_validation(artifact, data, runtime)):
@@ -84,7 +86,7 @@ def train(
     return artifact.next(
         "train",
         VERSION,
-        model=with_parameters(extract(artifact.model, facts.outputs), trained),
+        model=for_inference(with_parameters(extract(artifact.model, facts.outputs), trained)),
         tensors={
             **{k: v for k, v in artifact.tensors.items() if k.startswith("source/")},
             **{f"initial/{name}": array for name, array in parameters.items()},
@@ -100,6 +102,7 @@ def train(
         sample_weight=None,
         gradients={},
         input_gradients={},
+        statistics={},
     )
 
 
@@ -117,13 +120,31 @@ def check(
             class_index(facts, part)
 
 
+def _sessions(epoch: onnx.ModelProto, seed: int, runtime: RuntimeConfig | None) -> Callable[[int, int], Session]:
+    """Return what loads the epoch graph for an epoch's number and a batch size.
+
+    One that draws (dropout) is loaded anew for each epoch, with seeds of that epoch: its draws follow from the
+    config's seed and the epoch's number alone.
+    """
+    if not draws(epoch):
+        load = functools.cache(lambda size: Session(with_batch_size(epoch, size), runtime))
+        return lambda number, size: load(size)
+
+    @functools.lru_cache(maxsize=2)  # whole batches, and the partial one
+    def load_epoch(number: int, size: int) -> Session:
+        [first] = np.random.default_rng([seed, number, size]).integers(1, 2**24, 1)
+        return Session(with_batch_size(with_seeds(epoch, int(first)), size), runtime)
+
+    return load_epoch
+
+
 def _initial(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:
-    trained = artifact.facts.gradients
-    own = {t.name: onnx.numpy_helper.to_array(t) for t in artifact.model.graph.initializer if t.name in trained}
-    parameters = {name: own[name] for name in trained}
-    if config.init == "keep":
-        return parameters
-    return random_parameters(ir.from_proto(artifact.model).graph, parameters, config.seed)
+    trained, moved = artifact.facts.gradients, artifact.facts.statistics
+    own = {t.name: onnx.numpy_helper.to_array(t) for t in artifact.model.graph.initializer}
+    parameters, statistics = ({name: own[name] for name in names} for names in (trained, moved))
+    if config.init == "random":
+        parameters = random_parameters(ir.from_proto(artifact.model).graph, parameters, config.seed)
+    return {**parameters, **statistics}
 
 
 def _validation(
@@ -134,13 +155,13 @@ def _validation(
         return None
     facts, count = artifact.facts, len(data.validation)
     assert facts.loss is not None
-    model = extract(artifact.model, [facts.loss])
+    model = for_inference(extract(artifact.model, [facts.loss]))
     taken = {i.name for i in model.graph.input}
     rows = {k: v for k, v in feeds(artifact.model, facts, data.validation).items() if k in taken}
     session = Session(model, runtime)
 
     def validate(values: Mapping[str, np.ndarray]) -> float:
-        [loss] = session.run({**rows, **{name: values[name] for name in facts.gradients if name in taken}})
+        [loss] = session.run({**rows, **{name: array for name, array in values.items() if name in taken}})
         return float(loss) / (1 if facts.reduction == "mean" else count)
 
     return validate

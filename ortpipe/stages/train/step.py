@@ -20,12 +20,12 @@ def shape_of(value: ir.Value) -> list[int | str | None]:
 
 @dataclass(frozen=True)
 class Step:
-    """(parameters, state, batch, rate) → (parameters, state, loss).
+    """(parameters, statistics, state, batch, rate) → (parameters, statistics, state, loss).
 
     Attributes:
         graph: inputs and outputs in the order of `carried`, then `scanned`; outputs are `carried`, then the loss.
         opsets: what its nodes need.
-        carried: the names of parameters and state, which one step hands to the next.
+        carried: the names of parameters, running statistics and state, which one step hands to the next.
         scanned: the names of batch inputs and the rate, of which every step has its own.
         slots: (slot, parameter) → the name of that state.
     """
@@ -41,9 +41,10 @@ def build_step(artifact: Artifact, optimizer: Optimizer) -> Step:
     """Join a gradient model and an optimizer."""
     facts = artifact.facts
     assert facts.loss is not None
-    model = ir.from_proto(extract(artifact.model, [facts.loss, *facts.gradients.values()]))
+    made = (*facts.gradients.values(), *facts.statistics.values())
+    model = ir.from_proto(extract(artifact.model, [facts.loss, *made]))
     graph = model.graph
-    batch = [i for i in graph.inputs if i.name not in facts.gradients]
+    batch = [i for i in graph.inputs if i.name not in facts.gradients and i.name not in facts.statistics]
     op = Builder(graph, "update")
     dtype = query.value(graph, facts.loss).dtype
     assert dtype is not None
@@ -65,6 +66,11 @@ def build_step(artifact: Artifact, optimizer: Optimizer) -> Step:
             op.rename(value, f"{old.name}/next")
         next_parameters.append(new)
         next_state.extend(new_slots)
+        graph.initializers.pop(name)
+    for name, following in facts.statistics.items():
+        statistic, new = query.value(graph, name), query.value(graph, following)
+        parameters.append(statistic)
+        next_parameters.append(new)
         graph.initializers.pop(name)
     graph.inputs[:] = [*parameters, *state, *batch, rate]
     graph.outputs[:] = [*next_parameters, *next_state, query.value(graph, facts.loss)]

@@ -57,6 +57,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     from ortpipe.artifact import read_metadata
     from ortpipe.graph import query, serial
     from ortpipe.graph.check import finish
+    from ortpipe.graph.modes import for_inference
     from ortpipe.runtime.session import Session
     from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
 
@@ -80,7 +81,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     name = str(output.name)
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        session = Session(original)
+        session = Session(for_inference(original))
         result: Any = session.run(inputs)[session.outputs.index(name)]
         return (
             np.array([[row[c] for c in zipped or row] for row in result]) if isinstance(result, list) else result
