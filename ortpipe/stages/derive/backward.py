@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -223,6 +224,28 @@ class Backward(Builder):
             made.shape = ir.Shape([1 if i in axes else d for i, d in enumerate(shape)] if keepdims else dims or [])
         return made
 
+    def averaged(self, value: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+        """Return value / n, where each element of y joins n of x; n itself may be too large for a half's range."""
+        dtype = x.dtype
+        assert dtype is not None
+        half = dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+        joined = _quotient(x.shape, y.shape)
+        if joined is not None:
+            return self.Mul(value, self.like(1 / max(joined, 1), x)) if half else self.Div(value, self.like(joined, x))
+        wide = ir.TensorType(ir.DataType.FLOAT) if half else x.type
+        whole, parts = (self.cast(self.Size(v), ir.Value(type=wide)) for v in (x, y))
+        if half:
+            return self.Mul(value, self.cast(self.Div(parts, whole), x))
+        scalar = y.shape is not None and y.shape.rank() == 0
+        return self.Div(value, whole if scalar else self.Div(whole, parts))
+
+    def scatter_add(self, zeros: ir.Value, places: ir.Value, values: ir.Value, axis: int) -> ir.Value:
+        """Return zeros with values added along an axis; halves add up in float32, and so have a kernel."""
+        if zeros.dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+            return self.ScatterElements(zeros, places, values, axis=axis, reduction="add")
+        zeros_32, values_32 = (self.Cast(v, to=ir.DataType.FLOAT) for v in (zeros, values))
+        return self.cast(self.ScatterElements(zeros_32, places, values_32, axis=axis, reduction="add"), zeros)
+
     def _ones(self, x: ir.Value) -> ir.Value:
         assert x.shape is not None and x.dtype is not None
         if isinstance(x.shape[0], int):
@@ -423,6 +446,20 @@ def _joined(gradient: ir.Shape, x: ir.Shape, y: ir.Shape | None) -> tuple[list[i
         else:
             summed.append(ranks[0] - back)
     return sorted(summed), sorted(repeated)
+
+
+def _quotient(x: ir.Shape | None, y: ir.Shape | None) -> int | None:
+    """Return |x| / |y| where the dimensions that they do not share are static."""
+    if x is None or y is None:
+        return None
+    rest = list(x)
+    for d in y:
+        if d == 1 and 1 not in rest:
+            continue
+        if d not in rest or not (isinstance(d, int) or d.value is not None):
+            return None
+        rest.remove(d)
+    return math.prod(d for d in rest if isinstance(d, int)) if all(isinstance(d, int) for d in rest) else None
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -20,16 +20,18 @@ def gather(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     dy = op.full(dy, node.outputs[0])
     if op.opset < 16:
         return [_by_one_hot(op, x, indices, dy, axis), None]
-    return [_along(op, x, indices, dy, axis, reduction="add"), None]
+    return [_along(op, x, indices, dy, axis, add=True), None]
 
 
-def _along(op: Backward, x: ir.Value, indices: ir.Value, dy: ir.Value, axis: int, **reduction: str) -> ir.Value:
+def _along(op: Backward, x: ir.Value, indices: ir.Value, dy: ir.Value, axis: int, *, add: bool = False) -> ir.Value:
     """Scatter dy along one axis of zeros of x's shape."""
     rank = ranked(x).rank()
     if indices.shape is None or indices.shape.rank() != 1:
         dy = op.Reshape(dy, _shape_with(op, x, axis, -1))
     line = op.Reshape(indices, op.ints([-1 if i == axis else 1 for i in range(rank)]))
-    return _as(op.ScatterElements(op.zeros(x), op.Expand(line, op.Shape(dy)), dy, axis=axis, **reduction), x)
+    places, zeros = op.Expand(line, op.Shape(dy)), op.zeros(x)
+    made = op.scatter_add(zeros, places, dy, axis) if add else op.ScatterElements(zeros, places, dy, axis=axis)
+    return _as(made, x)
 
 
 def _by_one_hot(op: Backward, x: ir.Value, indices: ir.Value, dy: ir.Value, axis: int) -> ir.Value:
@@ -56,12 +58,12 @@ def _one_hot(op: Backward, indices: ir.Value, size: ir.Value, like: ir.Value) ->
 def gather_elements(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """GatherElements: dx = dy, added at the places that were read."""
     x, indices = node.inputs
-    assert x is not None
+    assert x is not None and indices is not None
     dy = op.full(dy, node.outputs[0])
     axis = integer(node, "axis", 0)
     if op.opset < 16:
         return [put_back(op, x, dy, lambda numbers: op.GatherElements(numbers, indices, axis=axis)), None]
-    return [_as(op.ScatterElements(op.zeros(x), indices, dy, axis=axis, reduction="add"), x), None]
+    return [_as(op.scatter_add(op.zeros(x), indices, dy, axis), x), None]
 
 
 def gather_nd(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
@@ -87,7 +89,7 @@ def put_back(op: Backward, x: ir.Value, dy: ir.Value, read: Callable[[ir.Value],
         row = op.Unsqueeze(values, op.ints([0]))
         summed = op.MatMul(row, _one_hot(op, places, size, x))
     else:
-        summed = op.ScatterElements(op.Expand(op.like(0, x), size), places, values, axis=0, reduction="add")
+        summed = op.scatter_add(op.Expand(op.like(0, x), size), places, values, 0)
     return _as(op.Reshape(summed, op.shape(x)), x)
 
 

@@ -40,7 +40,7 @@ def batch(op: Backward, node: ir.Node, dy: ir.Value | None, *_: ir.Value | None)
         d_mean = op.Neg(_flat(op, op.Mul(factor, db), s))
         half = op.Mul(op.Mul(factor, inverse), op.Mul(ds, op.like(-0.5, x)))
         return [op.Mul(dy, factor), *flat, d_mean, _flat(op, half, s)]
-    share = op.Div(factor, _count(op, x, db))
+    share = op.averaged(factor, x, db)
     # per channel dx = a·dy − b·(x − μ) − c: two products and two differences over x
     slope = op.Mul(op.Mul(share, inverse), ds)
     dx = op.Sub(op.Sub(op.Mul(dy, factor), op.Mul(centred, slope)), op.Mul(share, db))
@@ -55,8 +55,7 @@ def instance(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     dy = op.full(dy, node.outputs[0])
     normal, inverse = _standard(op, node, x, axes)
     plain, along = op.sum(dy, axes, keepdims=True), op.sum(op.Mul(dy, normal), axes, keepdims=True)
-    count = _count(op, x, plain)
-    inner = op.Sub(op.Sub(dy, op.Div(plain, count)), op.Mul(normal, op.Div(along, count)))
+    inner = op.Sub(op.Sub(dy, op.averaged(plain, x, plain)), op.Mul(normal, op.averaged(along, x, plain)))
     dx = op.Mul(inner, op.Mul(_channels(op, x, s), inverse))
     ds, db = (_flat(op, op.sum(v, [0], keepdims=True), s) for v in (along, plain))
     return [dx, ds, db]
@@ -90,12 +89,11 @@ def layer(
         spread = op.Add(_mean(op, g, axes), op.Mul(normal, _mean(op, op.Mul(g, normal), axes)))
         dx = op.Mul(op.Sub(g, spread), inverse)
         ds, db = _rows(op, op.Mul(dy, normal), s, len(axes)), _rows(op, dy, b if b is not None else s, len(axes))
-    count = _count(op, x, inverse)
     if d_mean is not None:
-        share = op.Div(d_mean, count)
+        share = op.averaged(d_mean, x, inverse)
         dx = share if dx is None else op.Add(dx, share)
     if d_inverse is not None:
-        share = op.Mul(normal, op.Neg(op.Div(op.Mul(d_inverse, op.Mul(inverse, inverse)), count)))
+        share = op.Mul(normal, op.Neg(op.averaged(op.Mul(d_inverse, op.Mul(inverse, inverse)), x, inverse)))
         dx = share if dx is None else op.Add(dx, share)
     return [dx, ds, db if b is not None else None][: len(node.inputs)]
 
@@ -203,21 +201,7 @@ def _inverse_root(op: Backward, node: ir.Node, variance: ir.Value) -> ir.Value:
 
 def _mean(op: Backward, x: ir.Value, axes: list[int]) -> ir.Value:
     total = op.sum(x, axes, keepdims=True)
-    return op.Div(total, _count(op, x, total))
-
-
-def _count(op: Backward, x: ir.Value, reduced: ir.Value) -> ir.Value:
-    """Return how many values of x each reduced one joins: a constant where the sizes are static."""
-    if x.shape is not None and reduced.shape is not None:
-        joined = [d for d, r in zip(x.shape, reduced.shape, strict=True) if d != r]
-        if all(isinstance(d, int) for d in joined):
-            size = 1
-            for d in joined:
-                size *= int(d)  # type: ignore[arg-type]
-            return op.like(size, x)
-    made = op.Div(op.cast(op.Size(x), x), op.cast(op.Size(reduced), x))
-    made.shape = ir.Shape([])
-    return made
+    return op.averaged(total, x, total)
 
 
 def _channels(op: Backward, x: ir.Value, vector: ir.Value) -> ir.Value:

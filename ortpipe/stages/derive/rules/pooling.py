@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ortpipe.stages.derive.backward import Backward, Gradients, ranked
 from ortpipe.stages.derive.rules.activations import integer
-from ortpipe.stages.derive.rules.windows import Window, spatial, static, window
+from ortpipe.stages.derive.rules.windows import Window, static, window
 
 Matrix = npt.NDArray[np.float64]
 FAR = 2**31 - 1
@@ -48,8 +48,9 @@ def max_pool(op: Backward, node: ir.Node, dy: ir.Value, *_: ir.Value | None) -> 
     # how many neighbouring windows may share a place
     shared = [1 if k == 1 else -(-((k - 1) * d + 1) // s) for k, d, s in spread]
     if math.prod(shared) == 1 or op.graph.opset_imports.get("", 21) >= 16:
-        rule = {"reduction": "add"} if math.prod(shared) > 1 else {}
-        dx = op.ScatterElements(zeros, _flat(op, indices), _flat(op, dy), axis=0, **rule)
+        places, values = _flat(op, indices), _flat(op, dy)
+        alone = math.prod(shared) == 1
+        dx = op.ScatterElements(zeros, places, values, axis=0) if alone else op.scatter_add(zeros, places, values, 0)
     else:  # before opset 16 nothing scatters and adds: every n-th window shares no place with the next
         dx = None
         axes, steps = op.ints(list(range(2, len(shared) + 2))), op.ints(shared)
@@ -120,11 +121,7 @@ def global_average(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """GlobalAveragePool: dx = dy / number of places."""
     x = node.inputs[0]
     assert x is not None
-    sizes = spatial(x)
-    if None not in sizes:
-        return [op.Mul(dy, op.like(1 / math.prod(s for s in sizes if s is not None), x))]
-    whole, parts = (op.cast(op.Size(v), x) for v in (x, node.outputs[0]))
-    return [op.Mul(dy, op.Div(parts, whole))]
+    return [op.averaged(dy, x, node.outputs[0])]
 
 
 def global_max(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:

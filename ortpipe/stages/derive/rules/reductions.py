@@ -64,24 +64,6 @@ class Reduced:
             return self.op.ReduceProd(x, axes=self.axes, keepdims=1)
         return self.op.ReduceProd(x, self.op.ints(self.axes), keepdims=1)
 
-    def count(self) -> ir.Value:
-        """Return how many values each result joins, as a float scalar."""
-        x = self.x.shape
-        if self.nothing:
-            return self.op.like(1, self.x)
-        if x is not None and self.axes is not None and all(isinstance(x[a], int) for a in self.axes):
-            size = 1
-            for axis in self.axes:
-                size *= int(x[axis])  # type: ignore[arg-type]
-            return self.op.like(size, self.x)
-        whole = self.op.cast(self.op.Size(self.x), self.x)
-        if self.y.shape is not None and self.y.shape.rank() == 0:
-            return whole
-        parts = self.op.cast(self.op.Size(self.y), self.x)
-        made = self.op.Div(whole, parts)
-        made.shape = ir.Shape([])
-        return made
-
 
 def reduce_sum(op: Backward, node: ir.Node, dy: ir.Value, *_: ir.Value | None) -> Gradients:
     """y = Σ x: dx = dy."""
@@ -91,7 +73,7 @@ def reduce_sum(op: Backward, node: ir.Node, dy: ir.Value, *_: ir.Value | None) -
 def reduce_mean(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
     """y = Σ x / n: dx = dy / n."""
     reduced = Reduced(op, node)
-    return [op.Div(reduced.back(dy), reduced.count())]
+    return [op.averaged(reduced.back(dy), reduced.x, reduced.y)]
 
 
 def reduce_extreme(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
