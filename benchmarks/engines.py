@@ -3,38 +3,62 @@
     python -m benchmarks.engines [rounds]
 
 Every row is one process: the three epochs run in turn, round after round, on one thread; the ratios are medians of
-pairs. `builder` is the training build's gradient graph as it comes, `ort` the same with its own operators rewritten
-in standard ones, `native` ortpipe's own rules.
+pairs. `builder` is the training build's gradient graph as it comes with the published update behind it, `ort` the same
+with its own operators rewritten in standard ones and ortpipe's update, `native` ortpipe's own rules.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 from unittest import mock
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf, open_dict
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from ortpipe import LOSSES, OPTIMIZERS, AddLossConfig, Artifact, Data, DeriveConfig, Rows, add_loss, convert, derive
+from ortpipe.app.assemble import plan_of
+from ortpipe.app.cli import packaged_conf
+from ortpipe.app.schema import build
 from ortpipe.data.feeds import feeds
+from ortpipe.data.rows import load
+from ortpipe.graph.builder import Builder
+from ortpipe.pipeline.run import run
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines import ort_lowering
 from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.engines.ort import Ort
 from ortpipe.stages.train.epoch import build_epoch, with_batch_size
+from ortpipe.stages.train.optimizers import Optimizer
 from ortpipe.stages.train.step import build_step
 
 STEPS = {32: 256, 64: 128, 256: 32}
 
 
-def problem(sizes: Sequence[int], classes: int, batch: int) -> tuple[Artifact, Data]:
-    """Return a loss model and as many rows as one run of the epoch takes."""
+@dataclass(frozen=True)
+class Problem:
+    """A loss model, the rows of an epoch, and how they are trained on."""
+
+    loss: Artifact
+    data: Data
+    optimizer: Optimizer
+    batch: int
+
+
+def synthetic(sizes: Sequence[int], classes: int, batch: int) -> Problem:
+    """Return an estimator of scikit-learn on random rows, for plain SGD."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(batch * STEPS[batch], sizes[0]))
     y = rng.integers(0, classes, len(X)) if classes else rng.normal(size=len(X))
@@ -44,20 +68,74 @@ def problem(sizes: Sequence[int], classes: int, batch: int) -> tuple[Artifact, D
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = convert(estimator, data=data)
-    return add_loss(model, AddLossConfig(LOSSES["cross_entropy" if classes else "l2"]())), data
+    loss = add_loss(model, AddLossConfig(LOSSES["cross_entropy" if classes else "l2"]()))
+    return Problem(loss, data, OPTIMIZERS["sgd"](lr=1e-3), batch)
 
 
-def epoch(artifact: Artifact, data: Data, batch: int) -> tuple[int, Callable[[], object]]:
-    """Return how many nodes the step has (constants aside), and a function that runs one epoch."""
-    step = build_step(artifact, OPTIMIZERS["sgd"](lr=1e-3))
+def shipped(experiment: str) -> tuple[Problem, DeriveConfig]:
+    """Return an experiment of conf/ up to its loss and penalty, and its derive config."""
+    with initialize_config_dir(str(packaged_conf()), version_base="1.3"):
+        composed = compose("config", [f"experiment={experiment}"], return_hydra_config=True)
+    HydraConfig.instance().set_config(composed)
+    with open_dict(composed):
+        del composed.hydra
+    config = build(OmegaConf.to_container(composed, resolve=True))
+    data = load(config.data)
+    plan = [step for step in plan_of(config) if step.stage.name in ("convert", "add_loss", "penalty")]
+    loss = run(tuple(plan), {"data": data, "runtime": config.runtime})
+    return Problem(loss, data, config.train.optimizer, config.train.batch_size), config.derive
+
+
+@dataclass(frozen=True)
+class Plain:
+    """An SGD optimizer's update as it is published, behind the gradient: v ← μ·v − η·g, θ ← θ + μ·v − η·g."""
+
+    momentum: float | None
+    scaled: ClassVar[bool] = False
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The velocity, if there is momentum."""
+        return () if self.momentum is None else ("velocity",)
+
+    def __call__(
+        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], rate: ir.Value
+    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
+        """Return θ and v."""
+        step = op.Mul(gradient, rate)
+        if self.momentum is None:
+            return op.Sub(parameter, step), ()
+        momentum = op.like(self.momentum, parameter)
+        velocity = op.Sub(op.Mul(state[0], momentum), step)
+        return op.Add(parameter, op.Sub(op.Mul(velocity, momentum), step)), (velocity,)
+
+
+def epoch(problem: Problem, derived: Artifact) -> tuple[int, int, Callable[[], object]]:
+    """Return the step's nodes (but for what is constant), the steps of an epoch, and a function that runs one epoch."""
+    step = build_step(derived, problem.optimizer)
     model, names = build_epoch(step)
-    session, steps = Session(with_batch_size(model, batch)), STEPS[batch]
-    values = {t.name: onnx.numpy_helper.to_array(t) for t in artifact.model.graph.initializer}
-    rows = feeds(artifact.model, artifact.facts, data.train)
-    given = {names[n]: a.reshape(steps, batch, *a.shape[1:]) for n, a in rows.items() if n in step.scanned}
+    session = Session(with_batch_size(model, problem.batch))
+    values = {t.name: onnx.numpy_helper.to_array(t) for t in derived.model.graph.initializer}
+    values |= {key: np.zeros_like(values[name]) for (_, name), key in step.slots.items()}
+    rows = feeds(derived.model, derived.facts, problem.data.train)
+    steps = len(problem.data.train) // problem.batch
+    given = {
+        names[n]: a[: steps * problem.batch].reshape(steps, problem.batch, *a.shape[1:])
+        for n, a in rows.items()
+        if n in step.scanned
+    }
     given |= {names[n]: values[n] for n in step.carried}
-    given[names[step.scanned[-1]]] = np.full(steps, 1e-3, np.float32)
-    return sum(node.op_type != "Constant" for node in step.graph), lambda: session.run(given)
+    given[names[step.scanned[-1]]] = np.full(steps, 1e-4, np.float32)
+    return _varying(step.graph), steps, lambda: session.run(given)
+
+
+def _varying(graph: ir.Graph) -> int:
+    """Count the nodes that the runtime does not compute on loading: those that an input leads to."""
+    reached = set(graph.inputs)
+    for node in graph:
+        if any(x in reached for x in node.inputs):
+            reached.update(node.outputs)
+    return sum(any(y in reached for y in node.outputs) for node in graph)
 
 
 def main(rounds: int) -> None:
@@ -66,21 +144,29 @@ def main(rounds: int) -> None:
         "| model (batch) | nodes builder / ort / native | µs a step builder / ort / native | native against builder |"
     )
     print("|---|---|---|---|")
-    for name, sizes, classes, batch in (
-        ("linear 10→1", (10,), 0, 32),
-        ("MLP 10→50→20→1", (10, 50, 20), 0, 32),
-        ("digits MLP 64→100→10", (64, 100), 10, 64),
-        ("MLP 100→256→128→1", (100, 256, 128), 0, 256),
-    ):
-        loss, data = problem(sizes, classes, batch)
+    rows: list[tuple[str, Problem, DeriveConfig]] = [
+        (name, synthetic(sizes, classes, batch), DeriveConfig())
+        for name, sizes, classes, batch in (
+            ("linear 10→1", (10,), 0, 32),
+            ("MLP 10→50→20→1", (10, 50, 20), 0, 32),
+            ("digits MLP 64→100→10", (64, 100), 10, 64),
+            ("MLP 100→256→128→1", (100, 256, 128), 0, 256),
+        )
+    ]
+    experiments = sorted((packaged_conf() / "experiment").glob("*.yaml"))
+    rows += [(f"experiment={path.stem}", *shipped(path.stem)) for path in experiments]
+    for name, problem, config in rows:
+        engines = [dataclasses.replace(config, engine=engine) for engine in (Ort(), Ort(), Native())]
         with mock.patch.object(ort_lowering, "lower", return_value=None):
-            builder = derive(loss, DeriveConfig(Ort()))
-        made = [builder, derive(loss, DeriveConfig(Ort())), derive(loss, DeriveConfig(Native()))]
-        nodes, runs = zip(*(epoch(artifact, data, batch) for artifact in made), strict=True)
-        times = np.array([[_timed(run) for run in runs] for _ in range(rounds)]) / STEPS[batch] * 1e6
+            builder = derive(problem.loss, engines[0])
+        made = [builder, *(derive(problem.loss, engine) for engine in engines[1:])]
+        plain = dataclasses.replace(problem, optimizer=Plain(getattr(problem.optimizer, "momentum", None)))
+        problems = (plain, problem, problem)
+        nodes, [steps, *_], runs = zip(*map(epoch, problems, made), strict=True)
+        times = np.array([[_timed(run) for run in runs] for _ in range(rounds)]) / steps * 1e6
         medians = " / ".join(f"{t:.1f}" for t in np.median(times, axis=0))
         ratio = np.median(times[:, 0] / times[:, 2])
-        print(f"| {name} ({batch}) | {' / '.join(map(str, nodes))} | {medians} | {ratio:.2f}× |", flush=True)
+        print(f"| {name} ({problem.batch}) | {' / '.join(map(str, nodes))} | {medians} | {ratio:.2f}× |", flush=True)
 
 
 def _timed(run: Callable[[], object]) -> float:

@@ -36,7 +36,7 @@ class Facts:
     label: str | None = None  # the label input
     sample_weight: str | None = None  # the per-row weight input
     loss: str | None = None  # the scalar loss output
-    output_gradient: str | None = None  # the input that takes the gradient of an output that is not a scalar
+    output_gradient: str | None = None  # the input that every gradient is multiplied by; a scalar loss has 1 there
     reduction: Literal["sum", "mean"] | None = None  # how the loss joins its rows
     gradients: Mapping[str, str] = field(default_factory=dict)  # parameter → its gradient output
     input_gradients: Mapping[str, str] = field(default_factory=dict)  # data input → its gradient output

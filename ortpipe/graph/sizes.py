@@ -35,13 +35,15 @@ def with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _fold(graph: onnx.GraphProto) -> bool:
+def _fold(graph: onnx.GraphProto, around: Mapping[str, np.ndarray] | None = None) -> bool:
     """Put constants in the place of the integer nodes that depend on nothing else; say whether there were any."""
     fed = {i.name for i in graph.input}
     static = {v.name: v.type.tensor_type.shape.dim for v in (*graph.input, *graph.value_info)}
-    known = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer if t.name not in fed and _small(t)}
+    own = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer if t.name not in fed and _small(t)}
+    known = {**(around or {}), **own}
     changed = False
     for node in graph.node:
+        changed |= sum(_fold(a.g, known) for a in node.attribute if a.HasField("g")) > 0  # all of them
         if node.op_type == "Constant":
             [given] = node.attribute
             few = given.name in ("value_int", "value_ints") or (given.name == "value" and _small(given.t))
@@ -63,13 +65,13 @@ def _value(node: onnx.NodeProto, known: Mapping[str, np.ndarray], static: Mappin
     """Return what a node always gives, if that is a few integers or booleans."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return None
-    if node.op_type == "Shape":
-        if node.input[0] not in static:
-            return None
+    if node.op_type in ("Shape", "Size"):
         ends = {a.name: a.i for a in node.attribute}
-        dims = list(static[node.input[0]])[ends.get("start") : ends.get("end")]
-        fixed = bool(dims) and all(d.HasField("dim_value") for d in dims)
-        return np.array([d.dim_value for d in dims], np.int64) if fixed else None
+        dims = list(static.get(node.input[0], ()))[ends.get("start") : ends.get("end")]
+        if not dims or not all(d.HasField("dim_value") for d in dims):
+            return None
+        shape = np.array([d.dim_value for d in dims], np.int64)
+        return shape if node.op_type == "Shape" else np.array(shape.prod())
     if node.op_type not in ARITHMETIC or not all(name in known for name in node.input if name):
         return None
     value = np.asarray(ReferenceEvaluator(node).run(None, {name: known[name] for name in node.input if name})[0])

@@ -215,9 +215,11 @@ class Backward(Builder):
             and x.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
             and shape[1] != 1
         ):
-            made = self.MatMul(self._ones(x), x)
-            made.type, made.shape = x.type, ir.Shape(dims or [])
-            return self.reshape(made, [1, -1], [1, shape[1]]) if keepdims else made
+            ones = self._ones(x)
+            ones.type = x.type
+            made = self.MatMul(self.reshape(ones, [1, -1], [1, shape[0]]) if keepdims else ones, x)
+            made.type, made.shape = x.type, ir.Shape([1, shape[1]] if keepdims else dims or [])
+            return made
         made = self.ReduceSum(x, self.ints(list(axes)), keepdims=int(keepdims))
         made.type = x.type
         if shape is not None:
@@ -314,41 +316,83 @@ def scalar_of(value: ir.Value) -> float | None:
 
 
 def _simplified(op: Backward, op_type: str, inputs: Sequence[ir.Value | None]) -> ir.Value | None:
-    """Return a simpler value for x·1, x·0 is left, −(−x), x·(−1), and gather scalar factors: (s·x)·t = (s·t)·x."""
-    if op_type == "Mul" and len(inputs) == 2:
-        a, b = inputs
-        assert a is not None and b is not None
-        for x, s in ((a, b), (b, a)):
-            number = scalar_of(s)
-            if number == 1:
-                return x
-            other = scalar_of(x)
-            if number is not None and other is not None:
-                return op.like(number * other, x)
-            if number == -1:
-                return op.Neg(x)
-            node = x.producer()
-            if number is not None and node is not None and node.op_type == "Div" and node not in op._own:
-                top, bottom = node.inputs
-                numerator = scalar_of(top) if top is not None else None
-                if numerator is not None:
-                    return op.Div(op.like(numerator * number, x), bottom)
-            if not _is_scalar(s) or _is_scalar(x) or node is None or node.op_type != "Mul" or node in op._own:
-                continue
-            left, right = node.inputs
-            assert left is not None and right is not None
-            if _is_scalar(right):
-                return op.Mul(left, op.Mul(right, s))
-            if _is_scalar(left):
-                return op.Mul(right, op.Mul(left, s))
-    if op_type == "Neg" and inputs[0] is not None:
-        number = scalar_of(inputs[0])
-        if number is not None:
-            return op.like(-number, inputs[0])
-        node = inputs[0].producer()
-        if node is not None and node.op_type == "Neg":
-            return node.inputs[0]
+    """Return a simpler value: signs go outwards, where they cancel or make a sum a difference; scalars are gathered."""
+    if op_type not in ("Mul", "Add", "Neg") or any(x is None for x in inputs):
+        return None
+    given = [x for x in inputs if x is not None]
+    if op_type == "Neg":
+        return _negated(op, given[0])
+    if len(given) == 2:
+        return (_added if op_type == "Add" else _scaled)(op, *given)
     return None
+
+
+def _added(op: Backward, a: ir.Value, b: ir.Value) -> ir.Value | None:
+    """Return x + (−y) as x − y, and (−x) + (−y) as −(x + y)."""
+    signs = [_made_here(op, x, "Neg") for x in (a, b)]
+    if signs[0] is not None and signs[1] is not None:
+        return op.Neg(op.Add(signs[0].inputs[0], signs[1].inputs[0]))
+    for x, sign in ((a, signs[1]), (b, signs[0])):
+        if sign is not None:
+            return op.Sub(x, sign.inputs[0])
+    return None
+
+
+def _negated(op: Backward, x: ir.Value) -> ir.Value | None:
+    """Return −number, and −(−x) as x."""
+    number, node = scalar_of(x), x.producer()
+    if number is not None:
+        return op.like(-number, x)
+    return node.inputs[0] if node is not None and node.op_type == "Neg" else None
+
+
+def _scaled(op: Backward, a: ir.Value, b: ir.Value) -> ir.Value | None:
+    """Return x·1 as x, x·(−1) as −x, (−x)·s as −(x·s) (but for a scalar x: its sign costs nothing), joined scalars."""
+    for x, s in ((a, b), (b, a)):
+        number, sign = scalar_of(s), _made_here(op, x, "Neg")
+        if number == 1:
+            return x
+        if number == -1:
+            return op.Neg(x)
+        if sign is not None and sign.inputs[0] is not None and not _is_scalar(x):
+            inner = sign.inputs[0]
+            return op.Neg(op.Mul(inner, s)) if number is None else op.Mul(inner, op.like(-number, x))
+        joined = _joined_with(op, x, s) if _is_scalar(s) else None
+        if joined is not None:
+            return joined
+    return None
+
+
+def _joined_with(op: Backward, x: ir.Value, s: ir.Value) -> ir.Value | None:
+    """Return x·s where x has a scalar factor that takes s: (y·t)·s = y·(t·s), and (number/y)·s = (number·s)/y."""
+    number, other = scalar_of(s), scalar_of(x)
+    if number is not None and other is not None:
+        return op.like(number * other, x)
+    quotient = _made_here(op, x, "Div")
+    top = quotient.inputs[0] if quotient is not None else None
+    if quotient is not None and top is not None and number is not None and scalar_of(top) is not None:
+        return op.Div(op.Mul(top, s), quotient.inputs[1])
+    product = _made_here(op, x, "Mul")
+    if product is None or (_is_scalar(x) and number is None):
+        return None
+    left, right = product.inputs
+    assert left is not None and right is not None
+    for y, t in ((left, right), (right, left)):
+        if _is_scalar(t) and (scalar_of(t) is not None or not _is_scalar(x)):
+            return op.Mul(y, op.Mul(t, s))
+    if x.uses():
+        return None  # it is needed as it is, too
+    for y, t in ((left, right), (right, left)):
+        deeper = _joined_with(op, t, s) if not _is_scalar(t) else None
+        if deeper is not None:
+            return op.Mul(y, deeper)
+    return None
+
+
+def _made_here(op: Backward, value: ir.Value, op_type: str) -> ir.Node | None:
+    """Return the node that gives a value if it is such an operator of the gradient, not of the forward graph."""
+    node = value.producer()
+    return node if node is not None and node.op_type == op_type and node not in op._own else None
 
 
 def _is_scalar(value: ir.Value) -> bool:
@@ -376,7 +420,7 @@ def _key(
 ELEMENTWISE = {
     *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mod", "Where", "PRelu"),
     *("Neg", "Abs", "Exp", "Log", "Sqrt", "Reciprocal", "Sign", "Tanh", "Sigmoid", "Erf", "Floor", "Identity"),
-    *("Sin", "Cos", "Tan", "Sinh", "Cosh", "Relu", "Clip", "Softplus", "Softmax", "CumSum"),
+    *("Sin", "Cos", "Tan", "Sinh", "Cosh", "Relu", "Clip", "Softplus", "Softmax", "CumSum", "HardSigmoid"),
 }
 BOOLEAN = {"Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Not", "IsNaN"}
 SAME_TYPE = {  # of another shape than their first input, but of its type

@@ -88,11 +88,17 @@ def _initializers_to_constants(graph: ir.Graph) -> None:
 
 
 def without_identities(graph: ir.Graph) -> None:
-    """Take out Identity nodes, but those that give a graph's output its name: a subgraph has to make its outputs."""
+    """Take out Identity nodes and casts to a value's own type, but those that give a graph's output its name.
+
+    A subgraph has to make its outputs.
+    """
     for node in list(graph.all_nodes()):
-        if node.op_type == "Identity" and node.domain in ("", "ai.onnx") and not node.outputs[0].is_graph_output():
-            x, y = node.inputs[0], node.outputs[0]
-            assert x is not None and node.graph is not None
+        if node.domain not in ("", "ai.onnx") or node.op_type not in ("Identity", "Cast"):
+            continue
+        x, y = node.inputs[0], node.outputs[0]
+        assert x is not None and node.graph is not None
+        same = node.op_type == "Identity" or x.dtype == node.attributes["to"].as_int()
+        if same and not y.is_graph_output():
             x.type, x.shape = x.type or y.type, x.shape or y.shape
             ir.convenience.replace_all_uses_with(y, x)
             node.graph.remove(node, safe=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
@@ -24,8 +25,8 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
     """Return ∂loss/∂parameter, or of another output, as a graph that is a pure function of the parameters.
 
     The trained parameters are inputs, and their current values ride along as initializers of the same names, so
-    the model also runs without them. Outputs: the loss (or other scalar output), one
-    `<parameter>_grad` per trained parameter, on request
+    the model also runs without them. So does the input `<loss>_grad` (1), by which every gradient is multiplied.
+    Outputs: the loss (or other scalar output), one `<parameter>_grad` per trained parameter, on request
     `<input>_grad` of data inputs, and the forward outputs.
 
     Raises:
@@ -33,9 +34,11 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
     """
     config = config or DeriveConfig()
     facts = artifact.facts
-    loss_model, seed = _scalar(artifact.model, config.output or facts.loss)
+    output, dtype = _differentiated(artifact.model, config.output or facts.loss)
+    scalar = output.shape is not None and output.shape.rank() == 0
+    loss_model, seed = _seeded(artifact.model, str(output.name))
     loss_model, statistics = _with_statistics(loss_model)
-    parameters = _chosen(ir.from_proto(loss_model).graph, facts, config)
+    parameters = _chosen(ir.from_proto(loss_model).graph, facts, config, seed)
     inputs = query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
     built, gradients = config.engine(loss_model, loss_model.graph.output[0].name, parameters, inputs)
     for name in (*parameters, *inputs):
@@ -46,13 +49,18 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
                 fix="Leave it out with derive.frozen.",
             )
     outputs = list(facts.outputs) if config.forward_outputs else []
-    named, names = _functional(built, loss_model, parameters, inputs, gradients, statistics, _names(artifact.model))
+    kept = [str(output.name)] if scalar else []
+    taken = _names(artifact.model)
+    named, names = _functional(built, loss_model, parameters, inputs, gradients, statistics, kept, taken)
     model = graft(named, artifact.model, outputs) if outputs else named
+    model = _ordered(model, [*facts.inputs, facts.label, facts.sample_weight, *parameters, *statistics, seed])
+    if scalar:
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((), dtype.numpy()), seed))
     return artifact.next(
         "derive",
         VERSION,
-        model=_ordered(model, [*facts.inputs, facts.label, facts.sample_weight, seed, *parameters, *statistics], seed),
-        loss=(config.output or facts.loss) if seed is None else None,
+        model=model,
+        loss=output.name if scalar else None,
         output_gradient=seed,
         parameters=tuple(parameters),
         gradients={p: names[p] for p in parameters},
@@ -70,30 +78,37 @@ def check(facts: Facts, config: DeriveConfig) -> None:
         query.select([p for p in patterns if "*" in p or "?" in p], facts.parameters, DeriveError, f"derive.{key}")
 
 
-def _scalar(model: onnx.ModelProto, output: str | None) -> tuple[onnx.ModelProto, str | None]:
-    """Return the model of one scalar output: the loss, or Σ output · gradient with the gradient as a new input."""
+def _seeded(model: onnx.ModelProto, output: str) -> tuple[onnx.ModelProto, str]:
+    """Return the model of one scalar, Σ output · seed, whose gradients are those of the output times the seed."""
     own = ir.from_proto(model)
-    values = ir.convenience.create_value_mapping(own.graph, include_subgraphs=False)
+    graph = own.graph
+    value = query.value(graph, output)
+    op = Builder(graph, "derive")
+    shape = [d if isinstance(d, int) else d.value for d in value.shape] if value.shape is not None else []
+    assert value.dtype is not None
+    seed = op.input(f"{output}_grad", value.dtype, shape)
+    product = op.Mul(value, seed)
+    product = op.ReduceSum(product, keepdims=0) if shape else product
+    product.type, product.shape = value.type, ir.Shape([])
+    graph.outputs[:] = [product]
+    return extract(finish(own), [str(product.name)]), str(seed.name)
+
+
+def _differentiated(model: onnx.ModelProto, output: str | None) -> tuple[ir.Value, ir.DataType]:
+    """Return the loss, or the output that the config names, and its type."""
+    values = ir.convenience.create_value_mapping(ir.from_proto(model).graph, include_subgraphs=False)
     if output is None or output not in values:
         raise DeriveError(
             "derive differentiates the loss, or the output that derive.output names.",
             got=repr(output),
-            fix="Run add_loss first, or " + nearest(output or "", [str(o.name) for o in own.graph.outputs]),
+            fix="Run add_loss first, or " + nearest(output or "", [o.name for o in model.graph.output]),
         )
     value = values[output]
-    if value.dtype not in query.FLOATS:
+    if value.dtype is None or value.dtype not in query.FLOATS:
         raise DeriveError(
             "Only float outputs have gradients.", got=f"{output!r} of type {value.dtype}", fix="Name another."
         )
-    if value.shape is not None and value.shape.rank() == 0:
-        return extract(model, [output]), None
-    op = Builder(own.graph, "derive")
-    shape = [d if isinstance(d, int) else d.value for d in value.shape] if value.shape is not None else []
-    seed = op.input(f"{output}_grad", value.dtype, shape)
-    product = op.ReduceSum(op.Mul(value, seed), keepdims=0)
-    product.type, product.shape = value.type, ir.Shape([])
-    own.graph.outputs[:] = [product]
-    return extract(finish(own), [str(product.name)]), str(seed.name)
+    return value, value.dtype
 
 
 def _with_statistics(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
@@ -106,8 +121,8 @@ def _with_statistics(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str,
     return finish(own), {name: str(value.name) for name, value in found.items()}
 
 
-def _chosen(graph: ir.Graph, facts: Facts, config: DeriveConfig) -> list[str]:
-    candidates = query.float_initializers(graph, graph.outputs[0])
+def _chosen(graph: ir.Graph, facts: Facts, config: DeriveConfig, seed: str) -> list[str]:
+    candidates = [name for name in query.float_initializers(graph, graph.outputs[0]) if name != seed]
     if config.parameters is None:
         chosen = [name for name in candidates if name in facts.parameters]
     else:
@@ -130,11 +145,12 @@ def _functional(
     inputs: Sequence[str],
     gradients: Mapping[str, str],
     statistics: Mapping[str, str],
+    kept: Sequence[str],
     taken: set[str],
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Make parameters and running statistics inputs, and name the outputs loss, <parameter>_grad, <input>_grad.
+    """Make parameters and running statistics inputs, and name the outputs <parameter>_grad, <input>_grad.
 
-    The statistics' next values come last.
+    In front of them come the outputs that are `kept` (the loss), behind them the statistics' next values.
     What the engine added makes way for the names that are `taken` in the whole model.
     """
     own = ir.from_proto(model)
@@ -144,7 +160,7 @@ def _functional(
     names = Names((used_names(graph) - set(gradients.values())) | taken)
     for name in sorted((taken & by_name.keys()) - _names(loss_model)):
         by_name[name].name = names.fresh(name)
-    outputs, renamed = [by_name[loss_model.graph.output[0].name]], {}
+    outputs, renamed = [by_name[name] for name in kept], {}
     for name in (*parameters, *inputs):
         value = by_name[gradients[name]]
         if value in outputs or value.is_graph_input():  # two parameters share a gradient: each output has its own name
@@ -173,14 +189,12 @@ def _names(model: onnx.ModelProto) -> set[str]:
     return used_names(ir.from_proto(model).graph)
 
 
-def _ordered(model: onnx.ModelProto, wanted: Sequence[str | None], seed: str | None) -> onnx.ModelProto:
-    """Put the inputs in one order whatever the engine did; drop the scalar that stood in for another output."""
+def _ordered(model: onnx.ModelProto, wanted: Sequence[str | None]) -> onnx.ModelProto:
+    """Put the inputs in one order whatever the engine did."""
     own = onnx.ModelProto()
     own.CopyFrom(model)
     by_name = {i.name: i for i in model.graph.input}
     del own.graph.input[:]
     own.graph.input.extend(by_name[name] for name in wanted if name in by_name)
     own.producer_name = "ortpipe"
-    if seed is None:
-        return own
-    return extract(own, [o.name for o in own.graph.output][1:])
+    return own

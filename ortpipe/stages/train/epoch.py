@@ -8,6 +8,7 @@ import onnx_ir as ir
 from ortpipe.graph.builder import Names, used_names
 from ortpipe.graph.check import finish
 from ortpipe.graph.serial import IR_VERSION
+from ortpipe.graph.sizes import with_sizes
 from ortpipe.stages.train.step import Step, shape_of
 
 BATCHES = "batches"  # the first dimension of every scanned input
@@ -24,7 +25,7 @@ def with_batch_size(model: onnx.ModelProto, size: int) -> onnx.ModelProto:
     for node in body:
         for made in node.outputs:
             made.shape = None
-    return finish(own)
+    return with_sizes(finish(own))
 
 
 def build_epoch(step: Step) -> tuple[onnx.ModelProto, dict[str, str]]:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Artifact
 from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.compose import extract
 from ortpipe.stages.train.optimizers import Optimizer
 
@@ -44,11 +44,18 @@ def build_step(artifact: Artifact, optimizer: Optimizer) -> Step:
     made = (*facts.gradients.values(), *facts.statistics.values())
     model = ir.from_proto(extract(artifact.model, [facts.loss, *made]))
     graph = model.graph
-    batch = [i for i in graph.inputs if i.name not in facts.gradients and i.name not in facts.statistics]
-    op = Builder(graph, "update")
+    known = {*facts.gradients, *facts.statistics, facts.output_gradient}
+    batch = [i for i in graph.inputs if i.name not in known]
+    names = Names(used_names(graph))
+    op = Builder(graph, "update", names=names)
     dtype = query.value(graph, facts.loss).dtype
     assert dtype is not None
     rate = op.input("rate", dtype, [])
+    _scale(
+        Builder(graph, "update", before=graph[0], names=names),
+        facts.output_gradient,
+        rate if optimizer.scaled else None,
+    )
     parameters: list[ir.Value] = []
     state: list[ir.Value] = []
     slot_names: dict[tuple[str, str], str] = {}
@@ -81,3 +88,15 @@ def build_step(artifact: Artifact, optimizer: Optimizer) -> Step:
         scanned=tuple(str(v.name) for v in (*batch, rate)),
         slots=slot_names,
     )
+
+
+def _scale(op: Builder, seed: str | None, rate: ir.Value | None) -> None:
+    """Let the backward pass start from −η where there is a rate, else from 1: its gradients come out scaled by it."""
+    value = next(i for i in op.graph.inputs if i.name == seed)
+    started = op.Neg(rate) if rate is not None else op.like(1, value)
+    started.type, started.shape = value.type, value.shape
+    if rate is not None:
+        for node in [use.node for use in value.uses() if use.node.op_type == "Neg"]:
+            ir.convenience.replace_all_uses_with(node.outputs[0], rate)  # −(−η)
+    ir.convenience.replace_all_uses_with(value, started)
+    op.graph.initializers.pop(str(seed))

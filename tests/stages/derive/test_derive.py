@@ -223,8 +223,16 @@ def loss_model(forward):
 def test_inputs_and_outputs_come_in_one_order(derive, forward):
     loss_model = add_loss(forward("tanh network"), AddLossConfig(LOSSES["l2"](), sample_weight=True))
     graph = derive(loss_model, {"inputs": ("X",)}).model.graph
-    assert [i.name for i in graph.input] == ["X", "label", "sample_weight", "w", "b", "u", "c"]
+    assert [i.name for i in graph.input] == ["X", "label", "sample_weight", "w", "b", "u", "c", "loss_grad"]
     assert [o.name for o in graph.output] == ["loss", "w_grad", "b_grad", "u_grad", "c_grad", "X_grad", "y"]
+
+
+def test_every_gradient_is_multiplied_by_the_losss_own(derive, loss_model, run):
+    derived, feeds = derive(loss_model), feeds_of(loss_model)
+    once, scaled = run(derived.model, feeds), run(derived.model, {**feeds, "loss_grad": np.array(-0.25)})
+    assert scaled["loss"] == once["loss"]
+    for name in derived.facts.gradients.values():
+        np.testing.assert_allclose(scaled[name], -0.25 * once[name], rtol=1e-12)
 
 
 def test_its_input_stays_as_it_was(derive, loss_model):

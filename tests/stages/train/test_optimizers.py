@@ -30,7 +30,8 @@ def update(optimizer, shape, dtype):
     parameter, gradient = op.input("parameter", kind, shape), op.input("gradient", kind, shape)
     state = [op.input(slot, kind, shape) for slot in optimizer.slots]
     rate = op.input("rate", kind, [])
-    new, new_state = optimizer(op, parameter, gradient, state, rate)
+    scaled = op.Neg(op.Mul(gradient, rate)) if optimizer.scaled else gradient  # as the step's backward pass does
+    new, new_state = optimizer(op, parameter, scaled, state, rate)
     graph.outputs.extend([new, *new_state])
     for output in graph.outputs:
         output.type, output.shape = ir.TensorType(kind), ir.Shape(shape)

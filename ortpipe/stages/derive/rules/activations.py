@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import onnx_ir as ir
 
 from ortpipe.stages.derive.backward import Backward, Gradients
@@ -26,8 +27,14 @@ def mask(op: Backward, condition: ir.Value, like: ir.Value) -> ir.Value:
 
 
 def relu(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
-    """y = max(x, 0): dx = dy · [y > 0]; 0 at 0, as PyTorch."""
+    """y = max(x, 0): dx = dy · [y > 0]; 0 at 0, as PyTorch.
+
+    In float32 [y > 0] is min(1, y · 3.4e38), which is one kernel and 0 or 1 for every y that is not subnormal;
+    comparing and casting takes three times as long.
+    """
     y = node.outputs[0]
+    if y.dtype == ir.DataType.FLOAT:
+        return [op.Mul(dy, op.HardSigmoid(y, alpha=float(np.finfo(np.float32).max), beta=0.0))]
     return [op.Mul(dy, mask(op, op.Greater(y, op.like(0, y)), y))]
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class Optimizer(Protocol):
     """A config that writes an update when called."""
 
+    scaled: ClassVar[bool]  # it needs −η·g alone, which it is then given as the gradient: the backward pass scales it
     slots: ClassVar[tuple[str, ...]]  # the state kept per parameter: arrays of its shape and dtype, zero at first
 
     @property

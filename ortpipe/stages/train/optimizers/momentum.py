@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.errors import ConfigError
+from ortpipe.stages.train.accumulate import plus
 from ortpipe.stages.train.optimizers.sgd import check_rate
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class Momentum:
 
     lr: float = 0.01
     momentum: float = 0.9
+    scaled: ClassVar[bool] = True
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
     def __post_init__(self) -> None:
@@ -32,7 +34,7 @@ class Momentum:
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
         """Return θ + v and v."""
         [velocity] = state
-        velocity = op.Sub(op.Mul(velocity, op.like(self.momentum, parameter)), op.Mul(gradient, rate))
+        velocity = plus(op, op.Mul(velocity, op.like(self.momentum, parameter)), gradient)
         return op.Add(parameter, velocity), (velocity,)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ortpipe.stages.train.accumulate import plus
 from ortpipe.stages.train.optimizers.momentum import check_momentum
 from ortpipe.stages.train.optimizers.sgd import check_rate
 
@@ -21,6 +22,7 @@ class Nesterov:
 
     lr: float = 0.01
     momentum: float = 0.9
+    scaled: ClassVar[bool] = True
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
     def __post_init__(self) -> None:
@@ -30,8 +32,12 @@ class Nesterov:
     def __call__(
         self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], rate: ir.Value
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-        """Return θ + μ·v − η·g, with the new v, and v."""
+        """Return θ + μ·v − η·g, with the new v, and v.
+
+        Written θ − μ·v_old + (1 + μ)·v, which reads the gradient only once.
+        """
         [velocity] = state
-        momentum, step = op.like(self.momentum, parameter), op.Mul(gradient, rate)
-        velocity = op.Sub(op.Mul(velocity, momentum), step)
-        return op.Add(parameter, op.Sub(op.Mul(velocity, momentum), step)), (velocity,)
+        kept = op.Mul(velocity, op.like(self.momentum, parameter))
+        velocity = plus(op, kept, gradient)
+        ahead = op.Mul(velocity, op.like(1 + self.momentum, parameter))
+        return op.Add(op.Sub(parameter, kept), ahead), (velocity,)

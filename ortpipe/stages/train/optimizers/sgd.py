@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.errors import ConfigError
+from ortpipe.stages.train.accumulate import plus
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -19,6 +20,7 @@ class SGD:
     """Plain stochastic gradient descent (Robbins and Monro, 1951)."""
 
     lr: float = 0.01
+    scaled: ClassVar[bool] = True
     slots: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -28,7 +30,7 @@ class SGD:
         self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], rate: ir.Value
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
         """Return θ − η·g; there is no state."""
-        return op.Sub(parameter, op.Mul(gradient, rate)), ()
+        return plus(op, parameter, gradient), ()
 
 
 def check_rate(lr: float) -> None:
