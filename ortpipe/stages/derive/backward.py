@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,8 @@ import onnx_ir as ir
 from ortpipe.errors import DeriveError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names
+from ortpipe.stages.derive.dimensions import equal, infer, joined_axes, quotient, same
+from ortpipe.stages.derive.simplify import expression, simplified
 
 Gradients = Sequence[ir.Value | None]
 BROADCASTING = {  # their rules hand back gradients of the output's shape, which stand for all of it
@@ -103,10 +104,10 @@ class Backward(Builder):
         self.forward = list(graph)
         self.opset = graph.opset_imports.get("", 21)
         self.active: set[ir.Value] = set()  # the values that depend on a target, once the walk has begun
-        self._own = set(self.forward)
+        self.own = set(self.forward)  # nodes that were there before the gradient
         self._known: dict[Any, Any] = {}
         for node in self.forward:
-            key = _key(node.op_type, node.inputs, node.domain, len(node.outputs), node.attributes)
+            key = expression(node.op_type, node.inputs, node.domain, len(node.outputs), node.attributes)
             if key is not None:
                 self._known.setdefault(key, node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs))
 
@@ -118,14 +119,14 @@ class Backward(Builder):
     def _add(
         self, op_type: str, inputs: Sequence[ir.Value | None], count: int, domain: str, attributes: dict[str, Any]
     ) -> Any:
-        simpler = _simplified(self, op_type, inputs) if count == 1 else None
+        simpler = simplified(self, op_type, inputs) if count == 1 else None
         if simpler is not None:
             return simpler
         converted = {a.name: a for a in ir.convenience.convert_attributes(attributes)}
-        key = _key(op_type, inputs, domain, count, converted)
+        key = expression(op_type, inputs, domain, count, converted)
         if key is None or key not in self._known:
             made = super()._add(op_type, inputs, count, domain, attributes)
-            _infer(op_type, inputs, made, converted)
+            infer(op_type, inputs, made, converted)
             if key is None:
                 return made
             self._known[key] = made
@@ -153,7 +154,7 @@ class Backward(Builder):
             gradient.shape = x.shape
         if gradient.shape is None or x.shape is None or (y is not None and y.shape is None):
             return self._unbroadcast_dynamic(gradient, x, y)
-        found = _joined(gradient.shape, x.shape, y.shape if y is not None else None)
+        found = joined_axes(gradient.shape, x.shape, y.shape if y is not None else None)
         if found is None:
             return self._unbroadcast_dynamic(gradient, x, y)
         summed, repeated = found
@@ -198,7 +199,7 @@ class Backward(Builder):
 
     def full(self, gradient: ir.Value, y: ir.Value) -> ir.Value:
         """Return a gradient with all of its value's shape."""
-        if gradient.shape is not None and y.shape is not None and _same(gradient.shape, y.shape):
+        if gradient.shape is not None and y.shape is not None and same(gradient.shape, y.shape):
             return gradient
         made = self.Expand(gradient, self.shape(y))
         made.type, made.shape = y.type, y.shape
@@ -231,7 +232,7 @@ class Backward(Builder):
         dtype = x.dtype
         assert dtype is not None
         half = dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-        joined = _quotient(x.shape, y.shape)
+        joined = quotient(x.shape, y.shape)
         if joined is not None:
             return self.Mul(value, self.like(1 / max(joined, 1), x)) if half else self.Div(value, self.like(joined, x))
         wide = ir.TensorType(ir.DataType.FLOAT) if half else x.type
@@ -282,12 +283,12 @@ class Backward(Builder):
 
     def reshape_like(self, gradient: ir.Value, x: ir.Value) -> ir.Value:
         """Return a gradient with x's shape; one unknown dimension is left to the runtime."""
-        if gradient.shape is not None and x.shape is not None and _same(gradient.shape, x.shape):
+        if gradient.shape is not None and x.shape is not None and same(gradient.shape, x.shape):
             return gradient
         if x.shape is not None and gradient.shape is not None and gradient.shape.rank() > x.shape.rank() > 0:
             extra = gradient.shape.rank() - x.shape.rank()
             front, rest = gradient.shape[:extra], ir.Shape(gradient.shape[extra:])
-            if all(d == 1 for d in front) and all(d == 1 or _equal(d, w) for d, w in zip(rest, x.shape, strict=True)):
+            if all(d == 1 for d in front) and all(d == 1 or equal(d, w) for d, w in zip(rest, x.shape, strict=True)):
                 made = self.Squeeze(gradient, self.ints(list(range(extra))))
                 made.type, made.shape = x.type, rest
                 return made
@@ -305,211 +306,3 @@ class Backward(Builder):
     def zeros(self, x: ir.Value) -> ir.Value:
         """Return zeros of a value's shape and type."""
         return self.full(self.like(0, x), x)
-
-
-def scalar_of(value: ir.Value) -> float | None:
-    """Return the number that a value is, if it is a constant scalar."""
-    tensor = ir.convenience.get_const_tensor(value)
-    if tensor is None or tensor.size != 1 or tensor.shape.rank() or value.is_graph_input():
-        return None
-    return float(tensor.numpy()) if value.producer() is not None else None
-
-
-def _simplified(op: Backward, op_type: str, inputs: Sequence[ir.Value | None]) -> ir.Value | None:
-    """Return a simpler value: signs go outwards, where they cancel or make a sum a difference; scalars are gathered."""
-    if op_type not in ("Mul", "Add", "Neg") or any(x is None for x in inputs):
-        return None
-    given = [x for x in inputs if x is not None]
-    if op_type == "Neg":
-        return _negated(op, given[0])
-    if len(given) == 2:
-        return (_added if op_type == "Add" else _scaled)(op, *given)
-    return None
-
-
-def _added(op: Backward, a: ir.Value, b: ir.Value) -> ir.Value | None:
-    """Return x + (−y) as x − y, and (−x) + (−y) as −(x + y)."""
-    signs = [_made_here(op, x, "Neg") for x in (a, b)]
-    if signs[0] is not None and signs[1] is not None:
-        return op.Neg(op.Add(signs[0].inputs[0], signs[1].inputs[0]))
-    for x, sign in ((a, signs[1]), (b, signs[0])):
-        if sign is not None:
-            return op.Sub(x, sign.inputs[0])
-    return None
-
-
-def _negated(op: Backward, x: ir.Value) -> ir.Value | None:
-    """Return −number, and −(−x) as x."""
-    number, node = scalar_of(x), x.producer()
-    if number is not None:
-        return op.like(-number, x)
-    return node.inputs[0] if node is not None and node.op_type == "Neg" else None
-
-
-def _scaled(op: Backward, a: ir.Value, b: ir.Value) -> ir.Value | None:
-    """Return x·1 as x, x·(−1) as −x, (−x)·s as −(x·s) (but for a scalar x: its sign costs nothing), joined scalars."""
-    for x, s in ((a, b), (b, a)):
-        number, sign = scalar_of(s), _made_here(op, x, "Neg")
-        if number == 1:
-            return x
-        if number == -1:
-            return op.Neg(x)
-        if sign is not None and sign.inputs[0] is not None and not _is_scalar(x):
-            inner = sign.inputs[0]
-            return op.Neg(op.Mul(inner, s)) if number is None else op.Mul(inner, op.like(-number, x))
-        joined = _joined_with(op, x, s) if _is_scalar(s) else None
-        if joined is not None:
-            return joined
-    return None
-
-
-def _joined_with(op: Backward, x: ir.Value, s: ir.Value) -> ir.Value | None:
-    """Return x·s where x has a scalar factor that takes s: (y·t)·s = y·(t·s), and (number/y)·s = (number·s)/y."""
-    number, other = scalar_of(s), scalar_of(x)
-    if number is not None and other is not None:
-        return op.like(number * other, x)
-    quotient = _made_here(op, x, "Div")
-    top = quotient.inputs[0] if quotient is not None else None
-    if quotient is not None and top is not None and number is not None and scalar_of(top) is not None:
-        return op.Div(op.Mul(top, s), quotient.inputs[1])
-    product = _made_here(op, x, "Mul")
-    if product is None or (_is_scalar(x) and number is None):
-        return None
-    left, right = product.inputs
-    assert left is not None and right is not None
-    for y, t in ((left, right), (right, left)):
-        if _is_scalar(t) and (scalar_of(t) is not None or not _is_scalar(x)):
-            return op.Mul(y, op.Mul(t, s))
-    if x.uses():
-        return None  # it is needed as it is, too
-    for y, t in ((left, right), (right, left)):
-        deeper = _joined_with(op, t, s) if not _is_scalar(t) else None
-        if deeper is not None:
-            return op.Mul(y, deeper)
-    return None
-
-
-def _made_here(op: Backward, value: ir.Value, op_type: str) -> ir.Node | None:
-    """Return the node that gives a value if it is such an operator of the gradient, not of the forward graph."""
-    node = value.producer()
-    return node if node is not None and node.op_type == op_type and node not in op._own else None
-
-
-def _is_scalar(value: ir.Value) -> bool:
-    return value.shape is not None and value.shape.rank() == 0
-
-
-def _key(
-    op_type: str, inputs: Sequence[ir.Value | None], domain: str, count: int, attributes: Mapping[str, ir.Attr]
-) -> Any:
-    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in attributes.values()):
-        return None
-    if op_type.startswith("Random") or op_type in ("Dropout", "Bernoulli", "Multinomial"):
-        return None
-    shown = []
-    for name in sorted(attributes):
-        value = attributes[name].value
-        if isinstance(value, ir.TensorProtocol):
-            if value.dtype == ir.DataType.STRING:
-                return None
-            value = (value.dtype, tuple(value.shape.numpy()), value.tobytes())
-        shown.append((name, tuple(value) if isinstance(value, list | tuple) else value))
-    return (domain, op_type, count, tuple(id(x) if x is not None else 0 for x in inputs), tuple(shown))
-
-
-ELEMENTWISE = {
-    *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mod", "Where", "PRelu"),
-    *("Neg", "Abs", "Exp", "Log", "Sqrt", "Reciprocal", "Sign", "Tanh", "Sigmoid", "Erf", "Floor", "Identity"),
-    *("Sin", "Cos", "Tan", "Sinh", "Cosh", "Relu", "Clip", "Softplus", "Softmax", "CumSum", "HardSigmoid"),
-}
-BOOLEAN = {"Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Not", "IsNaN"}
-SAME_TYPE = {  # of another shape than their first input, but of its type
-    *("Concat", "Expand", "Gather", "GatherElements", "GatherND", "Gemm", "MatMul", "Pad", "Reshape", "Slice"),
-    *("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ScatterElements", "ScatterND"),
-    *("Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
-}
-
-
-def _infer(op_type: str, inputs: Sequence[ir.Value | None], made: Any, attributes: Mapping[str, ir.Attr]) -> None:
-    """Note type and shape of what elementwise operators give, by broadcasting."""
-    if not isinstance(made, ir.Value) or made.shape is not None:
-        return
-    given = [x for x in inputs if x is not None]
-    if op_type == "Constant":
-        tensor = ir.convenience.get_const_tensor(made)
-        if tensor is not None:
-            made.type, made.shape = ir.TensorType(tensor.dtype), ir.Shape(list(tensor.shape))  # type: ignore[arg-type]
-        return
-    if op_type in ("Softmax", "CumSum", "Clip"):
-        given = given[:1]
-    if op_type in BOOLEAN or op_type in ELEMENTWISE:
-        made.type = ir.TensorType(ir.DataType.BOOL) if op_type in BOOLEAN else given[-1].type
-        made.shape = broadcast([x.shape for x in given])
-    elif op_type in SAME_TYPE:
-        made.type = given[0].type
-    elif op_type == "Cast":
-        made.shape, made.type = given[0].shape, ir.TensorType(ir.DataType(attributes["to"].as_int()))
-    elif op_type in ("Shape", "Size"):
-        made.type = ir.TensorType(ir.DataType.INT64)
-        if op_type == "Size":
-            made.shape = ir.Shape([])
-
-
-def broadcast(shapes: Sequence[ir.Shape | None]) -> ir.Shape | None:
-    """Return the shape of a broadcast, None where its rank is not known; a dimension may be unknown."""
-    known = [list(s) for s in shapes if s is not None]
-    if len(known) < len(shapes):
-        return None
-    rank = max((len(s) for s in known), default=0)
-    return ir.Shape([wide([s[a - rank + len(s)] for s in known if a >= rank - len(s)]) for a in range(rank)])
-
-
-def wide(dims: Sequence[Any]) -> Any:
-    """Return the dimension that these broadcast to, None where it is not known."""
-    broad = [d for d in dims if d != 1]
-    numbers = [d for d in broad if isinstance(d, int)]
-    if not broad or numbers:
-        return numbers[0] if numbers else 1
-    return broad[0] if all(_equal(d, broad[0]) for d in broad) else None
-
-
-def _joined(gradient: ir.Shape, x: ir.Shape, y: ir.Shape | None) -> tuple[list[int], list[int]] | None:
-    """Return the gradient's axes to sum over and y's axes that count many times; None where names hide the sizes."""
-    summed, repeated = [], []
-    ranks = [s.rank() if s is not None else 0 for s in (gradient, x, y)]
-    for back in range(1, max(ranks) + 1):
-        h, w, v = (s[-back] if s is not None and back <= s.rank() else 1 for s in (gradient, x, y))
-        if y is None:
-            v = w if h == 1 else h
-        if v == 1 or _equal(w, v) or (isinstance(w, int) and w != 1):
-            continue
-        if w != 1 or not (isinstance(h, int) or _equal(h, v) or y is None):
-            return None
-        if h == 1:
-            repeated.append(ranks[2] - back)
-        else:
-            summed.append(ranks[0] - back)
-    return sorted(summed), sorted(repeated)
-
-
-def _quotient(x: ir.Shape | None, y: ir.Shape | None) -> int | None:
-    """Return |x| / |y| where the dimensions that they do not share are static."""
-    if x is None or y is None:
-        return None
-    rest = list(x)
-    for d in y:
-        if d == 1 and 1 not in rest:
-            continue
-        if d not in rest or not (isinstance(d, int) or d.value is not None):
-            return None
-        rest.remove(d)
-    return math.prod(d for d in rest if isinstance(d, int)) if all(isinstance(d, int) for d in rest) else None
-
-
-def _equal(a: Any, b: Any) -> bool:
-    """Say whether two dimensions are surely the same: two that are unknown are not."""
-    return a == b and (isinstance(a, int) or a.value is not None)
-
-
-def _same(a: ir.Shape, b: ir.Shape) -> bool:
-    return a.rank() == b.rank() and all(_equal(x, y) for x, y in zip(a, b, strict=True))

@@ -11,7 +11,8 @@ from stages.derive.numeric import worst_error
 
 from ortpipe.errors import DeriveError
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.backward import Backward, broadcast
+from ortpipe.stages.derive.backward import Backward
+from ortpipe.stages.derive.dimensions import broadcast
 from ortpipe.stages.derive.engines import Native
 
 

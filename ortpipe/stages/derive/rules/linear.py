@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients, ranked, wide
+from ortpipe.stages.derive.backward import Backward, Gradients, ranked
+from ortpipe.stages.derive.dimensions import wide
 from ortpipe.stages.derive.rules.activations import integer, number
 
 

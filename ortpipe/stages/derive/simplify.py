@@ -1,0 +1,122 @@
+"""What the backward builder writes in place of what a rule asked for: the same value with less work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from ortpipe.stages.derive.backward import Backward
+
+
+def scalar_of(value: ir.Value) -> float | None:
+    """Return the number that a value is, if it is a constant scalar."""
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is None or tensor.size != 1 or tensor.shape.rank() or value.is_graph_input():
+        return None
+    return float(tensor.numpy()) if value.producer() is not None else None
+
+
+def simplified(op: Backward, op_type: str, inputs: Sequence[ir.Value | None]) -> ir.Value | None:
+    """Return a simpler value: signs go outwards, where they cancel or make a sum a difference; scalars are gathered."""
+    if op_type not in ("Mul", "Add", "Neg") or any(x is None for x in inputs):
+        return None
+    given = [x for x in inputs if x is not None]
+    if op_type == "Neg":
+        return _negated(op, given[0])
+    if len(given) == 2:
+        return (_added if op_type == "Add" else _scaled)(op, *given)
+    return None
+
+
+def _added(op: Backward, a: ir.Value, b: ir.Value) -> ir.Value | None:
+    """Return x + (−y) as x − y, and (−x) + (−y) as −(x + y)."""
+    signs = [_made_here(op, x, "Neg") for x in (a, b)]
+    if signs[0] is not None and signs[1] is not None:
+        return op.Neg(op.Add(signs[0].inputs[0], signs[1].inputs[0]))
+    for x, sign in ((a, signs[1]), (b, signs[0])):
+        if sign is not None:
+            return op.Sub(x, sign.inputs[0])
+    return None
+
+
+def _negated(op: Backward, x: ir.Value) -> ir.Value | None:
+    """Return −number, and −(−x) as x."""
+    number, node = scalar_of(x), x.producer()
+    if number is not None:
+        return op.like(-number, x)
+    return node.inputs[0] if node is not None and node.op_type == "Neg" else None
+
+
+def _scaled(op: Backward, a: ir.Value, b: ir.Value) -> ir.Value | None:
+    """Return x·1 as x, x·(−1) as −x, (−x)·s as −(x·s) (but for a scalar x: its sign costs nothing), joined scalars."""
+    for x, s in ((a, b), (b, a)):
+        number, sign = scalar_of(s), _made_here(op, x, "Neg")
+        if number == 1:
+            return x
+        if number == -1:
+            return op.Neg(x)
+        if sign is not None and sign.inputs[0] is not None and not _is_scalar(x):
+            inner = sign.inputs[0]
+            return op.Neg(op.Mul(inner, s)) if number is None else op.Mul(inner, op.like(-number, x))
+        joined = _joined_with(op, x, s) if _is_scalar(s) else None
+        if joined is not None:
+            return joined
+    return None
+
+
+def _joined_with(op: Backward, x: ir.Value, s: ir.Value) -> ir.Value | None:
+    """Return x·s where x has a scalar factor that takes s: (y·t)·s = y·(t·s), and (number/y)·s = (number·s)/y."""
+    number, other = scalar_of(s), scalar_of(x)
+    if number is not None and other is not None:
+        return op.like(number * other, x)
+    quotient = _made_here(op, x, "Div")
+    top = quotient.inputs[0] if quotient is not None else None
+    if quotient is not None and top is not None and number is not None and scalar_of(top) is not None:
+        return op.Div(op.Mul(top, s), quotient.inputs[1])
+    product = _made_here(op, x, "Mul")
+    if product is None or (_is_scalar(x) and number is None):
+        return None
+    left, right = product.inputs
+    assert left is not None and right is not None
+    for y, t in ((left, right), (right, left)):
+        if _is_scalar(t) and (scalar_of(t) is not None or not _is_scalar(x)):
+            return op.Mul(y, op.Mul(t, s))
+    if x.uses():
+        return None  # it is needed as it is, too
+    for y, t in ((left, right), (right, left)):
+        deeper = _joined_with(op, t, s) if not _is_scalar(t) else None
+        if deeper is not None:
+            return op.Mul(y, deeper)
+    return None
+
+
+def _made_here(op: Backward, value: ir.Value, op_type: str) -> ir.Node | None:
+    """Return the node that gives a value if it is such an operator of the gradient, not of the forward graph."""
+    node = value.producer()
+    return node if node is not None and node.op_type == op_type and node not in op.own else None
+
+
+def _is_scalar(value: ir.Value) -> bool:
+    return value.shape is not None and value.shape.rank() == 0
+
+
+def expression(
+    op_type: str, inputs: Sequence[ir.Value | None], domain: str, count: int, attributes: Mapping[str, ir.Attr]
+) -> Any:
+    """Return what two nodes share that give the same value; None for what draws or holds a subgraph."""
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in attributes.values()):
+        return None
+    if op_type.startswith("Random") or op_type in ("Dropout", "Bernoulli", "Multinomial"):
+        return None
+    shown = []
+    for name in sorted(attributes):
+        value = attributes[name].value
+        if isinstance(value, ir.TensorProtocol):
+            if value.dtype == ir.DataType.STRING:
+                return None
+            value = (value.dtype, tuple(value.shape.numpy()), value.tobytes())
+        shown.append((name, tuple(value) if isinstance(value, list | tuple) else value))
+    return (domain, op_type, count, tuple(id(x) if x is not None else 0 for x in inputs), tuple(shown))
