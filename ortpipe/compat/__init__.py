@@ -1,0 +1,42 @@
+"""What users of onnxcustom and experimental-experiment know, under the same names, thin over the stages.
+
+A script changes its import lines and runs. Where the original computed something wrong, the docstring says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "ConvergenceError": "ortpipe.errors",
+    "DerivativeOptions": "ortpipe.compat.derivative",
+    "EvaluationError": "ortpipe.errors:EvaluateError",
+    "LearningRateSGD": "ortpipe.compat.learning_rates",
+    "LearningRateSGDNesterov": "ortpipe.compat.learning_rates",
+    "OrtDataLoader": "ortpipe.compat.data_loader",
+    "OrtGradientForwardBackward": "ortpipe.compat.forward_backward",
+    "OrtGradientForwardBackwardOptimizer": "ortpipe.compat.forward_backward_optimizer",
+    "OrtGradientOptimizer": "ortpipe.compat.optimizer",
+    "add_loss_output": "ortpipe.compat.losses",
+    "get_train_initializer": "ortpipe.compat.initializers",
+    "onnx_derivative": "ortpipe.compat.derivative",
+    "onnx_rename_weights": "ortpipe.compat.initializers",
+    "penalty_loss_onnx": "ortpipe.compat.losses",
+    "plot_onnxs": "ortpipe.compat.plotting",
+    "random_feed": "ortpipe.compat.derivative",
+    "replace_initializers_into_onnx": "ortpipe.compat.initializers",
+    "select_model_inputs_outputs": "ortpipe.compat.initializers",
+    "to_dot": "ortpipe.compat.plotting",
+    "unique_name": "ortpipe.compat.initializers",
+    "unreduced_onnx_loss": "ortpipe.compat.losses",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ortpipe.compat' has no attribute {name!r}")
+    module, _, own = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(module), own or name)
