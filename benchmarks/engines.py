@@ -88,10 +88,11 @@ def shipped(experiment: str) -> tuple[Problem, DeriveConfig]:
 
 @dataclass(frozen=True)
 class Plain:
-    """An SGD optimizer's update as it is published, behind the gradient: v ← μ·v − η·g, θ ← θ + μ·v − η·g."""
+    """SGD's update as it is published, behind the gradient: v ← μ·v − η·g, θ ← θ + μ·v − η·g, with −η·g given."""
 
     momentum: float | None
-    scaled: ClassVar[bool] = False
+    scaled: ClassVar[bool] = True
+    scalars: ClassVar[tuple[str, ...]] = ("rate",)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -99,15 +100,14 @@ class Plain:
         return () if self.momentum is None else ("velocity",)
 
     def __call__(
-        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], rate: ir.Value
+        self, op: Builder, parameter: ir.Value, step: ir.Value, state: Sequence[ir.Value], rate: ir.Value
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
         """Return θ and v."""
-        step = op.Mul(gradient, rate)
         if self.momentum is None:
-            return op.Sub(parameter, step), ()
+            return op.Add(parameter, step), ()
         momentum = op.like(self.momentum, parameter)
-        velocity = op.Sub(op.Mul(state[0], momentum), step)
-        return op.Add(parameter, op.Sub(op.Mul(velocity, momentum), step)), (velocity,)
+        velocity = op.Add(op.Mul(state[0], momentum), step)
+        return op.Add(parameter, op.Add(op.Mul(velocity, momentum), step)), (velocity,)
 
 
 def epoch(problem: Problem, derived: Artifact) -> tuple[int, int, Callable[[], object]]:
@@ -116,7 +116,10 @@ def epoch(problem: Problem, derived: Artifact) -> tuple[int, int, Callable[[], o
     model, names = build_epoch(step)
     session = Session(with_batch_size(model, problem.batch))
     values = {t.name: onnx.numpy_helper.to_array(t) for t in derived.model.graph.initializer}
-    values |= {key: np.zeros_like(values[name]) for (_, name), key in step.slots.items()}
+    values = step.pack(
+        {name: values[name] for name in derived.facts.gradients},
+        {key: np.zeros_like(values[key[1]]) for key in step.slots},
+    )
     rows = feeds(derived.model, derived.facts, problem.data.train)
     steps = len(problem.data.train) // problem.batch
     given = {
@@ -125,7 +128,7 @@ def epoch(problem: Problem, derived: Artifact) -> tuple[int, int, Callable[[], o
         if n in step.scanned
     }
     given |= {names[n]: values[n] for n in step.carried}
-    given[names[step.scanned[-1]]] = np.full(steps, 1e-4, np.float32)
+    given |= {names[n]: np.full(steps, 1e-4, np.float32) for n in step.scalars}
     return _varying(step.graph), steps, lambda: session.run(given)
 
 

@@ -78,7 +78,7 @@ class Loop:
             total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
             self.losses.train.append(total / self._count)
             self._check_values()
-            validation = validate(self.values) if validate else None
+            validation = validate(self._step.unpack(self.values)[0]) if validate else None
             if validation is not None:
                 self._check_validation(validation)
                 self.losses.validation.append(validation)
@@ -109,10 +109,13 @@ class Loop:
     def _run(self, number: int, index: np.ndarray) -> list[float]:
         """Do one step per row of `index`; return each step's sum of the losses of its rows."""
         steps = np.arange(self._done + 1, self._done + len(index) + 1)
-        rates = self._config.schedule(self._config.optimizer.lr, steps).astype(self._dtype)
+        optimizer = self._config.optimizer
+        rates = self._config.schedule(optimizer.lr, steps)
+        scalars = zip(self._step.scalars, optimizer.per_step(rates, steps), strict=True)
+        rates = rates.astype(self._dtype)
         feeds = {self._names[name]: value for name, value in self.values.items()}
         feeds |= {self._names[name]: array[index] for name, array in self._rows.items()}
-        feeds[self._names[self._step.scanned[-1]]] = rates
+        feeds |= {self._names[name]: value.astype(self._dtype) for name, value in scalars}
         *carried, losses = self._session(number, index.shape[1]).run(feeds)
         self._check_losses(losses, rates)
         self.values = dict(zip(self._step.carried, carried, strict=True))
@@ -130,7 +133,8 @@ class Loop:
         raise self._diverged(f"loss {losses[bad]} at step {self._done + bad + 1}", last, float(rates[bad]))
 
     def _check_values(self) -> None:
-        for name, value in self.values.items():
+        arrays, state = self._step.unpack(self.values)
+        for name, value in {**arrays, **{f"{slot} of {name}": array for (slot, name), array in state.items()}}.items():
             if not np.isfinite(value).all():
                 last = self.losses.step[-1][-5:]
                 raise self._diverged(

@@ -65,11 +65,11 @@ def train(
     rows = feeds(artifact.model, facts, data.train)
     parameters = _initial(artifact, config)
     step = build_step(artifact, config.optimizer)
-    state = {name: np.zeros_like(parameters[parameter]) for (_, parameter), name in step.slots.items()}
+    state = {key: np.zeros_like(parameters[key[1]]) for key in step.slots}
     epoch, names = build_epoch(step)
     rows = {name: array for name, array in rows.items() if name in step.scanned}
     sessions = _sessions(epoch, config.seed, runtime)
-    loop = Loop(sessions, step, names, {**parameters, **state}, rows, config, facts.reduction or "mean")
+    loop = Loop(sessions, step, names, step.pack(parameters, state), rows, config, facts.reduction or "mean")
     best, waited, best_values = np.inf, 0, loop.values
     for result in loop.run(_validation(artifact, data, runtime)):
         report(result)
@@ -82,7 +82,7 @@ def train(
             break
     restore = config.early_stop.patience is not None and data.validation is not None
     values = best_values if restore else loop.values
-    trained = {name: values[name] for name in parameters}
+    trained, slots = step.unpack(values)
     return artifact.next(
         "train",
         VERSION,
@@ -91,7 +91,7 @@ def train(
             **{k: v for k, v in artifact.tensors.items() if k.startswith("source/")},
             **{f"initial/{name}": array for name, array in parameters.items()},
             **{f"parameter/{name}": array for name, array in trained.items()},
-            **{f"optimizer/{slot}/{name}": values[key] for (slot, name), key in step.slots.items()},
+            **{f"optimizer/{slot}/{name}": array for (slot, name), array in slots.items()},
             "losses/step": np.concatenate(loop.losses.step),
             "losses/rate": np.concatenate(loop.losses.rate),
             "losses/train": np.array(loop.losses.train),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from stages.train.updates import update
 
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -20,18 +21,6 @@ TEXT = """g (float[N,3] X) => (float[N,1] y)
 STEPS, ROWS = 12, 4
 
 
-def moved(name, parameter, gradient, velocity, rate, momentum=0.9):
-    match name:
-        case "sgd":
-            return parameter - rate * gradient, velocity
-        case "momentum":
-            velocity = momentum * velocity - rate * gradient
-            return parameter + velocity, velocity
-        case "nesterov":
-            velocity = momentum * velocity - rate * gradient
-            return parameter + momentum * velocity - rate * gradient, velocity
-
-
 @pytest.fixture
 def gradient_model(from_text):
     def make(text=TEXT, dtype="float64", **config):
@@ -47,46 +36,53 @@ def batches(dtype="float64"):
         "X": rng.normal(size=(STEPS, ROWS, 3)).astype(dtype),
         "label": rng.normal(size=(STEPS, ROWS, 1)).astype(dtype),
         "sample_weight": rng.uniform(0.5, 2, (STEPS, ROWS, 1)).astype(dtype),
-        "rate": rng.uniform(0.01, 0.05, STEPS).astype(dtype),
     }
 
 
+def scalars_of(optimizer, dtype="float64"):
+    rates, numbers = np.random.default_rng(9).uniform(0.01, 0.05, STEPS), np.arange(1, STEPS + 1)
+    given = zip(optimizer.scalars, optimizer.per_step(rates, numbers), strict=True)
+    return rates, {name: value.astype(dtype) for name, value in given}
+
+
 def start_of(step, parameters):
-    return {name: parameters.get(name, np.zeros_like(parameters[name.split("/")[0]])) for name in step.carried}
+    return step.pack(parameters, {key: np.zeros_like(parameters[key[1]]) for key in step.slots})
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_scan_is_the_gradient_model_run_step_by_step_in_numpy(gradient_model, parameters_of, name):
-    artifact = gradient_model()
-    step = build_step(artifact, OPTIMIZERS[name]())
+def test_the_scan_is_the_gradient_model_run_step_by_step(gradient_model, parameters_of, name):
+    artifact, optimizer = gradient_model(), OPTIMIZERS[name]()
+    step = build_step(artifact, optimizer)
     parameters = {p: parameters_of(artifact.model)[p] for p in artifact.facts.gradients}
-    carried, scanned = start_of(step, parameters), batches()
+    carried, scanned, (rates, scalars) = start_of(step, parameters), batches(), scalars_of(optimizer)
     model, names = build_epoch(step)
-    *end, losses = Session(model).run({names[k]: v for k, v in {**carried, **scanned}.items()})
+    *end, losses = Session(model).run({names[k]: v for k, v in {**carried, **scanned, **scalars}.items()})
 
-    session, velocity = Session(artifact.model), {p: np.zeros_like(v) for p, v in parameters.items()}
+    session = Session(artifact.model)
+    calls = {p: update(optimizer, v.shape, v.dtype) for p, v in parameters.items()}
+    state = {p: [np.zeros_like(v)] * len(optimizer.slots) for p, v in parameters.items()}
     outputs, expected = ["loss", *artifact.facts.gradients.values()], []
     for t in range(STEPS):
-        feeds = {k: v[t] for k, v in scanned.items() if k != "rate"}
-        loss, *gradients = session.run({**feeds, **parameters}, outputs)
+        loss, *gradients = session.run({**{k: v[t] for k, v in scanned.items()}, **parameters}, outputs)
         expected.append(loss)
         for p, gradient in zip(artifact.facts.gradients, gradients, strict=True):
-            parameters[p], velocity[p] = moved(name, parameters[p], gradient, velocity[p], scanned["rate"][t])
-    np.testing.assert_allclose(losses, expected, rtol=1e-12)
-    state = dict(zip(step.carried, end, strict=True))
+            parameters[p], state[p] = calls[p](parameters[p], gradient, state[p], rates[t], t + 1)
+    np.testing.assert_allclose(losses, expected, rtol=1e-10)
+    arrays, slots = step.unpack(dict(zip(step.carried, end, strict=True)))
     for p, value in parameters.items():
-        np.testing.assert_allclose(state[p], value, rtol=1e-12)
-        if f"{p}/velocity" in state:
-            np.testing.assert_allclose(state[f"{p}/velocity"], velocity[p], rtol=1e-12, atol=1e-16)
+        np.testing.assert_allclose(arrays[p], value, rtol=1e-10)
+        for slot, own in zip(optimizer.slots, state[p], strict=True):
+            np.testing.assert_allclose(slots[slot, p], own, rtol=1e-9, atol=1e-16)
 
 
+@pytest.mark.parametrize("name", ["nesterov", "adam"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_two_runs_of_half_the_steps_are_one_run_of_all(gradient_model, parameters_of, dtype):
-    artifact = gradient_model(dtype=dtype)
-    step = build_step(artifact, OPTIMIZERS["nesterov"]())
+def test_two_runs_of_half_the_steps_are_one_run_of_all(gradient_model, parameters_of, dtype, name):
+    artifact, optimizer = gradient_model(dtype=dtype), OPTIMIZERS[name]()
+    step = build_step(artifact, optimizer)
     parameters = {p: parameters_of(artifact.model)[p] for p in artifact.facts.gradients}
     model, names = build_epoch(step)
-    session, scanned = Session(model), batches(dtype)
+    session, scanned = Session(model), {**batches(dtype), **scalars_of(optimizer, dtype)[1]}
 
     def run(carried, part):
         *end, losses = session.run(
@@ -122,6 +118,22 @@ def test_frozen_parameters_are_not_carried(gradient_model):
     step = build_step(gradient_model(frozen=("u",)), OPTIMIZERS["nesterov"]())
     assert step.carried == ("w", "b", "w/velocity", "b/velocity")
     assert step.scanned == ("X", "label", "sample_weight", "rate")
+
+
+def test_elementwise_optimizers_carry_one_vector(gradient_model):
+    step = build_step(gradient_model(), OPTIMIZERS["adam"]())
+    assert step.carried == ("parameters", "mean", "squares")
+    assert step.scanned == ("X", "label", "sample_weight", "rate", "epsilon")
+    arrays = {"w": np.arange(6.0).reshape(3, 2), "b": np.array([6.0, 7]), "u": np.array([[8.0], [9]])}
+    state = {
+        (slot, p): array + number for number, slot in enumerate(("mean", "squares")) for p, array in arrays.items()
+    }
+    packed = step.pack(arrays, state)
+    np.testing.assert_array_equal(packed["parameters"], np.arange(10.0))
+    back, slots = step.unpack(packed)
+    for p, array in arrays.items():
+        np.testing.assert_array_equal(back[p], array)
+        np.testing.assert_array_equal(slots["squares", p], array + 1)
 
 
 def test_forward_outputs_are_no_part_of_the_step(gradient_model):

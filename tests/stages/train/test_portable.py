@@ -49,14 +49,17 @@ def reference(model, given):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_epoch_is_of_standard_operators_and_runs_in_the_reference(gradients, digits, optimizer):
-    step = build_step(gradients, OPTIMIZERS[optimizer](0.1))
+    member = OPTIMIZERS[optimizer]()
+    step = build_step(gradients, member)
     model, names = build_epoch(step)
     assert {(n.domain or "", o.domain) for n in all_nodes(model.graph) for o in model.opset_import} == {("", "")}
     values = {t.name: onnx.numpy_helper.to_array(t) for t in gradients.model.graph.initializer}
-    values |= {key: np.zeros_like(values[name]) for (_, name), key in step.slots.items()}
+    values = {name: values[name] for name in gradients.facts.gradients}
+    values = step.pack(values, {key: np.zeros_like(values[key[1]]) for key in step.slots})
     rows = feeds(gradients.model, gradients.facts, digits.train)
     given = {names[n]: a[:160].reshape(5, 32, *a.shape[1:]) for n, a in rows.items() if n in step.scanned}
-    given |= {names[n]: values[n] for n in step.carried} | {names["rate"]: np.full(5, 0.1, np.float32)}
+    own = zip(step.scalars, member.per_step(np.full(5, member.lr), np.arange(1, 6)), strict=True)
+    given |= {names[n]: values[n] for n in step.carried} | {names[n]: v.astype(np.float32) for n, v in own}
     expected = reference(model, given)
     for graph in (model, with_batch_size(model, 32)):
         for a, b in zip(Session(graph).run(given), expected, strict=True):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPRegressor
+from stages.train.updates import update
 
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
@@ -79,7 +80,7 @@ def test_the_trained_model_is_the_forward_model_with_other_weights(network, diab
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_epochs_are_steps_in_numpy_with_every_row_once_and_the_partial_batch_last(
+def test_epochs_are_single_steps_with_every_row_once_and_the_partial_batch_last(
     network, diabetes, run, parameters_of, optimizer, reduction
 ):
     source, data = network(reduction=reduction, weighted=True), weighted(without_validation(diabetes))
@@ -88,7 +89,8 @@ def test_epochs_are_steps_in_numpy_with_every_row_once_and_the_partial_batch_las
     config = TrainConfig(member, schedule, epochs=2, batch_size=16, shuffle=False)
     result = train(source, config, data=data)
     values = {p: parameters_of(source.model)[p] for p in source.facts.gradients}
-    velocity = {p: np.zeros_like(v) for p, v in values.items()}
+    calls = {p: update(member, v.shape, v.dtype) for p, v in values.items()}
+    state = {p: [np.zeros_like(v)] * len(member.slots) for p, v in values.items()}
     rows, count = feeds(source.model, source.facts, data.train), len(data.train)
     assert count % 16 != 0
     losses, means, step = [], [], 0
@@ -102,20 +104,15 @@ def test_epochs_are_steps_in_numpy_with_every_row_once_and_the_partial_batch_las
             total += out["loss"] * (len(batch["X"]) if reduction == "mean" else 1)
             rate = 0.005 / step**0.3
             for p, g in source.facts.gradients.items():
-                if optimizer == "sgd":
-                    values[p] = values[p] - rate * out[g]
-                    continue
-                velocity[p] = 0.9 * velocity[p] - rate * out[g]
-                ahead = 0.9 * velocity[p] - rate * out[g] if optimizer == "nesterov" else velocity[p]
-                values[p] = values[p] + ahead
+                values[p], state[p] = calls[p](values[p], out[g], state[p], rate, step)
         means.append(total / count)
     np.testing.assert_allclose(result.tensors["losses/step"], losses, rtol=1e-10)
     np.testing.assert_allclose(result.tensors["losses/train"], means, rtol=1e-10)
     np.testing.assert_allclose(result.tensors["losses/rate"], 0.005 / np.arange(1, step + 1) ** 0.3, rtol=1e-12)
     for p, value in values.items():
         np.testing.assert_allclose(parameters(result)[p], value, rtol=1e-10)
-        if member.slots:
-            np.testing.assert_allclose(result.tensors[f"optimizer/velocity/{p}"], velocity[p], rtol=1e-9, atol=1e-15)
+        for slot, own in zip(member.slots, state[p], strict=True):
+            np.testing.assert_allclose(result.tensors[f"optimizer/{slot}/{p}"], own, rtol=1e-8, atol=1e-15)
 
 
 COUNTER = "g (float[N,70] X) => (float[N,1] y) <float[70,1] w = {ZEROS}> { y = MatMul(X, w) }".replace(

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ortpipe.errors import ConfigError
 from ortpipe.stages.train.accumulate import plus
-from ortpipe.stages.train.optimizers.sgd import check_rate
+from ortpipe.stages.train.checks import check_decay, check_rate
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx_ir as ir
 
     from ortpipe.graph.builder import Builder
@@ -23,22 +23,21 @@ class Momentum:
     lr: float = 0.01
     momentum: float = 0.9
     scaled: ClassVar[bool] = True
+    scalars: ClassVar[tuple[str, ...]] = ("rate",)
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
-        check_momentum(self.momentum)
+        check_decay("momentum", self.momentum)
+
+    def per_step(self, rates: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the rates."""
+        return (rates,)
 
     def __call__(
-        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], rate: ir.Value
+        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], *scalars: ir.Value
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
         """Return θ + v and v."""
         [velocity] = state
         velocity = plus(op, op.Mul(velocity, op.like(self.momentum, parameter)), gradient)
         return op.Add(parameter, velocity), (velocity,)
-
-
-def check_momentum(momentum: float) -> None:
-    """Refuse a momentum outside [0, 1)."""
-    if not 0 <= momentum < 1:
-        raise ConfigError("A momentum lies in [0, 1).", got=momentum, fix="Set train.optimizer.momentum=0.9.")

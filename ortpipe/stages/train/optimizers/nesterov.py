@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.stages.train.accumulate import plus
-from ortpipe.stages.train.optimizers.momentum import check_momentum
-from ortpipe.stages.train.optimizers.sgd import check_rate
+from ortpipe.stages.train.checks import check_decay, check_rate
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx_ir as ir
 
     from ortpipe.graph.builder import Builder
@@ -23,14 +23,19 @@ class Nesterov:
     lr: float = 0.01
     momentum: float = 0.9
     scaled: ClassVar[bool] = True
+    scalars: ClassVar[tuple[str, ...]] = ("rate",)
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
-        check_momentum(self.momentum)
+        check_decay("momentum", self.momentum)
+
+    def per_step(self, rates: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the rates."""
+        return (rates,)
 
     def __call__(
-        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], rate: ir.Value
+        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], *scalars: ir.Value
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
         """Return θ + μ·v − η·g, with the new v, and v.
 

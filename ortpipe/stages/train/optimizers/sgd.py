@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ortpipe.errors import ConfigError
 from ortpipe.stages.train.accumulate import plus
+from ortpipe.stages.train.checks import check_rate
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx_ir as ir
 
     from ortpipe.graph.builder import Builder
@@ -21,19 +22,18 @@ class SGD:
 
     lr: float = 0.01
     scaled: ClassVar[bool] = True
+    scalars: ClassVar[tuple[str, ...]] = ("rate",)
     slots: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
 
+    def per_step(self, rates: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the rates."""
+        return (rates,)
+
     def __call__(
-        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], rate: ir.Value
+        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], *scalars: ir.Value
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
         """Return θ − η·g; there is no state."""
         return plus(op, parameter, gradient), ()
-
-
-def check_rate(lr: float) -> None:
-    """Refuse a learning rate that is not positive and finite."""
-    if not 0 < lr < float("inf"):
-        raise ConfigError("A learning rate is positive and finite.", got=lr, fix="Set train.optimizer.lr=0.01.")

@@ -1,0 +1,31 @@
+"""What an optimizer's settings must keep to."""
+
+from __future__ import annotations
+
+from ortpipe.errors import ConfigError
+
+
+def check_rate(lr: float) -> None:
+    """Refuse a learning rate that is not positive and finite."""
+    if not 0 < lr < float("inf"):
+        raise ConfigError("A learning rate is positive and finite.", got=lr, fix="Set train.optimizer.lr=0.01.")
+
+
+def check_decay(name: str, value: float) -> None:
+    """Refuse a momentum or decay outside [0, 1)."""
+    if not 0 <= value < 1:
+        raise ConfigError(f"train.optimizer.{name} lies in [0, 1).", got=value, fix=f"Set train.optimizer.{name}=0.9.")
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuse an ε that is negative or not finite."""
+    if not 0 <= epsilon < float("inf"):
+        fix = "Set train.optimizer.epsilon=1e-8."
+        raise ConfigError("train.optimizer.epsilon is finite and not negative.", got=epsilon, fix=fix)
+
+
+def check_weight_decay(weight_decay: float) -> None:
+    """Refuse a weight decay that is negative or not finite."""
+    if not 0 <= weight_decay < float("inf"):
+        fix = "Set train.optimizer.weight_decay=0.01."
+        raise ConfigError("train.optimizer.weight_decay is finite and not negative.", got=weight_decay, fix=fix)
