@@ -1,4 +1,4 @@
-"""What an optimizer's settings must keep to."""
+"""What the settings of optimizers and schedules must keep to."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ def check_rate(lr: float) -> None:
         raise ConfigError("A learning rate is positive and finite.", got=lr, fix="Set train.optimizer.lr=0.01.")
 
 
-def check_decay(name: str, value: float) -> None:
-    """Refuse a momentum or decay outside [0, 1)."""
+def check_decay(name: str, value: float, group: str = "optimizer") -> None:
+    """Refuse a momentum, decay or share outside [0, 1)."""
     if not 0 <= value < 1:
-        raise ConfigError(f"train.optimizer.{name} lies in [0, 1).", got=value, fix=f"Set train.optimizer.{name}=0.9.")
+        raise ConfigError(f"train.{group}.{name} lies in [0, 1).", got=value, fix=f"Set train.{group}.{name}=0.9.")
+
+
+def check_setting(name: str, value: float, least: float) -> None:
+    """Refuse a schedule's setting that is not finite, or below the least that makes sense."""
+    if not least <= value < float("inf"):
+        fix = f"Set train.schedule.{name}={max(least, 1)}."
+        raise ConfigError(f"train.schedule.{name} is finite and at least {least}.", got=value, fix=fix)
 
 
 def check_epsilon(epsilon: float) -> None:

@@ -7,7 +7,8 @@ from typing import Literal
 
 from ortpipe.errors import ConfigError
 from ortpipe.stages.train.optimizers import OPTIMIZERS, SGD, Optimizer
-from ortpipe.stages.train.schedules import SCHEDULES, Constant, Schedule
+from ortpipe.stages.train.schedule import Schedule
+from ortpipe.stages.train.schedules import SCHEDULES, Constant
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class TrainConfig:
     Attributes:
         optimizer: a member of the catalogue of optimizers; holds the base learning rate.
         schedule: a member of the catalogue of schedules: base rate and step → rate.
+        warmup: steps in front of the schedule over which the rate rises in a line, η·t/(warmup + 1).
         epochs: passes over the training rows.
         batch_size: rows per step; the last batch of an epoch may be smaller.
         init: `keep` starts from the model's own weights, `random` from new ones (see `initial.py`).
@@ -50,6 +52,7 @@ class TrainConfig:
 
     optimizer: Optimizer = field(default=SGD(), metadata={"catalogue": OPTIMIZERS})
     schedule: Schedule = field(default=Constant(), metadata={"catalogue": SCHEDULES})
+    warmup: int = 0
     epochs: int = 50
     batch_size: int = 32
     init: Literal["keep", "random"] = "keep"
@@ -65,5 +68,7 @@ class TrainConfig:
                     got=getattr(self, name),
                     fix=f"Set train.{name}=1 or more.",
                 )
+        if self.warmup < 0:
+            raise ConfigError("train.warmup is not negative.", got=self.warmup, fix="Set train.warmup=0.")
         if self.seed < 0:
             raise ConfigError("A seed is not negative.", got=self.seed, fix="Set seed=0.")

@@ -110,7 +110,7 @@ class Loop:
         """Do one step per row of `index`; return each step's sum of the losses of its rows."""
         steps = np.arange(self._done + 1, self._done + len(index) + 1)
         optimizer = self._config.optimizer
-        rates = self._config.schedule(optimizer.lr, steps)
+        rates = self._rates(steps)
         scalars = zip(self._step.scalars, optimizer.per_step(rates, steps), strict=True)
         rates = rates.astype(self._dtype)
         feeds = {self._names[name]: value for name, value in self.values.items()}
@@ -123,6 +123,14 @@ class Loop:
         self.losses.rate.append(rates)
         self._done += len(index)
         return (losses.astype(np.float64) * (index.shape[1] if self._per_row else 1)).tolist()
+
+    def _rates(self, steps: np.ndarray) -> np.ndarray:
+        """Return the rates of steps: the line of the warm-up, then the schedule, which counts from its own start."""
+        config, warmup = self._config, self._config.warmup
+        total = config.epochs * -(-self._count // min(config.batch_size, self._count))
+        after = config.schedule(config.optimizer.lr, np.maximum(steps - warmup, 1), max(total - warmup, 1))
+        monitored = self.losses.validation or self.losses.train
+        return after * np.minimum(steps / (warmup + 1), 1) * config.schedule.factor(monitored)
 
     def _check_losses(self, losses: np.ndarray, rates: np.ndarray) -> None:
         finite = np.isfinite(losses)

@@ -1,49 +1,93 @@
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
+from sklearn.linear_model import SGDClassifier
 from sklearn.neural_network._stochastic_optimizers import SGDOptimizer
+from stages.train.rates import LOSSES, LR, PUBLISHED, RATES, STEPS, published
 
 from ortpipe.errors import ConfigError
 from ortpipe.stages.train.schedules import SCHEDULES
 
-STEPS = np.arange(1, 41)
-MEMBERS = {
-    "constant": (SCHEDULES["constant"](), lambda lr, t: lr),
-    "inverse_scaling": (SCHEDULES["inverse_scaling"](power=0.4), lambda lr, t: lr / t**0.4),
-}
+# PyTorch 2.13's rates, written to rates.json: "constant", "step", "exponential", "polynomial", "cosine", "one_cycle",
+# "reduce_on_plateau"; scikit-learn 1.9's, below: "inverse_scaling", "optimal", "adaptive".
+RECORDED = json.loads(RATES.read_text())
+NUMBERS = np.arange(1, STEPS + 1)
 
 
-def test_the_table_of_members_is_the_catalogue():
-    assert set(MEMBERS) == set(SCHEDULES)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_step_has_the_published_rate(name):
+    member, settings, _, _ = PUBLISHED[name]
+    schedule = SCHEDULES[member](**settings)
+    rates = schedule(LR, NUMBERS, STEPS) * [schedule.factor(LOSSES[:epoch]) for epoch in range(STEPS)]
+    np.testing.assert_allclose(rates, RECORDED[name], rtol=1e-9, atol=1e-15)
 
 
-@pytest.mark.parametrize("name", MEMBERS)
-def test_every_step_has_the_rate_of_the_formula(name):
-    schedule, formula = MEMBERS[name]
-    rates = schedule(0.3, STEPS)
-    assert rates.dtype == np.float64
-    assert rates.shape == STEPS.shape
-    np.testing.assert_allclose(rates, [formula(0.3, t) for t in STEPS], rtol=1e-15)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_recorded_rates_are_what_the_implementation_gives(name):
+    pytest.importorskip("torch", reason="its rates are recorded in rates.json")
+    np.testing.assert_allclose(published(name), RECORDED[name], rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_a_rate_depends_on_its_step_alone(name):
-    schedule, _ = MEMBERS[name]
-    np.testing.assert_array_equal(schedule(0.3, STEPS)[10:], schedule(0.3, STEPS[10:]))
+    schedule = SCHEDULES[name]()
+    rates = schedule(LR, NUMBERS, STEPS)
+    assert rates.dtype == np.float64
+    np.testing.assert_array_equal(rates[10:], schedule(LR, NUMBERS[10:], STEPS))
+    assert (rates >= 0).all()
 
 
 def test_inverse_scaling_is_scikit_learns_invscaling():
     """scikit-learn 1.9.1: SGDOptimizer.iteration_ends sets η / (t + 1)ᵖ after step t."""
-    published = SGDOptimizer([np.zeros(1)], learning_rate_init=0.3, lr_schedule="invscaling", power_t=0.4)
+    oracle = SGDOptimizer([np.zeros(1)], learning_rate_init=LR, lr_schedule="invscaling", power_t=0.4)
     rates = []
-    for t in STEPS:
-        published.iteration_ends(t - 1)
-        rates.append(published.learning_rate)
-    np.testing.assert_allclose(MEMBERS["inverse_scaling"][0](0.3, STEPS), rates, rtol=1e-15)
+    for t in NUMBERS:
+        oracle.iteration_ends(t - 1)
+        rates.append(oracle.learning_rate)
+    np.testing.assert_allclose(SCHEDULES["inverse_scaling"](0.4)(LR, NUMBERS, STEPS), rates, rtol=1e-15)
 
 
-@pytest.mark.parametrize("power", [-0.1, float("nan")])
-def test_a_power_that_is_negative_is_refused(power):
-    with pytest.raises(ConfigError, match=r"train\.schedule\.power"):
-        SCHEDULES["inverse_scaling"](power=power)
+def test_optimal_is_scikit_learns():
+    """scikit-learn 1.9.1: SGDClassifier with log loss and no penalty moves a weight by its own rate every row."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(STEPS, 1)), rng.integers(0, 2, STEPS)
+    y[:2] = 0, 1
+    oracle = SGDClassifier(
+        loss="log_loss", penalty=None, alpha=0.01, learning_rate="optimal", fit_intercept=False, shuffle=False
+    )
+    weight = 0.0
+    for rate, row, label in zip(SCHEDULES["optimal"](0.01)(LR, NUMBERS, STEPS), x, y, strict=True):
+        oracle.partial_fit(row.reshape(1, 1), [label], classes=[0, 1])
+        weight -= rate * (1 / (1 + np.exp(-weight * row[0])) - label) * row[0]
+        np.testing.assert_allclose(oracle.coef_[0, 0], weight, rtol=1e-9)
+
+
+def test_adaptive_is_scikit_learns():
+    """scikit-learn 1.9.1: an epoch without improvement counts; MLP calls trigger_stopping after more than n of them."""
+    oracle = SGDOptimizer([np.zeros(1)], learning_rate_init=LR, lr_schedule="adaptive")
+    schedule, best, missed, rates = SCHEDULES["adaptive"](tolerance=0.01, patience=2), np.inf, 0, []
+    for loss in LOSSES:
+        rates.append(oracle.learning_rate)
+        missed = missed + 1 if loss > best - 0.01 else 0
+        best = min(best, loss)
+        if missed > 2:
+            oracle.trigger_stopping("", False)
+            missed = 0
+    ours = [schedule(LR, NUMBERS, STEPS)[0] * schedule.factor(LOSSES[:epoch]) for epoch in range(STEPS)]
+    before = np.array(rates) > 1e-6  # where scikit-learn ends training
+    assert len(set(np.array(rates)[before])) > 3
+    np.testing.assert_allclose(np.array(ours)[before], np.array(rates)[before], rtol=1e-9)
+
+
+SETTINGS = [(name, f.name) for name, cls in SCHEDULES.items() for f in dataclasses.fields(cls)]
+
+
+@pytest.mark.parametrize(("name", "key"), SETTINGS)
+def test_a_setting_out_of_its_range_is_refused(name, key):
+    for value in (-0.1, float("nan")):
+        with pytest.raises(ConfigError, match=rf"train\.schedule\.{key}"):
+            SCHEDULES[name](**{key: value})

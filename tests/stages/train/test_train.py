@@ -437,3 +437,16 @@ def test_a_config_that_breaks_its_rule_is_refused_with_its_key(values, key):
 def test_an_early_stop_that_breaks_its_rule_is_refused(values):
     with pytest.raises(ConfigError, match="early_stop"):
         EarlyStopConfig(**values)
+
+
+def test_the_warm_up_rises_in_a_line_and_hands_over_to_the_schedule(network, diabetes):
+    config = TrainConfig(SGD(0.01), SCHEDULES["exponential"](0.9), warmup=7, epochs=8, batch_size=32)
+    rates = train(network(), config, data=diabetes).tensors["losses/rate"]
+    np.testing.assert_allclose(rates[:8], 0.01 * np.arange(1, 9) / 8, rtol=1e-12)
+    np.testing.assert_allclose(rates[7:], 0.01 * 0.9 ** np.arange(len(rates) - 7), rtol=1e-12)
+
+
+def test_a_schedule_that_watches_the_loss_lowers_the_next_epochs_rate(network, diabetes):
+    schedule = SCHEDULES["reduce_on_plateau"](by=0.5, patience=0, threshold=0.5)  # half the loss, or the rate falls
+    result = train(network(), TrainConfig(SGD(1e-5), schedule, epochs=4, batch_size=400), data=diabetes)
+    np.testing.assert_allclose(result.tensors["losses/rate"], 1e-5 * np.array([1, 1, 0.5, 0.25]), rtol=1e-12)

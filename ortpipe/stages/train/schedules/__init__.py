@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
+from ortpipe.stages.train.schedules.adaptive import Adaptive
 from ortpipe.stages.train.schedules.constant import Constant as Constant
+from ortpipe.stages.train.schedules.cosine import Cosine
+from ortpipe.stages.train.schedules.exponential import Exponential
 from ortpipe.stages.train.schedules.inverse_scaling import InverseScaling
-
-if TYPE_CHECKING:
-    import numpy as np
-
-
-class Schedule(Protocol):
-    """A config that gives learning rates when called."""
-
-    def __call__(self, lr: float, step: np.ndarray) -> np.ndarray:
-        """Return the rate of each step (counted from 1), float64, from the base rate."""
-
+from ortpipe.stages.train.schedules.one_cycle import OneCycle
+from ortpipe.stages.train.schedules.optimal import Optimal
+from ortpipe.stages.train.schedules.polynomial import Polynomial
+from ortpipe.stages.train.schedules.reduce_on_plateau import ReduceOnPlateau
+from ortpipe.stages.train.schedules.step import Step
 
 SCHEDULES: dict[str, type] = {
+    "adaptive": Adaptive,
     "constant": Constant,
+    "cosine": Cosine,
+    "exponential": Exponential,
     "inverse_scaling": InverseScaling,
+    "one_cycle": OneCycle,
+    "optimal": Optimal,
+    "polynomial": Polynomial,
+    "reduce_on_plateau": ReduceOnPlateau,
+    "step": Step,
 }

@@ -5,24 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortpipe.errors import ConfigError
+from ortpipe.stages.train.checks import check_setting
+from ortpipe.stages.train.schedule import Schedule
 
 if TYPE_CHECKING:
     import numpy as np
 
 
 @dataclass(frozen=True)
-class InverseScaling:
+class InverseScaling(Schedule):
     """scikit-learn's `learning_rate='invscaling'` with `power_t`; t counts steps from 1."""
 
     power: float = 0.25
 
     def __post_init__(self) -> None:
-        if not 0 <= self.power < float("inf"):
-            raise ConfigError(
-                "train.schedule.power is finite and not negative.", got=self.power, fix="Set train.schedule.power=0.25."
-            )
+        check_setting("power", self.power, 0)
 
-    def __call__(self, lr: float, step: np.ndarray) -> np.ndarray:
+    def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
         """Return η / tᵖ."""
         return lr / step.astype(float) ** self.power

@@ -1,0 +1,21 @@
+"""What every schedule is: a function of the step, and a factor from the losses so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Schedule:
+    """A config that gives learning rates when called; steps are counted from 1."""
+
+    def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
+        """Return the rate of each step, float64, from the base rate and the number of steps that training has."""
+        raise NotImplementedError
+
+    def factor(self, monitored: Sequence[float]) -> float:
+        """Return what the rates of the next epoch are multiplied by, from the monitored loss of every epoch so far."""
+        return 1.0

@@ -1,0 +1,44 @@
+"""Adaptive: the rate is divided by 5 when two epochs in a row have not lowered the best loss by a tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortpipe.stages.train.checks import check_setting
+from ortpipe.stages.train.schedule import Schedule
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class Adaptive(Schedule):
+    """scikit-learn's `MLPClassifier(solver='sgd', learning_rate='adaptive')`, on the monitored loss.
+
+    Attributes:
+        tolerance: how much lower than the best so far a loss must be.
+        patience: epochs in a row that may miss it (scikit-learn's `n_iter_no_change`) before the rate falls.
+    """
+
+    tolerance: float = 0.0001
+    patience: int = 10
+
+    def __post_init__(self) -> None:
+        check_setting("tolerance", self.tolerance, 0)
+        check_setting("patience", self.patience, 0)
+
+    def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
+        """Return η for every step."""
+        return 0.0 * step + lr
+
+    def factor(self, monitored: Sequence[float]) -> float:
+        """Return 5^(−number of falls so far)."""
+        best, missed, falls = float("inf"), 0, 0
+        for loss in monitored:
+            missed = missed + 1 if loss > best - self.tolerance else 0
+            best = min(best, loss)
+            if missed > self.patience:
+                falls, missed = falls + 1, 0
+        return 0.2**falls

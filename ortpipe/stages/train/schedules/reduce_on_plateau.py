@@ -1,0 +1,50 @@
+"""Reduce on plateau: the rate falls by a factor when the monitored loss has not improved for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortpipe.stages.train.checks import check_decay, check_setting
+from ortpipe.stages.train.schedule import Schedule
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class ReduceOnPlateau(Schedule):
+    """`torch.optim.lr_scheduler.ReduceLROnPlateau`: the loss of validation, else of training, is watched every epoch.
+
+    Attributes:
+        by: the factor.
+        patience: epochs without an improvement that are borne.
+        threshold: the part of the best loss by which a loss must be lower to be an improvement.
+        lowest: the smallest part of the base rate.
+    """
+
+    by: float = 0.1
+    patience: int = 10
+    threshold: float = 0.0001
+    lowest: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_decay("by", self.by, "schedule")
+        check_setting("patience", self.patience, 0)
+        check_setting("threshold", self.threshold, 0)
+        check_decay("lowest", self.lowest, "schedule")
+
+    def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
+        """Return η for every step."""
+        return 0.0 * step + lr
+
+    def factor(self, monitored: Sequence[float]) -> float:
+        """Return by^(number of falls so far)."""
+        best, waited, factor = float("inf"), 0, 1.0
+        for loss in monitored:
+            improved = loss < best * (1 - self.threshold) if best < float("inf") else True
+            best, waited = (loss, 0) if improved else (best, waited + 1)
+            if waited > self.patience:
+                factor, waited = max(factor * self.by, self.lowest), 0
+        return factor
