@@ -40,6 +40,7 @@ class TrainConfig:
     Attributes:
         optimizer: a member of the catalogue of optimizers; holds the base learning rate.
         schedule: a member of the catalogue of schedules: base rate and step → rate.
+        schedule_per: what the schedule's t counts: `step`, or `epoch` for one rate a pass.
         epochs: passes over the training rows.
         batch_size: rows per step; the last batch of an epoch may be smaller.
         init: `keep` starts from the model's own weights, `random` from new ones (see `initial.py`).
@@ -50,6 +51,7 @@ class TrainConfig:
 
     optimizer: Optimizer = field(default=SGD(), metadata={"catalogue": OPTIMIZERS})
     schedule: Schedule = field(default=Constant(), metadata={"catalogue": SCHEDULES})
+    schedule_per: Literal["step", "epoch"] = "step"
     epochs: int = 50
     batch_size: int = 32
     init: Literal["keep", "random"] = "keep"

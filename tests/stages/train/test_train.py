@@ -440,3 +440,34 @@ def test_a_config_that_breaks_its_rule_is_refused_with_its_key(values, key):
 def test_an_early_stop_that_breaks_its_rule_is_refused(values):
     with pytest.raises(ConfigError, match="early_stop"):
         EarlyStopConfig(**values)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_epochs_in_two_runs_are_those_of_one_to_the_bit(network, diabetes, optimizer, schedule):
+    config = TrainConfig(OPTIMIZERS[optimizer](0.02), SCHEDULES[schedule](), epochs=4, init="random", batch_size=16)
+    seen = []
+    first = train(network("float32"), config, data=diabetes)
+    second = train(network("float32"), config, data=diabetes, start=first.tensors, report=seen.append)
+    once = train(network("float32"), dataclasses.replace(config, epochs=8), data=diabetes)
+    assert {k: v.tobytes() for k, v in second.tensors.items()} == {k: v.tobytes() for k, v in once.tensors.items()}
+    assert [(e.number, e.epochs) for e in seen] == [(5, 8), (6, 8), (7, 8), (8, 8)]
+
+
+def test_a_start_without_the_optimizers_state_is_refused(network, diabetes):
+    first = train(network(), TrainConfig(SGD(0.01), epochs=1), data=diabetes)
+    with pytest.raises(TrainError, match="optimizer/velocity/w"):
+        train(network(), TrainConfig(OPTIMIZERS["momentum"](0.01), epochs=1), data=diabetes, start=first.tensors)
+
+
+def test_a_schedule_per_epoch_gives_every_step_of_a_pass_one_rate(network, diabetes):
+    schedule = SCHEDULES["inverse_scaling"](1.0)
+    config = TrainConfig(SGD(0.02), schedule, "epoch", epochs=3, batch_size=16)
+    rates = train(network(), config, data=diabetes).tensors["losses/rate"].reshape(3, -1)
+    np.testing.assert_allclose(rates, np.full(rates.shape, 0.02) / np.array([[1], [2], [3]]), rtol=1e-12)
+
+
+def test_an_adaptive_rate_falls_when_the_loss_no_longer_does(network, diabetes):
+    config = TrainConfig(SGD(0.02), SCHEDULES["adaptive"](patience=2, tol=1e6), epochs=7, batch_size=16)
+    rates = train(network(), config, data=diabetes).tensors["losses/rate"].reshape(7, -1)[:, 0]
+    np.testing.assert_allclose(rates, 0.02 / 5.0 ** np.array([0, 0, 0, 1, 1, 2, 2]), rtol=1e-12)

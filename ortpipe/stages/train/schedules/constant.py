@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,6 @@ if TYPE_CHECKING:
 class Constant:
     """The base rate at every step."""
 
-    def __call__(self, lr: float, step: np.ndarray) -> np.ndarray:
+    def __call__(self, lr: float, step: np.ndarray, losses: Sequence[float] = ()) -> np.ndarray:
         """Return η for every step."""
         return 0.0 * step + lr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,6 @@ class InverseScaling:
                 "train.schedule.power is finite and not negative.", got=self.power, fix="Set train.schedule.power=0.25."
             )
 
-    def __call__(self, lr: float, step: np.ndarray) -> np.ndarray:
+    def __call__(self, lr: float, step: np.ndarray, losses: Sequence[float] = ()) -> np.ndarray:
         """Return η / tᵖ."""
         return lr / step.astype(float) ** self.power
