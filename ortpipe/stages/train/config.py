@@ -41,7 +41,8 @@ class TrainConfig:
     Attributes:
         optimizer: a member of the catalogue of optimizers; holds the base learning rate.
         schedule: a member of the catalogue of schedules: base rate and step → rate.
-        warmup: steps in front of the schedule over which the rate rises in a line, η·t/(warmup + 1).
+        schedule_per: what the schedule's t counts: `step`, or `epoch` for one rate a pass.
+        warmup: as many of them in front of the schedule, over which the rate rises in a line, η·t/(warmup + 1).
         epochs: passes over the training rows.
         batch_size: rows per step; the last batch of an epoch may be smaller.
         init: `keep` starts from the model's own weights, `random` from new ones (see `initial.py`).
@@ -52,6 +53,7 @@ class TrainConfig:
 
     optimizer: Optimizer = field(default=SGD(), metadata={"catalogue": OPTIMIZERS})
     schedule: Schedule = field(default=Constant(), metadata={"catalogue": SCHEDULES})
+    schedule_per: Literal["step", "epoch"] = "step"
     warmup: int = 0
     epochs: int = 50
     batch_size: int = 32

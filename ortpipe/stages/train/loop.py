@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ortpipe.data.rows import order
 from ortpipe.errors import ConvergenceError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import TrainConfig
@@ -45,7 +46,7 @@ class Loop:
 
     Attributes:
         values: the carried values by name: parameters and optimizer state as they are now.
-        losses: every loss so far.
+        losses: every loss so far; those that it starts with say how many epochs and steps are behind it.
     """
 
     def __init__(
@@ -57,14 +58,16 @@ class Loop:
         rows: Mapping[str, np.ndarray],
         config: TrainConfig,
         reduction: str,
+        losses: Losses | None = None,
     ) -> None:
         self.values = dict(values)
-        self.losses = Losses([], [], [], [])
+        self.losses = losses or Losses([], [], [], [])
         self._session, self._step, self._names, self._config = session, step, epoch_names, config
         self._rows, self._count = dict(rows), len(next(iter(rows.values())))
         self._dtype = next(iter(values.values())).dtype
         self._per_row = reduction == "mean"
-        self._done = 0
+        self._done = sum(len(run) for run in self.losses.step)
+        self._epochs = len(self.losses.train) + config.epochs
 
     def run(self, validate: Callable[[Mapping[str, np.ndarray]], float] | None) -> Iterator[Epoch]:
         """Yield after each epoch.
@@ -73,7 +76,7 @@ class Loop:
             ConvergenceError: a loss (of training or validation) or a parameter is not finite.
         """
         start = time.perf_counter()
-        for number in range(1, self._config.epochs + 1):
+        for number in range(len(self.losses.train) + 1, self._epochs + 1):
             sums = [self._run(number, index) for index in self._batches(number)]
             total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
             self.losses.train.append(total / self._count)
@@ -84,7 +87,7 @@ class Loop:
                 self.losses.validation.append(validation)
             yield Epoch(
                 number,
-                self._config.epochs,
+                self._epochs,
                 self.losses.train[-1],
                 validation,
                 float(self.losses.rate[-1][-1]),
@@ -94,23 +97,23 @@ class Loop:
 
     def _batches(self, number: int) -> Iterator[np.ndarray]:
         """Yield row numbers [batches, batch size], as many batches as fit a chunk; last the partial batch."""
-        rng = np.random.default_rng([self._config.seed, number])
-        order = rng.permutation(self._count) if self._config.shuffle else np.arange(self._count)
+        everything = np.arange(self._count)
+        index = order(self._count, seed=self._config.seed, number=number) if self._config.shuffle else everything
         size = min(self._config.batch_size, self._count)
         row_bytes = sum(array.nbytes for array in self._rows.values()) / self._count
         per_chunk = max(1, int(CHUNK / max(1.0, row_bytes * size)))
         whole = self._count // size
         for first in range(0, whole, per_chunk):
             last = min(first + per_chunk, whole)
-            yield order[first * size : last * size].reshape(last - first, size)
+            yield index[first * size : last * size].reshape(last - first, size)
         if self._count % size:
-            yield order[whole * size :].reshape(1, -1)
+            yield index[whole * size :].reshape(1, -1)
 
     def _run(self, number: int, index: np.ndarray) -> list[float]:
         """Do one step per row of `index`; return each step's sum of the losses of its rows."""
         steps = np.arange(self._done + 1, self._done + len(index) + 1)
         optimizer = self._config.optimizer
-        rates = self._rates(steps)
+        rates = self._rates(number, steps)
         scalars = zip(self._step.scalars, optimizer.per_step(rates, steps), strict=True)
         rates = rates.astype(self._dtype)
         feeds = {self._names[name]: value for name, value in self.values.items()}
@@ -124,13 +127,16 @@ class Loop:
         self._done += len(index)
         return (losses.astype(np.float64) * (index.shape[1] if self._per_row else 1)).tolist()
 
-    def _rates(self, steps: np.ndarray) -> np.ndarray:
+    def _rates(self, number: int, steps: np.ndarray) -> np.ndarray:
         """Return the rates of steps: the line of the warm-up, then the schedule, which counts from its own start."""
         config, warmup = self._config, self._config.warmup
-        total = config.epochs * -(-self._count // min(config.batch_size, self._count))
-        after = config.schedule(config.optimizer.lr, np.maximum(steps - warmup, 1), max(total - warmup, 1))
+        per_epoch = -(-self._count // min(config.batch_size, self._count))
+        times, total = steps, self._epochs * per_epoch
+        if config.schedule_per == "epoch":
+            times, total = np.full(len(steps), number), self._epochs
+        after = config.schedule(config.optimizer.lr, np.maximum(times - warmup, 1), max(total - warmup, 1))
         monitored = self.losses.validation or self.losses.train
-        return after * np.minimum(steps / (warmup + 1), 1) * config.schedule.factor(monitored)
+        return after * np.minimum(times / (warmup + 1), 1) * config.schedule.factor(monitored)
 
     def _check_losses(self, losses: np.ndarray, rates: np.ndarray) -> None:
         finite = np.isfinite(losses)

@@ -20,7 +20,7 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch import build_epoch, with_batch_size
 from ortpipe.stages.train.initial import random_parameters
-from ortpipe.stages.train.loop import Loop
+from ortpipe.stages.train.loop import Loop, Losses
 from ortpipe.stages.train.step import build_step
 
 VERSION = 1
@@ -33,6 +33,7 @@ def train(
     data: Data,
     runtime: RuntimeConfig | None = None,
     report: Callable[[object], None] = lambda event: None,
+    start: Mapping[str, np.ndarray] | None = None,
 ) -> Artifact:
     """Return the forward model with trained weights.
 
@@ -42,6 +43,8 @@ def train(
         data: training rows, and validation rows if there are any.
         runtime: threads.
         report: called with an `Epoch` after each epoch.
+        start: the tensors of an earlier result, which `config.epochs` more epochs continue from; m epochs and n more
+            give the tensors of m + n at once (but for a schedule that counts to the end of training).
 
     Returns:
         An artifact whose tensors are `parameter/…` and `initial/…` by parameter (and running statistic),
@@ -63,13 +66,19 @@ def train(
             fix="Run derive first, with derive.forward_outputs=true.",
         )
     rows = feeds(artifact.model, facts, data.train)
-    parameters = _initial(artifact, config)
+    initial = _initial(artifact, config) if start is None else _under("initial", start)
+    parameters = initial if start is None else _under("parameter", start)
     step = build_step(artifact, config.optimizer)
-    state = {key: np.zeros_like(parameters[key[1]]) for key in step.slots}
+    state = {
+        (slot, name): np.zeros_like(parameters[name]) if start is None else _found(start, f"optimizer/{slot}/{name}")
+        for slot, name in step.slots
+    }
     epoch, names = build_epoch(step)
     rows = {name: array for name, array in rows.items() if name in step.scanned}
     sessions = _sessions(epoch, config.seed, runtime)
-    loop = Loop(sessions, step, names, step.pack(parameters, state), rows, config, facts.reduction or "mean")
+    losses = None if start is None else _losses(start)
+    carried = step.pack(parameters, state)
+    loop = Loop(sessions, step, names, carried, rows, config, facts.reduction or "mean", losses)
     best, waited, best_values = np.inf, 0, loop.values
     for result in loop.run(_validation(artifact, data, runtime)):
         report(result)
@@ -89,7 +98,7 @@ def train(
         model=for_inference(with_parameters(extract(artifact.model, facts.outputs), trained)),
         tensors={
             **{k: v for k, v in artifact.tensors.items() if k.startswith("source/")},
-            **{f"initial/{name}": array for name, array in parameters.items()},
+            **{f"initial/{name}": array for name, array in initial.items()},
             **{f"parameter/{name}": array for name, array in trained.items()},
             **{f"optimizer/{slot}/{name}": array for (slot, name), array in slots.items()},
             "losses/step": np.concatenate(loop.losses.step),
@@ -145,6 +154,25 @@ def _initial(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:
     if config.init == "random":
         parameters = random_parameters(ir.from_proto(artifact.model).graph, parameters, config.seed)
     return {**parameters, **statistics}
+
+
+def _under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {k.removeprefix(f"{folder}/"): v for k, v in tensors.items() if k.startswith(f"{folder}/")}
+
+
+def _found(tensors: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    if name not in tensors:
+        raise TrainError(
+            "Training continues with the optimizer that it began with.",
+            got=f"a start without {name}",
+            fix="Choose the same train/optimizer, or start anew.",
+        )
+    return tensors[name]
+
+
+def _losses(start: Mapping[str, np.ndarray]) -> Losses:
+    train, validation = start["losses/train"].tolist(), start.get("losses/validation", np.zeros(0)).tolist()
+    return Losses([start["losses/step"]], [start["losses/rate"]], train, validation)
 
 
 def _validation(

@@ -60,7 +60,7 @@ def test_optimal_is_scikit_learns():
         loss="log_loss", penalty=None, alpha=0.01, learning_rate="optimal", fit_intercept=False, shuffle=False
     )
     weight = 0.0
-    for rate, row, label in zip(SCHEDULES["optimal"](0.01)(LR, NUMBERS, STEPS), x, y, strict=True):
+    for rate, row, label in zip(SCHEDULES["optimal"](0.01)(0.01**-0.25, NUMBERS, STEPS), x, y, strict=True):
         oracle.partial_fit(row.reshape(1, 1), [label], classes=[0, 1])
         weight -= rate * (1 / (1 + np.exp(-weight * row[0])) - label) * row[0]
         np.testing.assert_allclose(oracle.coef_[0, 0], weight, rtol=1e-9)
@@ -69,7 +69,7 @@ def test_optimal_is_scikit_learns():
 def test_adaptive_is_scikit_learns():
     """scikit-learn 1.9.1: an epoch without improvement counts; MLP calls trigger_stopping after more than n of them."""
     oracle = SGDOptimizer([np.zeros(1)], learning_rate_init=LR, lr_schedule="adaptive")
-    schedule, best, missed, rates = SCHEDULES["adaptive"](tolerance=0.01, patience=2), np.inf, 0, []
+    schedule, best, missed, rates = SCHEDULES["adaptive"](tolerance=0.01, patience=3), np.inf, 0, []
     for loss in LOSSES:
         rates.append(oracle.learning_rate)
         missed = missed + 1 if loss > best - 0.01 else 0

@@ -450,3 +450,37 @@ def test_a_schedule_that_watches_the_loss_lowers_the_next_epochs_rate(network, d
     schedule = SCHEDULES["reduce_on_plateau"](by=0.5, patience=0, threshold=0.5)  # half the loss, or the rate falls
     result = train(network(), TrainConfig(SGD(1e-5), schedule, epochs=4, batch_size=400), data=diabetes)
     np.testing.assert_allclose(result.tensors["losses/rate"], 1e-5 * np.array([1, 1, 0.5, 0.25]), rtol=1e-12)
+
+
+TO_AN_END = ("cosine", "one_cycle", "polynomial")  # they count to the end of training, which more epochs put off
+
+
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in TO_AN_END])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_epochs_in_two_runs_are_those_of_one_to_the_bit(network, diabetes, optimizer, schedule):
+    config = TrainConfig(OPTIMIZERS[optimizer](0.02), SCHEDULES[schedule](), epochs=4, init="random", batch_size=16)
+    seen = []
+    first = train(network("float32"), config, data=diabetes)
+    second = train(network("float32"), config, data=diabetes, start=first.tensors, report=seen.append)
+    once = train(network("float32"), dataclasses.replace(config, epochs=8), data=diabetes)
+    assert {k: v.tobytes() for k, v in second.tensors.items()} == {k: v.tobytes() for k, v in once.tensors.items()}
+    assert [(e.number, e.epochs) for e in seen] == [(5, 8), (6, 8), (7, 8), (8, 8)]
+
+
+def test_a_start_without_the_optimizers_state_is_refused(network, diabetes):
+    first = train(network(), TrainConfig(SGD(0.01), epochs=1), data=diabetes)
+    with pytest.raises(TrainError, match="optimizer/velocity/w"):
+        train(network(), TrainConfig(OPTIMIZERS["momentum"](0.01), epochs=1), data=diabetes, start=first.tensors)
+
+
+def test_a_schedule_per_epoch_gives_every_step_of_a_pass_one_rate(network, diabetes):
+    schedule = SCHEDULES["inverse_scaling"](1.0)
+    config = TrainConfig(SGD(0.02), schedule, "epoch", epochs=3, batch_size=16)
+    rates = train(network(), config, data=diabetes).tensors["losses/rate"].reshape(3, -1)
+    np.testing.assert_allclose(rates, np.full(rates.shape, 0.02) / np.array([[1], [2], [3]]), rtol=1e-12)
+
+
+def test_an_adaptive_rate_falls_when_the_loss_no_longer_does(network, diabetes):
+    config = TrainConfig(SGD(0.02), SCHEDULES["adaptive"](patience=2, tolerance=1e6), epochs=7, batch_size=16)
+    rates = train(network(), config, data=diabetes).tensors["losses/rate"].reshape(7, -1)[:, 0]
+    np.testing.assert_allclose(rates, 0.02 / 5.0 ** np.array([0, 0, 0, 1, 1, 2, 2]), rtol=1e-12)

@@ -1,4 +1,4 @@
-"""Adaptive: the rate is divided by 5 when two epochs in a row have not lowered the best loss by a tolerance."""
+"""Adaptive: ηₜ = η / 5ᵏ, where k counts how often the monitored loss stopped falling."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Adaptive(Schedule):
-    """scikit-learn's `MLPClassifier(solver='sgd', learning_rate='adaptive')`, on the monitored loss.
+    """scikit-learn's `learning_rate='adaptive'`: five times slower after every `patience` epochs without progress.
 
     Attributes:
-        tolerance: how much lower than the best so far a loss must be.
-        patience: epochs in a row that may miss it (scikit-learn's `n_iter_no_change`) before the rate falls.
+        tolerance: how much lower than the best so far a loss must be, per row.
+        patience: epochs in a row that miss it before the rate falls: `n_iter_no_change` of scikit-learn's SGD
+            estimators, one more than that of its MLPs.
     """
 
-    tolerance: float = 0.0001
-    patience: int = 10
+    tolerance: float = 0.001
+    patience: int = 5
 
     def __post_init__(self) -> None:
         check_setting("tolerance", self.tolerance, 0)
-        check_setting("patience", self.patience, 0)
+        check_setting("patience", self.patience, 1)
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
         """Return η for every step."""
@@ -39,6 +40,6 @@ class Adaptive(Schedule):
         for loss in monitored:
             missed = missed + 1 if loss > best - self.tolerance else 0
             best = min(best, loss)
-            if missed > self.patience:
+            if missed >= self.patience:
                 falls, missed = falls + 1, 0
         return 0.2**falls

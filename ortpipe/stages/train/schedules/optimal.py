@@ -1,4 +1,4 @@
-"""Optimal: ηₜ = 1 / (α·(t₀ + t − 1))."""
+"""Optimal: ηₜ = η·t₀ / (t₀ + t − 1), t₀ = α^(−3/4)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Optimal(Schedule):
-    """scikit-learn's `SGDClassifier(learning_rate='optimal')` (Bottou): the base rate plays no part.
+    """Bottou's 1 / (α·(t₀ + t − 1)), scaled to start at η.
 
-    t₀ = 1/(α·w), w = α^(−¼), a typical weight; a loss whose slope at −w is above 1 does not occur here.
+    With η = α^(−1/4) it is the `learning_rate='optimal'` of scikit-learn's `SGDRegressor` and `SGDClassifier`, where α
+    is the strength of the penalty.
     """
 
     alpha: float = 0.0001
@@ -25,6 +26,6 @@ class Optimal(Schedule):
         check_setting("alpha", self.alpha, 1e-300)
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
-        """Return 1 / (α·(t₀ + t − 1))."""
-        typical = self.alpha**-0.25
-        return 1 / (self.alpha * (1 / (typical * self.alpha) + step - 1))
+        """Return η·t₀ / (t₀ + t − 1)."""
+        first = self.alpha**-0.75
+        return lr * first / (first + step - 1)

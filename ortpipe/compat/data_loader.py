@@ -1,0 +1,127 @@
+"""OrtDataLoader: rows in batches, as arrays or as OrtValues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ortpipe.compat.devices import cpu
+from ortpipe.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class OrtDataLoader:
+    """Batches of rows in which every row comes once a pass.
+
+    Row i of every array belongs together. With N rows a pass has ⌈N / batch_size⌉ batches, the last of which may be
+    smaller; each pass has another order, which follows from the attribute `seed` (0) and the pass's number.
+    The original drew with replacement, never drew the last row, and flattened labels of several columns.
+
+    Args:
+        X: features [N, …].
+        y: labels [N] or [N, K]; [N] becomes [N, 1].
+        sample_weight: row weights [N] or [N, 1], or None.
+        batch_size: rows per batch; 0 or less gives all rows at once.
+        device: `cpu`.
+        random_iter: shuffle; otherwise rows come as they are.
+
+    Raises:
+        DataError: arrays of different lengths.
+        ConfigError: another device.
+
+    >>> import numpy as np
+    >>> loader = OrtDataLoader(np.arange(10.0).reshape(5, 2), np.arange(5), batch_size=2, random_iter=False)
+    >>> [y.ravel().tolist() for _, y in loader.iter_numpy()]
+    [[0, 1], [2, 3], [4]]
+
+    Source: name, arguments and methods of onnxcustom's class.
+    """
+
+    def __init__(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        sample_weight: np.ndarray | None = None,
+        batch_size: int = 20,
+        device: Any = "cpu",
+        random_iter: bool = True,
+    ) -> None:
+        import numpy as np
+
+        self.batch_size, self.device, self.random_iter = batch_size, cpu(device), random_iter
+        self.seed, self._passes = 0, 0
+        self.X_np, self.y_np = np.ascontiguousarray(X), np.ascontiguousarray(y)
+        self.y_np = self.y_np.reshape(-1, 1) if self.y_np.ndim == 1 else self.y_np
+        self.w_np = None if sample_weight is None else np.ascontiguousarray(sample_weight).reshape(-1)
+        for array in self.data_np:
+            if len(array) != len(self.X_np):
+                raise DataError(
+                    "Features, labels and weights have one entry per row.",
+                    got=", ".join(str(a.shape) for a in self.data_np),
+                    fix="Give as many of each.",
+                )
+
+    @property
+    def data_np(self) -> tuple[np.ndarray, ...]:
+        """Features, labels and, where there are some, weights."""
+        return (self.X_np, self.y_np) if self.w_np is None else (self.X_np, self.y_np, self.w_np)
+
+    @property
+    def data_ort(self) -> tuple[Any, ...]:
+        """The same as onnxruntime.OrtValue."""
+        return tuple(_ort_value(array) for array in self.data_np)
+
+    @property
+    def desc(self) -> list[tuple[tuple[int, ...], np.dtype]]:
+        """Shape and type of each array."""
+        return [(array.shape, array.dtype) for array in self.data_np]
+
+    def __len__(self) -> int:
+        return len(self.X_np)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(..., ..., batch_size={self.batch_size!r}, device={self.device!r})"
+
+    def iter_numpy(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield batches (features, labels[, weights]); arrays of their own."""
+        import numpy as np
+
+        from ortpipe.data.rows import order
+
+        self._passes += 1
+        count = len(self)
+        index = order(count, seed=self.seed, number=self._passes) if self.random_iter else np.arange(count)
+        size = self.batch_size if self.batch_size > 0 else count
+        for first in range(0, count, size):
+            yield tuple(array[index[first : first + size]] for array in self.data_np)
+
+    def iter_ortvalue(self) -> Iterator[tuple[Any, ...]]:
+        """Yield batches of onnxruntime.OrtValue, which own their rows."""
+        for batch in self.iter_numpy():
+            yield tuple(_ort_value(array) for array in batch)
+
+    def iter_bind(self, bind: Any, names: Sequence[str]) -> Iterator[int]:
+        """Bind each batch to a session's inputs and yield its number of rows.
+
+        Args:
+            bind: an onnxruntime.IOBinding.
+            names: the inputs that take features, labels and, where there are some, weights; further ones stay unbound.
+        """
+        if len(names) < len(self.data_np):
+            raise DataError(
+                "Every array of a batch needs an input.",
+                got=f"inputs {', '.join(names)} for {len(self.data_np)} arrays",
+                fix="Name the inputs of features, labels and weights.",
+            )
+        for batch in self.iter_ortvalue():
+            for name, value in zip(names, batch, strict=False):
+                bind.bind_ortvalue_input(name, value)
+            yield batch[0].shape()[0]
+
+
+def _ort_value(array: np.ndarray) -> Any:
+    import onnxruntime as ort
+
+    return ort.OrtValue.ortvalue_from_numpy(array)
