@@ -36,7 +36,7 @@ CASES = {
     ),
     "an unknown optimizer lists the catalogue": (
         ["train.optimizer.name=adagard"],
-        ["train.optimizer.name", "Valid: momentum, nesterov, sgd"],
+        ["train.optimizer.name", "Did you mean 'adagrad'?", "nesterov, rmsprop, sgd."],
     ),
     "a negative learning rate is refused": (["train.optimizer.lr=-1"], ["learning rate is positive", "got: -1"]),
     "a missing onnx file is named": ([FINETUNE, "convert.source.path=away.onnx"], ["must exist", "away.onnx"]),

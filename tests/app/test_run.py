@@ -25,6 +25,7 @@ from sklearn.datasets import load_digits
 
 from ortpipe import load_artifact
 from ortpipe.runtime.session import Session
+from ortpipe.stages.train.optimizers import OPTIMIZERS
 
 # experiment → the metric to look at, and by how much training may fall short of the source
 GOALS = {
@@ -122,7 +123,7 @@ def test_a_user_adds_experiments_and_options_from_any_folder(only_run: Callable,
 
 
 def test_help_and_cfg_answer(cli: Callable) -> None:
-    assert "train/optimizer: momentum, nesterov, sgd" in cli("--help").stdout
+    assert f"train/optimizer: {', '.join(sorted(OPTIMIZERS))}" in cli("--help").stdout
     assert "hidden_layer_sizes" in cli("--cfg", "job").stdout
 
 
