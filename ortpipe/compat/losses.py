@@ -64,7 +64,8 @@ def add_loss_output(
         weight_name: the weight input [N] of ŷ's float type, if there shall be one (any runtime that does not insist on
             the rank takes [N, 1] too).
         penalty: tensor name or glob → {"l1": a, "l2": b}, or a number b for {"l2": b}. Globs choose initializers.
-        output_index: the output to score, by index or name; needed where there are several.
+        output_index: the output to score, by index or name; needed where there are several. What a ZipMap made is
+            the tensor that it zipped.
         **kwargs: the loss's own settings, `l1_weight` and `l2_weight`, or `eps`.
 
     Returns:
@@ -98,11 +99,13 @@ def add_loss_output(
     from ortpipe.graph.compose import extract, with_named_dimensions
     from ortpipe.stages.add_loss.config import AddLossConfig
     from ortpipe.stages.add_loss.stage import add_loss
+    from ortpipe.stages.convert.standardize import without_zip_map
     from ortpipe.stages.penalty.config import PenaltyConfig
     from ortpipe.stages.penalty.stage import penalty as add_penalty
 
     loss, reduction = _loss(score_name, kwargs)
     _check_opset(onx)
+    onx, _ = without_zip_map(onx)
     output = _output(onx, output_index)
     taken = {loss_name, label_name, *([weight_name] if weight_name is not None else [])}
     forward = ir.from_proto(extract(with_named_dimensions(onx), [output]))
@@ -315,8 +318,7 @@ def _output(onx: onnx.ModelProto, index: int | str | None) -> str:
         raise LossError(
             "A loss reads an output that is one tensor of floats.",
             got=f"{chosen.name!r}, {got}",
-            fix="Choose scores or probabilities with output_index; skl2onnx gives them as a tensor with "
-            "options={'zipmap': False}.",
+            fix="Choose scores or probabilities with output_index.",
         )
     return chosen.name
 

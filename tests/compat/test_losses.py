@@ -249,7 +249,7 @@ REFUSED = {
     "several outputs": (MULTI, {}, "Give output_index"),
     "an unknown output": (MULTI, {"output_index": "Q"}, "Valid: P, label"),
     "an output out of range": (MULTI, {"output_index": 2}, "output of the model"),
-    "an integer output": (MULTI, {"output_index": "label"}, "zipmap"),
+    "an integer output": (MULTI, {"output_index": "label"}, "with output_index"),
 }
 
 
@@ -336,3 +336,35 @@ def test_a_loss_that_is_no_sum_over_rows_is_refused():
     text = "g (float[N,2] X) => (float s) { a = ReduceSum<keepdims=0>(X) s = Sqrt(a) }"
     with pytest.raises(LossError, match=r"Sqrt(.|\n)*add_loss_output"):
         unreduced_onnx_loss(parsed(text))
+
+
+@pytest.mark.parametrize("options", [None, {"zipmap": False}])
+def test_probabilities_of_scikit_learn_are_scored_zipped_or_not(options):
+    from skl2onnx import to_onnx
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 3)).astype(np.float32)
+    y = (x[:, 0] + rng.normal(size=20) > 0).astype(np.int64)
+    estimator = LogisticRegression().fit(x, y)
+    onx = to_onnx(estimator, x, target_opset=18, options=options, black_op={"LinearClassifier"})
+    model = add_loss_output(onx, "log", output_index=1)
+    [loss] = Session(model).run({"X": x, "label": y.reshape(-1, 1)}, ["loss"])
+    assert loss[0, 0] == pytest.approx(log_loss(y, estimator.predict_proba(x)), rel=1e-5)
+
+
+@pytest.mark.parametrize("score", ["squared_error", "l1"])
+def test_the_documented_linear_regression_has_the_loss_of_scikit_learn(score):
+    from skl2onnx import to_onnx
+    from sklearn.datasets import make_regression
+    from sklearn.linear_model import LinearRegression
+
+    x, y = make_regression(100, n_features=10, bias=2, random_state=0)
+    x, y = x.astype(np.float32), y.astype(np.float32)
+    estimator = LinearRegression().fit(x[:75], y[:75] + x[:75, 0] ** 2)
+    estimator.coef_ = estimator.coef_.reshape((1, -1))
+    onx = to_onnx(estimator, x, target_opset=18, black_op={"LinearRegressor"})
+    loss, _ = Session(add_loss_output(onx, score)).run({"X": x[75:], "label": y[75:].reshape(-1, 1)})
+    d = np.abs(estimator.predict(x[75:]).ravel().astype(np.float64) - y[75:])
+    assert loss[0, 0] == pytest.approx((d if score == "l1" else d**2).sum(), rel=1e-4)
