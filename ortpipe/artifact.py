@@ -151,3 +151,13 @@ def _write_metadata(model: onnx.ModelProto, facts: Facts) -> None:
 def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
     """Return the facts in a model's metadata (empty for a model that ortpipe has not seen)."""
     return {p.key.removeprefix(PREFIX): json.loads(p.value) for p in model.metadata_props if p.key.startswith(PREFIX)}
+
+
+def without_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model without ortpipe's facts, which no longer hold; metadata of others stays."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    others = [p for p in model.metadata_props if not p.key.startswith(PREFIX)]
+    del own.metadata_props[:]
+    own.metadata_props.extend(others)
+    return own

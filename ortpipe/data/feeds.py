@@ -11,7 +11,7 @@ from ortpipe.errors import DataError
 
 
 def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
-    """Return everything a loss model reads: inputs, label and, where it has that input, row weights [N, 1].
+    """Return everything a loss model reads: inputs, label and, where it has that input, row weights [N, 1] or [N].
 
     Raises:
         DataError: as `feed_inputs` and `feed_label`; or the rows have weights and the loss takes none, or the reverse.
@@ -27,8 +27,8 @@ def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndar
             fix="Set add_loss.sample_weight=true together with data.source.sample_weight, or neither.",
         )
     if facts.sample_weight is not None and rows.sample_weight is not None:
-        dtype, _ = _input(model, facts.sample_weight)
-        arrays[facts.sample_weight] = rows.sample_weight.astype(dtype).reshape(-1, 1)
+        dtype, shape = _input(model, facts.sample_weight)
+        arrays[facts.sample_weight] = rows.sample_weight.astype(dtype).reshape(-1, *shape[1:])
     return arrays
 
 

@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.graph import query
+from ortpipe.graph.builder import Names
 from ortpipe.graph.check import finish
 
 
@@ -53,6 +54,24 @@ def graft(model: onnx.ModelProto, source: onnx.ModelProto, outputs: Sequence[str
     known = {o.domain for o in own.opset_import}
     own.opset_import.extend(o for o in source.opset_import if o.domain not in known)
     return finish(ir.from_proto(own))
+
+
+def with_named_dimensions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with a name for every nameless dimension of its inputs; the first input's rows are `N`.
+
+    Different names, because nothing says that two dimensions are equal; with names, fewer shapes are computed at run
+    time (33 nodes of a gradient become 14).
+    """
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    values, held = (*own.graph.input, *own.graph.output, *own.graph.value_info), {t.name for t in own.graph.initializer}
+    names = Names(d.dim_param for v in values for d in v.type.tensor_type.shape.dim)
+    for value in own.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if value.name not in held and not dim.HasField("dim_value") and not dim.dim_param:
+                first = axis == 0 and value.name == own.graph.input[0].name
+                dim.dim_param = names.fresh("N" if first else f"{value.name}_{axis}")
+    return own
 
 
 def _read(node: onnx.NodeProto) -> set[str]:

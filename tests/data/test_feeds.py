@@ -191,6 +191,11 @@ def test_weights_become_a_column_of_the_models_type():
     assert fed["w"].dtype == np.float32
 
 
+def test_weights_stay_a_vector_where_the_model_takes_one():
+    taken = model(WEIGHED.replace("float[N, 1] w", "float[N] w"))
+    assert feeds(taken, facts(sample_weight="w"), Rows({"X": X}, Y, np.arange(5)))["w"].tolist() == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize(("name", "weight"), [("w", None), (None, np.ones(5))])
 def test_weights_and_a_weighted_loss_come_together(name, weight):
     with pytest.raises(DataError, match=r"weights where the loss takes them(.|\n)*add_loss\.sample_weight=true"):

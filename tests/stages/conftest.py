@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import differences
 import numpy as np
 import onnx
 import onnx.parser
@@ -35,37 +36,6 @@ def _from_text(text, *, dtype="float32", outputs=None, **facts):
     return Artifact(model, Facts(**{**known, **facts}))
 
 
-def _parameters(model):
-    return {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-
-
-def _opened(model, names):
-    """Return the model with these initializers as inputs too, so that other values can be fed."""
-    own = onnx.ModelProto()
-    own.CopyFrom(model)
-    present = {i.name for i in own.graph.input}
-    for tensor in own.graph.initializer:
-        if tensor.name in names and tensor.name not in present:
-            own.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    return own
-
-
-def _central_differences(model, output, feeds, name, step=1e-5):
-    """Return (f(v + h) − f(v − h)) / 2h for every entry of the input or initializer `name`."""
-    session = Session(_opened(model, {name}))
-    value = np.array(feeds[name] if name in feeds else _parameters(model)[name])
-    gradient = np.zeros(value.shape)
-    for place in np.ndindex(value.shape):
-        moved = []
-        for sign in (1, -1):
-            other = value.copy()
-            other[place] += sign * step
-            [y] = session.run({**feeds, name: other}, [output])
-            moved.append(float(y))
-        gradient[place] = (moved[0] - moved[1]) / (2 * step)
-    return gradient
-
-
 def _run(model, feeds, outputs=None):
     session = Session(model)
     names = session.outputs if outputs is None else outputs
@@ -79,12 +49,12 @@ def from_text():
 
 @pytest.fixture(scope="session")
 def parameters_of():
-    return _parameters
+    return differences.parameters
 
 
 @pytest.fixture(scope="session")
 def central_differences():
-    return _central_differences
+    return differences.central_differences
 
 
 @pytest.fixture(scope="session")

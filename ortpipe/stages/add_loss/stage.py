@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
@@ -12,7 +14,7 @@ from ortpipe.graph.check import finish
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
 
-VERSION = 1
+VERSION = 2
 
 
 def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
@@ -22,7 +24,8 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     indices [N, 1] (int64) for a classifier. New names collide with nothing; the forward outputs stay.
 
     Raises:
-        LossError: the loss is not one for the model's task, or the width of the prediction is not known.
+        LossError: the loss is not one for the model's task, or the width K of the prediction, by which the mean of
+            several columns is multiplied, is not known.
 
     >>> from sklearn.linear_model import LinearRegression
     >>> from ortpipe.stages.convert.stage import convert
@@ -41,31 +44,25 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
         query.value(graph, facts.logits) if facts.logits is not None else None,
         len(facts.classes) if facts.classes is not None else None,
     )
-    width = prediction.shape[-1] if prediction.shape is not None and prediction.shape.rank() == 2 else None
-    if not isinstance(width, int):
-        raise LossError(
-            "A loss reads a prediction of shape [N, K] with a known K.",
-            got=f"{facts.prediction!r} of shape {prediction.shape}",
-            fix="Choose another output with convert.source.prediction, or export the model with that dimension fixed.",
-        )
+    rows, columns = _rows_and_columns(prediction, config)
     op = Builder(graph, "loss")
     if facts.classes is not None and facts.task != "multilabel":
-        label = op.input("label", ir.DataType.INT64, ["N", 1])
+        label = op.input(config.label_name, ir.DataType.INT64, [rows, 1])
     else:
-        label = op.input("label", _dtype(prediction), ["N", width])
+        label = op.input(config.label_name, _dtype(prediction), [rows, columns])
     terms = config.loss(op, label, scores)
     weight = None
     if config.sample_weight:
-        weight = op.input("sample_weight", _dtype(prediction), ["N", 1])
+        weight = op.input(config.weight_name, _dtype(prediction), [rows, 1])
         terms = op.Mul(terms, weight)
     if config.reduction == "sum":
         loss = op.ReduceSum(terms, keepdims=0)
     else:  # the mean over N rows of the sum over K terms: K times the mean of all
         loss = op.ReduceMean(terms, keepdims=0)
-        columns = 1 if facts.task == "binary" else width
-        loss = op.Mul(loss, op.like(columns, prediction)) if columns > 1 else loss
+        terms_per_row = 1 if facts.task == "binary" else columns
+        loss = op.Mul(loss, op.like(terms_per_row, prediction)) if terms_per_row != 1 else loss
     loss.type, loss.shape = ir.TensorType(_dtype(prediction)), ir.Shape([])
-    op.rename(loss, "loss")
+    op.rename(loss, config.loss_name)
     graph.outputs.insert(0, loss)
     return artifact.next(
         "add_loss",
@@ -88,6 +85,20 @@ def check(facts: Facts, config: AddLossConfig) -> None:
         got=f"{type(config.loss).__name__} for a {facts.task} model",
         fix=f"Choose add_loss={' or '.join(fitting)}.",
     )
+
+
+def _rows_and_columns(prediction: ir.Value, config: AddLossConfig) -> tuple[int | str, Any]:
+    """Return the prediction's own N and K, each a number or a name; a nameless N is called so."""
+    shape = [d if isinstance(d, int) else d.value for d in prediction.shape] if prediction.shape is not None else []
+    if len(shape) != 2 or (config.reduction == "mean" and not isinstance(shape[1], int)):
+        raise LossError(
+            "A loss reads a prediction of shape [N, K] with a known K.",
+            got=f"{prediction.name!r} of shape {prediction.shape}",
+            fix="Choose another output with convert.source.prediction, or export the model with that dimension fixed.",
+        )
+    rows, columns = shape
+    inferred = str(rows).startswith("unk__")  # a name that shape inference made up
+    return "N" if inferred or rows is None else rows, columns
 
 
 def _dtype(value: ir.Value) -> ir.DataType:

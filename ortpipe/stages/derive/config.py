@@ -16,8 +16,9 @@ class DeriveConfig:
         parameters: exact names or globs of the initializers to train; by default every float initializer that the
             loss depends on (scalars only when they are named).
         frozen: exact names or globs of parameters to leave as they are.
-        output: the value to differentiate, a name; by default the loss. One that is not a scalar takes its own
-            gradient as an input `<output>_grad`, and the results are vector-Jacobian products.
+        output: the value to differentiate, a name, or several; by default the loss. Each that is not a scalar takes
+            its own gradient as an input `<output>_grad`, and the results are vector-Jacobian products.
+        fill_gradient: start from ones instead: no such inputs, and the results are gradients of the outputs' sum.
         inputs: data inputs whose gradients become outputs too.
         forward_outputs: keep the forward outputs beside loss and gradients (train needs them).
     """
@@ -25,6 +26,7 @@ class DeriveConfig:
     engine: Engine = field(default=Native(), metadata={"catalogue": ENGINES})
     parameters: tuple[str, ...] | None = None
     frozen: tuple[str, ...] = ()
-    output: str | None = None
+    output: str | tuple[str, ...] | None = None
+    fill_gradient: bool = False
     inputs: tuple[str, ...] = ()
     forward_outputs: bool = True

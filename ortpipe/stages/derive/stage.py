@@ -17,8 +17,11 @@ from ortpipe.graph.check import finish
 from ortpipe.graph.compose import extract, graft
 from ortpipe.graph.modes import statistics as running_statistics
 from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.engines import Ort
+from ortpipe.stages.derive.engines.ort import with_yield
+from ortpipe.stages.derive.engines.ort_limits import refuse_known_faults
 
-VERSION = 1
+VERSION = 2
 
 
 def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
@@ -27,19 +30,23 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
     The trained parameters are inputs, and their current values ride along as initializers of the same names, so
     the model also runs without them. So does the input `<loss>_grad` (1), by which every gradient is multiplied.
     Outputs: the loss (or other scalar output), one `<parameter>_grad` per trained parameter, on request
-    `<input>_grad` of data inputs, and the forward outputs.
+    `<input>_grad` of data inputs, and the forward outputs. A loss of one element, such as [1, 1], becomes a scalar.
 
     Raises:
         DeriveError: nothing to train, a pattern that matches nothing, an operator without a gradient.
     """
     config = config or DeriveConfig()
     facts = artifact.facts
-    output, dtype = _differentiated(artifact.model, config.output or facts.loss)
-    scalar = output.shape is not None and output.shape.rank() == 0
-    loss_model, seed = _seeded(artifact.model, str(output.name))
+    wanted = (config.output,) if isinstance(config.output, str) else config.output or (facts.loss,)
+    source = _with_scalar_loss(artifact.model, facts.loss) if wanted == (facts.loss,) else artifact.model
+    differentiated = [_differentiated(source, name) for name in wanted]
+    output = differentiated[0] if len(differentiated) == 1 and _is_scalar(differentiated[0]) else None
+    loss_model, seeds = _seeded(source, differentiated, fill=config.fill_gradient and output is None)
     loss_model, statistics = _with_statistics(loss_model)
-    parameters = _chosen(ir.from_proto(loss_model).graph, facts, config, seed)
+    parameters = _chosen(ir.from_proto(loss_model).graph, facts, config, seeds)
     inputs = query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
+    if isinstance(config.engine, Ort) and config.engine.yield_op:
+        return _yielding(artifact, source, [str(o.name) for o in differentiated], parameters, inputs)
     built, gradients = config.engine(loss_model, loss_model.graph.output[0].name, parameters, inputs)
     for name in (*parameters, *inputs):
         if name not in gradients:
@@ -49,19 +56,19 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
                 fix="Leave it out with derive.frozen.",
             )
     outputs = list(facts.outputs) if config.forward_outputs else []
-    kept = [str(output.name)] if scalar else []
-    taken = _names(artifact.model)
+    kept = [str(output.name)] if output is not None else []
+    taken = _names(source)
     named, names = _functional(built, loss_model, parameters, inputs, gradients, statistics, kept, taken)
-    model = graft(named, artifact.model, outputs) if outputs else named
-    model = _ordered(model, [*facts.inputs, facts.label, facts.sample_weight, *parameters, *statistics, seed])
-    if scalar:
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((), dtype.numpy()), seed))
+    model = graft(named, source, outputs) if outputs else named
+    model = _ordered(model, [*facts.inputs, facts.label, facts.sample_weight, *parameters, *statistics, *seeds])
+    if output is not None:
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((), _dtype(output).numpy()), seeds[0]))
     return artifact.next(
         "derive",
         VERSION,
         model=model,
-        loss=output.name if scalar else None,
-        output_gradient=seed,
+        loss=output.name if output is not None else None,
+        output_gradient=seeds[0] if len(seeds) == 1 else None,
         parameters=tuple(parameters),
         gradients={p: names[p] for p in parameters},
         input_gradients={i: names[i] for i in inputs},
@@ -78,24 +85,76 @@ def check(facts: Facts, config: DeriveConfig) -> None:
         query.select([p for p in patterns if "*" in p or "?" in p], facts.parameters, DeriveError, f"derive.{key}")
 
 
-def _seeded(model: onnx.ModelProto, output: str) -> tuple[onnx.ModelProto, str]:
-    """Return the model of one scalar, Σ output · seed, whose gradients are those of the output times the seed."""
+def _yielding(
+    artifact: Artifact,
+    source: onnx.ModelProto,
+    outputs: Sequence[str],
+    parameters: Sequence[str],
+    inputs: Sequence[str],
+) -> Artifact:
+    """Return the training build's graph as it is; it has no facts about gradients, for no other stage can run it."""
+    forward = extract(source, outputs)
+    for name in outputs:
+        refuse_known_faults(forward, name, [*parameters, *inputs])
+    built, _ = with_yield(forward, parameters, inputs)
+    return artifact.next("derive", VERSION, model=built, loss=None, outputs=(), parameters=tuple(parameters))
+
+
+def _with_scalar_loss(model: onnx.ModelProto, name: str | None) -> onnx.ModelProto:
+    """Return the model with its loss, if that has one element and dimensions, made a scalar of the same name."""
     own = ir.from_proto(model)
     graph = own.graph
-    value = query.value(graph, output)
+    loss = next((o for o in graph.outputs if o.name == name), None)
+    if loss is None or loss.shape is None or not loss.shape or any(d != 1 for d in loss.shape):
+        return model
     op = Builder(graph, "derive")
-    shape = [d if isinstance(d, int) else d.value for d in value.shape] if value.shape is not None else []
+    scalar = op.Reshape(loss, op.const(np.array([], np.int64)))
+    scalar.type, scalar.shape = loss.type, ir.Shape([])
+    graph.outputs[graph.outputs.index(loss)] = scalar
+    op.rename(loss, f"{name}/one")
+    scalar.name = name
+    return finish(own)
+
+
+def _is_scalar(value: ir.Value) -> bool:
+    return value.shape is not None and value.shape.rank() == 0
+
+
+def _dtype(value: ir.Value) -> ir.DataType:
     assert value.dtype is not None
-    seed = op.input(f"{output}_grad", value.dtype, shape)
-    product = op.Mul(value, seed)
-    product = op.ReduceSum(product, keepdims=0) if shape else product
-    product.type, product.shape = value.type, ir.Shape([])
-    graph.outputs[:] = [product]
-    return extract(finish(own), [str(product.name)]), str(seed.name)
+    return value.dtype
 
 
-def _differentiated(model: onnx.ModelProto, output: str | None) -> tuple[ir.Value, ir.DataType]:
-    """Return the loss, or the output that the config names, and its type."""
+def _seeded(model: onnx.ModelProto, outputs: Sequence[ir.Value], *, fill: bool) -> tuple[onnx.ModelProto, list[str]]:
+    """Return the model of one scalar, Σ output · seed, whose gradients are those of the outputs times the seeds.
+
+    The seeds are new inputs, or ones that nobody needs to feed.
+    """
+    own = ir.from_proto(model)
+    graph = own.graph
+    op = Builder(graph, "derive")
+    seeds, total = list[str](), None
+    for output in outputs:
+        value = query.value(graph, str(output.name))
+        shape = [d if isinstance(d, int) else d.value for d in value.shape] if value.shape is not None else []
+        product = value
+        if not fill:
+            seed = op.input(f"{value.name}_grad", _dtype(value), shape)
+            seeds.append(str(seed.name))
+            product = op.Mul(value, seed)
+        product = op.ReduceSum(product, keepdims=0) if shape or fill else product
+        product.type, product.shape = value.type, ir.Shape([])
+        if total is not None:
+            product = op.Add(total, product)
+            product.type, product.shape = value.type, ir.Shape([])
+        total = product
+    assert total is not None
+    graph.outputs[:] = [total]
+    return extract(finish(own), [str(total.name)]), seeds
+
+
+def _differentiated(model: onnx.ModelProto, output: str | None) -> ir.Value:
+    """Return the loss, or the output that the config names."""
     values = ir.convenience.create_value_mapping(ir.from_proto(model).graph, include_subgraphs=False)
     if output is None or output not in values:
         raise DeriveError(
@@ -108,7 +167,7 @@ def _differentiated(model: onnx.ModelProto, output: str | None) -> tuple[ir.Valu
         raise DeriveError(
             "Only float outputs have gradients.", got=f"{output!r} of type {value.dtype}", fix="Name another."
         )
-    return value, value.dtype
+    return value
 
 
 def _with_statistics(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
@@ -121,8 +180,8 @@ def _with_statistics(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str,
     return finish(own), {name: str(value.name) for name, value in found.items()}
 
 
-def _chosen(graph: ir.Graph, facts: Facts, config: DeriveConfig, seed: str) -> list[str]:
-    candidates = [name for name in query.float_initializers(graph, graph.outputs[0]) if name != seed]
+def _chosen(graph: ir.Graph, facts: Facts, config: DeriveConfig, seeds: Sequence[str]) -> list[str]:
+    candidates = [name for name in query.float_initializers(graph, graph.outputs[0]) if name not in seeds]
     if config.parameters is None:
         chosen = [name for name in candidates if name in facts.parameters]
     else:

@@ -10,7 +10,7 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish
 from ortpipe.stages.penalty.config import PenaltyConfig
-from ortpipe.stages.penalty.penalties import PENALTIES
+from ortpipe.stages.penalty.penalties import charges
 
 VERSION = 1
 
@@ -32,10 +32,8 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     total = loss
     for pattern, strengths in config.terms.items():
         for name in _matched(pattern, facts):
-            parameter = graph.initializers[name]
-            for kind, strength in strengths.items():
-                if strength:
-                    total = op.Add(total, op.Mul(PENALTIES[kind](op, parameter), op.like(strength, loss)))
+            for charge in charges(op, query.value(graph, name), strengths):
+                total = op.Add(total, charge)
     if total is loss:
         return artifact.next("penalty", VERSION)
     total.type, total.shape = loss.type, loss.shape

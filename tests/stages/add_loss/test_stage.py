@@ -8,7 +8,7 @@ from ortpipe.artifact import read_metadata
 from ortpipe.errors import LossError
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
-from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.add_loss.stage import VERSION, add_loss
 
 LINEAR = "g (float[N,2] X) => (float[N,1] y) <float[2,1] w = {0.5, -2}, float[1] b = {0.25}> { y = Gemm(X, w, b) }"
 NAMED = """g (float[N,2] loss) => (float[N,1] label, float[N,1] sample_weight)
@@ -35,7 +35,7 @@ def test_its_facts_name_what_it_added(linear):
     assert (facts.loss, facts.label, facts.sample_weight, facts.reduction) == ("loss", "label", "sample_weight", "sum")
     assert facts.outputs == linear.facts.outputs
     assert facts.parameters == linear.facts.parameters
-    assert facts.lineage[-1] == {"stage": "add_loss", "version": 1, "input": linear.digest()}
+    assert facts.lineage[-1] == {"stage": "add_loss", "version": VERSION, "input": linear.digest()}
 
 
 def test_the_bare_model_explains_itself(linear):
@@ -125,3 +125,30 @@ def test_two_logits_of_two_classes_give_the_loss_of_their_softmax(from_text, run
         result = add_loss(forward, AddLossConfig(LOSSES["log"]()))
         got = run(result.model, {"X": X, result.facts.label: label})[result.facts.loss]
         assert got == pytest.approx(-np.log(np.take_along_axis(p, label, axis=1)).mean(), rel=1e-5)
+
+
+def test_its_names_are_those_of_the_config(linear):
+    config = AddLossConfig(LOSSES["l2"](), sample_weight=True, loss_name="cost", label_name="y", weight_name="w")
+    facts = add_loss(linear, config).facts
+    assert (facts.loss, facts.label, facts.sample_weight) == ("cost", "y_1", "w_1")  # the model has a y and a w
+
+
+def test_its_inputs_have_the_rows_of_the_prediction(from_text):
+    text = "g (float[batch,2] X) => (float[batch,1] y) <float[2,1] w = {1, 2}> { y = MatMul(X, w) }"
+    model = add_loss(from_text(text), AddLossConfig(LOSSES["l2"](), sample_weight=True)).model
+    rows = [i.type.tensor_type.shape.dim[0].dim_param for i in model.graph.input]
+    assert rows == ["batch"] * 3
+
+
+def test_a_sum_needs_no_known_width(from_text, run):
+    forward = from_text("g (float[N,M] X) => (float[N,M] y) <float[1] w = {1}> { y = Mul(X, w) }")
+    model = add_loss(forward, AddLossConfig(LOSSES["l2"](), "sum")).model
+    assert run(model, {"X": X, "label": X + 2})["loss"] == 4 * X.size
+
+
+def test_two_columns_that_do_not_add_up_to_one_are_divided_by_their_sum(from_text, run):
+    text = "g (float[N,2] X) => (float[N,2] y) <float[2] w = {0, 0}> { y = Add(X, w) }"
+    p, label = np.array([[0.2, 0.6], [0.5, 0.1]], np.float32), np.array([[1], [0]])
+    forward = from_text(text, task="binary", classes=(0, 1))
+    got = run(add_loss(forward, AddLossConfig(LOSSES["log"]())).model, {"X": p, "label": label})["loss"]
+    assert got == pytest.approx(-(np.log(0.6 / 0.8) + np.log(0.5 / 0.6)) / 2, rel=1e-5)

@@ -455,3 +455,56 @@ def test_a_faulty_operator_is_refused_on_the_way_to_an_input_too(derive, engine,
     assert list(derive(loss_model, {"parameters": ("w",)}).facts.gradients) == ["w"]
     with pytest.raises(DeriveError, match="Where"):
         derive(loss_model, {"parameters": ("w",), "inputs": ("X",)})
+
+
+TWO_OUTPUTS = """g (float[N,3] X) => (float[N,2] y, float[N,1] z)
+ <float[3,2] w = {0.5, -0.7, 1.1, 0.3, -0.4, 0.9}, float[2,1] u = {0.8, -0.6}>
+ { a = MatMul(X, w) y = Tanh(a) z = MatMul(y, u) }"""
+
+
+@pytest.mark.parametrize("fill", [False, True], ids=["gradients given", "gradients of one"])
+def test_several_outputs_give_the_gradients_of_their_sum(derive, from_text, central_differences, run, fill):
+    forward = from_text(TWO_OUTPUTS, dtype="float64")
+    result = derive(forward, {"output": ("y", "z"), "inputs": ("X",), "fill_gradient": fill, "forward_outputs": False})
+    rng = np.random.default_rng(5)
+    x, dy, dz = rng.normal(size=(N, 3)), rng.normal(size=(N, 2)), rng.normal(size=(N, 1))
+    seeds = {} if fill else {"y_grad": dy, "z_grad": dz}
+    assert [i.name for i in result.model.graph.input] == ["X", "w", "u", *seeds]
+    assert result.facts.output_gradient is None
+    assert result.facts.loss is None
+    got = run(result.model, {"X": x, **seeds})
+    text = TWO_OUTPUTS.replace("(float[N,2] y, float[N,1] z)", "(float s)").replace(
+        " }",
+        " dy = Mul(y, v) dz = Mul(z, t) p = ReduceSum<keepdims=0>(dy) q = ReduceSum<keepdims=0>(dz) s = Add(p, q) }",
+    )
+    text = text.replace("(float[N,3] X)", "(float[N,3] X, float[N,2] v, float[N,1] t)")
+    ones = {"v": np.ones_like(dy), "t": np.ones_like(dz)}
+    feeds = {"X": x, **(ones if fill else {"v": dy, "t": dz})}
+    for name, gradient in {**result.facts.gradients, **result.facts.input_gradients}.items():
+        expected = central_differences(from_text(text, dtype="float64").model, "s", feeds, name)
+        np.testing.assert_allclose(got[gradient], expected, **TOLERANCE)
+
+
+def test_a_loss_of_one_element_becomes_a_scalar(derive, from_text, run):
+    text = """g (float[N,1] X) => (float[1,1] cost) <float[1,1] w = {3}>
+     { y = MatMul(X, w) s = Mul(y, y) cost = ReduceSum<keepdims=1>(s) }"""
+    result = derive(from_text(text, loss="cost", outputs=()))
+    got = run(result.model, {"X": np.array([[1.0], [2.0]], np.float32)})
+    assert result.facts.loss == "cost"
+    assert got["cost"].shape == ()
+    assert got["cost"] == 45
+    assert got[result.facts.gradients["w"]] == 30
+
+
+def test_fill_gradient_changes_nothing_for_a_loss_whose_gradient_is_one_already(derive, forward):
+    loss_model = add_loss(forward("linear"), AddLossConfig(LOSSES["l2"]()))
+    assert derive(loss_model, {"fill_gradient": True}).digest() == derive(loss_model).digest()
+
+
+def test_the_ort_engine_can_leave_its_yield_op_in_place(training_build, from_text):
+    keeping = config.DeriveConfig(Ort(yield_op=True), output=("y", "z"), inputs=("X",))
+    result = stage.derive(from_text(TWO_OUTPUTS), keeping)
+    [node] = [n for n in result.model.graph.node if n.op_type == "YieldOp"]
+    assert list(node.input) == ["y", "z"]
+    assert sorted(o.name for o in result.model.graph.output) == ["X_grad", "u_grad", "w_grad"]
+    assert not result.facts.gradients  # train cannot run it

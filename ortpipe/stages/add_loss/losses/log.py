@@ -19,7 +19,7 @@ class Log:
     """Log loss, `sklearn.metrics.log_loss` for two classes; of several labels, their sum.
 
     From logits z (of two columns, z₁ − z₀) it is max(z, 0) − z·y + log(1 + exp(−|z|)), finite for any z; from
-    probabilities, p is clipped to [eps, 1 − eps] first.
+    probabilities, p is clipped to [eps, 1 − eps] first, and two columns are then divided by their sum.
     """
 
     eps: float = 1e-6
@@ -40,16 +40,26 @@ class Log:
             size = op.Abs(z)
             positive = op.Mul(op.Add(z, size), op.like(0.5, p))  # max(z, 0), but its derivative at 0 is ½
             return op.Add(op.Sub(positive, op.Mul(z, y)), op.Log(op.Add(op.Exp(op.Neg(size)), one)))
-        p = op.Clip(_one_column(op, p, (0, 1), scores), op.like(self.eps, p), op.like(1 - self.eps, p))
-        one_minus_y, one_minus_p = op.Sub(one, y), op.Sub(one, p)
-        return op.Neg(op.Add(op.Mul(y, op.Log(p)), op.Mul(one_minus_y, op.Log(one_minus_p))))
+        p1 = self._clipped(op, _one_column(op, p, (0, 1), scores), p)
+        if not _two_columns(p, scores):
+            return op.Neg(op.Add(op.Mul(y, op.Log(p1)), op.Mul(op.Sub(one, y), op.Log(op.Sub(one, p1)))))
+        p0 = self._clipped(op, _one_column(op, p, (1, 0), scores), p)
+        likelihood = op.Add(op.Mul(y, op.Log(p1)), op.Mul(op.Sub(one, y), op.Log(p0)))
+        return op.Sub(op.Log(op.Add(p0, p1)), likelihood)
+
+    def _clipped(self, op: Builder, value: ir.Value, like: ir.Value) -> ir.Value:
+        return op.Clip(value, op.like(self.eps, like), op.like(1 - self.eps, like))
+
+
+def _two_columns(value: ir.Value, scores: Scores) -> bool:
+    return scores.classes == 2 and value.shape is not None and value.shape[-1] == 2
 
 
 def _one_column(op: Builder, value: ir.Value, weights: tuple[int, int], scores: Scores) -> ir.Value:
     """Return both classes' columns joined in one, weighted (a MatMul: it has a gradient in every float type)."""
     import numpy as np
 
-    if scores.classes != 2 or value.shape is None or value.shape[-1] != 2:
+    if not _two_columns(value, scores):
         return value
     assert scores.prediction.dtype is not None
     return op.MatMul(value, op.const(np.array(weights, scores.prediction.dtype.numpy()).reshape(2, 1)))

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ort:
-    """onnxruntime-training's OrtModuleGraphBuilder (1.19.2, opset ≤ 21)."""
+    """onnxruntime-training's OrtModuleGraphBuilder (1.19.2, opset ≤ 21).
+
+    Attributes:
+        yield_op: give the builder's own graph, where YieldOp hands the outputs out and takes their gradients in: what
+            a training agent runs, and nothing else does.
+    """
+
+    yield_op: bool = False
 
     def __call__(
         self, model: onnx.ModelProto, loss: str, parameters: Sequence[str], inputs: Sequence[str]
@@ -29,19 +36,31 @@ class Ort:
         import onnx_ir as ir
 
         from ortpipe.graph.check import finish
-        from ortpipe.runtime.gradient_builder import gradient_model
         from ortpipe.stages.derive.engines.ort_limits import refuse_known_faults
         from ortpipe.stages.derive.engines.ort_lowering import lower, without_yield
 
         refuse_known_faults(model, loss, [*parameters, *inputs])
-        try:
-            built, gradients = gradient_model(_prepared(model), parameters, inputs)
-        except DeriveError as error:
-            raise _explained(error, model) from error
+        built, gradients = with_yield(model, parameters, inputs)
         result = ir.from_proto(onnx.shape_inference.infer_shapes(built))  # the builder drops some types
         without_yield(result.graph)
         lower(result.graph)
         return finish(result), gradients
+
+
+def with_yield(
+    model: onnx.ModelProto, parameters: Sequence[str], inputs: Sequence[str]
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return the builder's graph of a model's outputs (forward, YieldOp, backward), and each name's gradient.
+
+    Raises:
+        DeriveError: an operator on the way has no gradient.
+    """
+    from ortpipe.runtime.gradient_builder import gradient_model
+
+    try:
+        return gradient_model(_prepared(model), parameters, inputs)
+    except DeriveError as error:
+        raise _explained(error, model) from error
 
 
 def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,9 +1,26 @@
 """The catalogue of penalties: each is a function that writes the penalty of one parameter."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
 from ortpipe.stages.penalty.penalties.l1 import l1
 from ortpipe.stages.penalty.penalties.l2 import l2
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ortpipe.graph.builder import Builder
 
 PENALTIES = {
     "l1": l1,
     "l2": l2,
 }
+
+
+def charges(op: Builder, parameter: ir.Value, strengths: Mapping[str, float]) -> Iterator[ir.Value]:
+    """Write strength · penalty(w), a scalar, one after the other, for every strength that is not 0."""
+    for kind, strength in strengths.items():
+        if strength:
+            yield op.Mul(PENALTIES[kind](op, parameter), op.like(strength, parameter))

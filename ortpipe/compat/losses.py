@@ -1,0 +1,430 @@
+"""Losses and penalties as functions from an ONNX model to an ONNX model, written by the stages add_loss and penalty.
+
+They are known from `onnxcustom.utils.orttraining_helper`, `onnxcustom.utils.onnx_rewriter` and
+`experimental_experiment.gradient.loss_helper`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ortpipe.errors import LossError, PenaltyError, nearest
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+    from numpy.typing import DTypeLike
+
+    from ortpipe.artifact import Facts
+    from ortpipe.stages.add_loss.losses import Loss
+
+SCORES = {  # score_name → the loss of the catalogue, and how it joins rows
+    "squared_error": ("l2", "sum"),
+    "l2": ("l2", "sum"),
+    "absolute_error": ("l1", "sum"),
+    "l1": ("l1", "sum"),
+    "elastic": ("elastic", "sum"),
+    "log": ("log", "mean"),
+}
+OLDEST_OPSET = 13  # before it, the axes of ReduceSum and Squeeze were attributes
+
+Penalty = Mapping[str, "float | Mapping[str, float | None]"]
+
+
+def add_loss_output(
+    onx: onnx.ModelProto,
+    score_name: str = "squared_error",
+    loss_name: str = "loss",
+    label_name: str = "label",
+    weight_name: str | None = None,
+    penalty: Penalty | None = None,
+    output_index: int | str | None = None,
+    **kwargs: Any,
+) -> onnx.ModelProto:
+    """Return the model with a label input and, in front of the chosen output, its loss.
+
+    With ŷ [N, K] the chosen output, y the label and w the weights (1 without `weight_name`), the loss is
+
+    - `squared_error` or `l2`: Σᵢ wᵢ · Σₖ (ŷᵢₖ − yᵢₖ)²
+    - `absolute_error` or `l1`: Σᵢ wᵢ · Σₖ |ŷᵢₖ − yᵢₖ|
+    - `elastic`: Σᵢ wᵢ · Σₖ (l1_weight·|ŷᵢₖ − yᵢₖ| + l2_weight·(ŷᵢₖ − yᵢₖ)²), both weights 0.5 by default
+    - `log`: (1/N) Σᵢ wᵢ · −[(1 − yᵢ)·log(1 − pᵢ) + yᵢ·log pᵢ] where ŷ = [1 − p, p] is clipped to [eps, 1 − eps] and
+      divided by its row's sum; eps is 1e-6 by default
+
+    plus Σ l1·|v| + l2·v² over the penalised tensors v, once per batch.
+
+    Args:
+        onx: a model of opset 13 or newer; it is left as it is.
+        score_name: one of the above.
+        loss_name: the loss output, [1, 1]. A value inside the model that has this name, or one of the next two, makes
+            way; an input, an initializer or the chosen output keeps its own, and the new one becomes `<name>_1`.
+        label_name: the label input: [N, K] of ŷ's float type; for `log` class indices [N, 1], int64, each 0 or 1.
+        weight_name: the weight input [N] of ŷ's float type, if there shall be one (any runtime that does not insist on
+            the rank takes [N, 1] too).
+        penalty: tensor name or glob → {"l1": a, "l2": b}, or a number b for {"l2": b}. Globs choose initializers.
+        output_index: the output to score, by index or name; needed where there are several. What a ZipMap made is
+            the tensor that it zipped.
+        **kwargs: the loss's own settings, `l1_weight` and `l2_weight`, or `eps`.
+
+    Returns:
+        A model whose outputs are the loss, then the chosen one. Metadata, doc strings and named dimensions survive.
+
+    Raises:
+        LossError: an unknown score or keyword, an output that does not exist, or is not one float tensor of the right
+            width, or an old opset.
+        PenaltyError: a penalised tensor that the model does not have.
+        ConfigError: a setting out of its range.
+
+    Running the model on a label that is neither 0 nor 1 fails at a node whose name says so.
+
+    Where the originals differ: weights of shape [N] were broadcast to [N, N], which gave (Σ lᵢ)·(Σ wᵢ); a penalty that
+    is an int was refused; a value called `label` gave a broken model, and the caller's model was changed.
+
+    >>> import numpy as np, onnx
+    >>> from ortpipe.runtime.session import Session
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 18]>
+    ...   g (float[N,2] X) => (float[N,1] Y) <float[2,1] coef = {1, 2}> { Y = MatMul(X, coef) }''')
+    >>> loss = add_loss_output(model, weight_name="weight", penalty={"coef": {"l1": 0.5}})
+    >>> [i.name for i in loss.graph.input], [o.name for o in loss.graph.output]
+    (['X', 'label', 'weight'], ['loss', 'Y'])
+    >>> x, y = np.eye(2, dtype=np.float32), np.zeros((2, 1), np.float32)
+    >>> Session(loss).run({"X": x, "label": y, "weight": np.array([1, 10], np.float32)})[0]
+    array([[42.5]], dtype=float32)
+    """
+    import onnx_ir as ir
+
+    from ortpipe.artifact import Artifact, Facts
+    from ortpipe.graph.compose import extract, with_named_dimensions
+    from ortpipe.stages.add_loss.config import AddLossConfig
+    from ortpipe.stages.add_loss.stage import add_loss
+    from ortpipe.stages.convert.standardize import without_zip_map
+    from ortpipe.stages.penalty.config import PenaltyConfig
+    from ortpipe.stages.penalty.stage import penalty as add_penalty
+
+    loss, reduction = _loss(score_name, kwargs)
+    _check_opset(onx)
+    onx, _ = without_zip_map(onx)
+    output = _output(onx, output_index)
+    taken = {loss_name, label_name, *([weight_name] if weight_name is not None else [])}
+    forward = ir.from_proto(extract(with_named_dimensions(onx), [output]))
+    _shape_for(score_name, forward.graph.outputs[0])
+    _make_way(forward.graph, taken, output)
+    terms = {key: _strengths(value) for key, value in (penalty or {}).items()}
+    inputs = [i for i in forward.graph.inputs if not i.is_initializer()]
+    floats = [str(n) for n, v in forward.graph.initializers.items() if v.dtype in _floats()]
+    facts = Facts(
+        task="binary" if score_name == "log" else "regression",
+        inputs=tuple(str(i.name) for i in inputs),
+        outputs=(output,),
+        prediction=output,
+        parameters=(*floats, *(str(i.name) for i in inputs if i.name in terms and i.dtype in _floats())),
+        classes=(0, 1) if score_name == "log" else None,
+    )
+    config = AddLossConfig(
+        loss,
+        "mean" if reduction == "mean" else "sum",
+        sample_weight=weight_name is not None,
+        loss_name=loss_name,
+        label_name=label_name,
+        weight_name=weight_name or "",
+    )
+    scored = add_penalty(add_loss(Artifact(ir.to_proto(forward), facts), config), PenaltyConfig(terms))
+    model = _as_documented(scored.model, scored.facts)
+    return Artifact(model, dataclasses.replace(scored.facts, parameters=tuple(floats))).model
+
+
+def penalty_loss_onnx(
+    name: str,
+    dtype: DTypeLike,
+    l1: float | None = None,
+    l2: float | None = None,
+    existing_names: set[str] | None = None,
+) -> tuple[list[onnx.TensorProto], list[onnx.NodeProto]]:
+    """Return the initializers and nodes that compute Σ l1·|v| + l2·v² of a tensor v.
+
+    Args:
+        name: the tensor.
+        dtype: its numpy type.
+        l1: the strength of Σ |v|.
+        l2: the strength of Σ v².
+        existing_names: names to avoid; the new ones are added to it.
+
+    Returns:
+        The strengths as initializers, and the nodes; the last node's output is the penalty, a scalar.
+
+    Raises:
+        PenaltyError: both strengths are 0 or None.
+        ConfigError: a strength is negative or not finite.
+
+    Known from `onnxcustom.utils.orttraining_helper`.
+
+    >>> import numpy as np
+    >>> initializers, nodes = penalty_loss_onnx("coef", np.float32, l1=0.5)
+    >>> [t.name for t in initializers], [node.op_type for node in nodes]
+    (['penalty_coef/Constant'], ['Abs', 'ReduceSum', 'Mul'])
+    """
+    import numpy as np
+    import onnx_ir as ir
+
+    from ortpipe.graph.builder import Builder, Names, used_names
+    from ortpipe.graph.serial import OPSET
+    from ortpipe.stages.penalty.config import PenaltyConfig
+    from ortpipe.stages.penalty.penalties import charges
+
+    config = PenaltyConfig({name: _strengths({"l1": l1, "l2": l2})})
+    if not any(config.terms[name].values()):
+        raise PenaltyError(
+            "A penalty needs a strength.",
+            got=f"l1={l1}, l2={l2} for {name!r}",
+            fix="Give l1 or l2 a positive number, or leave this penalty out.",
+        )
+    value = ir.val(name, ir.DataType.from_numpy(np.dtype(dtype)))
+    graph = ir.Graph([value], [], nodes=[], opset_imports={"": OPSET}, name="penalty")
+    op = Builder(graph, f"penalty_{name}", names=Names({name, *(existing_names or ())}))
+    total = None
+    for charge in charges(op, value, config.terms[name]):
+        total = charge if total is None else op.Add(total, charge)
+    if existing_names is not None:
+        existing_names |= used_names(graph) - {name}
+    nodes = list(ir.to_proto(graph).node)
+    initializers = [node.attribute[0].t for node in nodes if node.op_type == "Constant"]
+    for tensor, node in zip(initializers, [n for n in nodes if n.op_type == "Constant"], strict=True):
+        tensor.name = node.output[0]
+    return initializers, [node for node in nodes if node.op_type != "Constant"]
+
+
+def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
+    """Return the model of every row's own loss, [N, 1] in row order, from the model of a loss.
+
+    The sum of the result is a loss that sums (its mean, one that averages) without its penalties, which belong to no
+    row. Weights stay in.
+
+    Args:
+        onx: a model that `add_loss_output` made, or any whose loss is a sum or mean over rows, times constants, plus
+            what does not depend on the rows; it is left as it is.
+        output_name: the only output (`<output_name>_1` where the model has a value of that name).
+
+    Raises:
+        LossError: the loss is something else.
+
+    Where the original (`onnxcustom.utils.onnx_rewriter`) differs: it refused the log loss, penalties, any model with
+    another reduction in it; and gave the columns of several outputs unadded.
+
+    >>> import numpy as np, onnx
+    >>> from ortpipe.runtime.session import Session
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 18]>
+    ...   g (float[N,2] X) => (float[N,1] Y) <float[2,1] coef = {1, 2}> { Y = MatMul(X, coef) }''')
+    >>> score = unreduced_onnx_loss(add_loss_output(model))
+    >>> x, y = np.eye(2, dtype=np.float32), np.zeros((2, 1), np.float32)
+    >>> Session(score).run({"X": x, "label": y})
+    [array([[1.],
+           [4.]], dtype=float32)]
+    """
+    import numpy as np
+    import onnx_ir as ir
+
+    from ortpipe.artifact import read_metadata, without_metadata
+    from ortpipe.graph import query
+    from ortpipe.graph.builder import Builder
+    from ortpipe.graph.compose import extract
+
+    model = ir.from_proto(onx)
+    graph = model.graph
+    loss = query.value(graph, read_metadata(onx).get("loss", onx.graph.output[0].name))
+    data = {v for v in graph.inputs if not v.is_initializer()}
+    reduction, after = _reduction(loss, data)
+    op = Builder(graph, "score")
+    terms = op.Reshape(reduction.inputs[0], op.const(np.array([0, -1])))  # [N, K]
+    if reduction.op_type == "ReduceSum" or graph.opset_imports[""] >= 18:
+        score = getattr(op, reduction.op_type)(terms, op.const(np.array([1])))
+    else:
+        score = getattr(op, reduction.op_type)(terms, axes=[1])
+    for node, place in reversed(after):
+        inputs = [score if i == place else x for i, x in enumerate(node.inputs)]
+        score = getattr(op, node.op_type)(*inputs)
+    rows = reduction.inputs[0].shape[0] if reduction.inputs[0] is not None and reduction.inputs[0].shape else None
+    score.type, score.shape = loss.type, ir.Shape([rows, 1])
+    op.rename(score, output_name)
+    graph.outputs[:] = [score]
+    return without_metadata(extract(ir.to_proto(model), [str(score.name)]))
+
+
+def as_one_element(model: ir.Model, loss: str) -> None:
+    """Give a scalar loss the shape [1, 1] under which users of the originals read it."""
+    import numpy as np
+    import onnx_ir as ir
+
+    from ortpipe.graph import query
+    from ortpipe.graph.builder import Builder
+
+    scalar = query.value(model.graph, loss)
+    op = Builder(model.graph, "loss")
+    made = op.Reshape(scalar, op.const(np.array([1, 1])))
+    made.type, made.shape = scalar.type, ir.Shape([1, 1])
+    model.graph.outputs[model.graph.outputs.index(scalar)] = made
+    op.rename(scalar, f"{loss}/scalar")
+    made.name = loss
+
+
+def _loss(score_name: str, settings: Mapping[str, Any]) -> tuple[Loss, str]:
+    from ortpipe.stages.add_loss.losses import LOSSES
+
+    if score_name not in SCORES:
+        raise LossError("score_name must be a known score.", got=repr(score_name), fix=nearest(str(score_name), SCORES))
+    name, reduction = SCORES[score_name]
+    cls: Any = LOSSES[name]
+    known = [f.name for f in dataclasses.fields(cls)]
+    for key in settings:
+        if key not in known:
+            raise LossError(
+                "A keyword must be a setting of the loss.", got=f"{key!r} for {score_name!r}", fix=nearest(key, known)
+            )
+    return cls(**settings), reduction
+
+
+def _check_opset(onx: onnx.ModelProto) -> None:
+    opset = max((o.version for o in onx.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    if opset < OLDEST_OPSET:
+        raise LossError(
+            f"A loss needs a model of opset {OLDEST_OPSET} or newer.",
+            got=f"opset {opset}",
+            fix=f"Export it again, or use onnx.version_converter.convert_version(model, {OLDEST_OPSET}).",
+        )
+
+
+def _output(onx: onnx.ModelProto, index: int | str | None) -> str:
+    """Return the name of the output to score."""
+    import onnx_ir as ir
+
+    names = [o.name for o in onx.graph.output]
+    if index is None and len(names) != 1:
+        raise LossError(
+            "With several outputs, output_index says which one the label is compared with.",
+            got=f"outputs {', '.join(names)}",
+            fix="Give output_index its name or its number.",
+        )
+    place = names.index(index) if index in names else index or 0
+    if not isinstance(place, int) or not -len(names) <= place < len(names):
+        raise LossError("output_index must be an output of the model.", got=repr(index), fix=nearest(str(index), names))
+    chosen = onx.graph.output[place]
+    kind = chosen.type.WhichOneof("value")
+    if kind != "tensor_type" or ir.DataType(chosen.type.tensor_type.elem_type) not in (
+        *_floats(),
+        ir.DataType.UNDEFINED,
+    ):
+        got = ir.DataType(chosen.type.tensor_type.elem_type).name if kind == "tensor_type" else kind
+        raise LossError(
+            "A loss reads an output that is one tensor of floats.",
+            got=f"{chosen.name!r}, {got}",
+            fix="Choose scores or probabilities with output_index.",
+        )
+    return chosen.name
+
+
+def _shape_for(score_name: str, prediction: ir.Value) -> None:
+    """Write down the shape that the loss takes the prediction to have, where the model does not say."""
+    import onnx_ir as ir
+
+    width = 2 if score_name == "log" else None
+    if prediction.shape is None or not prediction.shape.rank():
+        prediction.shape = ir.Shape([None, width])
+    if width is None or prediction.shape.rank() != 2:
+        return
+    rows, columns = prediction.shape
+    if isinstance(columns, int) and columns != width:
+        raise LossError(
+            "The log loss reads two columns of probabilities, [1 − p, p].",
+            got=f"{prediction.name!r} of shape {prediction.shape}",
+            fix="Join 1 − p and p to one output (Concat), or train with ortpipe.add_loss, which reads one column too; "
+            "for more than two classes use its cross_entropy.",
+        )
+    prediction.shape = ir.Shape([rows, width])
+
+
+def _make_way(graph: ir.Graph, wanted: set[str], output: str) -> None:
+    """Rename what carries one of the new names inside the graph, where nobody outside reads it."""
+    from ortpipe.graph.builder import Names, used_names
+
+    names = Names(used_names(graph) | wanted)
+    for node in graph:
+        for value in node.outputs:
+            if value.name in wanted and value.name != output:
+                value.name = names.fresh(str(value.name))
+
+
+def _strengths(value: float | Mapping[str, float | None]) -> dict[str, float]:
+    given = value if isinstance(value, Mapping) else {"l2": value}
+    return {kind: float(strength) for kind, strength in given.items() if strength is not None}
+
+
+def _as_documented(model: onnx.ModelProto, facts: Facts) -> onnx.ModelProto:
+    """Return the loss model with weights [N], class indices that are checked, and a loss [1, 1]."""
+    import numpy as np
+    import onnx_ir as ir
+
+    from ortpipe.graph import query
+    from ortpipe.graph.builder import Builder
+    from ortpipe.graph.check import finish
+
+    own = ir.from_proto(model)
+    graph = own.graph
+    op = Builder(graph, "loss", before=graph[0])
+    assert facts.label is not None
+    assert facts.loss is not None
+    if facts.sample_weight is not None:
+        weight = query.value(graph, facts.sample_weight)
+        column, uses = op.Reshape(weight, op.const(np.array([-1, 1]))), [*weight.uses()]
+        column.type, column.shape = weight.type, weight.shape
+        _read_instead(uses, column)
+        assert weight.shape is not None
+        weight.shape = ir.Shape([weight.shape[0]])
+    if facts.classes is not None:
+        label = query.value(graph, facts.label)
+        uses = [*label.uses()]
+        index = op.Max(label, op.Mul(label, op.const(np.array(-3))))  # Gather would take −1 for the last class
+        checked = op.Gather(op.const(np.array([0, 1])), index)
+        checked.producer().name = f"every {facts.label} must be 0 or 1, the index of its class"
+        checked.type, checked.shape = label.type, label.shape
+        _read_instead(uses, checked)
+    as_one_element(own, facts.loss)
+    return finish(own)
+
+
+def _read_instead(uses: list[Any], value: ir.Value) -> None:
+    for node, place in uses:
+        if node is not value.producer():
+            node.replace_input_with(place, value)
+
+
+def _reduction(loss: ir.Value, data: set[ir.Value]) -> tuple[ir.Node, list[tuple[ir.Node, int]]]:
+    """Return the node that joins the rows, and the factors behind it, last first, with the place of the data."""
+    from ortpipe.graph import query
+
+    node, after = loss.producer(), list[tuple["ir.Node", int]]()
+    while node is not None and not node.op_type.startswith("Reduce"):
+        places = [i for i, x in enumerate(node.inputs) if x is not None and query.ancestors([x]) & data]
+        if (
+            node.op_type not in ("Add", "Cast", "Div", "Identity", "Mul", "Neg", "Reshape", "Squeeze")
+            or len(places) != 1
+        ):
+            break
+        if node.op_type in ("Div", "Mul", "Neg"):
+            after.append((node, places[0]))
+        value = node.inputs[places[0]]
+        node = value.producer() if value is not None else None
+    if node is None or node.op_type not in ("ReduceMean", "ReduceSum", "ReduceSumSquare"):
+        got = "an input" if node is None else f"{node.op_type} at node {node.name or node.outputs[0].name!r}"
+        raise LossError(
+            "A loss whose rows are scored must be a sum or a mean over rows, times constants.",
+            got=f"{loss.name!r}, which comes from {got}",
+            fix="Give the model that add_loss_output made.",
+        )
+    return node, after
+
+
+def _floats() -> tuple[ir.DataType, ...]:
+    from ortpipe.graph.query import FLOATS
+
+    return FLOATS

@@ -1,0 +1,39 @@
+"""The numerical checker that every gradient is held against."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from ortpipe.runtime.session import Session
+
+
+def parameters(model):
+    return {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+
+
+def opened(model, names):
+    """Return the model with these initializers as inputs too, so that other values can be fed."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    present = {i.name for i in own.graph.input}
+    for tensor in own.graph.initializer:
+        if tensor.name in names and tensor.name not in present:
+            own.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    return own
+
+
+def central_differences(model, output, feeds, name, step=1e-5):
+    """Return (f(v + h) − f(v − h)) / 2h for every entry of the input or initializer `name`."""
+    session = Session(opened(model, {name}))
+    value = np.array(feeds[name] if name in feeds else parameters(model)[name])
+    gradient = np.zeros(value.shape)
+    for place in np.ndindex(value.shape):
+        moved = []
+        for sign in (1, -1):
+            other = value.copy()
+            other[place] += sign * step
+            [y] = session.run({**feeds, name: other}, [output])
+            moved.append(float(y))
+        gradient[place] = (moved[0] - moved[1]) / (2 * step)
+    return gradient
