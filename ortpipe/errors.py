@@ -65,6 +65,10 @@ class ConvergenceError(TrainError):
     """Training whose loss became nan or infinite."""
 
 
+class NotFittedError(TrainError, AttributeError):
+    """What only training gives is asked for before it (an AttributeError, as in scikit-learn)."""
+
+
 class EvaluateError(OrtpipeError):
     """A metric that cannot be computed."""
 

@@ -9,15 +9,21 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "AbsoluteLearningLoss": "ortpipe.compat.learning_losses",
     "ConvergenceError": "ortpipe.errors",
     "DerivativeOptions": "ortpipe.compat.derivative",
+    "ElasticLearningLoss": "ortpipe.compat.learning_losses",
+    "ElasticLearningPenalty": "ortpipe.compat.learning_penalties",
     "EvaluationError": "ortpipe.errors:EvaluateError",
     "LearningRateSGD": "ortpipe.compat.learning_rates",
     "LearningRateSGDNesterov": "ortpipe.compat.learning_rates",
+    "NegLogLearningLoss": "ortpipe.compat.learning_losses",
+    "NoLearningPenalty": "ortpipe.compat.learning_penalties",
     "OrtDataLoader": "ortpipe.compat.data_loader",
     "OrtGradientForwardBackward": "ortpipe.compat.forward_backward",
     "OrtGradientForwardBackwardOptimizer": "ortpipe.compat.forward_backward_optimizer",
     "OrtGradientOptimizer": "ortpipe.compat.optimizer",
+    "SquareLearningLoss": "ortpipe.compat.learning_losses",
     "add_loss_output": "ortpipe.compat.losses",
     "get_train_initializer": "ortpipe.compat.initializers",
     "onnx_derivative": "ortpipe.compat.derivative",

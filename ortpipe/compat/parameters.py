@@ -15,6 +15,8 @@ class Parameters:
 
     @classmethod
     def _names(cls) -> list[str]:
+        if cls.__init__ is object.__init__:
+            return []
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
     def get_params(self, deep: bool = False) -> dict[str, Any]:

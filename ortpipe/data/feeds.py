@@ -11,14 +11,17 @@ from ortpipe.errors import DataError
 
 
 def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
-    """Return everything a loss model reads: inputs, label and, where it has that input, row weights [N, 1] or [N].
+    """Return everything a loss model reads: inputs, label and, where it has that input, row weights.
+
+    Labels and weights are [N, K] and [N, 1], or [N] where the model's input is a vector.
 
     Raises:
         DataError: as `feed_inputs` and `feed_label`; or the rows have weights and the loss takes none, or the reverse.
     """
     arrays = feed_inputs(model, facts, rows)
     if facts.label is not None:
-        arrays[facts.label] = feed_label(model, facts, rows)
+        label = feed_label(model, facts, rows)
+        arrays[facts.label] = label.reshape(-1) if len(_input(model, facts.label)[1]) == 1 else label
     if (facts.sample_weight is None) != (rows.sample_weight is None):
         raise DataError(
             "Rows have weights where the loss takes them, and only there.",
@@ -28,7 +31,8 @@ def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndar
         )
     if facts.sample_weight is not None and rows.sample_weight is not None:
         dtype, shape = _input(model, facts.sample_weight)
-        arrays[facts.sample_weight] = rows.sample_weight.astype(dtype).reshape(-1, *shape[1:])
+        weights = rows.sample_weight.astype(dtype)
+        arrays[facts.sample_weight] = weights if len(shape) == 1 else weights.reshape(-1, 1)
     return arrays
 
 

@@ -31,6 +31,14 @@ def extract(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
     return finish(own)
 
 
+def between(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
+    """Return the part of a model from these values, which become its inputs, to those."""
+    own = ir.from_proto(model)
+    graph = ir.convenience.extract(own.graph, inputs, outputs)
+    graph.opset_imports.update(own.graph.opset_imports)
+    return finish(ir.Model(graph, ir_version=own.ir_version))
+
+
 def graft(model: onnx.ModelProto, source: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
     """Return `model` with more outputs, whose missing nodes are taken from `source`.
 

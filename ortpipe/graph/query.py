@@ -26,6 +26,11 @@ def value(graph: ir.Graph, name: str) -> ir.Value:
     raise KeyError(name)
 
 
+def data_inputs(graph: ir.Graph) -> list[ir.Value]:
+    """Return the inputs that must be fed: before IR 4, weights were inputs too."""
+    return [value for value in graph.inputs if not value.is_initializer()]
+
+
 def ancestors(outputs: Iterable[ir.Value]) -> set[ir.Value]:
     """Return every value that the outputs depend on, themselves included (subgraphs' captures too)."""
     seen: set[ir.Value] = set()

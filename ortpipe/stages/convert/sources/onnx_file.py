@@ -56,6 +56,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
 
     from ortpipe.artifact import read_metadata
     from ortpipe.graph import query, serial
+    from ortpipe.graph.batch import name_batch
     from ortpipe.graph.check import finish
     from ortpipe.graph.modes import for_inference
     from ortpipe.runtime.session import Session
@@ -66,7 +67,8 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     plain, zipped = without_zip_map(original)
     graph = ir.from_proto(plain).graph
     classes = config.classes or tuple(known.get("classes", ())) or zipped or classes_in(graph)
-    _forget_shapes(graph)
+    _refuse_fixed_batch(graph)
+    name_batch(graph)
     standardize(graph)
     graph_model = ir.from_proto(finish(ir.Model(graph, ir_version=original.ir_version)))
     graph = graph_model.graph
@@ -122,26 +124,16 @@ def _width(output: ir.Value) -> int | None:
     return width if isinstance(width, int) else None
 
 
-def _forget_shapes(graph: ir.Graph) -> None:
-    """Name the batch dimension N and drop every shape that can be inferred (exporters write wrong ones)."""
-    import onnx_ir as ir
+def _refuse_fixed_batch(graph: ir.Graph) -> None:
+    from ortpipe.graph.query import data_inputs
 
-    for value in graph.inputs:
-        if value.is_initializer():  # before IR 4, weights were inputs too
-            continue
-        if value.shape is None or not value.shape.rank():
-            continue
-        first = value.shape[0]
-        if isinstance(first, int):
+    for value in data_inputs(graph):
+        if value.shape is not None and value.shape.rank() and isinstance(value.shape[0], int):
             raise ConvertError(
                 "The first dimension of every input is the batch and must be dynamic.",
                 got=f"input {value.name!r} of shape {list(value.shape)}",
                 fix="Export the model with a dynamic batch dimension.",
             )
-        value.shape = ir.Shape(["N", *list(value.shape)[1:]])
-    for node in graph:
-        for made in node.outputs:
-            made.shape = None
 
 
 def _prediction(graph: ir.Graph, wanted: str | int | None) -> ir.Value:

@@ -1,0 +1,357 @@
+"""OrtGradientForwardBackward: an ONNX graph as a function with a forward and a backward pass."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ortpipe.compat.devices import cpu
+from ortpipe.compat.forward_backward_graphs import Graphs, build
+from ortpipe.errors import ConfigError, TrainError, nearest
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
+
+
+class Tensor(np.ndarray):
+    """An array that also answers `numpy()`, as an OrtValue does."""
+
+    def numpy(self) -> np.ndarray:
+        """Return the plain array."""
+        return self.view(np.ndarray)
+
+
+class OrtGradientForwardBackward:
+    """The forward and backward pass of a model f(X, w): y = f(X, w), and gᵀ·∂y/∂X, gᵀ·∂y/∂w of output gradients g.
+
+    `new_instance()` gives the function itself. A batch is a list of the inputs, then the trained weights in the order
+    of `weights_to_train`; gradients come in the same order, None for an input that is no float. Everything that
+    forward computes and backward needs is kept in between, so several forwards may come before their backwards, and
+    dropout drops the same in both. The original wanted weights in alphabetical order, died on models with more outputs
+    than inputs, and handed out memory that it used again.
+
+    Args:
+        onnx_model: the model; it stays untouched.
+        weights_to_train: initializers, in any order; by default every float one that an output depends on and that is
+            no scalar.
+        input_names: the inputs that a batch lists, by default all in the model's order.
+        output_names: the outputs to compute, by default all.
+        class_name: of the function's class, `cls_type_`.
+        sess_options: an onnxruntime.SessionOptions, of which the number of threads is read.
+        providers: `cpu` or CPUExecutionProvider, once or for every input.
+        provider_options: not used on the CPU.
+        run_options: not used.
+        graph_builder_config: not used: the native engine takes none.
+        device_index: not used on the CPU.
+        enable_logging: log what is built and run, to the logger `ortpipe`.
+        debug: not used.
+
+    Raises:
+        ConfigError: an unknown name, a weight twice, or a provider other than the CPU's.
+        DeriveError: an operator on the way has no gradient.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
+    ...   g (float[N,2] X) => (float[N,1] y) <float[2,1] w = {1, 2}> { y = MatMul(X, w) }''')
+    >>> run = OrtGradientForwardBackward(model).new_instance()
+    >>> X, w = np.array([[3, 4]], np.float32), np.array([[1], [2]], np.float32)
+    >>> run.forward([X, w], training=True)[0].numpy()
+    array([[11.]], dtype=float32)
+    >>> [g.numpy().tolist() for g in run.backward([np.array([[10]], np.float32)])]
+    [[[10.0, 20.0]], [[30.0], [40.0]]]
+
+    Under PyTorch it is a `torch.autograd.Function`; one instance a call, so that any graph of calls works::
+
+        class Graph(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, *inputs):
+                ctx.run = forward_backward.new_instance()
+                outputs = ctx.run.forward(inputs, training=True)
+                return tuple(torch.from_numpy(y.numpy()) for y in outputs)
+
+            @staticmethod
+            def backward(ctx, *gradients):
+                return tuple(torch.from_numpy(g.numpy()) for g in ctx.run.backward(gradients, retain=True))
+
+    Source: name, arguments and methods of onnxcustom's class; the gradients are those of the derive stage.
+    """
+
+    cls_type_: type[OrtGradientForwardBackwardFunction]
+
+    def __init__(
+        self,
+        onnx_model: onnx.ModelProto,
+        weights_to_train: Sequence[str] | None = None,
+        input_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | None = None,
+        class_name: str | None = None,
+        sess_options: Any = None,
+        providers: Any = None,
+        provider_options: Any = None,
+        run_options: Any = None,
+        graph_builder_config: Any = None,
+        device_index: int = 0,
+        enable_logging: bool = False,
+        debug: bool = False,
+    ) -> None:
+        self.onnx_model, self.device_index, self.debug = onnx_model, device_index, debug
+        self.provider_options, self.run_options = provider_options, run_options
+        self.graph_builder_config, self.enable_logging = graph_builder_config, enable_logging
+        self.class_name = class_name or "OrtGradientForwardBackwardFunction"
+        self.threads = max(1, getattr(sess_options, "intra_op_num_threads", 1))
+        self.providers = _cpu_only(providers)
+        weights = [t.name for t in onnx_model.graph.initializer]
+        inputs = [i.name for i in onnx_model.graph.input if i.name not in weights]
+        self.weights_to_train = None if weights_to_train is None else _known("weight", weights_to_train, weights)
+        self.input_names = _known("input", inputs if input_names is None else input_names, inputs)
+        outputs = [o.name for o in onnx_model.graph.output]
+        self.output_names = _known("output", outputs if output_names is None else output_names, outputs)
+        self._build()
+
+    def _build(self) -> None:
+        graphs = build(self.onnx_model, self.weights_to_train, self.input_names, self.output_names)
+        self.weights_to_train = list(graphs.weights)
+        logger = logging.getLogger("ortpipe") if self.enable_logging else None
+        runtime = RuntimeConfig(self.threads)
+        attributes = {
+            "_graphs": graphs,
+            "_logger": logger,
+            "_sess": Session(graphs.forward, runtime),
+            "_sess_eval": Session(graphs.evaluation, runtime),
+            "_sess_backward": Session(graphs.backward, runtime),
+            "__module__": __name__,
+            "__doc__": OrtGradientForwardBackwardFunction.__doc__,
+        }
+        self.cls_type_ = type(self.class_name, (OrtGradientForwardBackwardFunction,), attributes)
+        if logger is not None:
+            shown = {"input_names": self.input_names, "output_names": self.output_names}
+            for name, value in {**shown, "weights_to_train": self.weights_to_train}.items():
+                logger.info("[OrtGradientForwardBackward] %s=%r", name, value)
+
+    def new_instance(self) -> OrtGradientForwardBackwardFunction:
+        """Return the function, with nothing saved yet."""
+        return self.cls_type_()
+
+    def get_initializer(self, name: str, exc: bool = True) -> np.ndarray | None:
+        """Return a copy of an initializer; of an unknown name None, or with `exc` a ConfigError."""
+        for tensor in self.onnx_model.graph.initializer:
+            if tensor.name == name:
+                return np.array(onnx.numpy_helper.to_array(tensor))
+        if exc:
+            _known("initializer", [name], [t.name for t in self.onnx_model.graph.initializer])
+        return None
+
+    def save_onnx_graph(self, folder: Any, prefix: str | None = None, suffix: str | None = None) -> dict[str, Any]:
+        """Write the graphs into a folder, or return them as bytes, as the function's method does."""
+        return self.cls_type_.save_onnx_graph(folder, prefix, suffix)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "cls_type_"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._build()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
+
+class OrtGradientForwardBackwardFunction:
+    """What `OrtGradientForwardBackward.new_instance` gives: forward and backward of one model."""
+
+    _graphs: Graphs
+    _sess: Session
+    _sess_eval: Session
+    _sess_backward: Session
+    _logger: logging.Logger | None
+
+    def __init__(self) -> None:
+        self.states_: list[tuple[list[np.ndarray], dict[str, np.ndarray]]] = []  # (outputs, kept) of each forward
+        self.saved_tensors_: list[Any] | None = None
+
+    def forward(self, inputs: Sequence[Any], training: bool = False) -> list[Tensor]:
+        """Return the outputs; with `training` what backward needs is kept, and dropout drops.
+
+        Args:
+            inputs: the inputs and the trained weights: arrays, OrtValues or CPU tensors of the model's types.
+            training: whether a backward follows.
+
+        Raises:
+            TrainError: the number of inputs is another.
+            ModelError: a shape or type is not the model's.
+        """
+        graphs = self._graphs
+        names = [*graphs.inputs, *graphs.weights]
+        self._log("forward", inputs, names)
+        arrays = dict(zip(names, self.input_to_ort(inputs), strict=True))
+        if not training:
+            return [_handed(y) for y in self._sess_eval.run(_read(arrays, graphs.evaluation), graphs.outputs)]
+        arrays = {name: _handed(array) for name, array in arrays.items()}  # backward reads what they are now
+        made = self._sess.run(_read(arrays, graphs.forward), [*graphs.outputs, *graphs.kept])
+        outputs = made[: len(graphs.outputs)]
+        kept = dict(zip(graphs.kept, made[len(outputs) :], strict=True))
+        self.states_.append((outputs, {**arrays, **kept}))
+        self.save_for_backward(inputs)
+        return [_handed(y) for y in outputs]
+
+    def backward(self, grad_outputs: Sequence[Any], *, retain: bool = False) -> list[Tensor | None]:
+        """Return the gradients of inputs and weights, for the last forward that has had no backward yet.
+
+        Args:
+            grad_outputs: one gradient per output, of its shape; None counts as zeros.
+            retain: keep what forward saved, for another backward, as PyTorch's `retain_graph` needs.
+
+        Raises:
+            TrainError: no forward with `training=True` waits, or a gradient has another size than its output.
+        """
+        graphs = self._graphs
+        self._log("backward", grad_outputs, graphs.outputs)
+        if not self.states_:
+            raise TrainError(
+                "A backward follows a forward of its own.",
+                got="no forward that waits",
+                fix="Call forward(inputs, training=True) first.",
+            )
+        outputs, saved = self.states_[-1]
+        known = dict(saved)
+        for name, gradient, y in zip(graphs.outputs, grad_outputs, outputs, strict=True):
+            if name in graphs.seeds:
+                known[graphs.seeds[name]] = _seed(name, gradient, y)
+        if not retain:
+            self.states_.pop()
+        wanted = list(graphs.gradients.values())
+        found = dict(zip(wanted, self._sess_backward.run(_read(known, graphs.backward), wanted), strict=True))
+        names = [graphs.gradients.get(name) for name in (*graphs.inputs, *graphs.weights)]
+        return [_handed(found[name]) if name is not None else None for name in names]
+
+    def save_for_backward(self, inputs: Sequence[Any]) -> None:
+        """Remember these tensors (not copies)."""
+        self.saved_tensors_ = list(inputs)
+
+    @property
+    def saved_tensors(self) -> list[Any]:
+        """What was remembered last, the inputs of the last forward with `training`.
+
+        Raises:
+            TrainError: nothing was.
+        """
+        if self.saved_tensors_ is None:
+            raise TrainError(
+                "Tensors are saved before they are read.", got="none", fix="Call forward(inputs, training=True)."
+            )
+        return self.saved_tensors_
+
+    @staticmethod
+    def input_to_ort(tensors: Sequence[Any], devices: Any = None, debug: bool = False) -> list[Tensor]:
+        """Return arrays, OrtValues or CPU tensors as contiguous arrays that a session takes; no copy where possible.
+
+        Raises:
+            TrainError: one is None.
+        """
+        for place, tensor in enumerate(tensors):
+            if tensor is None:
+                raise TrainError("Every input has a value.", got=f"None at place {place}", fix="Give an array.")
+        return [np.ascontiguousarray(_array(tensor)).view(Tensor) for tensor in tensors]
+
+    @staticmethod
+    def device_name(device: Any) -> str:
+        """Return `Cpu`.
+
+        Raises:
+            ConfigError: another device.
+        """
+        return cpu(device).capitalize()
+
+    @classmethod
+    def save_onnx_graph(cls, folder: Any, prefix: str | None = None, suffix: str | None = None) -> dict[str, Any]:
+        """Write the graphs into a folder (`bytes` instead of a folder returns them as bytes).
+
+        Returns:
+            File or bytes by what the graph is: `_trained_onnx` (forward and gradients), `_forward`, `_backward` and
+            `_optimized_pre_grad_model` (inference, with the weights as inputs).
+
+        Raises:
+            ConfigError: the folder does not exist.
+        """
+        graphs = {
+            "_trained_onnx": cls._graphs.whole,
+            "_forward": cls._graphs.forward,
+            "_backward": cls._graphs.backward,
+            "_optimized_pre_grad_model": cls._graphs.evaluation,
+        }
+        return saved(graphs, folder, f"{prefix or ''}{cls.__name__}{suffix or ''}")
+
+    def _log(self, method: str, given: Sequence[Any], names: Sequence[str]) -> None:
+        if self._logger is not None:
+            self._logger.debug("[%s.%s] %d tensors", type(self).__name__, method, len(given))
+        if len(given) != len(names):
+            raise TrainError(
+                f"{method} takes one tensor per name.",
+                got=f"{len(given)} tensors",
+                fix=f"Give {', '.join(names)}.",
+            )
+
+
+def saved(graphs: dict[str, onnx.ModelProto], folder: Any, stem: str) -> dict[str, Any]:
+    """Write graphs into a folder as `<stem>.<name>.onnx`, or return them as bytes where `bytes` stands for a folder.
+
+    Raises:
+        ConfigError: the folder does not exist.
+    """
+    if folder is bytes:
+        return {name: model.SerializeToString() for name, model in graphs.items()}
+    if not Path(folder).is_dir():
+        raise ConfigError("Graphs are saved into a folder that exists.", got=folder, fix="Create it first.")
+    paths = {name: Path(folder) / f"{stem}.{name}.onnx" for name in graphs}
+    for name, path in paths.items():
+        path.write_bytes(graphs[name].SerializeToString(deterministic=True))
+    return {name: str(path) for name, path in paths.items()}
+
+
+def _read(values: dict[str, Any], model: onnx.ModelProto) -> dict[str, Any]:
+    return {i.name: values[i.name] for i in model.graph.input}
+
+
+def _handed(array: np.ndarray) -> Tensor:
+    """Return a copy, so that nobody's changes reach what is kept."""
+    return np.array(array).view(Tensor)
+
+
+def _seed(name: str, gradient: Any, y: np.ndarray) -> np.ndarray:
+    if gradient is None:
+        return np.zeros_like(y)
+    array = np.asarray(_array(gradient), y.dtype)
+    if array.size != y.size:
+        raise TrainError(
+            "The gradient of an output has the output's shape.",
+            got=f"{array.shape} for {name!r} of shape {y.shape}",
+            fix="Give one number per element.",
+        )
+    return np.ascontiguousarray(array.reshape(y.shape))
+
+
+def _array(tensor: Any) -> np.ndarray:
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    plain = tensor.detach() if hasattr(tensor, "detach") else tensor
+    return np.asarray(plain.numpy() if hasattr(plain, "numpy") else plain)
+
+
+def _known(kind: str, names: Sequence[str], choices: Sequence[str]) -> list[str]:
+    for place, name in enumerate(names):
+        if name not in choices or name in names[:place]:
+            raise ConfigError(
+                f"Every {kind} is one of the model's, once.", got=repr(name), fix=nearest(name, set(choices))
+            )
+    return list(names)
+
+
+def _cpu_only(providers: Any) -> Any:
+    given = getattr(providers, "type", providers)  # a torch.device has a type
+    for provider in [given] if isinstance(given, str) or given is None else given:
+        if provider not in (None, "cpu", "CPUExecutionProvider"):
+            raise ConfigError("These classes run on the CPU.", got=repr(provider), fix="Use CPUExecutionProvider.")
+    return providers

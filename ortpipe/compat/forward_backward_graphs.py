@@ -1,0 +1,150 @@
+"""The gradient graph of a model, cut in two where the backward pass begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from ortpipe.artifact import Artifact, Facts
+from ortpipe.compat.models import prepared
+from ortpipe.errors import TrainError
+from ortpipe.graph import query
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.check import finish
+from ortpipe.graph.compose import between, extract
+from ortpipe.graph.modes import for_inference
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.stage import derive
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """One function in its graphs; the weights are inputs of each.
+
+    Attributes:
+        inputs: the data inputs, in the order of a batch.
+        weights: the trained initializers, behind them.
+        outputs: what forward gives.
+        kept: what forward computes for backward alone.
+        seeds: float output → the input of its gradient.
+        gradients: data input or weight → its gradient; without integers and what no output depends on.
+        whole: inputs and seeds → outputs and gradients.
+        forward: inputs → outputs and kept.
+        backward: kept, inputs and seeds → gradients.
+        evaluation: inputs → outputs, in inference mode.
+    """
+
+    inputs: tuple[str, ...]
+    weights: tuple[str, ...]
+    outputs: tuple[str, ...]
+    kept: tuple[str, ...]
+    seeds: dict[str, str]
+    gradients: dict[str, str]
+    whole: onnx.ModelProto
+    forward: onnx.ModelProto
+    backward: onnx.ModelProto
+    evaluation: onnx.ModelProto
+
+
+def build(
+    model: onnx.ModelProto, weights: Sequence[str] | None, inputs: Sequence[str], outputs: Sequence[str]
+) -> Graphs:
+    """Differentiate Σ output · seed, summed over the float outputs, and cut the graph where the seeds come in.
+
+    Raises:
+        TrainError: nothing to train.
+        DeriveError: an operator on the way has no gradient.
+    """
+    seeded, total, seeds = _seeded(extract(prepared(model), outputs))
+    graph = ir.from_proto(seeded).graph
+    needed = query.ancestors([query.value(graph, total)])
+    if weights is None:
+        weights = [n for n in query.float_initializers(graph, query.value(graph, total)) if graph.initializers[n].shape]
+    if not weights:
+        raise TrainError("At least one weight is trained.", got="no float initializer", fix="Name weights_to_train.")
+    differentiable = [v.name for v in graph.inputs if v.name in inputs and v.dtype in query.FLOATS and v in needed]
+    facts = Facts(
+        task="regression",
+        inputs=(*inputs, *seeds.values()),
+        outputs=tuple(outputs),
+        prediction=outputs[0],
+        parameters=tuple(weights),
+        loss=total,
+    )
+    derived = derive(
+        Artifact(seeded, facts), DeriveConfig(parameters=tuple(weights), inputs=tuple(map(str, differentiable)))
+    )
+    gradients = {**derived.facts.input_gradients, **derived.facts.gradients}
+    whole = _fixed(derived.model, str(derived.facts.output_gradient))
+    early, kept = _border(whole, {*seeds.values()}, list(gradients.values()))
+    return Graphs(
+        inputs=tuple(inputs),
+        weights=tuple(weights),
+        outputs=tuple(outputs),
+        kept=tuple(kept),
+        seeds=seeds,
+        gradients=gradients,
+        whole=extract(whole, [*outputs, *gradients.values()]),
+        forward=_with_inputs(extract(whole, [*dict.fromkeys([*outputs, *kept])])),
+        backward=_with_inputs(between(whole, [*kept, *early, *seeds.values()], list(gradients.values()))),
+        evaluation=_with_inputs(for_inference(extract(whole, outputs))),
+    )
+
+
+def _seeded(model: onnx.ModelProto) -> tuple[onnx.ModelProto, str, dict[str, str]]:
+    """Return the model with one more output, Σ output · seed, and the seed of each float output."""
+    own = ir.from_proto(model)
+    op, seeds, total = Builder(own.graph, "seed"), dict[str, str](), None
+    for output in [o for o in own.graph.outputs if o.dtype in query.FLOATS]:
+        shape = [d if isinstance(d, int) else d.value for d in output.shape] if output.shape is not None else None
+        assert output.dtype is not None
+        seed = op.input(f"{output.name}_grad", output.dtype, shape or [])
+        seed.shape = output.shape
+        seeds[str(output.name)] = str(seed.name)
+        term = op.Mul(output, seed) if output.shape == () else op.ReduceSum(op.Mul(output, seed), keepdims=0)
+        total = term if total is None else op.Add(total, op.cast(term, total))
+        total.type, total.shape = ir.TensorType(output.dtype), ir.Shape([])
+    if total is None:
+        raise TrainError("A float output has a gradient.", got="no float output", fix="Name other output_names.")
+    own.graph.outputs.append(total)
+    return finish(own), str(total.name), seeds
+
+
+def _fixed(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """Return the model whose initializer of that name is no input any more; the weights have no values of their own."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    kept = [i for i in own.graph.input if i.name != name]
+    del own.graph.input[:]
+    own.graph.input.extend(kept)
+    return own
+
+
+def _with_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model without the values of its inputs: a weight that is not fed is an error."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    fed = {i.name for i in own.graph.input}
+    constant = [t for t in own.graph.initializer if t.name not in fed]
+    del own.graph.initializer[:]
+    own.graph.initializer.extend(constant)
+    return own
+
+
+def _border(model: onnx.ModelProto, seeds: set[str], gradients: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what the nodes behind the seeds read from in front of them: inputs, and what nodes compute."""
+    graph = ir.from_proto(model).graph
+    late: set[ir.Value] = {v for v in graph.inputs if v.name in seeds}
+    read: dict[ir.Value, None] = {}
+    for node in graph:
+        operands = [v for v in (*node.inputs, *query.captured(node)) if v is not None]
+        if late.intersection(operands):
+            late.update(node.outputs)
+            read.update(dict.fromkeys(v for v in operands if v not in late))
+    read.update(dict.fromkeys(v for v in graph.outputs if v.name in gradients and v not in late))
+    computed = [v for v in read if (node := v.producer()) is not None and node.inputs]
+    fed = [v for v in read if v.is_graph_input()]
+    return [str(v.name) for v in fed], [str(v.name) for v in computed]

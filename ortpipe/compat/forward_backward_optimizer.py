@@ -1,0 +1,298 @@
+"""OrtGradientForwardBackwardOptimizer: gradient descent on a forward model, with a chosen loss and penalty."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from ortpipe.compat.estimator import Estimator, rows
+from ortpipe.compat.learning_losses import LearningLoss
+from ortpipe.compat.learning_penalties import LearningPenalty
+from ortpipe.errors import ConvergenceError, TrainError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+    from ortpipe.artifact import Artifact
+
+FOLDERS = {"weight": "parameter", "grad": "optimizer/velocity"}
+
+
+class OrtGradientForwardBackwardOptimizer(Estimator):
+    """Minimises Σᵢ wᵢ·l(f(xᵢ), yᵢ) + penalty over the weights of a model f, as `OrtGradientOptimizer` does.
+
+    The model's first output is compared with the labels. It works inside scikit-learn's searches: `score` is to be
+    maximised, and parameters of parameters are set as `learning_rate__eta0`.
+    The original scored rows in a random order, left the last one out, and took penalties off the weights regardless of
+    the learning rate.
+
+    Args:
+        model_onnx: the forward model; it stays untouched.
+        weights_to_train: names of float initializers, by default all that the output depends on and that are no
+            scalars.
+        loss_output_name: kept for its name.
+        max_iter: passes over the rows.
+        training_optimizer_name: `SGDOptimizer`.
+        batch_size: rows per step.
+        learning_rate: `SGD`, `Nesterov`, a number η₀, or a `LearningRateSGD`.
+        device: `cpu`.
+        warm_start: continue from the fit before, the first time from the model's own weights.
+        verbose: 1 shows a progress bar, 2 losses and rates in it.
+        validation_every: passes between two validations, or below 1 their share of `max_iter`.
+        learning_loss: `square_error`, `absolute_error`, `elastic_error`, `log`, or a loss of `learning_losses.py`.
+        enable_logging: log every pass, to the logger `ortpipe`.
+        weight_name: any name: rows have weights (1 where fit is given none).
+        learning_penalty: None, `elastic`, or a penalty of `learning_penalties.py`.
+        exc: raise when training diverges; otherwise warn, and let weights and losses be nan.
+
+    Raises:
+        ConfigError: an argument outside its range.
+
+    >>> import numpy as np, onnx
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
+    ...   g (float[N,1] X) => (float[N,1] y) <float[1,1] w = {0}> { y = MatMul(X, w) }''')
+    >>> X = np.linspace(-1, 1, 20).reshape(-1, 1)
+    >>> optimizer = OrtGradientForwardBackwardOptimizer(model, learning_rate=0.5).fit(X, 3 * X)
+    >>> [w.round(3).tolist() for w in optimizer.get_state()], round(optimizer.score(X, 2 * X), 3)
+    ([[[3.0]]], -0.368)
+
+    Source: name, arguments and methods of onnxcustom's class.
+    """
+
+    def __init__(
+        self,
+        model_onnx: onnx.ModelProto,
+        weights_to_train: Sequence[str] | None = None,
+        loss_output_name: str = "loss",
+        max_iter: int = 100,
+        training_optimizer_name: str = "SGDOptimizer",
+        batch_size: int = 10,
+        learning_rate: Any = "SGD",
+        device: Any = "cpu",
+        warm_start: bool = False,
+        verbose: int = 0,
+        validation_every: float = 0.1,
+        learning_loss: Any = "square_error",
+        enable_logging: bool = False,
+        weight_name: str | None = None,
+        learning_penalty: Any = None,
+        exc: bool = True,
+    ) -> None:
+        self._configure(
+            model_onnx=model_onnx,
+            weights_to_train=weights_to_train,
+            loss_output_name=loss_output_name,
+            max_iter=max_iter,
+            training_optimizer_name=training_optimizer_name,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            device=device,
+            warm_start=warm_start,
+            verbose=verbose,
+            validation_every=validation_every,
+        )
+        self.learning_loss = LearningLoss.select(learning_loss)
+        self.learning_penalty = LearningPenalty.select(learning_penalty)
+        self.enable_logging, self.weight_name, self.exc = enable_logging, weight_name, exc
+        if weights_to_train is None:
+            self.weights_to_train = list(self._forward().facts.parameters)
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether the learning rate keeps velocities."""
+        return self.learning_rate.needs_grad
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None, use_numpy: bool = False
+    ) -> Self:
+        """Train.
+
+        Args:
+            X: features [N, …], or arrays by input name where the model has several.
+            y: labels [N] or [N, K]; 0 or 1 for the negative log loss.
+            sample_weight: row weights [N] or [N, 1].
+            X_val: features to validate on; in a weighted loss these rows have weight 1.
+            y_val: their labels.
+            use_numpy: kept for its name.
+
+        Raises:
+            ConvergenceError: a loss or a weight is not finite, where `exc` says so.
+            DataError: the arrays do not fit the model.
+            LossError: the loss does not fit the model's first output.
+            DeriveError: a weight does not exist, or the loss has no gradient for it.
+        """
+        from ortpipe.data.rows import Data
+        from ortpipe.stages.derive.config import DeriveConfig
+        from ortpipe.stages.derive.stage import derive
+        from ortpipe.stages.penalty.config import PenaltyConfig
+        from ortpipe.stages.penalty.stage import penalty
+
+        weighted = self._weighted(sample_weight)
+        loss = self._loss(_columns(y), weighted)
+        names = loss.facts.inputs
+        terms = dict.fromkeys(loss.facts.parameters, self.learning_penalty.strengths())
+        artifact = derive(penalty(loss, PenaltyConfig(terms)), DeriveConfig(parameters=loss.facts.parameters))
+        training = rows(names, X, y, _weights(y, sample_weight, weighted))
+        validation = None if X_val is None else rows(names, X_val, y_val, _weights(y_val, None, weighted))
+        self._pass_losses: list[float] = []
+        try:
+            self._train(artifact, Data(training, validation))
+        except ConvergenceError as error:
+            if self.exc:
+                raise
+            self._diverged(artifact, error, validated=validation is not None)
+        return self
+
+    def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
+        """Return wᵢ·lᵢ of every row [N], in the rows' order, with the trained weights and without the penalty.
+
+        Raises:
+            NotFittedError: before fit.
+            DataError: the arrays do not fit the model.
+        """
+        from ortpipe.data.feeds import feeds
+        from ortpipe.graph.compose import with_parameters
+        from ortpipe.graph.modes import for_inference
+        from ortpipe.runtime.session import Session
+
+        state = self._state()
+        weighted = self._weighted(sample_weight)
+        artifact = self._loss(_columns(y), weighted)
+        terms = for_inference(with_parameters(_terms(artifact), state))
+        given = feeds(terms, artifact.facts, rows(artifact.facts.inputs, X, y, _weights(y, sample_weight, weighted)))
+        [found] = Session(terms).run(given)
+        return found.reshape(len(found), -1).sum(axis=1)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return −Σ wᵢ·lᵢ / N, the higher the better."""
+        losses = self.losses(X, y, sample_weight)
+        return -float(losses.sum()) / len(losses)
+
+    def get_state(self, kind: str = "weight") -> list[np.ndarray]:
+        """Return the trained weights, or with `grad` their velocities, in the order of `weights_to_train`.
+
+        Raises:
+            NotFittedError: before fit.
+            TrainError: another kind.
+        """
+        found = self._state(_folder(kind))
+        return [found[name] for name in self.weights_to_train if name in found]
+
+    def set_state(
+        self, state: Sequence[Any], check_trained: bool = True, kind: str = "weight", zero: bool = False
+    ) -> None:
+        """Change the trained weights or their velocities, in the order of `weights_to_train`; None leaves one.
+
+        Args:
+            state: arrays.
+            check_trained: kept for its name: there is a state once fit has run.
+            kind: `weight` or `grad`.
+            zero: set zeros of these shapes.
+
+        Raises:
+            NotFittedError: before fit.
+            TrainError: another number of arrays, or another shape.
+        """
+        import numpy as np
+
+        own = self._state(_folder(kind))
+        if len(state) != len(self.weights_to_train):
+            raise TrainError(
+                "A state has one array per weight.",
+                got=f"{len(state)} arrays",
+                fix=f"Give those of {', '.join(self.weights_to_train)}.",
+            )
+        given = {k: v for k, v in zip(self.weights_to_train, state, strict=True) if v is not None and k in own}
+        self._set({k: np.zeros_like(own[k]) if zero else v for k, v in given.items()}, _folder(kind))
+
+    def _weighted(self, sample_weight: Any) -> bool:
+        return sample_weight is not None or self.weight_name is not None
+
+    def _loss(self, columns: int, weighted: bool) -> Artifact:
+        from ortpipe.stages.add_loss.config import AddLossConfig
+        from ortpipe.stages.add_loss.stage import add_loss
+
+        forward = self.learning_loss.scored(self._forward(), columns)
+        return add_loss(forward, AddLossConfig(self.learning_loss.stage_loss(), "sum", weighted))
+
+    def _forward(self) -> Artifact:
+        import onnx_ir as ir
+
+        from ortpipe.artifact import Artifact, Facts
+        from ortpipe.compat.models import prepared
+        from ortpipe.graph import query
+        from ortpipe.graph.compose import extract
+
+        name = self.model_onnx.graph.output[0].name
+        model = extract(prepared(self.model_onnx), [name])
+        graph = ir.from_proto(model).graph
+        floats = query.float_initializers(graph, query.value(graph, name))
+        weights = [n for n in floats if graph.initializers[n].shape] if self.weights_to_train is None else None
+        facts = Facts(
+            task="regression",
+            inputs=tuple(str(v.name) for v in query.data_inputs(graph)),
+            outputs=(name,),
+            prediction=name,
+            parameters=tuple(weights if weights is not None else self.weights_to_train),
+        )
+        return Artifact(model, facts)
+
+    def _passed(self, epoch: Any, bar: Any) -> None:
+        super()._passed(epoch, bar)
+        self._pass_losses.append(epoch.loss)
+        if self.enable_logging:
+            text = "[OrtGradientForwardBackwardOptimizer.fit] pass %d loss=%g lr=%g"
+            logging.getLogger("ortpipe").info(text, epoch.number, epoch.loss, epoch.rate)
+
+    def _diverged(self, artifact: Artifact, error: ConvergenceError, *, validated: bool) -> None:
+        """Keep what is known of a training that diverged: its losses, then nan; weights of nan."""
+        import numpy as np
+        import onnx
+        from sklearn.exceptions import ConvergenceWarning
+
+        warnings.warn(str(error), ConvergenceWarning, stacklevel=3)
+        losses = [*self._pass_losses, *[np.nan] * (self.max_iter - len(self._pass_losses))]
+        own = {t.name: onnx.numpy_helper.to_array(t) for t in artifact.model.graph.initializer}
+        weights = {f"parameter/{n}": np.full_like(own[n], np.nan) for n in artifact.facts.parameters}
+        self._keep(
+            {
+                **weights,
+                "losses/train": np.array(losses),
+                "losses/validation": np.full(len(losses), np.nan),
+            },
+            validated=validated,
+        )
+
+
+def _folder(kind: str) -> str:
+    if kind not in FOLDERS:
+        raise TrainError("A state is of weights or of their velocities.", got=repr(kind), fix="Use 'weight' or 'grad'.")
+    return FOLDERS[kind]
+
+
+def _columns(y: Any) -> int:
+    import numpy as np
+
+    return np.shape(y)[1] if np.ndim(y) == 2 else 1
+
+
+def _weights(y: Any, given: Any, weighted: bool) -> Any:
+    import numpy as np
+
+    return np.ones(len(y)) if weighted and given is None else given
+
+
+def _terms(artifact: Artifact) -> onnx.ModelProto:
+    """Return the graph of the terms [N, K] that the loss is the sum of."""
+    import onnx_ir as ir
+
+    from ortpipe.graph import query
+    from ortpipe.graph.compose import extract
+
+    graph = ir.from_proto(artifact.model).graph
+    node = query.value(graph, str(artifact.facts.loss)).producer()
+    assert node is not None and node.inputs[0] is not None  # the ReduceSum that add_loss wrote
+    return extract(artifact.model, [str(node.inputs[0].name)])

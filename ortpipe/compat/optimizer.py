@@ -1,0 +1,230 @@
+"""OrtGradientOptimizer: gradient descent on a model that has its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ortpipe.compat.estimator import Estimator, rows
+from ortpipe.errors import TrainError, nearest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+    import onnx_ir as ir
+
+    from ortpipe.artifact import Artifact, Facts
+
+
+class OrtGradientOptimizer(Estimator):
+    """Minimises a model's own loss L: θ ← θ − (ηₜ / B)·∂L/∂θ for batches of B rows, in max_iter passes.
+
+    The loss is a sum over the rows of a batch, as `add_loss_output` makes it; where the model's metadata says that it
+    is a mean, the rate is not divided. Labels and row weights are the inputs that the forward outputs do not depend
+    on. Fitting is the train stage: every row is seen once a pass, the rate has one value a pass, and the same arrays
+    give the same weights, from the attribute `seed` (0).
+    The original never drew the last row, could not use momentum, validated weighted losses with a wrong input, found
+    no loss of another name than `loss`, and started a warm start over; its random weights were N(0, 1), here they are
+    the train stage's.
+
+    Args:
+        model_onnx: the loss model; it stays untouched.
+        weights_to_train: names of float initializers.
+        loss_output_name: the loss; where no output is called `loss`, the first output.
+        max_iter: passes over the rows.
+        training_optimizer_name: `SGDOptimizer`.
+        batch_size: rows per step, B.
+        learning_rate: `SGD`, `Nesterov`, a number η₀, or a `LearningRateSGD`.
+        device: `cpu`.
+        warm_start: continue from the fit before (m, then n passes are m + n at once, to the bit), the first time from
+            the model's own weights; otherwise every fit starts from random ones.
+        verbose: 1 shows a progress bar, 2 losses and rates in it.
+        validation_every: passes between two validations, or below 1 their share of `max_iter`.
+        saved_gradient: a file to write the gradient graph to.
+        sample_weight_name: the input of row weights, where there are two inputs besides X.
+
+    Raises:
+        ConfigError: an argument outside its range.
+
+    After `fit`, `train_losses_` holds the mean loss per row of each pass of that fit, `validation_losses_` that of the
+    validation rows (None without any).
+
+    >>> import numpy as np, onnx
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
+    ...   g (float[N,1] X, float[N,1] label) => (float loss, float[N,1] y) <float[1,1] w = {0}> {
+    ...     y = MatMul(X, w) e = Sub(y, label) s = Mul(e, e) loss = ReduceSum<keepdims=0>(s) }''')
+    >>> X = np.linspace(-1, 1, 20).reshape(-1, 1)
+    >>> optimizer = OrtGradientOptimizer(model, ["w"], learning_rate=0.5).fit(X, 3 * X)
+    >>> optimizer.get_state()["w"].round(3).tolist(), len(optimizer.train_losses_)
+    ([[3.0]], 100)
+
+    Source: name, arguments and methods of onnxcustom's class.
+    """
+
+    def __init__(
+        self,
+        model_onnx: onnx.ModelProto,
+        weights_to_train: Sequence[str],
+        loss_output_name: str = "loss",
+        max_iter: int = 100,
+        training_optimizer_name: str = "SGDOptimizer",
+        batch_size: int = 10,
+        learning_rate: Any = "SGD",
+        device: Any = "cpu",
+        warm_start: bool = False,
+        verbose: int = 0,
+        validation_every: float = 0.1,
+        saved_gradient: str | Path | None = None,
+        sample_weight_name: str = "weight",
+    ) -> None:
+        self._configure(
+            model_onnx=model_onnx,
+            weights_to_train=weights_to_train,
+            loss_output_name=loss_output_name,
+            max_iter=max_iter,
+            training_optimizer_name=training_optimizer_name,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            device=device,
+            warm_start=warm_start,
+            verbose=verbose,
+            validation_every=validation_every,
+        )
+        self.saved_gradient, self.sample_weight_name = saved_gradient, sample_weight_name
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        X_val: Any = None,
+        y_val: Any = None,
+        use_numpy: bool = False,
+    ) -> Self:
+        """Train.
+
+        Args:
+            X: features [N, …], or arrays by input name where the model has several.
+            y: labels [N] or [N, K].
+            sample_weight: row weights [N] or [N, 1], where the model takes them.
+            X_val: features to validate on; in a weighted loss these rows have weight 1.
+            y_val: their labels.
+            use_numpy: kept for its name: rows are read from the arrays either way.
+
+        Raises:
+            ConvergenceError: a loss or a weight is not finite.
+            DataError: the arrays do not fit the model.
+            TrainError: the model has no such loss, or not the inputs of one.
+            DeriveError: a weight does not exist, or the loss has no gradient for it.
+        """
+        import numpy as np
+
+        from ortpipe.data.rows import Data
+
+        artifact = self._gradients()
+        names, weighted = artifact.facts.inputs, artifact.facts.sample_weight is not None
+        ones = np.ones(len(y_val)) if X_val is not None and weighted else None
+        validation = rows(names, X_val, y_val, ones) if X_val is not None else None
+        if self.saved_gradient is not None:
+            Path(self.saved_gradient).write_bytes(artifact.model.SerializeToString(deterministic=True))
+        self._train(artifact, Data(rows(names, X, y, sample_weight), validation))
+        return self
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Return the trained weights by name; arrays of their own.
+
+        Raises:
+            NotFittedError: before fit.
+        """
+        return self._state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Change trained weights; a warm start continues from them, with the velocities that it had.
+
+        Raises:
+            NotFittedError: before fit.
+            TrainError: no such weight, or another shape.
+        """
+        self._set(state)
+
+    def _gradients(self) -> Artifact:
+        from ortpipe.artifact import Artifact
+        from ortpipe.stages.derive.config import DeriveConfig
+        from ortpipe.stages.derive.stage import derive
+
+        model, facts = self._loss_model()
+        return derive(Artifact(model, facts), DeriveConfig(parameters=tuple(self.weights_to_train)))
+
+    def _loss_model(self) -> tuple[onnx.ModelProto, Facts]:
+        """Return the graph that computes the loss, a scalar, and what its inputs are for."""
+        import onnx_ir as ir
+
+        from ortpipe.artifact import Facts, read_metadata
+        from ortpipe.compat.models import prepared
+        from ortpipe.graph.compose import extract
+
+        model, loss = _with_scalar(prepared(self.model_onnx), self._loss_name())
+        inputs, label, weight = self._roles(ir.from_proto(model).graph, loss)
+        facts = Facts(
+            task="regression",
+            inputs=inputs,
+            outputs=(loss,),
+            prediction=loss,
+            parameters=tuple(self.weights_to_train),
+            label=label,
+            sample_weight=weight,
+            loss=loss,
+            reduction="mean" if read_metadata(self.model_onnx).get("reduction") == "mean" else "sum",
+        )
+        return extract(model, [loss]), facts
+
+    def _loss_name(self) -> str:
+        names = [o.name for o in self.model_onnx.graph.output]
+        if self.loss_output_name in names:
+            return self.loss_output_name
+        if self.loss_output_name == "loss":
+            return names[0]
+        raise TrainError(
+            "loss_output_name is an output of the model.",
+            got=repr(self.loss_output_name),
+            fix=nearest(self.loss_output_name, names),
+        )
+
+    def _roles(self, graph: ir.Graph, loss: str) -> tuple[tuple[str, ...], str, str | None]:
+        """Return the data inputs, the label and the row weights: what the loss reads and the forward outputs do not."""
+        from ortpipe.graph import query
+
+        names = [str(v.name) for v in query.data_inputs(graph)]
+        read = query.ancestors(o for o in graph.outputs if o.name not in (loss, self._loss_name()))
+        inputs = [str(v.name) for v in query.data_inputs(graph) if v in read] or names[:1]
+        rest = [name for name in names if name not in inputs]
+        weight = self.sample_weight_name if self.sample_weight_name in rest else None
+        weight = rest[1] if weight is None and len(rest) == 2 else weight
+        labels = [name for name in rest if name != weight]
+        if len(labels) != 1:
+            raise TrainError(
+                "Besides X, a loss model reads one label, and may read row weights.",
+                got=f"inputs {', '.join(names)}",
+                fix="Make it with add_loss_output, and name the weights with sample_weight_name.",
+            )
+        return tuple(inputs), labels[0], weight
+
+
+def _with_scalar(model: onnx.ModelProto, loss: str) -> tuple[onnx.ModelProto, str]:
+    """Return the model with its loss as a scalar, where it is one number in a tensor."""
+    import onnx_ir as ir
+
+    from ortpipe.graph import query
+    from ortpipe.graph.builder import Builder
+    from ortpipe.graph.check import finish
+
+    own = ir.from_proto(model)
+    value = query.value(own.graph, loss)
+    if value.shape is not None and value.shape.rank() == 0:
+        return model, loss
+    op = Builder(own.graph, "loss")
+    scalar = op.ReduceSum(value, keepdims=0)
+    scalar.type, scalar.shape = value.type, ir.Shape([])
+    own.graph.outputs.append(op.rename(scalar, f"{loss}_scalar"))
+    return finish(own), str(scalar.name)

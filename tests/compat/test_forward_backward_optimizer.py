@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import inspect
+import logging
+import pickle
+import warnings
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime as ort
+import pytest
+from scipy.special import expit
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV
+
+from ortpipe.compat import (
+    AbsoluteLearningLoss,
+    ElasticLearningLoss,
+    ElasticLearningPenalty,
+    LearningRateSGD,
+    LearningRateSGDNesterov,
+    NegLogLearningLoss,
+    NoLearningPenalty,
+    OrtGradientForwardBackwardOptimizer,
+    OrtGradientOptimizer,
+    SquareLearningLoss,
+)
+from ortpipe.errors import ConfigError, ConvergenceError, LossError, NotFittedError, TrainError
+
+HEAD = '<ir_version: 10, opset_import: ["": 21]> '
+LINEAR = """g (double[N,3] X) => (double[N,K] y)
+ <double[3,K] w = {W}, double[K] b = {B}> { z = MatMul(X, w) y = Add(z, b) }"""
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(53, 3))
+Y = X @ [[1.0], [-2.0], [0.5]] + 1.5
+WEIGHTS = RNG.uniform(0.5, 2, len(X))
+CONSTANT = LearningRateSGD(0.05, learning_rate="constant")
+
+
+def linear(columns=1):
+    values = np.random.default_rng(1).normal(size=4 * columns).round(2)
+    w, b = (", ".join(str(v) for v in part) for part in (values[: 3 * columns], values[3 * columns :]))
+    return onnx.parser.parse_model(
+        HEAD + LINEAR.replace("K", str(columns)).replace("{W", "{" + w).replace("{B", "{" + b)
+    )
+
+
+def optimizer(columns=1, **arguments):
+    return OrtGradientForwardBackwardOptimizer(linear(columns), **{"max_iter": 5, **arguments})
+
+
+def log_loss(s, y):
+    return -np.log(expit(s)) * y - np.log(expit(-s)) * (1 - y)
+
+
+LOSSES = {
+    "square_error": (lambda s, y: (s - y) ** 2, SquareLearningLoss),
+    "absolute_error": (lambda s, y: abs(s - y), AbsoluteLearningLoss),
+    "elastic_error": (lambda s, y: 0.5 * abs(s - y) + 0.5 * (s - y) ** 2, ElasticLearningLoss),
+    "log": (log_loss, NegLogLearningLoss),
+}
+
+
+def test_the_signature_is_the_documented_one():
+    parameters = inspect.signature(OrtGradientForwardBackwardOptimizer).parameters
+    names = [
+        *("model_onnx", "weights_to_train", "loss_output_name", "max_iter", "training_optimizer_name", "batch_size"),
+        *("learning_rate", "device", "warm_start", "verbose", "validation_every", "learning_loss", "enable_logging"),
+        *("weight_name", "learning_penalty", "exc"),
+    ]
+    assert list(parameters) == names
+    assert parameters["weights_to_train"].default is parameters["learning_penalty"].default is None
+    assert (parameters["learning_loss"].default, parameters["exc"].default) == ("square_error", True)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_the_formulas_in_row_order(name, columns, weighted):
+    formula, cls = LOSSES[name]
+    y = np.hstack([Y, -Y])[:, :columns]
+    y = (y > 0).astype(np.int64) if name == "log" else y
+    given = WEIGHTS if weighted else None
+    for loss in (name, cls()):
+        model = optimizer(columns, learning_loss=loss).fit(X, y, given)
+        w, b = model.get_state()
+        expected = formula(X @ w + b, y).sum(axis=1) * (WEIGHTS if weighted else 1)
+        got = model.losses(X, y, given)
+        assert got.shape == (53,)
+        np.testing.assert_allclose(got, expected, rtol=1e-9)
+        assert model.score(X, y, given) == pytest.approx(-expected.mean())
+
+
+@pytest.mark.parametrize("penalty", [None, {"l1": 0.3, "l2": 0.2}])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", LOSSES)
+def test_one_step_is_the_gradient_by_central_differences(name, weighted, penalty):
+    formula, _ = LOSSES[name]
+    y = (Y > 0).astype(np.int64) if name == "log" else Y
+    v = WEIGHTS if weighted else np.ones(53)
+    start = [np.array(onnx.numpy_helper.to_array(t)) for t in linear().graph.initializer]
+
+    def total(w, b):
+        charged = penalty or {"l1": 0, "l2": 0}
+        charge = sum(charged["l1"] * abs(p).sum() + charged["l2"] * (p**2).sum() for p in (w, b))
+        return (v * formula(X @ w + b, y).sum(axis=1)).sum() + charge
+
+    expected = []
+    for k, array in enumerate(start):
+        gradient = np.zeros_like(array)
+        for place in np.ndindex(array.shape):
+            moved = [[p.copy() for p in start] for _ in range(2)]
+            moved[0][k][place] += 1e-6
+            moved[1][k][place] -= 1e-6
+            gradient[place] = (total(*moved[0]) - total(*moved[1])) / 2e-6
+        expected.append(array - 0.05 / 53 * gradient)
+    model = optimizer(
+        max_iter=1,
+        batch_size=53,
+        learning_rate=CONSTANT,
+        learning_loss=name,
+        learning_penalty=ElasticLearningPenalty(**penalty) if penalty else None,
+        warm_start=True,
+    ).fit(X, y, WEIGHTS if weighted else None)
+    for got, wanted in zip(model.get_state(), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-7)
+    assert model.train_losses_ == [pytest.approx(total(*start) / 53)]
+
+
+def test_it_trains_as_the_optimizer_of_a_loss_model_does():
+    text = """g (double[N,3] X, double[N,1] label) => (double loss) <double[3,1] w = {W}, double[1] b = {B}>
+     { z = MatMul(X, w) y = Add(z, b) e = Sub(y, label) s = Mul(e, e) loss = ReduceSum<keepdims=0>(s) }"""
+    w, b = (onnx.numpy_helper.to_array(t).ravel() for t in linear().graph.initializer)
+    text = text.replace("W}", ", ".join(map(str, w)) + "}").replace("B}", ", ".join(map(str, b)) + "}")
+    for rate in (CONSTANT, LearningRateSGDNesterov(0.01)):
+        loss_model = OrtGradientOptimizer(onnx.parser.parse_model(HEAD + text), ["w", "b"], learning_rate=rate)
+        expected, got = loss_model.fit(X, Y), optimizer(max_iter=100, learning_rate=clone(rate)).fit(X, Y)
+        np.testing.assert_allclose(got.train_losses_, expected.train_losses_, rtol=1e-9)
+        for a, c in zip(got.get_state(), expected.get_state().values(), strict=True):
+            np.testing.assert_allclose(a, c, rtol=1e-8)
+
+
+def test_weighted_regression_converges_to_scikit_learns_weighted_fit():
+    noisy = Y + RNG.normal(size=Y.shape)
+    published = LinearRegression().fit(X, noisy, WEIGHTS)
+    rate = LearningRateSGD(0.1, learning_rate="constant")
+    model = optimizer(max_iter=400, batch_size=53, learning_rate=rate, weight_name="weight").fit(X, noisy, WEIGHTS)
+    w, b = model.get_state()
+    np.testing.assert_allclose(w.ravel(), published.coef_.ravel(), rtol=1e-6)
+    np.testing.assert_allclose(b, published.intercept_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_classification_from_raw_scores_converges_to_the_logistic_regression(columns):
+    rows, y = make_classification(200, 3, n_informative=2, n_redundant=0, class_sep=0.5, random_state=0)
+    published = LogisticRegression(C=np.inf, tol=1e-10).fit(rows, y)
+    rate = LearningRateSGD(1.0, learning_rate="constant")
+    model = optimizer(columns, max_iter=2000, batch_size=200, learning_rate=rate, learning_loss=NegLogLearningLoss())
+    w, b = model.fit(rows, y).get_state()
+    np.testing.assert_allclose(w[:, -1], published.coef_[0], rtol=1e-4)
+    np.testing.assert_allclose(b[-1:], published.intercept_, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("rate", [LearningRateSGD(0.02), LearningRateSGDNesterov(0.01, nesterov=False)])
+def test_two_warm_fits_are_one_to_the_bit(rate):
+    twice, once = (optimizer(max_iter=n, learning_rate=clone(rate), warm_start=True).fit(X, Y) for n in (4, 8))
+    twice = pickle.loads(pickle.dumps(twice)).fit(X, Y)
+    for a, b in zip(twice.get_state(), once.get_state(), strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+def test_weights_and_velocities_are_read_and_set():
+    model = optimizer(learning_rate=LearningRateSGDNesterov(1e-3))
+    with pytest.raises(NotFittedError):
+        model.get_state()
+    assert model.needs_grad
+    model.fit(X, Y)
+    assert model.weights_to_train == ["w", "b"]
+    velocities = model.get_state(kind="grad")
+    assert [v.shape for v in velocities] == [(3, 1), (1,)]
+    model.set_state(velocities, kind="grad", zero=True)
+    assert not any(v.any() for v in model.get_state("grad"))
+    model.set_state([np.zeros((3, 1)), None])
+    w, b = model.get_state()
+    assert not w.any()
+    np.testing.assert_allclose(model.losses(X, Y), (b - Y.ravel()) ** 2)
+    for wrong in ([w], [w.ravel(), b]):
+        with pytest.raises(TrainError):
+            model.set_state(wrong)
+    with pytest.raises(TrainError, match="velocities"):
+        model.get_state("momentum")
+
+
+def test_the_trained_model_predicts_what_was_scored():
+    model = optimizer(max_iter=30).fit(X, Y)
+    session = ort.InferenceSession(model.get_trained_onnx().SerializeToString(), providers=["CPUExecutionProvider"])
+    [y] = session.run(None, {"X": X})
+    assert model.score(X, Y) == pytest.approx(-((y - Y) ** 2).mean())
+
+
+def test_validation_losses_are_weighted_by_one_and_per_row():
+    model = optimizer(max_iter=20, weight_name="weight").fit(X, Y, WEIGHTS, X_val=X[:9], y_val=Y[:9])
+    assert len(model.validation_losses_) == 10
+    assert model.validation_losses_[-1] == pytest.approx(-model.score(X[:9], Y[:9]))
+    assert optimizer().fit(X, Y).validation_losses_ is None
+
+
+def test_it_works_inside_a_grid_search():
+    rates = [LearningRateSGD(v, learning_rate="constant") for v in (1e-6, 1e-3, 0.05)]
+    grid = GridSearchCV(optimizer(max_iter=20), {"learning_rate": rates}, cv=3, error_score="raise").fit(X, Y)
+    assert grid.best_params_["learning_rate"].eta0 == 0.05
+    assert grid.best_estimator_.train_losses_[-1] < 0.1
+    nested = {"learning_rate__eta0": [1e-5, 1e-2], "learning_penalty__l2": [0.0, 1.0], "batch_size": [10]}
+    grid = GridSearchCV(optimizer(max_iter=20, learning_penalty="elastic"), nested, cv=3, error_score="raise")
+    assert grid.fit(X, Y).best_params_ == {"batch_size": 10, "learning_rate__eta0": 0.01, "learning_penalty__l2": 0.0}
+
+
+def test_divergence_is_an_error_or_a_warning():
+    with pytest.raises(ConvergenceError, match="finite"):
+        optimizer(learning_rate=1e6, max_iter=50).fit(X, Y)
+    model = optimizer(learning_rate=1e6, max_iter=50, exc=False, warm_start=True)
+    with pytest.warns(ConvergenceWarning, match="finite"):
+        model.fit(X, Y, X_val=X, y_val=Y)
+    assert len(model.train_losses_) == 50
+    assert np.isnan(model.train_losses_[-1])
+    assert np.isnan(model.score(X, Y))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isfinite(model.set_params(learning_rate=1e-2).fit(X, Y).score(X, Y))
+
+
+def test_it_is_pickled_cloned_and_shown():
+    model = optimizer(learning_loss="log", learning_penalty="elastic")
+    assert "learning_loss=NegLogLearningLoss(eps=1e-05, probability_function='sigmoid')" in repr(model)
+    y = (Y > 0).ravel()
+    for copy in (pickle.loads(pickle.dumps(model)), clone(model)):
+        assert repr(copy) == repr(model)
+        assert copy.fit(X, y).train_losses_ == clone(model).fit(X, y).train_losses_
+        assert pickle.loads(pickle.dumps(copy)).score(X, y) == copy.score(X, y)
+    assert model.get_params()["device"] == "cpu"
+
+
+def test_every_pass_is_logged_and_shown_when_asked(caplog, capsys):
+    with caplog.at_level(logging.INFO, "ortpipe"):
+        optimizer(enable_logging=True, verbose=1).fit(X, Y)
+    assert caplog.text.count("[OrtGradientForwardBackwardOptimizer.fit] pass") == 5
+    assert "5/5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"learning_loss": "hinge"}, "A loss is named"),
+        ({"learning_penalty": "ridge"}, "A penalty is named"),
+        ({"learning_rate": "Adam"}, "A learning rate is"),
+        ({"training_optimizer_name": "Adam"}, "SGDOptimizer"),
+        ({"device": "cuda:0"}, "CPU"),
+    ],
+)
+def test_unknown_names_are_refused(arguments, match):
+    with pytest.raises(ConfigError, match=match):
+        optimizer(**arguments)
+
+
+def test_losses_and_penalties_out_of_range_are_refused():
+    with pytest.raises(ConfigError):
+        ElasticLearningPenalty(l1=-1)
+    with pytest.raises(ConfigError):
+        ElasticLearningLoss(0, 0)
+    with pytest.raises(ConfigError):
+        NegLogLearningLoss(probability_function="softmax")
+    with pytest.raises(LossError, match="two scores"):
+        optimizer(3, learning_loss="log").fit(X, Y.ravel() > 0)
+    assert NoLearningPenalty().get_params() == {}
