@@ -39,6 +39,16 @@ def expanded(model: onnx.ModelProto, targets: Sequence[str] = ()) -> onnx.ModelP
     return _without_loops(with_sizes(model), targets)
 
 
+def with_bodies(model: onnx.ModelProto, kinds: Sequence[str]) -> onnx.ModelProto:
+    """Return the model with model-local functions inlined, and these of ONNX's operators written as their bodies."""
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    model = _with_defaults(model)
+    while chosen := sorted({("", n.op_type) for n in query.all_nodes(model.graph) if n.op_type in kinds}):
+        model = inliner.inline_selected_functions(_typed(model), chosen, inline_schema_functions=True)
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
 def _without_loops(model: onnx.ModelProto, sources: Sequence[str]) -> onnx.ModelProto:
     """Return the model with recurrent operators and loops between the sources and the loss written as plain scans."""
     from ortpipe.stages.derive.backward import active, operands

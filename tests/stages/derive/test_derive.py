@@ -397,7 +397,7 @@ def test_gradient_names_make_way_for_values_on_the_way_to_the_loss(derive, from_
         np.testing.assert_allclose(values[result.facts.gradients[name]], expected, **TOLERANCE)
 
 
-@pytest.mark.parametrize("op", ["Elu", "Softplus", "Mish", "Selu", "Softsign"])
+@pytest.mark.parametrize("op", ["Acos", "Asin", "Atan", "Round", "Hardmax"])
 def test_an_operator_without_gradient_is_named_with_its_node(derive, engine, from_text, op):
     if not isinstance(engine, Ort):
         pytest.skip("native differentiates it")
@@ -448,12 +448,10 @@ def test_a_pattern_that_matches_nothing_is_refused_with_its_key(derive, loss_mod
 def test_a_faulty_operator_is_refused_on_the_way_to_an_input_too(derive, engine, from_text):
     if not isinstance(engine, Ort):
         pytest.skip("native differentiates it")
-    text = """g (float[N,3] X) => (float[N,1] y)
-     <float[3] k = {1, 2, 3}, float[3,1] w = {1, 2, -1}, float[1] zero = {0}>
-     { c = Greater(X, zero) h = Where(c, X, k) y = MatMul(h, w) }"""
+    text = "g (float[N,3] X) => (float[N,1] y) <float[3,1] w = {1, 2, -1}> { h = Atan(X) y = MatMul(h, w) }"
     loss_model = add_loss(from_text(text), AddLossConfig(LOSSES["l2"]()))
     assert list(derive(loss_model, {"parameters": ("w",)}).facts.gradients) == ["w"]
-    with pytest.raises(DeriveError, match="Where"):
+    with pytest.raises(DeriveError, match="Atan"):
         derive(loss_model, {"parameters": ("w",), "inputs": ("X",)})
 
 

@@ -16,9 +16,10 @@ pytestmark = pytest.mark.usefixtures("training_build")
 ORT = DeriveConfig(engine=Ort())
 
 W = "float[3,3] w = {0.5, -0.7, 1.1, 0.3, -0.4, 0.9, -0.2, 0.6, 0.8}, float[3,1] u = {0.5, -0.7, 1.1}"
-PER_CHANNEL = ", ".join(f"float[3] {name} = {{0.4, 0.8, 1.3}}" for name in ("s", "t", "mean", "var"))
 IMAGE = "to = Constant<value_ints=[-1, 1, 1, 3]>() i = Reshape(m, to)"
 FLAT = "back = Constant<value_ints=[-1, 3]>() h = Reshape(j, back)"
+SEQUENCE = "to = Constant<value_ints=[1, -1, 3]>() i = Reshape(m, to)"
+LAST = "zero = Constant<value_ints=[0]>() h = Squeeze(last, zero)"
 
 
 def graph(body, values=""):
@@ -27,6 +28,11 @@ def graph(body, values=""):
 
 def branch(name, text):
     return f"{name} = {name}_graph () => (float[N,3] {name}_out) {{ {name}_out = {text}(m) }}"
+
+
+def filled(name, *shape):
+    count = int(np.prod(shape))
+    return f", float[{','.join(map(str, shape))}] {name} = {{{', '.join(['0.1'] * count)}}}"
 
 
 FAULTY = {
@@ -44,37 +50,44 @@ FAULTY = {
     "Scan": graph(
         """h = Scan (m) <num_scan_inputs = 1, body = each (float[3] row) => (float[3] out) { out = Neg(row) }>"""
     ),
-    "BatchNormalization": graph("h = BatchNormalization(m, s, t, mean, var)", f", {PER_CHANNEL}"),
-    "Dropout": graph(
-        """d, mask = Dropout(m) seen = Cast<to=1>(mask) h = Mul(d, seen)""",
+    "ConvTranspose": graph(
+        f"{IMAGE} j = ConvTranspose<pads=[0, 0, 0, 1]>(i, k) {FLAT}", ", float[1,1,1,2] k = {0.4, 0.8}"
     ),
-    "Conv": graph(
-        f'{IMAGE} j = Conv<auto_pad="SAME_UPPER", kernel_shape=[1, 2]>(i, k) {FLAT}', ", float[1,1,1,2] k = {0.4, 0.8}"
+    "GRU": graph(
+        f"{SEQUENCE} all, last = GRU<hidden_size=3>(i, k, r) {LAST}", filled("k", 1, 9, 3) + filled("r", 1, 9, 3)
     ),
-    "Split": graph(
-        "at = Constant<value_ints=[3, 3]>() two = Concat<axis=1>(m, m) h, rest = Split<axis=1>(two, at)",
+    "LSTM": graph(
+        f"{SEQUENCE} all, last, cell = LSTM<hidden_size=3>(i, k, r, b, , , , p) {LAST}",
+        filled("k", 1, 12, 3) + filled("r", 1, 12, 3) + filled("b", 1, 24) + filled("p", 1, 9),
     ),
-    "Where": graph(
-        "zero = Constant<value_float=0.0>() c = Greater(m, zero) h = Where(c, m, k)", ", float[3] k = {0.4, 0.8, 1.3}"
+    "MaxPool": graph(
+        f"{IMAGE} q, at = MaxPool<kernel_shape=[1, 2], pads=[0, 0, 0, 1]>(i) s = Cast<to=1>(at) j = Add(q, s) {FLAT}"
     ),
+    "Pad": graph('two = Constant<value_ints=[0, 1, 0, -1]>() h = Pad<mode="edge">(m, two)'),
+    "Resize": graph(
+        f"{IMAGE} by = Constant<value_floats=[1.0, 1.0, 2.0, 1.0]>() r = Resize(i, , by) j = ReduceMean<keepdims=1>"
+        f"(r, two) {FLAT}"
+    ).replace("by =", "two = Constant<value_ints=[2]>() by ="),
     "ScatterElements": graph(
         """like = Shape(m) at = ConstantOfShape<value = int64[1] {0}>(like) e = Exp(m)
         h = ScatterElements<axis=1, reduction="add">(m, at, e)"""
     ),
-    "ConvTranspose": graph(
-        f"{IMAGE} j = ConvTranspose<pads=[0, 0, 0, 1]>(i, k) {FLAT}", ", float[1,1,1,2] k = {0.4, 0.8}"
+    "ScatterND": graph(
+        """like = Constant<value_ints=[1, 1]>() at = ConstantOfShape<value = int64[1] {0}>(like)
+        a = Constant<value_ints=[0]>() b = Constant<value_ints=[1]>() e = Slice(m, a, b)
+        h = ScatterND<reduction="add">(m, at, e)"""
     ),
-    "Gelu": graph('h = Gelu<approximate="tanh">(m)'),
-    "LSTM": graph(
-        """to = Constant<value_ints=[1, -1, 3]>() i = Reshape(m, to)
-        all, last, cell = LSTM<hidden_size=3>(i, k, r, b, , , ,
-  p) zero = Constant<value_ints=[0]>() h = Squeeze(last, zero)""",
-        ", float[1,12,3] k = {" + ", ".join(["0.1"] * 36) + "}, float[1,12,3] r = {" + ", ".join(["0.1"] * 36) + "}"
-        ", float[1,24] b = {" + ", ".join(["0.1"] * 24) + "}, float[1,9] p = {" + ", ".join(["0.1"] * 9) + "}",
+    "Slice": graph(
+        """a = Constant<value_ints=[-1]>() b = Constant<value_ints=[-9]>() c = Constant<value_ints=[1]>()
+        h = Slice(m, a, b, c, a)"""
     ),
-    "MaxPool": graph(f"{IMAGE} j = MaxPool<kernel_shape=[1, 2], pads=[0, 0, 0, 1]>(i) {FLAT}"),
-    "AveragePool": graph(f"{IMAGE} j = AveragePool<kernel_shape=[1, 2], pads=[0, 0, 0, 1]>(i) {FLAT}"),
+    "Split": graph(
+        """like = Shape<start=1>(m) two = Concat<axis=1>(m, m) sizes = Concat<axis=0>(like, like)
+        as = Cast<to=1>(sizes) at = Cast<to=7>(as) p, rest = Split<axis=1>(two, at) h = Add(p, m)"""
+    ),
 }
+# What no table line is needed for: named, but without a reason of its own; or rewritten in another form
+UNTESTED = {"AveragePool": "windows of free sizes are refused while rewriting", "BatchNormalization": "a free rank"}
 SOUND = {
     "Conv": graph(f"{IMAGE} j = Conv<pads=[0, 0, 0, 1]>(i, k) {FLAT}", ", float[1,1,1,2] k = {0.4, 0.8}"),
     "Dropout": graph("h = Dropout(m)"),
@@ -84,8 +97,18 @@ SOUND = {
          a, b = Split<axis=1>(two, at) h = Mul(a, b)"""
     ),
     "Where": graph("zero = Constant<value_float=0.0>() c = Greater(m, zero) k = Exp(m) h = Where(c, m, k)"),
+    "Where, broadcast": graph(
+        "zero = Constant<value_float=0.0>() c = Greater(m, zero) h = Where(c, m, k)", ", float[3] k = {0.4, 0.8, 1.3}"
+    ),
+    "Dropout with a mask": graph("d, mask = Dropout(m) seen = Cast<to=1>(mask) h = Mul(d, seen)"),
+    "Split, unused": graph(
+        "at = Constant<value_ints=[3, 3]>() two = Concat<axis=1>(m, m) h, rest = Split<axis=1>(two, at)",
+    ),
+    "MaxPool": graph(f"{IMAGE} j = MaxPool<kernel_shape=[1, 2], pads=[0, 0, 0, 1]>(i) {FLAT}"),
+    "AveragePool": graph(f"{IMAGE} j = AveragePool<kernel_shape=[1, 2], pads=[0, 0, 0, 1]>(i) {FLAT}"),
     "Transpose without perm": graph("a = Transpose(m) b = Tanh(a) h = Transpose(b)"),
     "Transpose": graph("a = Transpose<perm=[1, 0]>(m) b = Tanh(a) h = Transpose<perm=[1, 0]>(b)"),
+    "a counted copy": graph("i = Cast<to=7>(m) f = Cast<to=1>(i) h = Add(m, f)"),
 }
 
 
@@ -94,7 +117,7 @@ def loss_model(from_text, text):
 
 
 def test_the_table_of_graphs_holds_every_fault():
-    assert set(FAULTY) == set(FAULTS)
+    assert set(FAULTY) | set(UNTESTED) == set(FAULTS)
 
 
 @pytest.mark.parametrize("op", FAULTY)

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
+from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import DeriveError
 from ortpipe.graph.modes import draws, for_inference
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -81,10 +81,16 @@ def test_a_layer_that_runs_twice_moves_its_statistics_twice(rows):
     )
 
 
-def test_the_ort_engine_refuses_statistics_that_it_would_lose(rows, training_build):
+def test_the_ort_engine_moves_the_same_statistics(rows, run, training_build):
     loss = add_loss(convert(onnx.parser.parse_model(NORMALIZED)), AddLossConfig(LOSSES["l2"]()))
-    with pytest.raises(DeriveError, match="running statistics"):
-        derive(loss, DeriveConfig(ENGINES["ort"]()))
+    values = []
+    for name in ("ort", "native"):
+        result = derive(loss, DeriveConfig(ENGINES[name]()))
+        kept = [*result.facts.gradients.values(), *result.facts.statistics.values()]
+        values.append(run(result.model, feeds(result.model, result.facts, rows.train), kept))
+    assert values[0].keys() == values[1].keys()
+    for name, value in values[0].items():
+        np.testing.assert_allclose(value, values[1][name], rtol=1e-9, atol=1e-10)
 
 
 def test_dropout_draws_another_mask_in_every_step_and_the_same_ones_in_every_training(rows):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,15 +35,21 @@ class Ort:
         import onnx_ir as ir
 
         from ortpipe.graph.check import finish
+        from ortpipe.graph.compose import extract, graft
         from ortpipe.stages.derive.engines.ort_limits import refuse_known_faults
         from ortpipe.stages.derive.engines.ort_lowering import lower, without_yield
+        from ortpipe.stages.derive.engines.ort_rewrites import rewrite
 
-        refuse_known_faults(model, loss, [*parameters, *inputs])
-        built, gradients = with_yield(model, parameters, inputs)
+        sources = [*parameters, *inputs]
+        others = [o.name for o in model.graph.output if o.name != loss]  # running statistics
+        model = rewrite(model, loss, sources)
+        refuse_known_faults(model, loss, sources)
+        built, gradients = with_yield(extract(model, [loss]), parameters, inputs)
         result = ir.from_proto(onnx.shape_inference.infer_shapes(built))  # the builder drops some types
         without_yield(result.graph)
         lower(result.graph)
-        return finish(result), gradients
+        finished = finish(result)
+        return graft(finished, model, others) if others else finished, gradients
 
 
 def with_yield(
@@ -60,42 +65,37 @@ def with_yield(
     try:
         return gradient_model(_prepared(model), parameters, inputs)
     except DeriveError as error:
-        raise _explained(error, model) from error
+        raise _explained(error) from error
 
 
 def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model in a form that the builder survives.
 
-    It calls gradients <value>_grad without asking, so values of that name make way; it dies of a Transpose that
-    does not spell out its perm.
+    It calls gradients <value>_grad without asking, so values of that name make way; twice where a node reads one
+    input or initializer twice, so the second time it reads a copy.
     """
     import onnx_ir as ir
 
-    from ortpipe.graph.builder import Names, used_names
+    from ortpipe.graph.builder import Builder, Names, used_names
 
     own = ir.from_proto(model)
     names = Names(used_names(own.graph))
-    for node in own.graph:
+    for node in list(own.graph):
         for value in node.outputs:
             if value.name and value.name.endswith("_grad") and not value.is_graph_output():
                 value.name = names.fresh(f"{value.name}/forward")
-        shape = node.inputs[0].shape if node.op_type == "Transpose" and node.inputs[0] is not None else None
-        if shape is not None and "perm" not in node.attributes:
-            node.attributes.add(ir.AttrInt64s("perm", list(range(shape.rank()))[::-1]))
+        for i, value in enumerate(node.inputs):
+            if value is not None and value.producer() is None and value in node.inputs[:i]:
+                copy = Builder(own.graph, f"{value.name}/again", before=node, names=names).Identity(value)
+                copy.type, copy.shape = value.type, value.shape
+                node.replace_input_with(i, copy)
     return ir.to_proto(own)
 
 
-def _explained(error: DeriveError, model: onnx.ModelProto) -> DeriveError:
-    """Name the operator and node behind "gradient builder has not been registered: Op"."""
-    found = re.search(r"not been registered:?\s*(?:for\s+)?(\w+)", str(error))
-    if found is None:
-        return DeriveError(
-            "The ort engine must be able to differentiate the model.", got=error, fix="Simplify the model."
-        )
-    kind = found.group(1)
-    names = [node.name or node.output[0] for node in model.graph.node if node.op_type == kind]
+def _explained(error: DeriveError) -> DeriveError:
+    """Keep the builder's own words where the tables did not foresee what it refuses."""
     return DeriveError(
-        "Every operator between the trained parameters and the loss needs a gradient.",
-        got=f"{kind} at node {names[0]!r}, which the ort engine has no gradient for" if names else kind,
-        fix="Export the model without this operator, or freeze the parameters in front of it (derive.frozen).",
+        "The ort engine must be able to differentiate the model.",
+        got=error,
+        fix="Choose derive=native, or simplify the model.",
     )

@@ -1,6 +1,7 @@
-"""What the training build (1.19.2) differentiates silently wrong, or dies of: refused before it starts.
+"""What the training build (1.19.2) differentiates right: all else is refused by name before it starts.
 
-Each line was found by comparing its gradients with central finite differences.
+Both tables were found by comparing its gradients with central finite differences; see `ort_rewrites.py` for what is
+rewritten before it comes here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
-from ortpipe.graph import query
+from ortpipe.stages.derive.engines.ort_rewrites import between
+
+# fmt: off
+DIFFERENTIATED = frozenset((
+    "Abs", "Add", "Cast", "Clip", "Concat", "Conv", "Cos", "Div", "Erf", "Exp", "Expand", "Flatten", "Gather",
+    "GatherElements", "GatherND", "Gelu", "Gemm", "GlobalAveragePool", "Identity", "LeakyRelu", "Log", "LogSoftmax",
+    "MatMul", "Max", "Min", "Mul", "Neg", "Pad", "Pow", "ReduceLogSumExp", "ReduceMean", "ReduceSum", "Relu",
+    "Reshape", "ScatterElements", "ScatterND", "Sigmoid", "Sin", "Slice", "Softmax", "Split", "Sqrt", "Squeeze",
+    "Sub", "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where",
+))
+# fmt: on
+NO_GRADIENT = "the training build has no gradient for it"
 
 
 def _attribute(node: ir.Node, name: str, default: object = None) -> object:
@@ -22,43 +34,43 @@ def _outputs_used(node: ir.Node) -> int:
     return sum(bool(o.uses()) or o.is_graph_output() for o in node.outputs)
 
 
+def _backwards(node: ir.Node) -> bool:
+    steps = node.inputs[4] if len(node.inputs) > 4 else None
+    known = ir.convenience.get_const_tensor(steps) if steps is not None else None
+    return steps is not None and (known is None or bool((known.numpy() < 0).any()))
+
+
+# operator → why it is refused, and in which of its forms
 FAULTS: dict[str, tuple[str, Callable[[ir.Node], bool]]] = {
-    "If": ("control flow kills the gradient builder", lambda node: True),
-    "Loop": ("control flow kills the gradient builder", lambda node: True),
-    "Scan": ("control flow has no gradient", lambda node: True),
-    "BatchNormalization": (
-        "its gradient in inference mode is wrong, and in training mode the running statistics are lost",
-        lambda n: True,
+    "If": ("control flow kills the gradient builder", lambda n: True),
+    "Loop": ("control flow kills the gradient builder", lambda n: True),
+    "Scan": ("control flow has no gradient", lambda n: True),
+    "AveragePool": ("it is rewritten only where its sizes are static", lambda n: True),
+    "BatchNormalization": ("its gradient is wrong, and is rewritten only where the rank is known", lambda n: True),
+    "ConvTranspose": ("its gradient has no kernel on the CPU", lambda n: True),
+    "GRU": ("its gradient kills the process in some forms", lambda n: True),
+    "LSTM": ("its gradient kills the process in some forms, and is wrong with peepholes", lambda n: True),
+    "MaxPool": ("its gradient with Indices is no operator that a model may hold", lambda n: True),
+    "Pad": (
+        "its gradient holds for mode=constant and pads of every axis",
+        lambda n: _attribute(n, "mode", "constant") != "constant" or len(n.inputs) > 3,
     ),
-    "Dropout": ("its gradient in inference mode with a mask is wrong", lambda n: len(n.outputs) > 1),
-    "Conv": (
-        "its gradient with auto_pad=SAME_* is wrong",
-        lambda n: "SAME" in str(_attribute(n, "auto_pad", "")),
-    ),
-    "Split": ("its gradient with an unused output is wrong", lambda n: _outputs_used(n) < len(n.outputs)),
-    "Where": ("its gradient through a broadcast branch is wrong", lambda n: not _same_shapes(n)),
+    "Resize": ("its gradient has no kernel on the CPU", lambda n: True),
     "ScatterElements": (
         "its gradient with a reduction is wrong",
         lambda n: _attribute(n, "reduction", "none") != "none",
     ),
-    "ConvTranspose": ("its gradient has no kernel on the CPU", lambda n: True),
-    "Gelu": (
-        "its gradient with approximate=tanh is that of the exact form",
-        lambda n: _attribute(n, "approximate", "none") == "tanh",
+    "ScatterND": ("its gradient with a reduction is wrong", lambda n: _attribute(n, "reduction", "none") != "none"),
+    "Slice": ("its gradient holds for positive steps that are constants", _backwards),
+    "Split": (
+        "its gradient with an unused output is wrong, and is rewritten only where the sizes are known",
+        lambda n: _outputs_used(n) < len(n.outputs),
     ),
-    "LSTM": ("its gradient with peepholes is wrong", lambda n: len(n.inputs) > 7 and n.inputs[7] is not None),
-    "MaxPool": ("its gradient is no operator that a model may hold", lambda n: True),
-    "AveragePool": ("its gradient is no operator that a model may hold", lambda n: True),
 }
 
 
-def _same_shapes(node: ir.Node) -> bool:
-    shapes = [v.shape for v in node.inputs[1:] if v is not None]
-    return len(shapes) == 2 and shapes[0] is not None and shapes[0] == shapes[1]
-
-
 def refuse_known_faults(model: onnx.ModelProto, loss: str, sources: Sequence[str]) -> None:
-    """Raise for the first operator between the sources and the loss whose gradient would be wrong.
+    """Raise for the first operator between the sources and the loss whose gradient is wrong or missing.
 
     Args:
         model: the loss model.
@@ -68,18 +80,13 @@ def refuse_known_faults(model: onnx.ModelProto, loss: str, sources: Sequence[str
     Raises:
         DeriveError: names the operator, its node and the reason.
     """
-    graph = ir.from_proto(model).graph
-    needed = query.ancestors([query.value(graph, loss)])
-    reached = {query.value(graph, name) for name in sources}
-    for node in graph:
-        inputs = [*node.inputs, *query.captured(node)]
-        if not any(v in reached for v in inputs if v is not None) or not any(o in needed for o in node.outputs):
+    for node in between(ir.from_proto(model).graph, loss, sources):
+        own = node.domain == ""
+        reason, applies = FAULTS.get(node.op_type if own else "", (NO_GRADIENT, lambda n: False))
+        if own and node.op_type in DIFFERENTIATED and not applies(node):
             continue
-        reached.update(node.outputs)
-        reason, applies = FAULTS.get(node.op_type, ("", lambda _: False))
-        if node.domain == "" and applies(node):
-            raise DeriveError(
-                "The ort engine differentiates only what the training build does right.",
-                got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}: {reason}",
-                fix="Export the model without this form, or freeze the parameters in front of it (derive.frozen).",
-            )
+        raise DeriveError(
+            "The ort engine differentiates only what the training build does right.",
+            got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}: {reason}",
+            fix="Choose derive=native, or freeze the parameters in front of it (derive.frozen).",
+        )

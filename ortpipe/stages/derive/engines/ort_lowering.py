@@ -44,14 +44,24 @@ def scale(op: Builder, node: ir.Node, x: ir.Value, factor: ir.Value) -> ir.Value
 
 
 def fused_mat_mul(op: Builder, node: ir.Node, a: ir.Value, b: ir.Value) -> ir.Value | None:
-    """alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾ of matrices, as a Gemm; other ranks stay."""
+    """alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾ of matrices, as a Gemm; other ranks stay, but for float64, which has no kernel."""
     ranks = {v.shape.rank() if v.shape is not None else None for v in (a, b)}
-    if ranks != {2} or any(
-        n in node.attributes and node.attributes[n].as_int() for n in ("transBatchA", "transBatchB")
-    ):
-        return None
     given = {n: node.attributes[n].value for n in ("alpha", "transA", "transB") if n in node.attributes}
-    return op.Gemm(a, b, **given)
+    if any(n in node.attributes and node.attributes[n].as_int() for n in ("transBatchA", "transBatchB")):
+        return None
+    if ranks == {2}:
+        return op.Gemm(a, b, **given)
+    if a.dtype != ir.DataType.DOUBLE or any(rank is None or rank < 2 for rank in ranks):
+        return None
+    product = op.MatMul(_turned(op, a, given.get("transA", 0)), _turned(op, b, given.get("transB", 0)))
+    return op.Mul(product, op.like(given.get("alpha", 1.0), a))
+
+
+def _turned(op: Builder, x: ir.Value, turn: int) -> ir.Value:
+    """Return x with its last two axes swapped, or as it is."""
+    assert x.shape is not None
+    *first, last, end = range(x.shape.rank())
+    return op.Transpose(x, perm=[*first, end, last]) if turn else x
 
 
 RULES: dict[str, Callable[..., ir.Value | None]] = {

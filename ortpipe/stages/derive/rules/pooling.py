@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from ortpipe.graph.builder import Builder
 from ortpipe.stages.derive.backward import Backward, Gradients, ranked
 from ortpipe.stages.derive.rules.activations import integer
 from ortpipe.stages.derive.rules.windows import Window, static, window
@@ -19,7 +20,7 @@ Matrix = npt.NDArray[np.float64]
 FAR = 2**31 - 1
 
 
-def along(op: Backward, x: ir.Value, axis: int, matrix: Matrix) -> ir.Value:
+def along(op: Builder, x: ir.Value, axis: int, matrix: Matrix) -> ir.Value:
     """Return matrix · x along one axis: a value's places there become as many as the matrix has rows."""
     assert x.dtype is not None
     shape, own = ranked(x), matrix.astype(x.dtype.numpy())
@@ -100,13 +101,13 @@ def _over_windows(op: Backward, node: ir.Node, dy: ir.Value, *, average: bool) -
     assert x is not None
     # the output says how many windows there are: up to opset 21, ceil_mode keeps one that lies on the pads alone
     for axis, (size, count) in enumerate(zip(static(node, x), static(node, node.outputs[0]), strict=True)):
-        dy = along(op, dy, axis + 2, _membership(node, windows, axis, size, count, average).T)
+        include = bool(integer(node, "count_include_pad", 0))
+        dy = along(op, dy, axis + 2, membership(windows, axis, size, count, average=average, include=include).T)
     return _as(dy, x)
 
 
-def _membership(node: ir.Node, windows: Window, axis: int, size: int, count: int, average: bool) -> Matrix:
+def membership(windows: Window, axis: int, size: int, count: int, *, average: bool, include: bool) -> Matrix:
     """Return the matrix (windows × places) that sums, or averages, the places of each window along one axis."""
-    include = bool(integer(node, "count_include_pad", 0))
     starts = np.arange(count)[:, None] * windows.strides[axis] - windows.begin[axis]
     places = starts + np.arange(windows.kernel[axis]) * windows.dilations[axis]
     inside = (places >= 0) & (places < size)
