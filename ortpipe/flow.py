@@ -32,7 +32,7 @@ FLOW = (
         "train",
         "ortpipe.stages.train.stage:train",
         check="ortpipe.stages.train.stage:check",
-        reads=("data", "runtime", "report"),
+        reads=("data", "runtime", "report", "start"),
         requires=("gradients", "outputs", "label"),
         ensures=FORWARD,
     ),

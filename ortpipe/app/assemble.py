@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.checkpoint import read_checkpoint
 from ortpipe.app.environment import environment
 from ortpipe.app.run_folder import RunFolder
 from ortpipe.app.screen import Screen, closing
@@ -50,8 +51,10 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
         tags |= {"ortpipe.sweep": str(Path(hydra.sweep.dir).absolute()), "ortpipe.job": str(hydra.job.num)}
     name = f"{config.name} {hydra.job.override_dirname}".strip() if tags.get("ortpipe.sweep") else config.name
     recording = config.recorder(name, container, folder, tags)
-    listeners: list[Listener] = [stop_if_asked, Screen(), RunFolder(folder, yaml, facts), recording]
-    context = {"data": data, "runtime": config.runtime}
+    keeping = RunFolder(folder, yaml, facts)
+    listeners: list[Listener] = [keeping, stop_if_asked, Screen(), recording]  # a last checkpoint before it stops
+    start = read_checkpoint(Path(config.resume)) if config.resume is not None else None
+    context = {"data": data, "runtime": config.runtime, "start": start}
     artifact = run(plan_of(config), context, listeners)
     record = {**getattr(recording, "summary", {}), "took": f"{time.perf_counter() - begun:.1f} s"}
     print(closing(artifact, folder, record), flush=True)

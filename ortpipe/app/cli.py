@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,13 @@ def _application(config: DictConfig) -> float | None:
 
     container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     typed: RunConfig = build(container)
-    return execute(typed, container, OmegaConf.to_yaml(config, resolve=True), HydraConfig.get())
+    hydra_config = HydraConfig.get()
+    try:
+        return execute(typed, container, OmegaConf.to_yaml(config, resolve=True), hydra_config)
+    except Stopped as stop:
+        if hydra_config.mode is None or hydra_config.mode.name != "MULTIRUN":
+            stop.folder = Path(hydra_config.runtime.output_dir)
+        raise
 
 
 def main() -> None:
@@ -65,8 +72,17 @@ def main() -> None:
         fix = "Check that the path exists and that you may write there; results go to paths.outputs."
         _fail(ConfigError("Files and folders must be readable and writable.", got=error, fix=fix), wants_trace)
     except (KeyboardInterrupt, Stopped) as stop:
-        print("\nstopped; nothing half-written was left.", file=sys.stderr)
+        print("\nstopped; nothing half-written was left.", *_continuation(stop), sep="\n", file=sys.stderr)
         sys.exit(getattr(stop, "code", 130))
+
+
+def _continuation(stop: BaseException) -> list[str]:
+    """Return the command that continues a stopped run, if it has a checkpoint."""
+    folder = getattr(stop, "folder", None)
+    if folder is None or not (folder / "checkpoint").is_dir():
+        return []
+    arguments = [a for a in sys.argv[1:] if not a.startswith("resume=")]
+    return [f"continue with: ortpipe {shlex.join([*arguments, f'resume={folder}'])}"]
 
 
 def _fail(error: OrtpipeError, wants_trace: bool) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 
 from ortpipe.artifact import Artifact
 from ortpipe.files import whole_file
-from ortpipe.pipeline.events import Event, RunFinished, RunStarted, StageFinished
+from ortpipe.pipeline.events import Event, RunFinished, RunStarted, StageFinished, StageProgressed
 
 
 class RunFolder:
     """Writes a run's files as the run goes on.
 
     - `config.yaml`, `environment.json`: at the start;
+    - `checkpoint/`: what training continues from, as often as train.checkpoint says;
     - `stages/<number>_<name>/`: each artifact, with its graph as text in `model.txt`;
     - `model.onnx`, `losses.csv`, `metrics.json`, `figures/*.png`, `timings.json`: at the end.
 
@@ -36,6 +37,8 @@ class RunFolder:
         if isinstance(event, RunStarted):
             whole_file(self.folder / "config.yaml", self._config)
             whole_file(self.folder / "environment.json", json.dumps(self._environment, indent=1) + "\n")
+        elif isinstance(event, StageProgressed):
+            self._keep(event.report)
         elif isinstance(event, StageFinished):
             from ortpipe.graph.serial import save_artifact
             from ortpipe.graph.show import to_text
@@ -45,6 +48,13 @@ class RunFolder:
             whole_file(stage / "model.txt", to_text(event.artifact.model))
         elif isinstance(event, RunFinished):
             self._finish(event)
+
+    def _keep(self, report: object) -> None:
+        from ortpipe.app.checkpoint import write_checkpoint
+        from ortpipe.stages.train.checkpoint import Checkpoint
+
+        if isinstance(report, Checkpoint):
+            write_checkpoint(report, self.folder)
 
     def _finish(self, event: RunFinished) -> None:
         from ortpipe.graph.serial import write

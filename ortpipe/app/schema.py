@@ -29,7 +29,10 @@ class PathsConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A whole run, in flow order; the fields are the top-level keys of conf/config.yaml."""
+    """A whole run, in flow order; the fields are the top-level keys of conf/config.yaml.
+
+    `resume` is the run folder of a run that was stopped: training continues from its last checkpoint.
+    """
 
     data: DataConfig
     convert: ConvertConfig
@@ -43,6 +46,7 @@ class RunConfig:
     recorder: Recorder = field(default_factory=lambda: RECORDERS["none"](), metadata={"catalogue": RECORDERS})
     seed: int = 0
     name: str = "run"
+    resume: str | None = None
 
 
 def build(config: Mapping[str, Any]) -> RunConfig:

@@ -26,7 +26,7 @@ class Screen:
         """Listen."""
         if isinstance(event, StageStarted):
             self._say(f"[{event.number}/{event.stages}] {event.name}")
-        elif isinstance(event, StageProgressed):
+        elif isinstance(event, StageProgressed) and hasattr(event.report, "loss"):
             self._progress(event.report)
         elif isinstance(event, StageFinished | RunFailed):
             self._close()

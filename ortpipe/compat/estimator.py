@@ -61,20 +61,21 @@ class Estimator(Parameters):
 
     def _train(self, artifact: Artifact, data: Data) -> None:
         """Train with rate η / batch size where the loss is a sum over rows: a step follows the mean gradient."""
-        from ortpipe.stages.train.config import TrainConfig
+        from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
         from ortpipe.stages.train.stage import train
 
+        before = getattr(self, "tensors_", {})  # after a fit that diverged, there are no steps to continue from
+        start = before if self.warm_start and "losses/step" in before else None
         config = TrainConfig(
             self.learning_rate.optimizer(self.batch_size if artifact.facts.reduction == "sum" else 1),
             self.learning_rate.schedule(),
             "epoch",
-            epochs=self.max_iter,
+            epochs=self.max_iter + (len(start["losses/train"]) if start is not None else 0),
             batch_size=self.batch_size,
             init="keep" if self.warm_start else "random",
             seed=self.seed,
+            checkpoint=CheckpointConfig(minutes=None),
         )
-        before = getattr(self, "tensors_", {})  # after a fit that diverged, there are no steps to continue from
-        start = before if self.warm_start and "losses/step" in before else None
         with _Bar(self.max_iter, self.verbose) as bar:
             result = train(artifact, config, data=data, report=lambda epoch: self._passed(epoch, bar), start=start)
         self._keep(result.tensors, validated=data.validation is not None)

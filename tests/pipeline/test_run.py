@@ -33,7 +33,7 @@ X, Y = load_diabetes(return_X_y=True)
 
 @pytest.fixture
 def context():
-    return {"data": split(Rows({"X": X}, Y), SplitConfig()), "runtime": RuntimeConfig()}
+    return {"data": split(Rows({"X": X}, Y), SplitConfig()), "runtime": RuntimeConfig(), "start": None}
 
 
 def plan(estimator="sklearn.linear_model.Ridge", params=None, stages=6):

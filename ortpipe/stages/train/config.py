@@ -35,6 +35,26 @@ class EarlyStopConfig:
 
 
 @dataclass(frozen=True)
+class CheckpointConfig:
+    """How often the state is kept, so that a run that is killed can continue.
+
+    Attributes:
+        epochs: after every so many epochs; null: never by epochs.
+        minutes: after the first epoch that ends so many minutes after the last checkpoint; null: never by time.
+    """
+
+    epochs: int | None = None
+    minutes: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 1:
+            raise ConfigError("train.checkpoint.epochs is at least 1.", got=self.epochs, fix="Use null for none.")
+        if self.minutes is not None and not 0 <= self.minutes < float("inf"):
+            fix = "Use null for none."
+            raise ConfigError("train.checkpoint.minutes is finite and not negative.", got=self.minutes, fix=fix)
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """How the parameters are fitted.
 
@@ -43,12 +63,13 @@ class TrainConfig:
         schedule: a member of the catalogue of schedules: base rate and step → rate.
         schedule_per: what the schedule's t counts: `step`, or `epoch` for one rate a pass.
         warmup: as many of them in front of the schedule, over which the rate rises in a line, η·t/(warmup + 1).
-        epochs: passes over the training rows.
+        epochs: passes over the training rows, those before a continuation included.
         batch_size: rows per step; the last batch of an epoch may be smaller.
         init: `keep` starts from the model's own weights, `random` from new ones (see `initial.py`).
         shuffle: draw a new order of rows for every epoch.
         seed: of the order and of the random weights.
         early_stop: when to stop before the last epoch; with a validation split the best weights are restored.
+        checkpoint: how often the state is kept.
     """
 
     optimizer: Optimizer = field(default=SGD(), metadata={"catalogue": OPTIMIZERS})
@@ -61,6 +82,7 @@ class TrainConfig:
     shuffle: bool = True
     seed: int = 0
     early_stop: EarlyStopConfig = EarlyStopConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):

@@ -67,7 +67,8 @@ class Loop:
         self._dtype = next(iter(values.values())).dtype
         self._per_row = reduction == "mean"
         self._done = sum(len(run) for run in self.losses.step)
-        self._epochs = len(self.losses.train) + config.epochs
+        self._epochs = config.epochs
+        self._whole = (self.values, len(self.losses.step), len(self.losses.train))
 
     def run(self, validate: Callable[[Mapping[str, np.ndarray]], float] | None) -> Iterator[Epoch]:
         """Yield after each epoch.
@@ -85,6 +86,7 @@ class Loop:
             if validation is not None:
                 self._check_validation(validation)
                 self.losses.validation.append(validation)
+            self._whole = (self.values, len(self.losses.step), number)
             yield Epoch(
                 number,
                 self._epochs,
@@ -127,6 +129,20 @@ class Loop:
         self._done += len(index)
         return (losses.astype(np.float64) * (index.shape[1] if self._per_row else 1)).tolist()
 
+    def back_to_whole_epochs(self) -> int:
+        """Forget what was done of an epoch that was interrupted; return how many are whole."""
+        self.values, steps, epochs = self._whole
+        for runs in (self.losses.step, self.losses.rate):
+            del runs[steps:]
+        for losses in (self.losses.train, self.losses.validation):
+            del losses[epochs:]
+        return epochs
+
+    @property
+    def monitored(self) -> list[float]:
+        """The loss that is watched, per epoch: of validation, else of training."""
+        return self.losses.validation or self.losses.train
+
     def _rates(self, number: int, steps: np.ndarray) -> np.ndarray:
         """Return the rates of steps: the line of the warm-up, then the schedule, which counts from its own start."""
         config, warmup = self._config, self._config.warmup
@@ -135,8 +151,7 @@ class Loop:
         if config.schedule_per == "epoch":
             times, total = np.full(len(steps), number), self._epochs
         after = config.schedule(config.optimizer.lr, np.maximum(times - warmup, 1), max(total - warmup, 1))
-        monitored = self.losses.validation or self.losses.train
-        return after * np.minimum(times / (warmup + 1), 1) * config.schedule.factor(monitored)
+        return after * np.minimum(times / (warmup + 1), 1) * config.schedule.factor(self.monitored)
 
     def _check_losses(self, losses: np.ndarray, rates: np.ndarray) -> None:
         finite = np.isfinite(losses)

@@ -17,10 +17,21 @@ from ortpipe.graph.compose import extract, with_parameters
 from ortpipe.graph.modes import draws, for_inference, with_seeds
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
+from ortpipe.stages.train.checkpoint import (
+    Checkpoint,
+    check_key,
+    key_of,
+    losses_of,
+    state_of,
+    tensors_of,
+    under,
+)
 from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.due import Due
+from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.epoch import build_epoch, with_batch_size
 from ortpipe.stages.train.initial import random_parameters
-from ortpipe.stages.train.loop import Loop, Losses
+from ortpipe.stages.train.loop import Loop
 from ortpipe.stages.train.step import build_step
 
 VERSION = 1
@@ -33,7 +44,7 @@ def train(
     data: Data,
     runtime: RuntimeConfig | None = None,
     report: Callable[[object], None] = lambda event: None,
-    start: Mapping[str, np.ndarray] | None = None,
+    start: Checkpoint | Mapping[str, np.ndarray] | None = None,
 ) -> Artifact:
     """Return the forward model with trained weights.
 
@@ -42,9 +53,9 @@ def train(
         config: optimizer, schedule, epochs, …
         data: training rows, and validation rows if there are any.
         runtime: threads.
-        report: called with an `Epoch` after each epoch.
-        start: the tensors of an earlier result, which `config.epochs` more epochs continue from; m epochs and n more
-            give the tensors of m + n at once (but for a schedule that counts to the end of training).
+        report: called with an `Epoch` after each epoch, and with a `Checkpoint` when one is due or a signal stops it.
+        start: what to continue from: a checkpoint of this training, or the tensors of an earlier result. The epochs in
+            them count: a training that is stopped anywhere and continued gives the bytes of one that is not.
 
     Returns:
         An artifact whose tensors are `parameter/…` and `initial/…` by parameter (and running statistic),
@@ -66,45 +77,56 @@ def train(
             fix="Run derive first, with derive.forward_outputs=true.",
         )
     rows = feeds(artifact.model, facts, data.train)
-    initial = _initial(artifact, config) if start is None else _under("initial", start)
-    parameters = initial if start is None else _under("parameter", start)
     step = build_step(artifact, config.optimizer)
-    state = {
-        (slot, name): np.zeros_like(parameters[name]) if start is None else _found(start, f"optimizer/{slot}/{name}")
-        for slot, name in step.slots
-    }
+    key = key_of(artifact, config, data.digest())
+    if isinstance(start, Checkpoint):
+        check_key(start, key)
+    before = start.tensors if isinstance(start, Checkpoint) else start
+    initial = _initial(artifact, config) if before is None else under("initial", before)
+    parameters = initial if before is None else under("parameter", before)
+    zeros = {(slot, name): np.zeros_like(parameters[name]) for slot, name in step.slots}
+    carried = step.pack(parameters, zeros if before is None else state_of(before, step))
     epoch, names = build_epoch(step)
     rows = {name: array for name, array in rows.items() if name in step.scanned}
     sessions = _sessions(epoch, config.seed, runtime)
-    losses = None if start is None else _losses(start)
-    carried = step.pack(parameters, state)
+    losses = None if before is None else losses_of(before)
     loop = Loop(sessions, step, names, carried, rows, config, facts.reduction or "mean", losses)
-    best, waited, best_values = np.inf, 0, loop.values
-    for result in loop.run(_validation(artifact, data, runtime)):
-        report(result)
-        monitored = result.loss if result.validation is None else result.validation
-        if monitored < best - config.early_stop.min_delta:
-            best, waited, best_values = monitored, 0, loop.values
-        else:
-            waited += 1
-        if config.early_stop.patience is not None and waited >= config.early_stop.patience:
-            break
-    restore = config.early_stop.patience is not None and data.validation is not None
-    values = best_values if restore else loop.values
-    trained, slots = step.unpack(values)
+    stop = EarlyStop(config.early_stop, loop.values)
+    stop.catch_up(loop.monitored, loop.values)
+    if before is not None and under("best", before):
+        best = under("best", before)
+        stop.best_values = step.pack(under("parameter", best), state_of(best, step))
+
+    def checkpoint() -> Checkpoint:
+        best = tensors_of(loop, step, initial, stop.best_values)
+        kept = {f"best/{k}": v for k, v in best.items() if k.startswith(("parameter/", "optimizer/"))}
+        return Checkpoint(len(loop.losses.train), key, {**tensors_of(loop, step, initial, loop.values), **kept})
+
+    due = Due(config.checkpoint)
+    try:
+        for result in () if stop.over else loop.run(_validation(artifact, data, runtime)):
+            report(result)
+            stop(loop.monitored[-1], loop.values)
+            if stop.over:
+                break
+            if due(result.number):
+                report(checkpoint())
+    except Exception:
+        raise  # what diverged is no state to continue from
+    except BaseException:  # a person or the system stops the run: keep what is done
+        if loop.back_to_whole_epochs():
+            stop.catch_up(loop.monitored, loop.values)
+            report(checkpoint())
+        raise
+    values = stop.best_values if config.early_stop.patience is not None and data.validation is not None else loop.values
+    trained, _ = step.unpack(values)
     return artifact.next(
         "train",
         VERSION,
         model=for_inference(with_parameters(extract(artifact.model, facts.outputs), trained)),
         tensors={
             **{k: v for k, v in artifact.tensors.items() if k.startswith("source/")},
-            **{f"initial/{name}": array for name, array in initial.items()},
-            **{f"parameter/{name}": array for name, array in trained.items()},
-            **{f"optimizer/{slot}/{name}": array for (slot, name), array in slots.items()},
-            "losses/step": np.concatenate(loop.losses.step),
-            "losses/rate": np.concatenate(loop.losses.rate),
-            "losses/train": np.array(loop.losses.train),
-            **({"losses/validation": np.array(loop.losses.validation)} if loop.losses.validation else {}),
+            **tensors_of(loop, step, initial, values),
         },
         loss=None,
         label=None,
@@ -122,6 +144,7 @@ def check(
     data: Data,
     runtime: RuntimeConfig | None = None,
     report: Callable[[object], None] | None = None,
+    start: Checkpoint | None = None,
 ) -> None:
     """Refuse labels that are no class of the model, in any part of the data."""
     for part in (data.train, data.validation, data.test):
@@ -154,25 +177,6 @@ def _initial(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:
     if config.init == "random":
         parameters = random_parameters(ir.from_proto(artifact.model).graph, parameters, config.seed)
     return {**parameters, **statistics}
-
-
-def _under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {k.removeprefix(f"{folder}/"): v for k, v in tensors.items() if k.startswith(f"{folder}/")}
-
-
-def _found(tensors: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    if name not in tensors:
-        raise TrainError(
-            "Training continues with the optimizer that it began with.",
-            got=f"a start without {name}",
-            fix="Choose the same train/optimizer, or start anew.",
-        )
-    return tensors[name]
-
-
-def _losses(start: Mapping[str, np.ndarray]) -> Losses:
-    train, validation = start["losses/train"].tolist(), start.get("losses/validation", np.zeros(0)).tolist()
-    return Losses([start["losses/step"]], [start["losses/rate"]], train, validation)
 
 
 def _validation(

@@ -26,7 +26,9 @@ from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train import loop as loop_module
-from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.checkpoint import Checkpoint
+from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.loop import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.stage import train
@@ -452,19 +454,62 @@ def test_a_schedule_that_watches_the_loss_lowers_the_next_epochs_rate(network, d
     np.testing.assert_allclose(result.tensors["losses/rate"], 1e-5 * np.array([1, 1, 0.5, 0.25]), rtol=1e-12)
 
 
-TO_AN_END = ("cosine", "one_cycle", "polynomial")  # they count to the end of training, which more epochs put off
-
-
-@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in TO_AN_END])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_epochs_in_two_runs_are_those_of_one_to_the_bit(network, diabetes, optimizer, schedule):
-    config = TrainConfig(OPTIMIZERS[optimizer](0.02), SCHEDULES[schedule](), epochs=4, init="random", batch_size=16)
-    seen = []
-    first = train(network("float32"), config, data=diabetes)
-    second = train(network("float32"), config, data=diabetes, start=first.tensors, report=seen.append)
-    once = train(network("float32"), dataclasses.replace(config, epochs=8), data=diabetes)
-    assert {k: v.tobytes() for k, v in second.tensors.items()} == {k: v.tobytes() for k, v in once.tensors.items()}
-    assert [(e.number, e.epochs) for e in seen] == [(5, 8), (6, 8), (7, 8), (8, 8)]
+def test_training_that_continues_from_a_checkpoint_gives_the_same_bytes(network, diabetes, optimizer, schedule):
+    config = TrainConfig(
+        OPTIMIZERS[optimizer](0.02),
+        SCHEDULES[schedule](),
+        epochs=7,
+        init="random",
+        batch_size=16,
+        early_stop=EarlyStopConfig(patience=20),
+        checkpoint=CheckpointConfig(epochs=3),
+    )
+    told, seen = [], []
+    once = train(network("float32"), config, data=diabetes, report=told.append)
+    kept = [report for report in told if isinstance(report, Checkpoint)]
+    assert [c.epochs for c in kept] == [3, 6]
+    for checkpoint in kept:
+        again = train(network("float32"), config, data=diabetes, start=checkpoint, report=seen.append)
+        assert again.digest() == once.digest()
+    assert [e.number for e in seen if isinstance(e, Epoch)] == [4, 5, 6, 7, 7]
+
+
+def test_training_that_is_stopped_hands_out_the_epochs_that_are_whole(network, diabetes):
+    config, told = TrainConfig(SGD(0.02), epochs=9, checkpoint=CheckpointConfig(minutes=None)), []
+
+    class Interruption(BaseException):
+        pass
+
+    def listen(report):
+        told.append(report)
+        if getattr(report, "number", 0) == 4:
+            raise Interruption
+
+    with pytest.raises(Interruption):
+        train(network(), config, data=diabetes, report=listen)
+    assert isinstance(told[-1], Checkpoint)
+    assert told[-1].epochs == 4
+    again = train(network(), config, data=diabetes, start=told[-1])
+    assert again.digest() == train(network(), config, data=diabetes).digest()
+
+
+@pytest.mark.parametrize("change", [{"optimizer": SGD(0.03)}, {"seed": 1}, {"batch_size": 8}])
+def test_a_checkpoint_of_other_settings_is_refused(network, diabetes, change):
+    told, config = [], TrainConfig(SGD(0.02), epochs=2, checkpoint=CheckpointConfig(epochs=1))
+    train(network(), config, data=diabetes, report=told.append)
+    with pytest.raises(TrainError, match="same model, data and train settings"):
+        train(network(), dataclasses.replace(config, **change), data=diabetes, start=told[-1])
+    longer = train(network(), dataclasses.replace(config, epochs=5), data=diabetes, start=told[-1])
+    assert longer.digest() == train(network(), dataclasses.replace(config, epochs=5), data=diabetes).digest()
+
+
+def test_a_checkpoint_of_another_model_is_refused(network, diabetes):
+    told, config = [], TrainConfig(SGD(0.02), epochs=1, checkpoint=CheckpointConfig(epochs=1))
+    train(network(), config, data=diabetes, report=told.append)
+    with pytest.raises(TrainError, match="same model, data and train settings"):
+        train(network(loss="l1"), config, data=diabetes, start=told[-1])
 
 
 def test_a_start_without_the_optimizers_state_is_refused(network, diabetes):

@@ -1,0 +1,92 @@
+"""What training continues from: everything that the next epoch depends on, as named arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ortpipe.artifact import Artifact
+from ortpipe.errors import TrainError
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.loop import Loop, Losses
+from ortpipe.stages.train.step import Step
+
+FREE = ("epochs", "checkpoint", "early_stop")  # what may differ between the beginning and the continuation
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after an epoch.
+
+    Attributes:
+        epochs: how many are done.
+        key: of the gradient model, the data and the config: sha256, hex.
+        tensors: `parameter/…`, `initial/…` and `best/…` by parameter, `optimizer/…` by slot and parameter, `losses/…`.
+    """
+
+    epochs: int
+    key: str
+    tensors: Mapping[str, np.ndarray]
+
+
+def key_of(artifact: Artifact, config: TrainConfig, data: str) -> str:
+    """Return what a checkpoint must share with the training that continues from it."""
+    settings = {k: repr(v) for k, v in sorted(vars(config).items()) if k not in FREE}
+    return hashlib.sha256(json.dumps([artifact.digest(), data, settings]).encode()).hexdigest()
+
+
+def check_key(start: Checkpoint, key: str) -> None:
+    """Refuse a checkpoint of another model, other data or other settings."""
+    if start.key != key:
+        raise TrainError(
+            "Training continues from a checkpoint of the same model, data and train settings.",
+            got="a checkpoint of another run",
+            fix=f"Repeat the command of the stopped run, with resume added ({', '.join(FREE)} may change).",
+        )
+
+
+def tensors_of(
+    loop: Loop, step: Step, initial: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return these carried values, by parameter, and every loss so far."""
+    arrays, slots = step.unpack(values)
+    return {
+        **{f"initial/{name}": array for name, array in initial.items()},
+        **{f"parameter/{name}": array for name, array in arrays.items()},
+        **{f"optimizer/{slot}/{name}": array for (slot, name), array in slots.items()},
+        "losses/step": np.concatenate(loop.losses.step),
+        "losses/rate": np.concatenate(loop.losses.rate),
+        "losses/train": np.array(loop.losses.train),
+        **({"losses/validation": np.array(loop.losses.validation)} if loop.losses.validation else {}),
+    }
+
+
+def under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the tensors of a folder by their own names."""
+    return {k.removeprefix(f"{folder}/"): v for k, v in tensors.items() if k.startswith(f"{folder}/")}
+
+
+def state_of(tensors: Mapping[str, np.ndarray], step: Step) -> dict[tuple[str, str], np.ndarray]:
+    """Return the optimizer's state by slot and parameter.
+
+    Raises:
+        TrainError: it is that of another optimizer.
+    """
+    for slot, name in step.slots:
+        if f"optimizer/{slot}/{name}" not in tensors:
+            raise TrainError(
+                "Training continues with the optimizer that it began with.",
+                got=f"a start without optimizer/{slot}/{name}",
+                fix="Choose the same train/optimizer, or start anew.",
+            )
+    return {(slot, name): tensors[f"optimizer/{slot}/{name}"] for slot, name in step.slots}
+
+
+def losses_of(tensors: Mapping[str, np.ndarray]) -> Losses:
+    """Return every loss so far."""
+    train, validation = tensors["losses/train"].tolist(), tensors.get("losses/validation", np.zeros(0)).tolist()
+    return Losses([tensors["losses/step"]], [tensors["losses/rate"]], train, validation)

@@ -1,0 +1,36 @@
+"""When to stop before the last epoch, and the best weights so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ortpipe.stages.train.config import EarlyStopConfig
+
+
+class EarlyStop:
+    """Watches the monitored loss epoch by epoch.
+
+    Attributes:
+        over: the loss has not improved for as many epochs as the patience allows.
+        best_values: the carried values after the best epoch.
+    """
+
+    def __init__(self, config: EarlyStopConfig, values: Mapping[str, np.ndarray]) -> None:
+        self.over, self.best_values = False, values
+        self._config, self._best, self._waited, self._seen = config, np.inf, 0, 0
+
+    def __call__(self, monitored: float, values: Mapping[str, np.ndarray]) -> None:
+        """Take an epoch's loss and the values after it."""
+        self._seen += 1
+        if monitored < self._best - self._config.min_delta:
+            self._best, self._waited, self.best_values = monitored, 0, values
+        else:
+            self._waited += 1
+        self.over = self._config.patience is not None and self._waited >= self._config.patience
+
+    def catch_up(self, monitored: Sequence[float], values: Mapping[str, np.ndarray]) -> None:
+        """Take the losses that it has not seen, of which only the last one's values are known."""
+        for loss in monitored[self._seen :]:
+            self(loss, values)
