@@ -1,18 +1,26 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
 from differences import central_differences
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from onnx.reference import ReferenceEvaluator
 
+import ortpipe.app.cli  # noqa: F401  (registers the resolvers)
+from ortpipe.artifact import Artifact, Facts
 from ortpipe.compat import DerivativeOptions, add_loss_output, onnx_derivative, random_feed
 from ortpipe.errors import DataError, DeriveError
+from ortpipe.graph.check import checked
 from ortpipe.runtime.session import Session
+from ortpipe.stages.derive.stage import derive
 
+CONF = Path(__file__).resolve().parents[2] / "conf"
 Zero, KeepYieldOp, KeepOutputs, FillGrad, Loss = (
     DerivativeOptions.Zero,
     DerivativeOptions.KeepYieldOp,
@@ -272,6 +280,31 @@ def test_what_cannot_be_differentiated_is_refused_with_the_way_out(name):
 def test_it_says_what_it_differentiates_when_verbose(capsys):
     onnx_derivative(parsed(ADD), verbose=1)
     assert capsys.readouterr().out == "onnx_derivative: Y by X, Ad_Addcst\n"
+
+
+TWINS = {  # options → what the command line says instead
+    Zero: ["derive.forward_outputs=false"],
+    KeepOutputs: [],
+    KeepOutputs | FillGrad: ["derive.fill_gradient=true"],
+    KeepYieldOp: ["derive=ort", "derive.engine.yield_op=true"],
+}
+
+
+@pytest.mark.parametrize("options", TWINS)
+def test_every_combination_of_options_has_a_twin_in_the_config_of_derive(options, request):
+    from ortpipe.app.schema import build
+
+    if options == KeepYieldOp:
+        request.getfixturevalue("training_build")
+    said = ["derive.output=[y,z]", "derive.inputs=[X,B]", *TWINS[options]]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = build(OmegaConf.to_container(compose("config", ["name=twin", "paths.outputs=.", *said]), resolve=True))
+    facts = Facts("regression", ("X", "B"), ("y", "z", "k"), "y", ("w", "u"))
+    twin = derive(Artifact(checked(parsed(TWO)), facts), config.derive).model
+    model = onnx_derivative(parsed(TWO), options=options)
+    assert sorted(names(twin)[0]) == sorted(names(model)[0])
+    assert sorted(names(twin)[1]) == sorted(names(model)[1])
+    assert [n.op_type for n in twin.graph.node] == [n.op_type for n in model.graph.node]
 
 
 def test_a_random_feed_has_the_types_and_shapes_of_the_inputs():
