@@ -175,6 +175,15 @@ def test_every_float_type_has_gradients(dtype):
     assert (got["X_grad"].tolist(), got["w_grad"].tolist()) == ((dy * w).tolist(), (dy * x).sum(axis=0).tolist())
 
 
+def test_outputs_of_two_float_types_have_gradients_of_their_inputs_types():
+    text = "g (float[N,2] X, double[N,2] Z) => (float[N,2] a, double[N,2] b) { a = Mul(X, X) b = Mul(Z, Z) }"
+    x, z, dx, dz = (np.full((3, 2), v) for v in (2, 3, 5, 7))
+    feeds = {"X": x.astype(np.float32), "Z": z + 0.0, "a_grad": dx.astype(np.float32), "b_grad": dz + 0.0}
+    got = run(onnx_derivative(parsed(text)), feeds)
+    assert (got["X_grad"].dtype, got["Z_grad"].dtype) == (np.float32, np.float64)
+    assert (got["X_grad"].tolist(), got["Z_grad"].tolist()) == ([[20, 20]] * 3, [[42, 42]] * 3)
+
+
 def test_a_scalar_output_takes_its_gradient_or_one():
     text = "g (float[N,2] X) => (float Y) <float[2] w = {1, 2}> { a = Mul(X, w) Y = ReduceSum<keepdims=0>(a) }"
     x, w = np.array([[1, 2], [3, 4]], np.float32), np.array([1, 1], np.float32)
