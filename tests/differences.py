@@ -25,7 +25,7 @@ def opened(model, names):
 
 def central_differences(model, output, feeds, name, step=1e-5):
     """Return (f(v + h) − f(v − h)) / 2h for every entry of the input or initializer `name`."""
-    session = Session(opened(model, {name}))
+    session = Session(opened(model, {name, *feeds}))
     value = np.array(feeds[name] if name in feeds else parameters(model)[name])
     gradient = np.zeros(value.shape)
     for place in np.ndindex(value.shape):
@@ -34,6 +34,6 @@ def central_differences(model, output, feeds, name, step=1e-5):
             other = value.copy()
             other[place] += sign * step
             [y] = session.run({**feeds, name: other}, [output])
-            moved.append(float(y))
+            moved.append(y.item())
         gradient[place] = (moved[0] - moved[1]) / (2 * step)
     return gradient

@@ -327,20 +327,21 @@ def _shape_for(score_name: str, prediction: ir.Value) -> None:
     """Write down the shape that the loss takes the prediction to have, where the model does not say."""
     import onnx_ir as ir
 
-    width = 2 if score_name == "log" else None
-    if prediction.shape is None or not prediction.shape.rank():
-        prediction.shape = ir.Shape([None, width])
-    if width is None or prediction.shape.rank() != 2:
-        return
-    rows, columns = prediction.shape
-    if isinstance(columns, int) and columns != width:
-        raise LossError(
-            "The log loss reads two columns of probabilities, [1 − p, p].",
-            got=f"{prediction.name!r} of shape {prediction.shape}",
-            fix="Join 1 − p and p to one output (Concat), or train with ortpipe.add_loss, which reads one column too; "
-            "for more than two classes use its cross_entropy.",
-        )
-    prediction.shape = ir.Shape([rows, width])
+    shape: list[int | str | None] = [None, None]
+    if prediction.shape is not None and prediction.shape.rank():
+        shape = [d if isinstance(d, int) else d.value for d in prediction.shape]
+    if score_name == "log" and len(shape) == 2:
+        if isinstance(shape[1], int) and shape[1] != 2:
+            raise LossError(
+                "The log loss reads two columns of probabilities, [1 − p, p].",
+                got=f"{prediction.name!r} of shape {prediction.shape}",
+                fix="Join 1 − p and p to one output (Concat), or train with ortpipe.add_loss, which reads one column "
+                "too; for more than two classes use its cross_entropy.",
+            )
+        shape[1] = 2
+    if shape[0] is None or str(shape[0]).startswith("unk__"):  # nothing says that these are the input's rows
+        shape[0] = "rows"
+    prediction.shape = ir.Shape(shape)
 
 
 def _make_way(graph: ir.Graph, wanted: set[str], output: str) -> None:

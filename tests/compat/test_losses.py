@@ -9,10 +9,16 @@ from onnx.reference import ReferenceEvaluator
 
 from ortpipe.artifact import Artifact, Facts, read_metadata
 from ortpipe.compat import add_loss_output, penalty_loss_onnx, unreduced_onnx_loss
+from ortpipe.data.config import SplitConfig
+from ortpipe.data.rows import Rows, split
 from ortpipe.errors import ConfigError, LossError, ModelError, PenaltyError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.engines import ENGINES
 from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.stage import train
 
 N = 6
 LINEAR = """g (float[batch,3] X) => (float[batch,2] Y)
@@ -368,3 +374,24 @@ def test_the_documented_linear_regression_has_the_loss_of_scikit_learn(score):
     loss, _ = Session(add_loss_output(onx, score)).run({"X": x[75:], "label": y[75:].reshape(-1, 1)})
     d = np.abs(estimator.predict(x[75:]).ravel().astype(np.float64) - y[75:])
     assert loss[0, 0] == pytest.approx((d if score == "l1" else d**2).sum(), rel=1e-4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("score", ["squared_error", "log"])
+def test_the_stages_train_a_loss_model_as_it_is(score, engine, request):
+    if engine == "ort":
+        request.getfixturevalue("training_build")
+    rng = np.random.default_rng(0)
+    x, weight = rng.normal(size=(32, 3)).astype(np.float32), rng.uniform(0.5, 2, 32).astype(np.float32)
+    z = x @ COEF.astype(np.float32) * 2
+    y = np.argmax(z, axis=1) if score == "log" else z
+    model = add_loss_output(parsed(BINARY if score == "log" else LINEAR), score, weight_name="weight")
+    known = read_metadata(model)
+    artifact = derive(Artifact(model, Facts.from_json(known)), DeriveConfig(ENGINES[engine]()))
+    data = split(Rows({"X": x}, y, weight), SplitConfig())
+    trained = train(artifact, TrainConfig(OPTIMIZERS["sgd"](lr=0.002 if score != "log" else 1.0), epochs=60), data=data)
+    losses = trained.tensors["losses/train"]
+    assert losses[-1] < losses[0] / 3
+    [probability] = Session(trained.model).run({"X": x})
+    if score == "log":
+        assert (np.argmax(probability, axis=1) == y).mean() > 0.9

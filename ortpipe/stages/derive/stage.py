@@ -145,8 +145,8 @@ def _seeded(model: onnx.ModelProto, outputs: Sequence[ir.Value], *, fill: bool) 
         product = op.ReduceSum(product, keepdims=0) if shape or fill else product
         product.type, product.shape = value.type, ir.Shape([])
         if total is not None:
-            product = op.Add(total, product)
-            product.type, product.shape = value.type, ir.Shape([])
+            product = op.Add(total, product if product.dtype == total.dtype else op.cast(product, total))
+            product.type, product.shape = total.type, ir.Shape([])
         total = product
     assert total is not None
     graph.outputs[:] = [total]
