@@ -15,7 +15,7 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish
 from ortpipe.graph.compose import between, extract
-from ortpipe.graph.modes import for_inference
+from ortpipe.graph.modes import for_inference, trainable
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
 
@@ -62,7 +62,7 @@ def build(
     graph = ir.from_proto(seeded).graph
     needed = query.ancestors([query.value(graph, total)])
     if weights is None:
-        weights = [n for n in query.float_initializers(graph, query.value(graph, total)) if graph.initializers[n].shape]
+        weights = trainable(graph, query.value(graph, total))
     if not weights:
         raise TrainError("At least one weight is trained.", got="no float initializer", fix="Name weights_to_train.")
     differentiable = [v.name for v in graph.inputs if v.name in inputs and v.dtype in query.FLOATS and v in needed]
