@@ -122,6 +122,21 @@ class Estimator(Parameters):
                 )
             self.tensors_[f"{folder}/{name}"] = array.copy()
 
+    def _gradients(self) -> Artifact:
+        """Return the gradient model that is trained."""
+        raise NotImplementedError
+
+    def save_onnx_graph(self, folder: Any, prefix: str | None = None, suffix: str | None = None) -> dict[str, Any]:
+        """Write the model and its gradient graph into a folder (`bytes` instead of a folder returns them as bytes).
+
+        Raises:
+            ConfigError: the folder does not exist.
+        """
+        from ortpipe.compat.saving import saved
+
+        graphs = {"model_onnx": self.model_onnx, "gradient_onnx": self._gradients().model}
+        return saved(graphs, folder, f"{prefix or ''}{type(self).__name__}{suffix or ''}")
+
     def get_trained_onnx(self, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
         """Return the model with trained weights.
 

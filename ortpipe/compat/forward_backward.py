@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnx
 
 from ortpipe.compat.devices import cpu
 from ortpipe.compat.forward_backward_graphs import Graphs, build
+from ortpipe.compat.saving import saved
 from ortpipe.errors import ConfigError, TrainError, nearest
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -36,8 +36,8 @@ class OrtGradientForwardBackward:
 
     Args:
         onnx_model: the model; it stays untouched.
-        weights_to_train: initializers, in any order; by default every float one that an output depends on and that is
-            no scalar.
+        weights_to_train: initializers, in any order; by default every float one that an output depends on, but for
+            numbers of the formula (scalars, the 1 of 1 − p).
         input_names: the inputs that a batch lists, by default all in the model's order.
         output_names: the outputs to compute, by default all.
         class_name: of the function's class, `cls_type_`.
@@ -293,22 +293,6 @@ class OrtGradientForwardBackwardFunction:
                 got=f"{len(given)} tensors",
                 fix=f"Give {', '.join(names)}.",
             )
-
-
-def saved(graphs: dict[str, onnx.ModelProto], folder: Any, stem: str) -> dict[str, Any]:
-    """Write graphs into a folder as `<stem>.<name>.onnx`, or return them as bytes where `bytes` stands for a folder.
-
-    Raises:
-        ConfigError: the folder does not exist.
-    """
-    if folder is bytes:
-        return {name: model.SerializeToString() for name, model in graphs.items()}
-    if not Path(folder).is_dir():
-        raise ConfigError("Graphs are saved into a folder that exists.", got=folder, fix="Create it first.")
-    paths = {name: Path(folder) / f"{stem}.{name}.onnx" for name in graphs}
-    for name, path in paths.items():
-        path.write_bytes(graphs[name].SerializeToString(deterministic=True))
-    return {name: str(path) for name, path in paths.items()}
 
 
 def _read(values: dict[str, Any], model: onnx.ModelProto) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish
 from ortpipe.graph.compose import between, extract
-from ortpipe.graph.modes import for_inference
+from ortpipe.graph.modes import for_inference, trainable
+from ortpipe.stages.derive.backward import active
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
 
@@ -60,12 +61,13 @@ def build(
     """
     seeded, total, seeds = _seeded(extract(prepared(model), outputs))
     graph = ir.from_proto(seeded).graph
-    needed = query.ancestors([query.value(graph, total)])
+    loss = query.value(graph, total)
     if weights is None:
-        weights = [n for n in query.float_initializers(graph, query.value(graph, total)) if graph.initializers[n].shape]
+        weights = trainable(graph, loss)
     if not weights:
         raise TrainError("At least one weight is trained.", got="no float initializer", fix="Name weights_to_train.")
-    differentiable = [v.name for v in graph.inputs if v.name in inputs and v.dtype in query.FLOATS and v in needed]
+    floats = [v for v in graph.inputs if v.name in inputs and v.dtype in query.FLOATS]
+    differentiable = tuple(str(v.name) for v in floats if loss in active(graph, [v]))
     facts = Facts(
         task="regression",
         inputs=(*inputs, *seeds.values()),
@@ -74,11 +76,9 @@ def build(
         parameters=tuple(weights),
         loss=total,
     )
-    derived = derive(
-        Artifact(seeded, facts), DeriveConfig(parameters=tuple(weights), inputs=tuple(map(str, differentiable)))
-    )
+    derived = derive(Artifact(seeded, facts), DeriveConfig(parameters=tuple(weights), inputs=differentiable))
     gradients = {**derived.facts.input_gradients, **derived.facts.gradients}
-    whole = _fixed(derived.model, str(derived.facts.output_gradient))
+    whole = _with_inputs(derived.model, {*inputs, *weights, *seeds.values()})
     early, kept = _border(whole, {*seeds.values()}, list(gradients.values()))
     return Graphs(
         inputs=tuple(inputs),
@@ -88,9 +88,9 @@ def build(
         seeds=seeds,
         gradients=gradients,
         whole=extract(whole, [*outputs, *gradients.values()]),
-        forward=_with_inputs(extract(whole, [*dict.fromkeys([*outputs, *kept])])),
-        backward=_with_inputs(between(whole, [*kept, *early, *seeds.values()], list(gradients.values()))),
-        evaluation=_with_inputs(for_inference(extract(whole, outputs))),
+        forward=extract(whole, [*dict.fromkeys([*outputs, *kept])]),
+        backward=between(whole, [*kept, *early, *seeds.values()], list(gradients.values())),
+        evaluation=for_inference(extract(whole, outputs)),
     )
 
 
@@ -113,23 +113,14 @@ def _seeded(model: onnx.ModelProto) -> tuple[onnx.ModelProto, str, dict[str, str
     return finish(own), str(total.name), seeds
 
 
-def _fixed(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """Return the model whose initializer of that name is no input any more; the weights have no values of their own."""
+def _with_inputs(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
+    """Return the model whose inputs are these, which have no values of their own; what else was one is constant."""
     own = onnx.ModelProto()
     own.CopyFrom(model)
-    kept = [i for i in own.graph.input if i.name != name]
-    del own.graph.input[:]
-    own.graph.input.extend(kept)
-    return own
-
-
-def _with_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model without the values of its inputs: a weight that is not fed is an error."""
-    own = onnx.ModelProto()
-    own.CopyFrom(model)
-    fed = {i.name for i in own.graph.input}
-    constant = [t for t in own.graph.initializer if t.name not in fed]
-    del own.graph.initializer[:]
+    fed = [i for i in own.graph.input if i.name in names]
+    constant = [t for t in own.graph.initializer if t.name not in names]
+    del own.graph.input[:], own.graph.initializer[:]
+    own.graph.input.extend(fed)
     own.graph.initializer.extend(constant)
     return own
 

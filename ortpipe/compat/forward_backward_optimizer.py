@@ -24,15 +24,15 @@ FOLDERS = {"weight": "parameter", "grad": "optimizer/velocity"}
 class OrtGradientForwardBackwardOptimizer(Estimator):
     """Minimises Σᵢ wᵢ·l(f(xᵢ), yᵢ) + penalty over the weights of a model f, as `OrtGradientOptimizer` does.
 
-    The model's first output is compared with the labels. It works inside scikit-learn's searches: `score` is to be
+    The model's first float output is compared with the labels. It works in scikit-learn's searches: `score` is to be
     maximised, and parameters of parameters are set as `learning_rate__eta0`.
     The original scored rows in a random order, left the last one out, and took penalties off the weights regardless of
     the learning rate.
 
     Args:
         model_onnx: the forward model; it stays untouched.
-        weights_to_train: names of float initializers, by default all that the output depends on and that are no
-            scalars.
+        weights_to_train: names of float initializers, by default all that the output depends on, but for numbers of
+            the formula (scalars, the 1 of 1 − p).
         loss_output_name: kept for its name.
         max_iter: passes over the rows.
         training_optimizer_name: `SGDOptimizer`.
@@ -121,20 +121,14 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         Raises:
             ConvergenceError: a loss or a weight is not finite, where `exc` says so.
             DataError: the arrays do not fit the model.
-            LossError: the loss does not fit the model's first output.
+            LossError: the loss does not fit the model's output.
             DeriveError: a weight does not exist, or the loss has no gradient for it.
         """
         from ortpipe.data.rows import Data
-        from ortpipe.stages.derive.config import DeriveConfig
-        from ortpipe.stages.derive.stage import derive
-        from ortpipe.stages.penalty.config import PenaltyConfig
-        from ortpipe.stages.penalty.stage import penalty
 
         weighted = self._weighted(sample_weight)
-        loss = self._loss(_columns(y), weighted)
-        names = loss.facts.inputs
-        terms = dict.fromkeys(loss.facts.parameters, self.learning_penalty.strengths())
-        artifact = derive(penalty(loss, PenaltyConfig(terms)), DeriveConfig(parameters=loss.facts.parameters))
+        artifact = self._gradients(_columns(y), weighted)
+        names = artifact.facts.inputs
         training = rows(names, X, y, _weights(y, sample_weight, weighted))
         validation = None if X_val is None else rows(names, X_val, y_val, _weights(y_val, None, weighted))
         self._pass_losses: list[float] = []
@@ -211,6 +205,16 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
     def _weighted(self, sample_weight: Any) -> bool:
         return sample_weight is not None or self.weight_name is not None
 
+    def _gradients(self, columns: int = 1, weighted: bool | None = None) -> Artifact:
+        from ortpipe.stages.derive.config import DeriveConfig
+        from ortpipe.stages.derive.stage import derive
+        from ortpipe.stages.penalty.config import PenaltyConfig
+        from ortpipe.stages.penalty.stage import penalty
+
+        loss = self._loss(columns, self._weighted(None) if weighted is None else weighted)
+        terms = dict.fromkeys(loss.facts.parameters, self.learning_penalty.strengths())
+        return derive(penalty(loss, PenaltyConfig(terms)), DeriveConfig(parameters=loss.facts.parameters))
+
     def _loss(self, columns: int, weighted: bool) -> Artifact:
         from ortpipe.stages.add_loss.config import AddLossConfig
         from ortpipe.stages.add_loss.stage import add_loss
@@ -225,18 +229,23 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         from ortpipe.compat.models import prepared
         from ortpipe.graph import query
         from ortpipe.graph.compose import extract
+        from ortpipe.graph.modes import trainable
 
-        name = self.model_onnx.graph.output[0].name
-        model = extract(prepared(self.model_onnx), [name])
+        source = prepared(self.model_onnx)
+        name = next((str(o.name) for o in ir.from_proto(source).graph.outputs if o.dtype in query.FLOATS), None)
+        if name is None:
+            raise TrainError(
+                "A loss reads a float output.", got="none in the model", fix="Export its values or raw scores."
+            )
+        model = extract(source, [name])
         graph = ir.from_proto(model).graph
-        floats = query.float_initializers(graph, query.value(graph, name))
-        weights = [n for n in floats if graph.initializers[n].shape] if self.weights_to_train is None else None
+        weights = self.weights_to_train
         facts = Facts(
             task="regression",
             inputs=tuple(str(v.name) for v in query.data_inputs(graph)),
             outputs=(name,),
             prediction=name,
-            parameters=tuple(weights if weights is not None else self.weights_to_train),
+            parameters=tuple(trainable(graph, query.value(graph, name)) if weights is None else weights),
         )
         return Artifact(model, facts)
 

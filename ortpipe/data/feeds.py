@@ -11,9 +11,7 @@ from ortpipe.errors import DataError
 
 
 def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
-    """Return everything a loss model reads: inputs, label and, where it has that input, row weights.
-
-    Labels and weights are [N, K] and [N, 1], or [N] where the model's input is a vector.
+    """Return everything a loss model reads: inputs, label and, where it has that input, row weights [N, 1] or [N].
 
     Raises:
         DataError: as `feed_inputs` and `feed_label`; or the rows have weights and the loss takes none, or the reverse.
@@ -31,8 +29,7 @@ def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndar
         )
     if facts.sample_weight is not None and rows.sample_weight is not None:
         dtype, shape = _input(model, facts.sample_weight)
-        weights = rows.sample_weight.astype(dtype)
-        arrays[facts.sample_weight] = weights if len(shape) == 1 else weights.reshape(-1, 1)
+        arrays[facts.sample_weight] = rows.sample_weight.astype(dtype).reshape(-1, *shape[1:])
     return arrays
 
 

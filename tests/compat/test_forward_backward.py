@@ -145,6 +145,46 @@ def test_dropout_drops_the_same_in_both_passes_and_nothing_without_training():
     np.testing.assert_array_equal(run.forward([X, w])[0], X)
 
 
+def test_batches_normalize_themselves_in_training_only():
+    text = """g (float[N,2] X) => (float[N,2] y)
+     <float[2] s = {2, 3}, float[2] b = {1, -1}, float[2] m = {0.5, 0.5}, float[2] v = {4, 9}>
+     { y, mean, var = BatchNormalization<training_mode=1, epsilon=0.0>(X, s, b, m, v) }"""
+    owner = OrtGradientForwardBackward(parsed(text))
+    assert owner.weights_to_train == ["s", "b"]
+    run, X = owner.new_instance(), RNG.normal(size=(30, 2)).astype(np.float32)
+    s, b = (owner.get_initializer(name) for name in "sb")
+    normal = (X - X.mean(axis=0)) / X.std(axis=0)
+    np.testing.assert_allclose(run.forward([X, s, b], training=True)[0], normal * s + b, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run.forward([X, s, b])[0], (X - 0.5) / [2, 3] * s + b, rtol=1e-4, atol=1e-5)
+    g = RNG.normal(size=(30, 2)).astype(np.float32)
+    dX, ds, db = run.backward([g])
+    np.testing.assert_allclose(ds, (g * normal).sum(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(db, g.sum(axis=0), rtol=1e-3)
+    expected = s / X.std(axis=0) * (g - g.mean(axis=0) - normal * (g * normal).mean(axis=0))
+    np.testing.assert_allclose(dX, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_linear_layer_and_a_scalar_alone_have_gradients():
+    text = "g (double[N,2] X) => (double[N,2] y) <double[2] b = {1, 2}> { y = Add(X, b) }"
+    run, g = OrtGradientForwardBackward(parsed(text)).new_instance(), RNG.normal(size=(5, 2))
+    run.forward([np.ones((5, 2)), np.ones(2)], training=True)
+    dX, db = run.backward([g])
+    np.testing.assert_array_equal(dX, g)
+    np.testing.assert_allclose(db, g.sum(axis=0))
+    text = "g (double[N,2] X) => (double s) <double[2] b = {1, 2}> { y = Mul(X, b) s = ReduceSum<keepdims=0>(y) }"
+    run = OrtGradientForwardBackward(parsed(text)).new_instance()
+    assert run.forward([np.ones((5, 2)), np.ones(2)], training=True)[0] == 10
+    np.testing.assert_array_equal(run.backward([np.array(3.0)])[1], [15, 15])
+
+
+def test_an_input_that_no_output_depends_on_has_no_gradient():
+    text = "g (double[N,2] X, double[N,1] Z, double[N,2] R) => (double[N,2] y) <double[2] b = {1, 2}>"
+    whole = " { y0 = Mul(X, b) r = Cast<to=7>(R) rounded = Cast<to=11>(r) y = Add(y0, rounded) }"
+    run = OrtGradientForwardBackward(parsed(text + whole)).new_instance()
+    run.forward([np.ones((5, 2)), np.ones((5, 1)), np.ones((5, 2)), np.ones(2)], training=True)
+    assert [g is None for g in run.backward([np.ones((5, 2))])] == [False, True, True, False]
+
+
 def test_integers_have_no_gradient():
     text = "g (int64[N] i, double[N,2] X) => (double[N,2] y) <double[3,2] w = {1, 2, 3, 4, 5, 6}>"
     run = OrtGradientForwardBackward(parsed(text + " { e = Gather(w, i) y = Mul(e, X) }")).new_instance()

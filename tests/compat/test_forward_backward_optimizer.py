@@ -219,6 +219,22 @@ def test_it_works_inside_a_grid_search():
     assert grid.fit(X, Y).best_params_ == {"batch_size": 10, "learning_rate__eta0": 0.01, "learning_penalty__l2": 0.0}
 
 
+def test_the_model_and_its_gradient_graph_are_saved(tmp_path):
+    for model in (optimizer(weight_name="w"), optimizer(2, learning_loss="log")):
+        content, paths = model.save_onnx_graph(bytes), model.save_onnx_graph(str(tmp_path), suffix="_a")
+        assert set(content) == set(paths) == {"model_onnx", "gradient_onnx"}
+        assert [o.name for o in onnx.load(paths["gradient_onnx"]).graph.output][:3] == ["loss", "w_grad", "b_grad"]
+
+
+def test_a_classifier_is_trained_by_its_first_float_output_without_the_numbers_of_its_formula():
+    text = """g (float[N,2] X) => (int64[N] label, float[N,2] p) <float[2,1] w = {1, 2}, float[1] one = {1}> {
+     s = MatMul(X, w) q = Sub(one, s) p = Concat<axis=1>(q, s) label = ArgMax<axis=1, keepdims=0>(p) }"""
+    model = OrtGradientForwardBackwardOptimizer(onnx.parser.parse_model(HEAD + text), learning_loss="log", max_iter=50)
+    assert model.weights_to_train == ["w"]
+    losses = model.fit(X[:, :2], (Y > 0).ravel()).train_losses_
+    assert losses[-1] < losses[0]
+
+
 def test_divergence_is_an_error_or_a_warning():
     with pytest.raises(ConvergenceError, match="finite"):
         optimizer(learning_rate=1e6, max_iter=50).fit(X, Y)

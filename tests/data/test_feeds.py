@@ -204,3 +204,9 @@ def test_weights_and_a_weighted_loss_come_together(name, weight):
 
 def test_a_forward_model_is_fed_without_labels():
     assert list(feeds(model("float[N, 3] X"), facts(label=None), Rows({"X": X}, Y))) == ["X"]
+
+
+def test_labels_and_weights_are_vectors_where_the_model_takes_vectors():
+    taken = model("float[N, 3] X, float[N] label, float[N] w")
+    fed = feeds(taken, facts(sample_weight="w"), Rows({"X": X}, Y, np.arange(5)))
+    assert fed["label"].shape == fed["w"].shape == (5,)

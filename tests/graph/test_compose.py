@@ -3,7 +3,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from ortpipe.graph.compose import extract, graft, with_parameters
+from ortpipe.graph.compose import between, extract, graft, with_parameters
 from ortpipe.runtime.session import Session
 
 TEXT = """
@@ -117,3 +117,15 @@ def test_parameters_are_replaced_and_are_inputs_no_more(model):
 
 def test_replacing_no_parameter_changes_nothing(model):
     assert with_parameters(model, {}).SerializeToString() == model.SerializeToString()
+
+
+def test_the_part_between_values_takes_them_as_inputs():
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y) <float[2] w = {1, 2}>
+     { a = Mul(X, w) b = Exp(a) two = Constant<value_float=2.0>() c = Mul(b, two) y = Add(c, a) }"""
+    model = onnx.parser.parse_model(text)
+    part = between(onnx.shape_inference.infer_shapes(model), ["a", "b"], ["y"])
+    assert [i.name for i in part.graph.input] == ["a", "b"]
+    assert [node.op_type for node in part.graph.node] == ["Constant", "Mul", "Add"]
+    assert not part.graph.initializer
+    [y] = Session(part).run({"a": np.ones((1, 2), np.float32), "b": np.full((1, 2), 3, np.float32)})
+    assert y.tolist() == [[7, 7]]

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
 from ortpipe.graph import query
 from ortpipe.graph.check import finish
-from ortpipe.graph.modes import for_inference, is_statistic
+from ortpipe.graph.modes import for_inference, is_statistic, trainable
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.forward import Forward
@@ -54,7 +53,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     graph = forward.model.graph
     names = query.float_initializers(graph, query.value(graph, forward.prediction))
     running = [name for name in names if is_statistic(graph.initializers[name])]
-    parameters = [name for name in names if name not in running and not _is_number(graph.initializers[name])]
+    parameters = trainable(graph, query.value(graph, forward.prediction))
     model = finish(forward.model)
     kept = [t.name for t in model.graph.initializer if t.name in parameters]
     facts = Facts(
@@ -94,12 +93,6 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
     if isinstance(source, str | Path):
         return OnnxFile(path=str(source))(data, "")
     return from_estimator(source, data, config.dtype if config else "float32")
-
-
-def _is_number(value: ir.Value) -> bool:
-    """Say whether an initializer is a number of the formula, such as the 1 of 1 − p, and no parameter."""
-    subtracted_from = all(use.node.op_type == "Sub" and use.idx == 0 for use in value.uses())
-    return value.shape == () or (subtracted_from and bool((query.array(value) == 1).all()))
 
 
 def _discrepancy(
