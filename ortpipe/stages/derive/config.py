@@ -20,6 +20,7 @@ class DeriveConfig:
             gradient as an input `<output>_grad`, and the results are vector-Jacobian products.
         inputs: data inputs whose gradients become outputs too.
         forward_outputs: keep the forward outputs beside loss and gradients (train needs them).
+        check: compare the gradients with central finite differences on a few training rows, before training.
     """
 
     engine: Engine = field(default=Native(), metadata={"catalogue": ENGINES})
@@ -28,3 +29,4 @@ class DeriveConfig:
     output: str | None = None
     inputs: tuple[str, ...] = ()
     forward_outputs: bool = True
+    check: bool = False

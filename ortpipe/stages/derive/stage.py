@@ -10,27 +10,30 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.artifact import Artifact, Facts
+from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import finish
 from ortpipe.graph.compose import extract, graft
 from ortpipe.graph.modes import statistics as running_statistics
+from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
 
 VERSION = 1
 
 
-def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
+def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data | None = None) -> Artifact:
     """Return ∂loss/∂parameter, or of another output, as a graph that is a pure function of the parameters.
 
     The trained parameters are inputs, and their current values ride along as initializers of the same names, so
     the model also runs without them. So does the input `<loss>_grad` (1), by which every gradient is multiplied.
     Outputs: the loss (or other scalar output), one `<parameter>_grad` per trained parameter, on request
-    `<input>_grad` of data inputs, and the forward outputs.
+    `<input>_grad` of data inputs, and the forward outputs. `data` is read by `config.check` alone.
 
     Raises:
-        DeriveError: nothing to train, a pattern that matches nothing, an operator without a gradient.
+        DeriveError: nothing to train, a pattern that matches nothing, an operator without a gradient; with
+            `config.check` a gradient that is not the slope of the loss.
     """
     config = config or DeriveConfig()
     facts = artifact.facts
@@ -56,7 +59,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
     model = _ordered(model, [*facts.inputs, facts.label, facts.sample_weight, *parameters, *statistics, seed])
     if scalar:
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((), dtype.numpy()), seed))
-    return artifact.next(
+    result = artifact.next(
         "derive",
         VERSION,
         model=model,
@@ -68,9 +71,12 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
         statistics=statistics,
         outputs=tuple(outputs),
     )
+    if config.check:
+        compare(artifact, result, str(output.name), data)
+    return result
 
 
-def check(facts: Facts, config: DeriveConfig) -> None:
+def check(facts: Facts, config: DeriveConfig, *, data: Data | None = None) -> None:
     """Refuse a pattern that matches no parameter or input (a scalar can be named, but is no parameter by default)."""
     query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
     for key in ("parameters", "frozen"):

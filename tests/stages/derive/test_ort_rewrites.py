@@ -86,7 +86,7 @@ CASES = [
     ("MatMul", "y = MatMul(x, c)", (2, 3, 4), 20),
     ("MatMul", "y = MatMul(c, x)", (4, 4), 21),
     ("MatMul", "y = MatMul(c, c)", (1, 4), 21),
-    ("MaxPool", "y = MaxPool<kernel_shape=[2,3], pads=[1,1,1,1], strides=[1,1]>(x)", IMAGE, 21),
+    ("MaxPool", "y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)", (2, 2, 4, 4), 21),
     ("MaxPool", 'y = MaxPool<kernel_shape=[3], pads=[1,1]>(x)', (2, 3, 7), 13),
     ("Mean", "a = Exp(x) b = Mul(a, c) y = Mean(x, a, b)", (3, 4), 21),
     ("Mean", "y = Mean(x)", (3, 4), 21),
@@ -186,7 +186,12 @@ def test_a_rewritten_operator_has_the_gradient_of_its_formula(op, body, shape, o
 
 @pytest.mark.parametrize(
     "form",
-    ["dilations=[2,1], strides=[1,2], pads=[1,0,0,1]", "strides=[2,3], ceil_mode=1", "strides=[2,1], pads=[1,1,0,1]"],
+    [
+        'auto_pad="SAME_LOWER"',
+        "dilations=[2,1], strides=[1,2], pads=[1,0,0,1]",
+        "strides=[2,3], ceil_mode=1",
+        "strides=[2,1], pads=[1,1,0,1]",
+    ],
 )
 def test_a_pool_that_the_reference_cannot_compute_has_the_gradient_of_the_native_engine(form):
     text = f"""<ir_version: 10, opset_import: ["" : 21]> g (float[{",".join(map(str, IMAGE))}] x) => (float loss)
