@@ -15,5 +15,6 @@ def plus(op: Builder, x: ir.Value, step: ir.Value) -> ir.Value:
     node = step.producer()
     if node is None or node.op_type != "Gemm" or node.inputs[2:] or step.uses() or step.shape != x.shape:
         return op.Add(x, step)
-    made: ir.Value = op.Gemm(*node.inputs, x, **{name: a.value for name, a in node.attributes.items()})
+    attributes = {name: a.value for name, a in node.attributes.items()}
+    made: ir.Value = op.Gemm(*node.inputs, x, **{**attributes, "beta": 1.0})  # without C, beta may be anything
     return made

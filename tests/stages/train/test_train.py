@@ -21,6 +21,7 @@ from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources import SOURCES
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.engines import ENGINES
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
@@ -440,3 +441,13 @@ def test_a_config_that_breaks_its_rule_is_refused_with_its_key(values, key):
 def test_an_early_stop_that_breaks_its_rule_is_refused(values):
     with pytest.raises(ConfigError, match="early_stop"):
         EarlyStopConfig(**values)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_both_engines_train_a_linear_model_to_the_same_weights(diabetes, optimizer, training_build):
+    """The training build writes its products as Gemm with beta = 0, which must not stop what is added to them."""
+    loss = add_loss(convert(LinearRegression(), data=diabetes), AddLossConfig(LOSSES["l2"]()))
+    config = TrainConfig(OPTIMIZERS[optimizer](lr=0.01), epochs=5, init="random")
+    native, ort = (train(derive(loss, DeriveConfig(ENGINES[e]())), config, data=diabetes) for e in ("native", "ort"))
+    for name in ("parameter/coefficient", "parameter/intercept", "losses/step"):
+        np.testing.assert_allclose(ort.tensors[name], native.tensors[name], rtol=1e-4, atol=1e-5)
