@@ -25,6 +25,7 @@ FLOW = (
         "derive",
         "ortpipe.stages.derive.stage:derive",
         check="ortpipe.stages.derive.stage:check",
+        reads=("data",),
         requires=FORWARD,
         ensures=FORWARD,
     ),

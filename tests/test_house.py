@@ -27,7 +27,9 @@ from ortpipe.stages.train.schedules import SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
-EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+EXPERIMENTS = sorted(
+    str(path.relative_to(CONF / "experiment").with_suffix("")) for path in (CONF / "experiment").rglob("*.yaml")
+)
 
 # catalogue → (its conf group, where a file of the group says the member's name, the table of tests that lists it)
 CATALOGUES = {

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
-from ortpipe.data.sources import SOURCES, Bundled, Npz
+from ortpipe.data.sources import SOURCES, Bundled, Npz, Synthetic
 from ortpipe.data.sources.bundled import LOADERS
 from ortpipe.errors import ConfigError, DataError
 
@@ -17,7 +17,7 @@ SHAPES = {
 
 
 def test_the_catalogue_names_every_source():
-    assert {"bundled": Bundled, "npz": Npz} == SOURCES
+    assert {"bundled": Bundled, "npz": Npz, "synthetic": Synthetic} == SOURCES
 
 
 @pytest.mark.parametrize("name", LOADERS)
@@ -151,3 +151,42 @@ def test_a_file_that_holds_no_plain_arrays_is_refused(tmp_path, make):
     make(path)
     with pytest.raises(DataError, match=r"plain arrays(.|\n)*rows\.npz"):
         Npz(str(path))()
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_made_up_rows_are_those_of_scikit_learn_with_the_seed(task):
+    """scikit-learn 1.9."""
+    rows = Synthetic(task, rows=30, features=5, seed=3)()
+    X, y = getattr(datasets, f"make_{task}")(n_samples=30, n_features=5, random_state=3)
+    np.testing.assert_array_equal(rows.inputs["X"], X)
+    np.testing.assert_array_equal(rows.label, y)
+    assert rows.sample_weight is None
+    assert rows.digest() != Synthetic(task, rows=30, features=5, seed=4)().digest()
+
+
+def test_made_up_rows_take_the_makers_keywords():
+    plain, moved = (Synthetic(params=params)() for params in ({}, {"bias": 2.0}))
+    np.testing.assert_allclose(moved.label, plain.label + 2)
+
+
+def test_made_up_rows_can_be_weighed():
+    rows = Synthetic(rows=50, sample_weight=True)()
+    assert rows.sample_weight.shape == (50,)
+    assert 0.5 <= rows.sample_weight.min() < rows.sample_weight.max() < 1.5
+    np.testing.assert_array_equal(rows.label, Synthetic(rows=50)().label)
+
+
+@pytest.mark.parametrize("params", [{"colour": 1}, {"noise": "much"}])
+def test_an_unknown_keyword_of_a_maker_is_refused(params):
+    with pytest.raises(DataError, match=r"keywords of sklearn\.datasets\.make_regression"):
+        Synthetic(params=params)()
+
+
+def test_an_unknown_task_is_refused_with_a_guess():
+    with pytest.raises(ConfigError, match=r"data\.source\.task(.|\n)*Did you mean 'regression'"):
+        Synthetic("regresion")
+
+
+def test_no_rows_can_not_be_made():
+    with pytest.raises(ConfigError, match="at least 1"):
+        Synthetic(rows=0)

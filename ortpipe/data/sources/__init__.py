@@ -5,6 +5,7 @@ from typing import Protocol
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.bundled import Bundled
 from ortpipe.data.sources.npz import Npz
+from ortpipe.data.sources.synthetic import Synthetic
 
 
 class Source(Protocol):
@@ -17,4 +18,5 @@ class Source(Protocol):
 SOURCES: dict[str, type] = {
     "bundled": Bundled,
     "npz": Npz,
+    "synthetic": Synthetic,
 }

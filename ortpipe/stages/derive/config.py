@@ -21,6 +21,7 @@ class DeriveConfig:
         fill_gradient: start from ones instead: no such inputs, and the results are gradients of the outputs' sum.
         inputs: data inputs whose gradients become outputs too.
         forward_outputs: keep the forward outputs beside loss and gradients (train needs them).
+        check: compare the gradients with central finite differences on a few training rows, before training.
     """
 
     engine: Engine = field(default=Native(), metadata={"catalogue": ENGINES})
@@ -30,3 +31,4 @@ class DeriveConfig:
     fill_gradient: bool = False
     inputs: tuple[str, ...] = ()
     forward_outputs: bool = True
+    check: bool = False

@@ -10,30 +10,35 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.artifact import Artifact, Facts
+from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import finish
 from ortpipe.graph.compose import extract, graft
 from ortpipe.graph.modes import statistics as running_statistics
+from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines import Ort
 from ortpipe.stages.derive.engines.ort import with_yield
 from ortpipe.stages.derive.engines.ort_limits import refuse_known_faults
+from ortpipe.stages.derive.engines.ort_rewrites import rewrite
 
 VERSION = 2
 
 
-def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
+def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data | None = None) -> Artifact:
     """Return ∂loss/∂parameter, or of another output, as a graph that is a pure function of the parameters.
 
     The trained parameters are inputs, and their current values ride along as initializers of the same names, so
     the model also runs without them. So does the input `<loss>_grad` (1), by which every gradient is multiplied.
     Outputs: the loss (or other scalar output), one `<parameter>_grad` per trained parameter, on request
     `<input>_grad` of data inputs, and the forward outputs. A loss of one element, such as [1, 1], becomes a scalar.
+    `data` is read by `config.check` alone.
 
     Raises:
-        DeriveError: nothing to train, a pattern that matches nothing, an operator without a gradient.
+        DeriveError: nothing to train, a pattern that matches nothing, an operator without a gradient; with
+            `config.check` a gradient that is not the slope of the loss.
     """
     config = config or DeriveConfig()
     facts = artifact.facts
@@ -63,7 +68,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
     model = _ordered(model, [*facts.inputs, facts.label, facts.sample_weight, *parameters, *statistics, *seeds])
     if output is not None:
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((), _dtype(output).numpy()), seeds[0]))
-    return artifact.next(
+    result = artifact.next(
         "derive",
         VERSION,
         model=model,
@@ -75,9 +80,12 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None) -> Artifact:
         statistics=statistics,
         outputs=tuple(outputs),
     )
+    if config.check:
+        compare(artifact, result, [name for name in wanted if name is not None], seeds, data)
+    return result
 
 
-def check(facts: Facts, config: DeriveConfig) -> None:
+def check(facts: Facts, config: DeriveConfig, *, data: Data | None = None) -> None:
     """Refuse a pattern that matches no parameter or input (a scalar can be named, but is no parameter by default)."""
     query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
     for key in ("parameters", "frozen"):
@@ -95,6 +103,7 @@ def _yielding(
     """Return the training build's graph as it is; it has no facts about gradients, for no other stage can run it."""
     forward = extract(source, outputs)
     for name in outputs:
+        forward = rewrite(forward, name, [*parameters, *inputs])
         refuse_known_faults(forward, name, [*parameters, *inputs])
     built, _ = with_yield(forward, parameters, inputs)
     return artifact.next("derive", VERSION, model=built, loss=None, outputs=(), parameters=tuple(parameters))

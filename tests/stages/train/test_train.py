@@ -22,6 +22,7 @@ from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources import SOURCES
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.engines import ENGINES
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
@@ -529,3 +530,13 @@ def test_an_adaptive_rate_falls_when_the_loss_no_longer_does(network, diabetes):
     config = TrainConfig(SGD(0.02), SCHEDULES["adaptive"](patience=2, tolerance=1e6), epochs=7, batch_size=16)
     rates = train(network(), config, data=diabetes).tensors["losses/rate"].reshape(7, -1)[:, 0]
     np.testing.assert_allclose(rates, 0.02 / 5.0 ** np.array([0, 0, 0, 1, 1, 2, 2]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_both_engines_train_a_linear_model_to_the_same_weights(diabetes, optimizer, training_build):
+    """The training build writes its products as Gemm with beta = 0, which must not stop what is added to them."""
+    loss = add_loss(convert(LinearRegression(), data=diabetes), AddLossConfig(LOSSES["l2"]()))
+    config = TrainConfig(OPTIMIZERS[optimizer](lr=0.01), epochs=5, init="random")
+    native, ort = (train(derive(loss, DeriveConfig(ENGINES[e]())), config, data=diabetes) for e in ("native", "ort"))
+    for name in ("parameter/coefficient", "parameter/intercept", "losses/step"):
+        np.testing.assert_allclose(ort.tensors[name], native.tensors[name], rtol=1e-4, atol=1e-5)

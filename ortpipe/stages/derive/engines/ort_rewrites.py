@@ -679,9 +679,5 @@ def _whole(node: ir.Node, name: str, default: int) -> int:
     return node.attributes[name].as_int() if name in node.attributes else default
 
 
-def _ints(node: ir.Node, name: str, default: list[int]) -> list[int]:
-    return list(node.attributes[name].as_ints()) if name in node.attributes else default
-
-
 def _text(node: ir.Node, name: str, default: str) -> str:
     return node.attributes[name].as_string() if name in node.attributes else default

@@ -1,0 +1,69 @@
+"""Rows that scikit-learn makes up: a known linear function, or clusters of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ortpipe.data.rows import Rows
+from ortpipe.errors import ConfigError, DataError, nearest
+
+MAKERS = {"classification": "make_classification", "regression": "make_regression"}
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """`rows` × `features` of `make_regression` or `make_classification`; the same seed gives the same rows.
+
+    Attributes:
+        task: `regression` (y = X·w + bias + noise) or `classification` (clusters of normal points).
+        rows: how many.
+        features: how many, all of them informative as far as scikit-learn's default goes.
+        seed: of the features, the function or clusters, the noise and the weights.
+        sample_weight: draw a weight for each row, uniform in [0.5, 1.5).
+        params: more keywords of the maker, such as `bias` and `noise`, or `n_classes`.
+    """
+
+    task: str = "regression"
+    rows: int = 100
+    features: int = 2
+    seed: int = 0
+    sample_weight: bool = False
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.task not in MAKERS:
+            raise ConfigError(
+                "data.source.task must be one that rows can be made for.",
+                got=repr(self.task),
+                fix=nearest(self.task, MAKERS),
+            )
+        if self.rows < 1 or self.features < 1:
+            raise ConfigError(
+                "data.source.rows and data.source.features must be at least 1.",
+                got=f"{self.rows} rows of {self.features} features",
+                fix="Set both to 1 or more.",
+            )
+
+    def __call__(self) -> Rows:
+        """Make the rows.
+
+        >>> made = Synthetic(rows=3, features=2)()
+        >>> made.inputs["X"].shape, made.label.shape, made.digest() == Synthetic(rows=3, features=2)().digest()
+        ((3, 2), (3,), True)
+        """
+        import numpy as np
+        from sklearn import datasets
+
+        own = {"n_samples": self.rows, "n_features": self.features, "random_state": self.seed}
+        try:
+            features, label = getattr(datasets, MAKERS[self.task])(**{**self.params, **own})
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"data.source.params must be keywords of sklearn.datasets.{MAKERS[self.task]}.",
+                got=error,
+                fix="Correct data.source.params; rows, features and seed are keys of their own.",
+            ) from error
+        weights = np.random.default_rng(self.seed).uniform(0.5, 1.5, self.rows) if self.sample_weight else None
+        return Rows(inputs={"X": features}, label=label, sample_weight=weights)

@@ -1,0 +1,95 @@
+"""Derived gradients beside central finite differences of the loss, on a few rows and a few entries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from ortpipe.artifact import Artifact
+from ortpipe.data.feeds import feeds
+from ortpipe.data.rows import Data
+from ortpipe.errors import DeriveError
+from ortpipe.graph.modes import draws
+
+ROWS, LARGEST, DRAWN = 8, 4, 4
+CLOSE = 0.02  # of the larger one
+ROUNDING = 16.0  # of the loss, or of values of size 1 inside it
+
+
+def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Sequence[str], data: Data | None) -> None:
+    """Raise where a derived gradient is not (f(w + h) − f(w − h)) / 2h, f being the loss or the sum of the outputs.
+
+    On the first 8 training rows and 8 entries of each parameter and differentiated input: 4 with the largest
+    gradients, 4 drawn with seed 0. Three steps h are tried, for the sake of kinks: ∛ε · max(1, |w|) with the type's
+    ε, a quarter and a sixteenth of it. Values agree when they differ by less than 2 % and sixteen roundings,
+    16 · ε · max(1, |f|) / h; a float64 model (convert.dtype) leaves the least to those.
+
+    Raises:
+        DeriveError: names the parameter, its entry, and both values; or there are no rows, or the graph draws.
+    """
+    from ortpipe.runtime.session import Session
+
+    if data is None or draws(loss.model):
+        raise DeriveError(
+            "derive.check compares gradients on rows, for a graph that gives the same loss twice.",
+            got="no rows" if data is None else "a graph that draws at random (Dropout in training mode)",
+            fix="Give data, or set derive.check=false.",
+        )
+    rows = feeds(loss.model, loss.facts, data.train.take(np.arange(min(ROWS, len(data.train)))))
+    gradients = {**derived.facts.gradients, **derived.facts.input_gradients}
+    values = {t.name: onnx.numpy_helper.to_array(t) for t in loss.model.graph.initializer if t.name in gradients}
+    forward = Session(_opened(loss.model, values))
+    read = {i.name for i in loss.model.graph.input} | values.keys()
+
+    def total(arrays: Mapping[str, np.ndarray]) -> float:
+        found = forward.run({name: array for name, array in arrays.items() if name in read}, outputs)
+        return sum(float(y.astype(np.float64).sum()) for y in found)
+
+    arrays = {**rows, **values}
+    ys = forward.run({name: array for name, array in arrays.items() if name in read}, outputs)
+    given = {i.name for i in derived.model.graph.input} - {t.name for t in derived.model.graph.initializer}
+    fed = {name: array for name, array in rows.items() if name in given}
+    fed |= {seed: np.ones_like(y) for seed, y in zip(seeds, ys, strict=False) if seed in given}
+    found = dict(zip(gradients, Session(derived.model).run(fed, list(gradients.values())), strict=True))
+    rng, size = np.random.default_rng(0), max(1.0, abs(total(arrays)))
+    for name, gradient in found.items():
+        largest = np.argsort(-np.abs(gradient), axis=None, kind="stable")[:LARGEST]
+        for flat in (*largest, *rng.permutation(gradient.size)[:DRAWN]):
+            place = tuple(int(i) for i in np.unravel_index(flat, gradient.shape))
+            slopes = []
+            for step in _steps(arrays[name], place):
+                ends = [total({**arrays, name: _moved(arrays[name], place, sign * step)}) for sign in (1, -1)]
+                slopes.append((ends[0] - ends[1]) / (2 * step))
+                noise = ROUNDING * float(np.finfo(ys[0].dtype).eps) * size / step
+                if abs(gradient[place] - slopes[-1]) <= CLOSE * max(abs(gradient[place]), abs(slopes[-1])) + noise:
+                    break
+            else:
+                raise DeriveError(
+                    "A derived gradient is the slope of the loss (derive.check).",
+                    got=f"{name}{list(place)}: derived {gradient[place]:.6g}, central difference {slopes[0]:.6g}",
+                    fix="Choose the other engine (derive=native or derive=ort), or freeze what is in front of it.",
+                )
+
+
+def _steps(array: np.ndarray, place: tuple[int, ...]) -> list[float]:
+    step = float(np.cbrt(np.finfo(array.dtype).eps)) * max(1.0, abs(float(array[place])))
+    return [step, step / 4, step / 16]
+
+
+def _moved(array: np.ndarray, place: tuple[int, ...], by: float) -> np.ndarray:
+    moved = array.copy()
+    moved[place] += by
+    return moved
+
+
+def _opened(model: onnx.ModelProto, names: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """Return the model with these initializers as inputs too, so that other values can be fed."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    present = {i.name for i in own.graph.input}
+    for tensor in own.graph.initializer:
+        if tensor.name in names and tensor.name not in present:
+            own.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    return own

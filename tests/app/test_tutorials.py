@@ -1,0 +1,105 @@
+"""The tutorials that users of the earlier libraries know, as experiments: each reaches what its text says."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import ROOT
+from sklearn.datasets import make_regression
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import train_test_split
+
+from ortpipe import load_artifact
+
+# experiment → the metric to look at, and by how much training may fall short of scikit-learn's own fit
+GOALS = {
+    "classification": ("accuracy", 0.01),
+    "linear_regression": ("r2", 1e-6),
+    "mlp": ("r2", 0.001),
+    "nesterov": ("r2", 0.001),
+    "weighted_regression": ("r2", 1e-4),
+}
+
+
+def losses(folder: Path) -> list[float]:
+    rows = csv.DictReader((folder / "losses.csv").read_text().splitlines())
+    return [float(row["loss"]) for row in rows if row["kind"] == "train"]
+
+
+def test_every_tutorial_has_a_goal() -> None:
+    assert {path.stem for path in (ROOT / "conf" / "experiment" / "tutorial").glob("*.yaml")} == set(GOALS)
+
+
+@pytest.mark.parametrize("name", GOALS)
+def test_every_tutorial_reaches_what_scikit_learn_reaches(name: str, cli: Callable, only_run: Callable) -> None:
+    done = cli(f"experiment=tutorial/{name}")
+    assert done.returncode == 0, done.stderr
+    metric, slack = GOALS[name]
+    values = json.loads((only_run() / "metrics.json").read_text())[metric]
+    assert values["trained"] >= values["source"] - slack
+    assert values["trained"] > values["before"]
+
+
+def test_linear_regression_finds_the_coefficients_and_its_loss_falls_to_rounding(
+    cli: Callable, only_run: Callable
+) -> None:
+    """scikit-learn 1.9: make_regression with bias=2 and no noise, split as the experiment splits it."""
+    assert cli("experiment=tutorial/linear_regression").returncode == 0
+    X, y = make_regression(n_samples=100, n_features=2, bias=2.0, random_state=0)
+    train, _ = train_test_split(np.arange(100), test_size=25, random_state=0)
+    fitted = LinearRegression().fit(X[train], y[train])
+    tensors = load_artifact(only_run() / "stages" / "6_evaluate").tensors
+    np.testing.assert_allclose(tensors["parameter/coefficient"].ravel(), fitted.coef_, rtol=1e-3)
+    np.testing.assert_allclose(tensors["parameter/intercept"], fitted.intercept_, rtol=1e-3)
+    curve = losses(only_run())
+    assert len(curve) == 200
+    assert curve[0] > 5000
+    assert curve[-1] < 1e-6
+
+
+def test_weighted_regression_converges_to_the_weighted_fit(cli: Callable, only_run: Callable) -> None:
+    assert cli("experiment=tutorial/weighted_regression").returncode == 0
+    X, y = make_regression(n_samples=100, n_features=2, bias=2.0, noise=10.0, random_state=0)
+    weight = np.random.default_rng(0).uniform(0.5, 1.5, 100)
+    train, _ = train_test_split(np.arange(100), test_size=25, random_state=0)
+    weighted = LinearRegression().fit(X[train], y[train], weight[train])
+    plain = LinearRegression().fit(X[train], y[train])
+    tensors = load_artifact(only_run() / "stages" / "6_evaluate").tensors
+    found = [*tensors["parameter/coefficient"].ravel(), *tensors["parameter/intercept"]]
+    np.testing.assert_allclose(found, [*weighted.coef_, weighted.intercept_], rtol=1e-4)
+    assert np.abs(np.array(found) - [*plain.coef_, plain.intercept_]).max() > 0.1
+
+
+def test_classification_is_trained_on_raw_scores(cli: Callable, only_run: Callable) -> None:
+    assert cli("experiment=tutorial/classification", "train.epochs=1").returncode == 0
+    artifact = load_artifact(only_run() / "stages" / "2_add_loss")
+    assert artifact.facts.logits is not None
+    [sigmoid] = [node for node in artifact.model.graph.node if node.op_type == "Sigmoid"]
+    assert artifact.facts.logits in sigmoid.input
+    readers = [n for n in artifact.model.graph.node if artifact.facts.logits in n.input and n.op_type != "Sigmoid"]
+    assert readers
+
+
+def test_a_gradient_graph_runs_on_a_gpu_where_there_is_one() -> None:
+    """The stages run on the CPU; the graphs are plain ONNX, so that a GPU session takes them."""
+    import onnxruntime as ort
+
+    from ortpipe import LOSSES, AddLossConfig, Rows, SplitConfig, add_loss, convert, derive, split
+
+    X, y = make_regression(n_samples=40, n_features=3, random_state=0)
+    data = split(Rows({"X": X}, y), SplitConfig(test=0.25))
+    model = derive(add_loss(convert(LinearRegression(), data=data), AddLossConfig(LOSSES["l2"]()))).model
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        pytest.skip("needs an onnxruntime that is built for GPUs")
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
+    if "CUDAExecutionProvider" not in session.get_providers():
+        pytest.skip("needs a GPU that onnxruntime can reach")
+    feeds = {"X": X.astype(np.float32), "label": y.astype(np.float32).reshape(-1, 1)}
+    on_cpu = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for one, other in zip(session.run(None, feeds), on_cpu.run(None, feeds), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
