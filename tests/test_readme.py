@@ -81,16 +81,44 @@ def _answers(url: str) -> bool:
     return False
 
 
-def test_the_python_example_of_the_readme_trains() -> None:
-    code = re.findall(r"```python\n(.*?)```", TEXT, re.S)[0]
-    done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, timeout=300)
+EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+
+
+def _printed(example: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", example], env=_environment(), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
-    r2 = eval(done.stdout)
+    return done.stdout.splitlines()
+
+
+def _example(word: str) -> str:
+    [found] = [example for example in EXAMPLES if word in example]
+    return found
+
+
+def test_every_example_is_run_below() -> None:
+    words = ("evaluate(train(", "step.backward(", "trainer.fit(", "def softsign(")
+    assert [_example(word) for word in words] == EXAMPLES
+
+
+def test_the_example_of_the_stages_trains() -> None:
+    [line] = _printed(_example("evaluate(train("))
+    r2 = eval(line)
     assert r2["trained"] > r2["before"]
     assert r2["trained"] > r2["source"] - 0.02
 
 
+def test_the_example_of_forward_and_backward_finds_the_fit() -> None:
+    outputs, distance = _printed(_example("step.backward("))
+    assert eval(outputs)[:3] == ["loss", "coefficient_grad", "intercept_grad"]
+    assert float(distance) < 1e-3
+
+
+def test_the_example_of_the_earlier_libraries_trains_to_nothing_left() -> None:
+    [loss] = _printed(_example("trainer.fit("))
+    assert float(loss) < 1e-6
+
+
 def test_the_rule_of_the_readme_runs() -> None:
-    code = re.findall(r"```python\n(.*?)```", TEXT, re.S)[1]
-    done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    assert _printed(_example("def softsign(")) == []
