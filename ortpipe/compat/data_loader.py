@@ -71,7 +71,9 @@ class OrtDataLoader:
     @property
     def data_ort(self) -> tuple[Any, ...]:
         """The same as onnxruntime.OrtValue."""
-        return tuple(_ort_value(array) for array in self.data_np)
+        from ortpipe.runtime.session import ort_value
+
+        return tuple(ort_value(array) for array in self.data_np)
 
     @property
     def desc(self) -> list[tuple[tuple[int, ...], np.dtype]]:
@@ -99,8 +101,10 @@ class OrtDataLoader:
 
     def iter_ortvalue(self) -> Iterator[tuple[Any, ...]]:
         """Yield batches of onnxruntime.OrtValue, which own their rows."""
+        from ortpipe.runtime.session import ort_value
+
         for batch in self.iter_numpy():
-            yield tuple(_ort_value(array) for array in batch)
+            yield tuple(ort_value(array) for array in batch)
 
     def iter_bind(self, bind: Any, names: Sequence[str]) -> Iterator[int]:
         """Bind each batch to a session's inputs and yield its number of rows.
@@ -119,9 +123,3 @@ class OrtDataLoader:
             for name, value in zip(names, batch, strict=False):
                 bind.bind_ortvalue_input(name, value)
             yield batch[0].shape()[0]
-
-
-def _ort_value(array: np.ndarray) -> Any:
-    import onnxruntime as ort
-
-    return ort.OrtValue.ortvalue_from_numpy(array)

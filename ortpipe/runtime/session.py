@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -68,3 +69,8 @@ class Session:
                 got=str(error).strip().splitlines()[0],
                 fix="Check the inputs' names, shapes and types against the model's.",
             ) from error
+
+
+def ort_value(array: np.ndarray) -> Any:
+    """Return an array as onnxruntime.OrtValue, which reads the array's own memory."""
+    return ort.OrtValue.ortvalue_from_numpy(array)
