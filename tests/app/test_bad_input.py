@@ -156,7 +156,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     _onnx(
         f"{head} g (float[N,10] X) => (float[N,1] y) {weights} {{ h = MatMul(X, W)"
-        ' pads = Constant<value_ints=[0,1,0,0]>() [fill] f = Pad<mode="edge">(h, pads) axis = Constant<value_ints=[1]>() y = ReduceSum(f, axis) }',
+        ' pads = Constant<value_ints=[0,1,0,0]>() [fill] f = Pad<mode="edge">(h, pads)'
+        " axis = Constant<value_ints=[1]>() y = ReduceSum(f, axis) }",
         folder / "pad.onnx",
     )
     return folder
