@@ -19,6 +19,8 @@ from ortpipe import load_artifact
 # experiment → the metric to look at, and by how much training may fall short of scikit-learn's own fit
 GOALS = {
     "classification": ("accuracy", 0.01),
+    "forward_backward": ("r2", 0.001),
+    "in_details": ("r2", 1e-6),
     "linear_regression": ("r2", 1e-6),
     "mlp": ("r2", 0.001),
     "nesterov": ("r2", 0.001),
@@ -60,6 +62,18 @@ def test_linear_regression_finds_the_coefficients_and_its_loss_falls_to_rounding
     assert len(curve) == 200
     assert curve[0] > 5000
     assert curve[-1] < 1e-6
+
+
+def test_forward_and_backward_give_every_gradient(cli: Callable, only_run: Callable) -> None:
+    assert cli("experiment=tutorial/forward_backward", "train.epochs=1").returncode == 0
+    derived = load_artifact(only_run() / "stages" / "4_derive")
+    assert derived.facts.input_gradients.keys() == {"X"}
+    assert {o.name for o in derived.model.graph.output} >= {
+        derived.facts.loss,
+        derived.facts.prediction,
+        *derived.facts.gradients.values(),
+        *derived.facts.input_gradients.values(),
+    }
 
 
 def test_weighted_regression_converges_to_the_weighted_fit(cli: Callable, only_run: Callable) -> None:
