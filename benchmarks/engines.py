@@ -41,7 +41,7 @@ from ortpipe.stages.derive.engines import ort_lowering
 from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.engines.ort import Ort
 from ortpipe.stages.train.epoch import build_epoch, with_batch_size
-from ortpipe.stages.train.optimizers import Optimizer
+from ortpipe.stages.train.optimizer import Optimizer
 from ortpipe.stages.train.step import build_step
 
 STEPS = {32: 256, 64: 128, 256: 32}

@@ -161,3 +161,12 @@ def without_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
     del own.metadata_props[:]
     own.metadata_props.extend(others)
     return own
+
+
+def under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the tensors of a folder by their own names.
+
+    >>> under("parameter", {"parameter/w": np.ones(1), "initial/w": np.zeros(1)})
+    {'w': array([1.])}
+    """
+    return {k.removeprefix(f"{folder}/"): v for k, v in tensors.items() if k.startswith(f"{folder}/")}

@@ -5,22 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
+from ortpipe.graph.compose import opened
 from ortpipe.runtime.session import Session
 
 
 def parameters(model):
     return {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-
-
-def opened(model, names):
-    """Return the model with these initializers as inputs too, so that other values can be fed."""
-    own = onnx.ModelProto()
-    own.CopyFrom(model)
-    present = {i.name for i in own.graph.input}
-    for tensor in own.graph.initializer:
-        if tensor.name in names and tensor.name not in present:
-            own.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    return own
 
 
 def central_differences(model, output, feeds, name, step=1e-5):

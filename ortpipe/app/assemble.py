@@ -36,6 +36,7 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
     check_one_runtime()
     folder = Path(hydra.runtime.output_dir)
     _writable(folder)
+    start = read_checkpoint(Path(config.resume)) if config.resume is not None else None
     begun = time.perf_counter()
     data = load(config.data)
     facts = environment(config.seed)
@@ -53,7 +54,6 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
     recording = config.recorder(name, container, folder, tags)
     keeping = RunFolder(folder, yaml, facts)
     listeners: list[Listener] = [keeping, stop_if_asked, Screen(), recording]  # a last checkpoint before it stops
-    start = read_checkpoint(Path(config.resume)) if config.resume is not None else None
     context = {"data": data, "runtime": config.runtime, "start": start}
     artifact = run(plan_of(config), context, listeners)
     record = {**getattr(recording, "summary", {}), "took": f"{time.perf_counter() - begun:.1f} s"}

@@ -35,7 +35,7 @@ _HOMES = {
     "select_model_inputs_outputs": "ortpipe.compat.initializers",
     "to_dot": "ortpipe.compat.plotting",
     "unique_name": "ortpipe.compat.initializers",
-    "unreduced_onnx_loss": "ortpipe.compat.losses",
+    "unreduced_onnx_loss": "ortpipe.compat.unreduced_loss",
 }
 __all__ = sorted(_HOMES)
 

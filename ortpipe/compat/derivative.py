@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.errors import DataError, DeriveError
+from ortpipe.graph import query
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,7 +100,7 @@ def onnx_derivative(
     labels: set[str] = set()
     if options == DerivativeOptions.Loss:
         loss, labels = _loss_and_labels(graph, loss or known.get("loss"), label or known.get("label"))
-    outputs = [o for o in graph.outputs if (o.name == loss if loss is not None else o.dtype in _floats())]
+    outputs = [o for o in graph.outputs if (o.name == loss if loss is not None else o.dtype in query.FLOATS)]
     chosen = [i for i in _reaching(graph, graph.inputs, outputs) if i not in labels] if inputs is None else inputs
     held = _reaching(graph, graph.initializers.values(), outputs) if weights is None else weights
     config = DeriveConfig(
@@ -112,7 +113,7 @@ def onnx_derivative(
     )
     facts = Facts(
         task="regression",
-        inputs=tuple(str(i.name) for i in graph.inputs if not i.is_initializer()),
+        inputs=tuple(str(i.name) for i in query.data_inputs(graph)),
         outputs=tuple(str(o.name) for o in graph.outputs if o.name != loss),
         prediction=str(graph.outputs[0].name),
         parameters=tuple(held),
@@ -225,7 +226,7 @@ def _reaching(graph: ir.Graph, values: Iterable[ir.Value], outputs: Sequence[ir.
     """Return the float values that an output depends on through floats."""
     from ortpipe.stages.derive.backward import active
 
-    return [str(v.name) for v in values if v.dtype in _floats() and not active(graph, [v]).isdisjoint(outputs)]
+    return [str(v.name) for v in values if v.dtype in query.FLOATS and not active(graph, [v]).isdisjoint(outputs)]
 
 
 def _as_documented(
@@ -237,7 +238,7 @@ def _as_documented(
     """
     import onnx_ir as ir
 
-    from ortpipe.compat.losses import as_one_element
+    from ortpipe.compat.models import as_one_element
     from ortpipe.graph.check import checked
 
     own = ir.from_proto(model)
@@ -286,9 +287,3 @@ def _kind(value: Any) -> tuple[np.dtype[Any], list[Any]]:
             "Random feeds are numbers.", got=f"input {value.name!r} of type {name}", fix="Feed this one yourself."
         )
     return found, dims
-
-
-def _floats() -> tuple[ir.DataType, ...]:
-    from ortpipe.graph.query import FLOATS
-
-    return FLOATS

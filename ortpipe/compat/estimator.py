@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ortpipe.data.rows import Data, Rows
 
 
-class Estimator(Parameters):
+class Estimator(Parameters, ABC):
     """Trains a model's weights; a subclass says what the loss is."""
 
     seed = 0  # of the first weights and the order of the rows
@@ -100,9 +101,11 @@ class Estimator(Parameters):
         Raises:
             NotFittedError: before fit.
         """
+        from ortpipe.artifact import under
+
         if not hasattr(self, "tensors_"):
             raise NotFittedError("There are trained weights once fit has run.", got="no fit yet", fix="Call fit(X, y).")
-        found = {k.removeprefix(f"{folder}/"): v.copy() for k, v in self.tensors_.items() if k.startswith(f"{folder}/")}
+        found = {name: array.copy() for name, array in under(folder, self.tensors_).items()}
         first = [name for name in self.weights_to_train or () if name in found]
         return {name: found[name] for name in dict.fromkeys([*first, *found])}
 
@@ -122,9 +125,9 @@ class Estimator(Parameters):
                 )
             self.tensors_[f"{folder}/{name}"] = array.copy()
 
+    @abstractmethod
     def _gradients(self) -> Artifact:
         """Return the gradient model that is trained."""
-        raise NotImplementedError
 
     def save_onnx_graph(self, folder: Any, prefix: str | None = None, suffix: str | None = None) -> dict[str, Any]:
         """Write the model and its gradient graph into a folder (`bytes` instead of a folder returns them as bytes).

@@ -18,6 +18,7 @@ from ortpipe.graph.compose import between, extract
 from ortpipe.graph.modes import for_inference, trainable
 from ortpipe.stages.derive.backward import active
 from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.seeds import seeded_sum
 from ortpipe.stages.derive.stage import derive
 
 
@@ -97,18 +98,10 @@ def build(
 def _seeded(model: onnx.ModelProto) -> tuple[onnx.ModelProto, str, dict[str, str]]:
     """Return the model with one more output, Σ output · seed, and the seed of each float output."""
     own = ir.from_proto(model)
-    op, seeds, total = Builder(own.graph, "seed"), dict[str, str](), None
-    for output in [o for o in own.graph.outputs if o.dtype in query.FLOATS]:
-        shape = [d if isinstance(d, int) else d.value for d in output.shape] if output.shape is not None else None
-        assert output.dtype is not None
-        seed = op.input(f"{output.name}_grad", output.dtype, shape or [])
-        seed.shape = output.shape
-        seeds[str(output.name)] = str(seed.name)
-        term = op.Mul(output, seed) if output.shape == () else op.ReduceSum(op.Mul(output, seed), keepdims=0)
-        total = term if total is None else op.Add(total, op.cast(term, total))
-        total.type, total.shape = ir.TensorType(output.dtype), ir.Shape([])
-    if total is None:
+    floats = [o for o in own.graph.outputs if o.dtype in query.FLOATS]
+    if not floats:
         raise TrainError("A float output has a gradient.", got="no float output", fix="Name other output_names.")
+    total, seeds = seeded_sum(Builder(own.graph, "seed"), floats)
     own.graph.outputs.append(total)
     return finish(own), str(total.name), seeds
 

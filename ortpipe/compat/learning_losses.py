@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
     from ortpipe.stages.add_loss.losses import Loss
 
 
-class LearningLoss(Parameters):
+class LearningLoss(Parameters, ABC):
     """A loss of rows, Σᵢ wᵢ·lᵢ; one of its subclasses."""
 
+    @abstractmethod
     def stage_loss(self) -> Loss:
         """Return the loss of the add_loss stage."""
-        raise NotImplementedError
 
     def scored(self, forward: Artifact, columns: int) -> Artifact:
         """Return a forward artifact as the loss reads it: its task and its scores, for labels of so many columns."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from ortpipe.compat.parameters import Parameters
 from ortpipe.errors import ConfigError, nearest
 
 
-class LearningPenalty(Parameters):
+class LearningPenalty(Parameters, ABC):
     """What a batch is charged for the trained weights; one of its subclasses."""
 
+    @abstractmethod
     def strengths(self) -> dict[str, float]:
         """Return the strength of each penalty of the penalty stage."""
-        raise NotImplementedError
 
     @staticmethod
     def select(class_name: Any, **kwargs: Any) -> LearningPenalty:

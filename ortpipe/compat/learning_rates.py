@@ -9,7 +9,7 @@ from ortpipe.compat.parameters import Parameters
 from ortpipe.errors import ConfigError, TrainError, nearest
 
 if TYPE_CHECKING:
-    from ortpipe.stages.train.optimizers import Optimizer
+    from ortpipe.stages.train.optimizer import Optimizer
     from ortpipe.stages.train.schedule import Schedule
 
 SCHEDULE_NAMES = ("constant", "optimal", "invscaling", "adaptive")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.errors import LossError, PenaltyError, nearest
+from ortpipe.graph import query
 
 if TYPE_CHECKING:
     import onnx
@@ -112,14 +113,14 @@ def add_loss_output(
     _shape_for(score_name, forward.graph.outputs[0])
     _make_way(forward.graph, taken, output)
     terms = {key: _strengths(value) for key, value in (penalty or {}).items()}
-    inputs = [i for i in forward.graph.inputs if not i.is_initializer()]
-    floats = [str(n) for n, v in forward.graph.initializers.items() if v.dtype in _floats()]
+    inputs = query.data_inputs(forward.graph)
+    floats = [str(n) for n, v in forward.graph.initializers.items() if v.dtype in query.FLOATS]
     facts = Facts(
         task="binary" if score_name == "log" else "regression",
         inputs=tuple(str(i.name) for i in inputs),
         outputs=(output,),
         prediction=output,
-        parameters=(*floats, *(str(i.name) for i in inputs if i.name in terms and i.dtype in _floats())),
+        parameters=(*floats, *(str(i.name) for i in inputs if i.name in terms and i.dtype in query.FLOATS)),
         classes=(0, 1) if score_name == "log" else None,
     )
     config = AddLossConfig(
@@ -195,79 +196,6 @@ def penalty_loss_onnx(
     return initializers, [node for node in nodes if node.op_type != "Constant"]
 
 
-def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
-    """Return the model of every row's own loss, [N, 1] in row order, from the model of a loss.
-
-    The sum of the result is a loss that sums (its mean, one that averages) without its penalties, which belong to no
-    row. Weights stay in.
-
-    Args:
-        onx: a model that `add_loss_output` made, or any whose loss is a sum or mean over rows, times constants, plus
-            what does not depend on the rows; it is left as it is.
-        output_name: the only output (`<output_name>_1` where the model has a value of that name).
-
-    Raises:
-        LossError: the loss is something else.
-
-    Where the original (`onnxcustom.utils.onnx_rewriter`) differs: it refused the log loss, penalties, any model with
-    another reduction in it; and gave the columns of several outputs unadded.
-
-    >>> import numpy as np, onnx
-    >>> from ortpipe.runtime.session import Session
-    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 18]>
-    ...   g (float[N,2] X) => (float[N,1] Y) <float[2,1] coef = {1, 2}> { Y = MatMul(X, coef) }''')
-    >>> score = unreduced_onnx_loss(add_loss_output(model))
-    >>> x, y = np.eye(2, dtype=np.float32), np.zeros((2, 1), np.float32)
-    >>> Session(score).run({"X": x, "label": y})
-    [array([[1.],
-           [4.]], dtype=float32)]
-    """
-    import numpy as np
-    import onnx_ir as ir
-
-    from ortpipe.artifact import read_metadata, without_metadata
-    from ortpipe.graph import query
-    from ortpipe.graph.builder import Builder
-    from ortpipe.graph.compose import extract
-
-    model = ir.from_proto(onx)
-    graph = model.graph
-    loss = query.value(graph, read_metadata(onx).get("loss", onx.graph.output[0].name))
-    data = {v for v in graph.inputs if not v.is_initializer()}
-    reduction, after = _reduction(loss, data)
-    op = Builder(graph, "score")
-    terms = op.Reshape(reduction.inputs[0], op.const(np.array([0, -1])))  # [N, K]
-    if reduction.op_type == "ReduceSum" or graph.opset_imports[""] >= 18:
-        score = getattr(op, reduction.op_type)(terms, op.const(np.array([1])))
-    else:
-        score = getattr(op, reduction.op_type)(terms, axes=[1])
-    for node, place in reversed(after):
-        inputs = [score if i == place else x for i, x in enumerate(node.inputs)]
-        score = getattr(op, node.op_type)(*inputs)
-    rows = reduction.inputs[0].shape[0] if reduction.inputs[0] is not None and reduction.inputs[0].shape else None
-    score.type, score.shape = loss.type, ir.Shape([rows, 1])
-    op.rename(score, output_name)
-    graph.outputs[:] = [score]
-    return without_metadata(extract(ir.to_proto(model), [str(score.name)]))
-
-
-def as_one_element(model: ir.Model, loss: str) -> None:
-    """Give a scalar loss the shape [1, 1] under which users of the originals read it."""
-    import numpy as np
-    import onnx_ir as ir
-
-    from ortpipe.graph import query
-    from ortpipe.graph.builder import Builder
-
-    scalar = query.value(model.graph, loss)
-    op = Builder(model.graph, "loss")
-    made = op.Reshape(scalar, op.const(np.array([1, 1])))
-    made.type, made.shape = scalar.type, ir.Shape([1, 1])
-    model.graph.outputs[model.graph.outputs.index(scalar)] = made
-    op.rename(scalar, f"{loss}/scalar")
-    made.name = loss
-
-
 def _loss(score_name: str, settings: Mapping[str, Any]) -> tuple[Loss, str]:
     from ortpipe.stages.add_loss.losses import LOSSES
 
@@ -311,7 +239,7 @@ def _output(onx: onnx.ModelProto, index: int | str | None) -> str:
     chosen = onx.graph.output[place]
     kind = chosen.type.WhichOneof("value")
     if kind != "tensor_type" or ir.DataType(chosen.type.tensor_type.elem_type) not in (
-        *_floats(),
+        *query.FLOATS,
         ir.DataType.UNDEFINED,
     ):
         got = ir.DataType(chosen.type.tensor_type.elem_type).name if kind == "tensor_type" else kind
@@ -365,7 +293,7 @@ def _as_documented(model: onnx.ModelProto, facts: Facts) -> onnx.ModelProto:
     import numpy as np
     import onnx_ir as ir
 
-    from ortpipe.graph import query
+    from ortpipe.compat.models import as_one_element
     from ortpipe.graph.builder import Builder
     from ortpipe.graph.check import finish
 
@@ -397,35 +325,3 @@ def _read_instead(uses: list[Any], value: ir.Value) -> None:
     for node, place in uses:
         if node is not value.producer():
             node.replace_input_with(place, value)
-
-
-def _reduction(loss: ir.Value, data: set[ir.Value]) -> tuple[ir.Node, list[tuple[ir.Node, int]]]:
-    """Return the node that joins the rows, and the factors behind it, last first, with the place of the data."""
-    from ortpipe.graph import query
-
-    node, after = loss.producer(), list[tuple["ir.Node", int]]()
-    while node is not None and not node.op_type.startswith("Reduce"):
-        places = [i for i, x in enumerate(node.inputs) if x is not None and query.ancestors([x]) & data]
-        if (
-            node.op_type not in ("Add", "Cast", "Div", "Identity", "Mul", "Neg", "Reshape", "Squeeze")
-            or len(places) != 1
-        ):
-            break
-        if node.op_type in ("Div", "Mul", "Neg"):
-            after.append((node, places[0]))
-        value = node.inputs[places[0]]
-        node = value.producer() if value is not None else None
-    if node is None or node.op_type not in ("ReduceMean", "ReduceSum", "ReduceSumSquare"):
-        got = "an input" if node is None else f"{node.op_type} at node {node.name or node.outputs[0].name!r}"
-        raise LossError(
-            "A loss whose rows are scored must be a sum or a mean over rows, times constants.",
-            got=f"{loss.name!r}, which comes from {got}",
-            fix="Give the model that add_loss_output made.",
-        )
-    return node, after
-
-
-def _floats() -> tuple[ir.DataType, ...]:
-    from ortpipe.graph.query import FLOATS
-
-    return FLOATS

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortpipe.graph import query
 from ortpipe.graph.batch import name_batch
+from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish
 from ortpipe.graph.serial import lowered
 from ortpipe.stages.convert.standardize import standardize
@@ -21,3 +24,14 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     name_batch(own.graph)
     standardize(own.graph)
     return finish(own)
+
+
+def as_one_element(model: ir.Model, loss: str) -> None:
+    """Give a scalar loss the shape [1, 1] under which users of the originals read it."""
+    scalar = query.value(model.graph, loss)
+    op = Builder(model.graph, "loss")
+    made = op.Reshape(scalar, op.const(np.array([1, 1])))
+    made.type, made.shape = scalar.type, ir.Shape([1, 1])
+    model.graph.outputs[model.graph.outputs.index(scalar)] = made
+    op.rename(scalar, f"{loss}/scalar")
+    made.name = loss

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -98,4 +98,15 @@ def with_parameters(model: onnx.ModelProto, values: Mapping[str, np.ndarray]) ->
     inputs = [i for i in own.graph.input if i.name not in values]
     del own.graph.input[:]
     own.graph.input.extend(inputs)
+    return own
+
+
+def opened(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
+    """Return the model with these initializers as inputs too, so that other values can be fed."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    present = {i.name for i in own.graph.input}
+    for tensor in own.graph.initializer:
+        if tensor.name in names and tensor.name not in present:
+            own.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     return own

@@ -11,6 +11,7 @@ from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError
+from ortpipe.graph.compose import opened
 from ortpipe.graph.modes import draws
 
 ROWS, LARGEST, DRAWN = 8, 4, 4
@@ -40,7 +41,7 @@ def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Se
     rows = feeds(loss.model, loss.facts, data.train.take(np.arange(min(ROWS, len(data.train)))))
     gradients = {**derived.facts.gradients, **derived.facts.input_gradients}
     values = {t.name: onnx.numpy_helper.to_array(t) for t in loss.model.graph.initializer if t.name in gradients}
-    forward = Session(_opened(loss.model, values))
+    forward = Session(opened(loss.model, values))
     read = {i.name for i in loss.model.graph.input} | values.keys()
 
     def total(arrays: Mapping[str, np.ndarray]) -> float:
@@ -82,14 +83,3 @@ def _moved(array: np.ndarray, place: tuple[int, ...], by: float) -> np.ndarray:
     moved = array.copy()
     moved[place] += by
     return moved
-
-
-def _opened(model: onnx.ModelProto, names: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """Return the model with these initializers as inputs too, so that other values can be fed."""
-    own = onnx.ModelProto()
-    own.CopyFrom(model)
-    present = {i.name for i in own.graph.input}
-    for tensor in own.graph.initializer:
-        if tensor.name in names and tensor.name not in present:
-            own.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    return own

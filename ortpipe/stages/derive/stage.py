@@ -23,6 +23,7 @@ from ortpipe.stages.derive.engines import Ort
 from ortpipe.stages.derive.engines.ort import with_yield
 from ortpipe.stages.derive.engines.ort_limits import refuse_known_faults
 from ortpipe.stages.derive.engines.ort_rewrites import rewrite
+from ortpipe.stages.derive.seeds import seeded_sum
 
 VERSION = 2
 
@@ -142,24 +143,9 @@ def _seeded(model: onnx.ModelProto, outputs: Sequence[ir.Value], *, fill: bool) 
     own = ir.from_proto(model)
     graph = own.graph
     op = Builder(graph, "derive")
-    seeds, total = list[str](), None
-    for output in outputs:
-        value = query.value(graph, str(output.name))
-        shape = [d if isinstance(d, int) else d.value for d in value.shape] if value.shape is not None else []
-        product = value
-        if not fill:
-            seed = op.input(f"{value.name}_grad", _dtype(value), shape)
-            seeds.append(str(seed.name))
-            product = op.Mul(value, seed)
-        product = op.ReduceSum(product, keepdims=0) if shape or fill else product
-        product.type, product.shape = value.type, ir.Shape([])
-        if total is not None:
-            product = op.Add(total, product if product.dtype == total.dtype else op.cast(product, total))
-            product.type, product.shape = total.type, ir.Shape([])
-        total = product
-    assert total is not None
+    total, seeds = seeded_sum(op, [query.value(graph, str(output.name)) for output in outputs], fill=fill)
     graph.outputs[:] = [total]
-    return extract(finish(own), [str(total.name)]), seeds
+    return extract(finish(own), [str(total.name)]), list(seeds.values())
 
 
 def _differentiated(model: onnx.ModelProto, output: str | None) -> ir.Value:

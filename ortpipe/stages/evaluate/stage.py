@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 
-from ortpipe.artifact import Artifact, Facts
+from ortpipe.artifact import Artifact, Facts, under
 from ortpipe.data.feeds import class_index, feed_inputs
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import EvaluateError
@@ -41,8 +41,8 @@ def evaluate(
     names = config.metrics or tuple(n for n, m in METRICS.items() if facts.task in m.tasks)
     truth, rows = _truth(facts, data.test), feed_inputs(artifact.model, facts, data.test)
     table: dict[str, dict[str, float]] = {name: {} for name in names}
-    for state, prefix in (("before", "initial/"), ("trained", "parameter/"), ("source", "source/")):
-        label, probability = _predict(artifact, prefix, rows, runtime)
+    for state, folder in (("before", "initial"), ("trained", "parameter"), ("source", "source")):
+        label, probability = _predict(artifact, folder, rows, runtime)
         _check_width(truth, label)
         for name in names:
             table[name][state] = METRICS[name](truth, label, probability, data.test.sample_weight)
@@ -99,12 +99,11 @@ def _truth(facts: Facts, rows: Rows) -> np.ndarray:
 
 
 def _predict(
-    artifact: Artifact, prefix: str, rows: Mapping[str, np.ndarray], runtime: RuntimeConfig | None
+    artifact: Artifact, folder: str, rows: Mapping[str, np.ndarray], runtime: RuntimeConfig | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return predicted values, or class indices and probabilities, of the model with the weights under a prefix."""
+    """Return predicted values, or class indices and probabilities, of the model with the weights in a folder."""
     facts = artifact.facts
-    weights = {k.removeprefix(prefix): v for k, v in artifact.tensors.items() if k.startswith(prefix)}
-    model: onnx.ModelProto = with_parameters(artifact.model, weights)
+    model: onnx.ModelProto = with_parameters(artifact.model, under(folder, artifact.tensors))
     [prediction] = Session(model, runtime).run(rows, [facts.prediction])
     prediction = prediction.astype(np.float64)
     if facts.task == "regression":

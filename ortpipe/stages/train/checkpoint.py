@@ -49,25 +49,27 @@ def check_key(start: Checkpoint, key: str) -> None:
         )
 
 
+def values_of(step: Step, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return these carried values by parameter, and by slot and parameter."""
+    arrays, slots = step.unpack(values)
+    return {
+        **{f"parameter/{name}": array for name, array in arrays.items()},
+        **{f"optimizer/{slot}/{name}": array for (slot, name), array in slots.items()},
+    }
+
+
 def tensors_of(
     loop: Loop, step: Step, initial: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return these carried values, by parameter, and every loss so far."""
-    arrays, slots = step.unpack(values)
+    """Return these carried values, what training began with, and every loss so far."""
     return {
         **{f"initial/{name}": array for name, array in initial.items()},
-        **{f"parameter/{name}": array for name, array in arrays.items()},
-        **{f"optimizer/{slot}/{name}": array for (slot, name), array in slots.items()},
+        **values_of(step, values),
         "losses/step": np.concatenate(loop.losses.step),
         "losses/rate": np.concatenate(loop.losses.rate),
         "losses/train": np.array(loop.losses.train),
         **({"losses/validation": np.array(loop.losses.validation)} if loop.losses.validation else {}),
     }
-
-
-def under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the tensors of a folder by their own names."""
-    return {k.removeprefix(f"{folder}/"): v for k, v in tensors.items() if k.startswith(f"{folder}/")}
 
 
 def state_of(tensors: Mapping[str, np.ndarray], step: Step) -> dict[tuple[str, str], np.ndarray]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ortpipe.errors import ConfigError
-from ortpipe.stages.train.optimizers import OPTIMIZERS, SGD, Optimizer
+from ortpipe.stages.train.optimizer import Optimizer
+from ortpipe.stages.train.optimizers import OPTIMIZERS, SGD
 from ortpipe.stages.train.schedule import Schedule
 from ortpipe.stages.train.schedules import SCHEDULES, Constant
 

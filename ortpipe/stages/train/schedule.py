@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Schedule:
+class Schedule(ABC):
     """A config that gives learning rates when called; steps are counted from 1."""
 
+    @abstractmethod
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
         """Return the rate of each step, float64, from the base rate and the number of steps that training has."""
-        raise NotImplementedError
 
     def factor(self, monitored: Sequence[float]) -> float:
         """Return what the rates of the next epoch are multiplied by, from the monitored loss of every epoch so far."""

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, Facts
+from ortpipe.artifact import Artifact, Facts, under
 from ortpipe.data.feeds import class_index, feeds
 from ortpipe.data.rows import Data
 from ortpipe.errors import TrainError
@@ -24,7 +24,7 @@ from ortpipe.stages.train.checkpoint import (
     losses_of,
     state_of,
     tensors_of,
-    under,
+    values_of,
 )
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.due import Due
@@ -78,9 +78,9 @@ def train(
         )
     rows = feeds(artifact.model, facts, data.train)
     step = build_step(artifact, config.optimizer)
-    key = key_of(artifact, config, data.digest())
+    key = functools.cache(lambda: key_of(artifact, config, data.digest()))  # only a checkpoint needs it
     if isinstance(start, Checkpoint):
-        check_key(start, key)
+        check_key(start, key())
     before = start.tensors if isinstance(start, Checkpoint) else start
     initial = _initial(artifact, config) if before is None else under("initial", before)
     parameters = initial if before is None else under("parameter", before)
@@ -93,14 +93,12 @@ def train(
     loop = Loop(sessions, step, names, carried, rows, config, facts.reduction or "mean", losses)
     stop = EarlyStop(config.early_stop, loop.values)
     stop.catch_up(loop.monitored, loop.values)
-    if before is not None and under("best", before):
-        best = under("best", before)
+    if before is not None and (best := under("best", before)):
         stop.best_values = step.pack(under("parameter", best), state_of(best, step))
 
     def checkpoint() -> Checkpoint:
-        best = tensors_of(loop, step, initial, stop.best_values)
-        kept = {f"best/{k}": v for k, v in best.items() if k.startswith(("parameter/", "optimizer/"))}
-        return Checkpoint(len(loop.losses.train), key, {**tensors_of(loop, step, initial, loop.values), **kept})
+        best = {f"best/{name}": array for name, array in values_of(step, stop.best_values).items()}
+        return Checkpoint(len(loop.losses.train), key(), {**tensors_of(loop, step, initial, loop.values), **best})
 
     due = Due(config.checkpoint)
     try:
@@ -111,10 +109,8 @@ def train(
                 break
             if due(result.number):
                 report(checkpoint())
-    except Exception:
-        raise  # what diverged is no state to continue from
-    except BaseException:  # a person or the system stops the run: keep what is done
-        if loop.back_to_whole_epochs():
+    except BaseException as error:  # a person or the system stops the run: keep what is done; what diverged is no state
+        if not isinstance(error, Exception) and loop.back_to_whole_epochs():
             stop.catch_up(loop.monitored, loop.values)
             report(checkpoint())
         raise

@@ -13,7 +13,7 @@ from ortpipe.artifact import Artifact
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.compose import extract
-from ortpipe.stages.train.optimizers import Optimizer
+from ortpipe.stages.train.optimizer import Optimizer
 
 Arrays = Mapping[str, np.ndarray]  # by parameter or running statistic
 State = Mapping[tuple[str, str], np.ndarray]  # by slot and parameter
@@ -62,12 +62,14 @@ class Step:
 
     def unpack(self, values: Arrays) -> tuple[Arrays, State]:
         """Return parameters and statistics by name, and the state by slot and parameter."""
+        if self.flat is None:
+            state = {key: values[name] for key, name in self.slots.items()}
+            return {name: array for name, array in values.items() if name not in self.slots.values()}, state
         holders = {*self.slots.values(), self.flat}
         arrays = {name: array for name, array in values.items() if name not in holders}
-        if self.flat is None:
-            return arrays, {key: values[name] for key, name in self.slots.items()}
-        state = {(slot, name): self._split(values[held])[name] for (slot, name), held in self.slots.items()}
-        return {**self._split(values[self.flat]), **arrays}, state
+        parts = {name: self._split(values[name]) for name in holders}
+        state = {(slot, name): parts[held][name] for (slot, name), held in self.slots.items()}
+        return {**parts[self.flat], **arrays}, state
 
     def _split(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         ends = np.cumsum([math.prod(shape) for shape in self.shapes.values()])
@@ -93,8 +95,10 @@ def build_step(artifact: Artifact, optimizer: Optimizer) -> Step:
     parameters = {name: query.value(graph, name) for name in facts.gradients}
     shapes = {name: tuple(value.shape.numpy()) for name, value in parameters.items() if value.shape is not None}
     gradients = {name: query.value(graph, gradient) for name, gradient in facts.gradients.items()}
-    update = _one_by_one if optimizer.scaled else _flat
-    carried, slots = update(front, op, optimizer, parameters, gradients, scalars)
+    if optimizer.scaled:
+        carried, slots = _one_by_one(op, optimizer, parameters, gradients, scalars)
+    else:
+        carried, slots = _flat(front, op, optimizer, parameters, gradients, scalars)
     flat = None if optimizer.scaled else str(next(iter(carried)).name)
     carried |= {query.value(graph, name): query.value(graph, new) for name, new in facts.statistics.items()}
     for name in (*facts.gradients, *facts.statistics):
@@ -118,12 +122,7 @@ def build_step(artifact: Artifact, optimizer: Optimizer) -> Step:
 
 
 def _one_by_one(
-    front: Builder,
-    op: Builder,
-    optimizer: Optimizer,
-    parameters: Values,
-    gradients: Values,
-    scalars: Sequence[ir.Value],
+    op: Builder, optimizer: Optimizer, parameters: Values, gradients: Values, scalars: Sequence[ir.Value]
 ) -> Update:
     """Update each parameter with a state of its own: what each carried value becomes, and which holds which state."""
     moved: dict[ir.Value, ir.Value] = {}

@@ -7,33 +7,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.stages.train.checks import check_decay, check_epsilon, check_rate
+from ortpipe.stages.train.optimizer import Optimizer
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx_ir as ir
 
     from ortpipe.graph.builder import Builder
 
 
 @dataclass(frozen=True)
-class Adadelta:
+class Adadelta(Optimizer):
     """Steps of the size of the steps before (Zeiler, 2012), as `torch.optim.Adadelta`."""
 
     lr: float = 1.0
     rho: float = 0.9
     epsilon: float = 1e-6
-    scaled: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("squares", "steps")
-    scalars: ClassVar[tuple[str, ...]] = ("rate",)
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
         check_decay("rho", self.rho)
         check_epsilon(self.epsilon)
-
-    def per_step(self, rates: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the rates."""
-        return (rates,)
 
     def __call__(
         self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], *scalars: ir.Value

@@ -7,31 +7,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.stages.train.checks import check_epsilon, check_rate
+from ortpipe.stages.train.optimizer import Optimizer
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx_ir as ir
 
     from ortpipe.graph.builder import Builder
 
 
 @dataclass(frozen=True)
-class Adagrad:
+class Adagrad(Optimizer):
     """Rates that shrink with the squares seen so far (Duchi, Hazan and Singer, 2011), as `torch.optim.Adagrad`."""
 
     lr: float = 0.01
     epsilon: float = 1e-10
-    scaled: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("squares",)
-    scalars: ClassVar[tuple[str, ...]] = ("rate",)
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
         check_epsilon(self.epsilon)
-
-    def per_step(self, rates: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the rates."""
-        return (rates,)
 
     def __call__(
         self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], *scalars: ir.Value

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.stages.train.checks import check_decay, check_epsilon, check_rate
+from ortpipe.stages.train.optimizer import Optimizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Optimizer):
     """Running means of gradients and their squares (Kingma and Ba, 2015), as `torch.optim.Adam`.
 
     The corrections 1 − βᵗ are taken into two scalars per step, made outside the graph:
@@ -27,7 +28,6 @@ class Adam:
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    scaled: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("mean", "squares")
     scalars: ClassVar[tuple[str, ...]] = ("rate", "epsilon")
 

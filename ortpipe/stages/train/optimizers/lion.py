@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.stages.train.checks import check_decay, check_rate, check_weight_decay
+from ortpipe.stages.train.optimizer import Optimizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,14 +17,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Lion:
+class Lion(Optimizer):
     """Steps of one size, by the sign of the momentum (Chen et al., 2023), as `optax.lion`."""
 
     lr: float = 0.0001
     beta1: float = 0.9
     beta2: float = 0.99
     weight_decay: float = 0.0
-    scaled: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("mean",)
     scalars: ClassVar[tuple[str, ...]] = ("rate", "kept")
 

@@ -8,31 +8,26 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.stages.train.accumulate import plus
 from ortpipe.stages.train.checks import check_decay, check_rate
+from ortpipe.stages.train.optimizer import Optimizer
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx_ir as ir
 
     from ortpipe.graph.builder import Builder
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(Optimizer):
     """Heavy-ball momentum (Polyak, 1964), as scikit-learn's `MLPClassifier(solver='sgd', nesterovs_momentum=False)`."""
 
     lr: float = 0.01
     momentum: float = 0.9
     scaled: ClassVar[bool] = True
-    scalars: ClassVar[tuple[str, ...]] = ("rate",)
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
         check_decay("momentum", self.momentum)
-
-    def per_step(self, rates: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the rates."""
-        return (rates,)
 
     def __call__(
         self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], *scalars: ir.Value

@@ -7,33 +7,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.stages.train.checks import check_decay, check_epsilon, check_rate
+from ortpipe.stages.train.optimizer import Optimizer
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx_ir as ir
 
     from ortpipe.graph.builder import Builder
 
 
 @dataclass(frozen=True)
-class RMSprop:
+class RMSprop(Optimizer):
     """Rates by a running mean of squares (Tieleman and Hinton, 2012), as `torch.optim.RMSprop`."""
 
     lr: float = 0.01
     alpha: float = 0.99
     epsilon: float = 1e-8
-    scaled: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("squares",)
-    scalars: ClassVar[tuple[str, ...]] = ("rate",)
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
         check_decay("alpha", self.alpha)
         check_epsilon(self.epsilon)
-
-    def per_step(self, rates: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the rates."""
-        return (rates,)
 
     def __call__(
         self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], *scalars: ir.Value

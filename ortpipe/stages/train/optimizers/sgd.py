@@ -8,29 +8,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.stages.train.accumulate import plus
 from ortpipe.stages.train.checks import check_rate
+from ortpipe.stages.train.optimizer import Optimizer
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx_ir as ir
 
     from ortpipe.graph.builder import Builder
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Optimizer):
     """Plain stochastic gradient descent (Robbins and Monro, 1951)."""
 
     lr: float = 0.01
     scaled: ClassVar[bool] = True
-    scalars: ClassVar[tuple[str, ...]] = ("rate",)
-    slots: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
-
-    def per_step(self, rates: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the rates."""
-        return (rates,)
 
     def __call__(
         self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], *scalars: ir.Value
