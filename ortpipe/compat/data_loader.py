@@ -90,7 +90,7 @@ class OrtDataLoader:
         """Yield batches (features, labels[, weights]); arrays of their own."""
         import numpy as np
 
-        from ortpipe.data.rows import order
+        from ortpipe.data.batches import order
 
         self._passes += 1
         count = len(self)

@@ -136,17 +136,6 @@ class Data:
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
-def order(count: int, *, seed: int, number: int) -> np.ndarray:
-    """Return the row numbers of one pass, shuffled: they follow from the seed and the pass's number alone.
-
-    >>> order(5, seed=0, number=1).tolist() == order(5, seed=0, number=1).tolist()
-    True
-    """
-    import numpy as np
-
-    return np.random.default_rng([seed, number]).permutation(count)
-
-
 def split(rows: Rows, config: SplitConfig) -> Data:
     """Divide rows by scikit-learn's `train_test_split`, seeded: test first, then validation.
 

@@ -1,4 +1,4 @@
-"""The loop over epochs: order the rows, run the epoch graph, watch the losses."""
+"""The loop over epochs: run the epoch graph on their batches, watch the losses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortpipe.data.rows import order
+from ortpipe.data.batches import Batches
 from ortpipe.errors import ConvergenceError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.step import Step
-
-CHUNK = 32 * 2**20  # bytes of shuffled rows that one run of the epoch graph holds
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Loop:
         step: Step,
         epoch_names: Mapping[str, str],
         values: Mapping[str, np.ndarray],
-        rows: Mapping[str, np.ndarray],
+        batches: Batches,
         config: TrainConfig,
         reduction: str,
         losses: Losses | None = None,
@@ -63,7 +61,7 @@ class Loop:
         self.values = dict(values)
         self.losses = losses or Losses([], [], [], [])
         self._session, self._step, self._names, self._config = session, step, epoch_names, config
-        self._rows, self._count = dict(rows), len(next(iter(rows.values())))
+        self._batches = batches
         self._dtype = next(iter(values.values())).dtype
         self._per_row = reduction == "mean"
         self._done = sum(len(run) for run in self.losses.step)
@@ -78,9 +76,9 @@ class Loop:
         """
         start = time.perf_counter()
         for number in range(len(self.losses.train) + 1, self._epochs + 1):
-            sums = [self._run(number, index) for index in self._batches(number)]
+            sums = [self._run(number, batches) for batches in self._batches.epoch(number)]
             total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
-            self.losses.train.append(total / self._count)
+            self.losses.train.append(total / self._batches.count)
             self._check_values()
             validation = validate(self._step.unpack(self.values)[0]) if validate else None
             if validation is not None:
@@ -97,37 +95,24 @@ class Loop:
                 time.perf_counter() - start,
             )
 
-    def _batches(self, number: int) -> Iterator[np.ndarray]:
-        """Yield row numbers [batches, batch size], as many batches as fit a chunk; last the partial batch."""
-        everything = np.arange(self._count)
-        index = order(self._count, seed=self._config.seed, number=number) if self._config.shuffle else everything
-        size = min(self._config.batch_size, self._count)
-        row_bytes = sum(array.nbytes for array in self._rows.values()) / self._count
-        per_chunk = max(1, int(CHUNK / max(1.0, row_bytes * size)))
-        whole = self._count // size
-        for first in range(0, whole, per_chunk):
-            last = min(first + per_chunk, whole)
-            yield index[first * size : last * size].reshape(last - first, size)
-        if self._count % size:
-            yield index[whole * size :].reshape(1, -1)
-
-    def _run(self, number: int, index: np.ndarray) -> list[float]:
-        """Do one step per row of `index`; return each step's sum of the losses of its rows."""
-        steps = np.arange(self._done + 1, self._done + len(index) + 1)
+    def _run(self, number: int, batches: Mapping[str, np.ndarray]) -> list[float]:
+        """Do one step per batch; return each step's sum of the losses of its rows."""
+        count, size = next(iter(batches.values())).shape[:2]
+        steps = np.arange(self._done + 1, self._done + count + 1)
         optimizer = self._config.optimizer
         rates = self._rates(number, steps)
         scalars = zip(self._step.scalars, optimizer.per_step(rates, steps), strict=True)
         rates = rates.astype(self._dtype)
         feeds = {self._names[name]: value for name, value in self.values.items()}
-        feeds |= {self._names[name]: array[index] for name, array in self._rows.items()}
+        feeds |= {self._names[name]: array for name, array in batches.items()}
         feeds |= {self._names[name]: value.astype(self._dtype) for name, value in scalars}
-        *carried, losses = self._session(number, index.shape[1]).run(feeds)
+        *carried, losses = self._session(number, size).run(feeds)
         self._check_losses(losses, rates)
         self.values = dict(zip(self._step.carried, carried, strict=True))
         self.losses.step.append(losses)
         self.losses.rate.append(rates)
-        self._done += len(index)
-        return (losses.astype(np.float64) * (index.shape[1] if self._per_row else 1)).tolist()
+        self._done += count
+        return (losses.astype(np.float64) * (size if self._per_row else 1)).tolist()
 
     def back_to_whole_epochs(self) -> int:
         """Forget what was done of an epoch that was interrupted; return how many are whole."""
@@ -146,8 +131,7 @@ class Loop:
     def _rates(self, number: int, steps: np.ndarray) -> np.ndarray:
         """Return the rates of steps: the line of the warm-up, then the schedule, which counts from its own start."""
         config, warmup = self._config, self._config.warmup
-        per_epoch = -(-self._count // min(config.batch_size, self._count))
-        times, total = steps, self._epochs * per_epoch
+        times, total = steps, self._epochs * self._batches.steps
         if config.schedule_per == "epoch":
             times, total = np.full(len(steps), number), self._epochs
         after = config.schedule(config.optimizer.lr, np.maximum(times - warmup, 1), max(total - warmup, 1))

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts, under
+from ortpipe.data.batches import Batches
 from ortpipe.data.feeds import class_index, feeds
 from ortpipe.data.rows import Data
 from ortpipe.errors import TrainError
@@ -90,7 +91,8 @@ def train(
     rows = {name: array for name, array in rows.items() if name in step.scanned}
     sessions = _sessions(epoch, config.seed, runtime)
     losses = None if before is None else losses_of(before)
-    loop = Loop(sessions, step, names, carried, rows, config, facts.reduction or "mean", losses)
+    batches = Batches(rows, config.batch_size, seed=config.seed, shuffle=config.shuffle)
+    loop = Loop(sessions, step, names, carried, batches, config, facts.reduction or "mean", losses)
     stop = EarlyStop(config.early_stop, loop.values)
     stop.catch_up(loop.monitored, loop.values)
     if before is not None and (best := under("best", before)):

@@ -11,6 +11,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPRegressor
 from stages.train.updates import update
 
+from ortpipe.data import batches
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, ConvergenceError, DataError, TrainError
@@ -26,7 +27,6 @@ from ortpipe.stages.derive.engines import ENGINES
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
-from ortpipe.stages.train import loop as loop_module
 from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.loop import Epoch
@@ -335,7 +335,7 @@ def test_chunks_of_an_epoch_give_the_bytes_of_one(network, diabetes, monkeypatch
     config = TrainConfig(OPTIMIZERS[optimizer](0.01), epochs=2, batch_size=5)
     whole = train(network(dtype), config, data=diabetes)
     for size in (1, 1500):
-        monkeypatch.setattr(loop_module, "CHUNK", size)
+        monkeypatch.setattr(batches, "CHUNK", size)
         assert train(network(dtype), config, data=diabetes).digest() == whole.digest()
 
 
