@@ -40,6 +40,7 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines import ort_lowering
 from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.engines.ort import Ort
+from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch import build_epoch, with_batch_size
 from ortpipe.stages.train.optimizer import Optimizer
 from ortpipe.stages.train.step import build_step
@@ -112,7 +113,7 @@ class Plain:
 
 def epoch(problem: Problem, derived: Artifact) -> tuple[int, int, Callable[[], object]]:
     """Return the step's nodes (but for what is constant), the steps of an epoch, and a function that runs one epoch."""
-    step = build_step(derived, problem.optimizer)
+    step = build_step(derived, TrainConfig(problem.optimizer))
     model, names = build_epoch(step)
     session = Session(with_batch_size(model, problem.batch))
     values = {t.name: onnx.numpy_helper.to_array(t) for t in derived.model.graph.initializer}

@@ -89,12 +89,13 @@ def _read(node: onnx.NodeProto) -> set[str]:
 
 
 def with_parameters(model: onnx.ModelProto, values: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """Return the model with other initializers of these names, which are no longer inputs."""
+    """Return the model with other initializers of these names, cast to the model's types; they are no longer inputs."""
     own = onnx.ModelProto()
     own.CopyFrom(model)
     for tensor in own.graph.initializer:
         if tensor.name in values:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(values[tensor.name], tensor.name))
+            array = values[tensor.name].astype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), copy=False)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
     inputs = [i for i in own.graph.input if i.name not in values]
     del own.graph.input[:]
     own.graph.input.extend(inputs)

@@ -11,10 +11,11 @@ def check_rate(lr: float) -> None:
         raise ConfigError("A learning rate is positive and finite.", got=lr, fix="Set train.optimizer.lr=0.01.")
 
 
-def check_decay(name: str, value: float, group: str = "optimizer") -> None:
+def check_decay(name: str, value: float, group: str | None = "optimizer") -> None:
     """Refuse a momentum, decay or share outside [0, 1)."""
     if not 0 <= value < 1:
-        raise ConfigError(f"train.{group}.{name} lies in [0, 1).", got=value, fix=f"Set train.{group}.{name}=0.9.")
+        key = f"train.{group}.{name}" if group else f"train.{name}"
+        raise ConfigError(f"{key} lies in [0, 1).", got=value, fix=f"Set {key}=0.9.")
 
 
 def check_setting(name: str, value: float, least: float) -> None:

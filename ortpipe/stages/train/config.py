@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ortpipe.errors import ConfigError
+from ortpipe.stages.train.checks import check_decay
 from ortpipe.stages.train.optimizer import Optimizer
 from ortpipe.stages.train.optimizers import OPTIMIZERS, SGD
 from ortpipe.stages.train.schedule import Schedule
@@ -56,6 +58,25 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class ClipConfig:
+    """How large gradients may be; entries are clipped first, then the whole.
+
+    Attributes:
+        value: the largest |gᵢ|; null: any.
+        norm: the largest ‖g‖₂ of all parameters' gradients as one vector; null: any.
+    """
+
+    value: float | None = None
+    norm: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, bound in vars(self).items():
+            if bound is not None and not 0 < bound < float("inf"):
+                fix = f"Use null for no bound, or train.clip.{name}=1.0."
+                raise ConfigError(f"train.clip.{name} is positive and finite.", got=bound, fix=fix)
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """How the parameters are fitted.
 
@@ -69,6 +90,16 @@ class TrainConfig:
         init: `keep` starts from the model's own weights, `random` from new ones (see `initial.py`).
         shuffle: draw a new order of rows for every epoch.
         seed: of the order and of the random weights.
+        clip: bounds of the gradient.
+        accumulate: batches whose gradients (and losses) are averaged for one update; what an epoch leaves over of them
+            is one update too, and its partial batch another.
+        weight_decay: λ of a decoupled decay, θ ← (1 − η·λ)·θ, beside any that the optimizer has of its own (Loshchilov
+            and Hutter, 2019): a number, or one for each parameter name or glob.
+        factors: what the learning rate is multiplied by, for each parameter name or glob; the last that matches counts.
+        average: d of the exponential moving average of the weights, a ← d·a + (1 − d)·θ after every step, from the
+            first weights on. The averages are validated and are what training gives; null: none.
+        loss_scale: what the loss is multiplied by for the backward pass of a model of halves, whose parameters are
+            trained in float32; null: 1024 for float16, 1 for bfloat16.
         early_stop: when to stop before the last epoch; with a validation split the best weights are restored.
         checkpoint: how often the state is kept.
     """
@@ -82,11 +113,17 @@ class TrainConfig:
     init: Literal["keep", "random"] = "keep"
     shuffle: bool = True
     seed: int = 0
+    clip: ClipConfig = ClipConfig()
+    accumulate: int = 1
+    weight_decay: float | Mapping[str, float] = 0.0
+    factors: Mapping[str, float] = field(default_factory=dict)
+    average: float | None = None
+    loss_scale: float | None = None
     early_stop: EarlyStopConfig = EarlyStopConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
+        for name in ("epochs", "batch_size", "accumulate"):
             if getattr(self, name) < 1:
                 raise ConfigError(
                     f"train.{name} must be at least 1.",
@@ -95,5 +132,17 @@ class TrainConfig:
                 )
         if self.warmup < 0:
             raise ConfigError("train.warmup is not negative.", got=self.warmup, fix="Set train.warmup=0.")
+        decays = self.weight_decay if isinstance(self.weight_decay, Mapping) else {"*": self.weight_decay}
+        for key, numbers in (("weight_decay", decays), ("factors", self.factors)):
+            for pattern, number in numbers.items():
+                if not 0 <= number < float("inf"):
+                    fix = "To keep a parameter as it is, name it in derive.frozen."
+                    rule = f"train.{key} is finite and not negative."
+                    raise ConfigError(rule, got=f"{pattern}: {number}", fix=fix)
+        if self.average is not None:
+            check_decay("average", self.average, None)
+        if self.loss_scale is not None and not 0 < self.loss_scale < float("inf"):
+            fix = "Use null for the type's own."
+            raise ConfigError("train.loss_scale is positive and finite.", got=self.loss_scale, fix=fix)
         if self.seed < 0:
             raise ConfigError("A seed is not negative.", got=self.seed, fix="Set seed=0.")

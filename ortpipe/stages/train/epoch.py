@@ -9,7 +9,8 @@ from ortpipe.graph.builder import Names, used_names
 from ortpipe.graph.check import finish
 from ortpipe.graph.serial import IR_VERSION
 from ortpipe.graph.sizes import with_sizes
-from ortpipe.stages.train.step import Step, shape_of
+from ortpipe.stages.train.step import Step
+from ortpipe.stages.train.update import shape_of
 
 BATCHES = "batches"  # the first dimension of every scanned input
 
@@ -19,10 +20,12 @@ def with_batch_size(model: onnx.ModelProto, size: int) -> onnx.ModelProto:
     own = ir.from_proto(model)
     [scan] = own.graph
     body = scan.attributes["body"].as_graph()
-    for value in (*own.graph.inputs, *own.graph.outputs, *body.inputs, *body.outputs):
-        if value.shape is not None:
-            value.shape = ir.Shape([size if d == "N" else d for d in value.shape])
-    for node in body:
+    inner = [scan.attributes["body"].as_graph() for scan in body if scan.op_type == "Scan"]
+    for graph in (own.graph, body, *inner):
+        for value in (*graph.inputs, *graph.outputs):
+            if value.shape is not None:
+                value.shape = ir.Shape([size if d == "N" else d for d in value.shape])
+    for node in body.all_nodes():
         for made in node.outputs:
             made.shape = None
     return with_sizes(finish(own))

@@ -14,6 +14,7 @@ from ortpipe.errors import ConvergenceError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.step import Step
+from ortpipe.stages.train.update import per_step
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Loop:
         self._dtype = next(iter(values.values())).dtype
         self._per_row = reduction == "mean"
         self._done = sum(len(run) for run in self.losses.step)
-        self._epochs = config.epochs
+        self._epochs, rest = config.epochs, batches.count % (config.batch_size * config.accumulate)
+        self._steps = batches.steps + (0 < rest % config.batch_size < rest and config.accumulate > 1)
         self._whole = (self.values, len(self.losses.step), len(self.losses.train))
 
     def run(self, validate: Callable[[Mapping[str, np.ndarray]], float] | None) -> Iterator[Epoch]:
@@ -76,7 +78,7 @@ class Loop:
         """
         start = time.perf_counter()
         for number in range(len(self.losses.train) + 1, self._epochs + 1):
-            sums = [self._run(number, batches) for batches in self._batches.epoch(number)]
+            sums = [self._run(number, part) for chunk in self._batches.epoch(number) for part in self._updates(chunk)]
             total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
             self.losses.train.append(total / self._batches.count)
             self._check_values()
@@ -95,24 +97,41 @@ class Loop:
                 time.perf_counter() - start,
             )
 
+    def _updates(self, chunk: Mapping[str, np.ndarray]) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yield a chunk as it is, or, where updates accumulate, [updates, K, size, …]: K batches each."""
+        config = self._config
+        if config.accumulate == 1:
+            yield chunk
+            return
+        steps, rows = next(iter(chunk.values())).shape[:2]
+        whole = rows // config.batch_size
+        for first, count, size in (
+            (0, whole, config.batch_size),
+            (whole * config.batch_size, 1, rows % config.batch_size),
+        ):
+            if count * size:
+                cut = slice(first, first + count * size)
+                yield {name: a[:, cut].reshape(steps, count, size, *a.shape[2:]) for name, a in chunk.items()}
+
     def _run(self, number: int, batches: Mapping[str, np.ndarray]) -> list[float]:
         """Do one step per batch; return each step's sum of the losses of its rows."""
-        count, size = next(iter(batches.values())).shape[:2]
+        accumulated = self._config.accumulate > 1
+        count, *sizes = next(iter(batches.values())).shape[: 3 if accumulated else 2]
         steps = np.arange(self._done + 1, self._done + count + 1)
-        optimizer = self._config.optimizer
         rates = self._rates(number, steps)
-        scalars = zip(self._step.scalars, optimizer.per_step(rates, steps), strict=True)
+        scalars = zip(self._step.scalars, per_step(self._config, rates, steps), strict=True)
         rates = rates.astype(self._dtype)
         feeds = {self._names[name]: value for name, value in self.values.items()}
         feeds |= {self._names[name]: array for name, array in batches.items()}
         feeds |= {self._names[name]: value.astype(self._dtype) for name, value in scalars}
-        *carried, losses = self._session(number, size).run(feeds)
+        *carried, losses = self._session(number, sizes[-1]).run(feeds)
         self._check_losses(losses, rates)
         self.values = dict(zip(self._step.carried, carried, strict=True))
         self.losses.step.append(losses)
         self.losses.rate.append(rates)
         self._done += count
-        return (losses.astype(np.float64) * (size if self._per_row else 1)).tolist()
+        rows = math.prod(sizes if self._per_row else sizes[:-1])  # a sum is of the rows of each of K batches
+        return (losses.astype(np.float64) * rows).tolist()
 
     def back_to_whole_epochs(self) -> int:
         """Forget what was done of an epoch that was interrupted; return how many are whole."""
@@ -131,7 +150,7 @@ class Loop:
     def _rates(self, number: int, steps: np.ndarray) -> np.ndarray:
         """Return the rates of steps: the line of the warm-up, then the schedule, which counts from its own start."""
         config, warmup = self._config, self._config.warmup
-        times, total = steps, self._epochs * self._batches.steps
+        times, total = steps, self._epochs * self._steps
         if config.schedule_per == "epoch":
             times, total = np.full(len(steps), number), self._epochs
         after = config.schedule(config.optimizer.lr, np.maximum(times - warmup, 1), max(total - warmup, 1))

@@ -34,6 +34,7 @@ from ortpipe.stages.train.epoch import build_epoch, with_batch_size
 from ortpipe.stages.train.initial import random_parameters
 from ortpipe.stages.train.loop import Loop
 from ortpipe.stages.train.step import build_step
+from ortpipe.stages.train.update import per_parameter
 
 VERSION = 1
 
@@ -60,7 +61,8 @@ def train(
 
     Returns:
         An artifact whose tensors are `parameter/…` and `initial/…` by parameter (and running statistic),
-        `optimizer/…` by slot and parameter, and the losses:
+        `optimizer/…` by slot and parameter (`optimizer/iterate/…`: the weights themselves, where `parameter/…` are
+        their averages), and the losses:
         `losses/step` and `losses/rate` [steps], `losses/train` and `losses/validation` [epochs] (per row).
         The same artifact, config and data give the same bytes.
 
@@ -78,20 +80,19 @@ def train(
             fix="Run derive first, with derive.forward_outputs=true.",
         )
     rows = feeds(artifact.model, facts, data.train)
-    step = build_step(artifact, config.optimizer)
+    step = build_step(artifact, config)
     key = functools.cache(lambda: key_of(artifact, config, data.digest()))  # only a checkpoint needs it
     if isinstance(start, Checkpoint):
         check_key(start, key())
     before = start.tensors if isinstance(start, Checkpoint) else start
     initial = _initial(artifact, config) if before is None else under("initial", before)
     parameters = initial if before is None else under("parameter", before)
-    zeros = {(slot, name): np.zeros_like(parameters[name]) for slot, name in step.slots}
-    carried = step.pack(parameters, zeros if before is None else state_of(before, step))
+    carried = step.pack(parameters, step.at_rest(parameters) if before is None else state_of(before, step))
     epoch, names = build_epoch(step)
     rows = {name: array for name, array in rows.items() if name in step.scanned}
     sessions = _sessions(epoch, config.seed, runtime)
     losses = None if before is None else losses_of(before)
-    batches = Batches(rows, config.batch_size, seed=config.seed, shuffle=config.shuffle)
+    batches = Batches(rows, config.batch_size * config.accumulate, seed=config.seed, shuffle=config.shuffle)
     loop = Loop(sessions, step, names, carried, batches, config, facts.reduction or "mean", losses)
     stop = EarlyStop(config.early_stop, loop.values)
     stop.catch_up(loop.monitored, loop.values)
@@ -144,7 +145,9 @@ def check(
     report: Callable[[object], None] | None = None,
     start: Checkpoint | None = None,
 ) -> None:
-    """Refuse labels that are no class of the model, in any part of the data."""
+    """Refuse labels that are no class of the model, in any part of the data, and patterns that match no parameter."""
+    for key, given in (("train.weight_decay", config.weight_decay or {}), ("train.factors", config.factors)):
+        per_parameter(given, facts.parameters, key, 0.0)
     for part in (data.train, data.validation, data.test):
         if part is not None and facts.classes is not None:
             class_index(facts, part)
@@ -174,7 +177,12 @@ def _initial(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:
     parameters, statistics = ({name: own[name] for name in names} for names in (trained, moved))
     if config.init == "random":
         parameters = random_parameters(ir.from_proto(artifact.model).graph, parameters, config.seed)
-    return {**parameters, **statistics}
+    return {**{name: _master(array) for name, array in parameters.items()}, **statistics}
+
+
+def _master(array: np.ndarray) -> np.ndarray:
+    """Return a parameter of halves in float32, in which it is trained."""
+    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
 
 
 def _validation(
@@ -186,12 +194,13 @@ def _validation(
     facts, count = artifact.facts, len(data.validation)
     assert facts.loss is not None
     model = for_inference(extract(artifact.model, [facts.loss]))
-    taken = {i.name for i in model.graph.input}
+    taken = {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
     rows = {k: v for k, v in feeds(artifact.model, facts, data.validation).items() if k in taken}
     session = Session(model, runtime)
 
     def validate(values: Mapping[str, np.ndarray]) -> float:
-        [loss] = session.run({**rows, **{name: array for name, array in values.items() if name in taken}})
+        own = {name: array.astype(taken[name], copy=False) for name, array in values.items() if name in taken}
+        [loss] = session.run({**rows, **own})
         return float(loss) / (1 if facts.reduction == "mean" else count)
 
     return validate

@@ -11,6 +11,7 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch import build_epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.step import build_step
@@ -52,7 +53,7 @@ def start_of(step, parameters):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_scan_is_the_gradient_model_run_step_by_step(gradient_model, parameters_of, name):
     artifact, optimizer = gradient_model(), OPTIMIZERS[name]()
-    step = build_step(artifact, optimizer)
+    step = build_step(artifact, TrainConfig(optimizer))
     parameters = {p: parameters_of(artifact.model)[p] for p in artifact.facts.gradients}
     carried, scanned, (rates, scalars) = start_of(step, parameters), batches(), scalars_of(optimizer)
     model, names = build_epoch(step)
@@ -79,7 +80,7 @@ def test_the_scan_is_the_gradient_model_run_step_by_step(gradient_model, paramet
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_two_runs_of_half_the_steps_are_one_run_of_all(gradient_model, parameters_of, dtype, name):
     artifact, optimizer = gradient_model(dtype=dtype), OPTIMIZERS[name]()
-    step = build_step(artifact, optimizer)
+    step = build_step(artifact, TrainConfig(optimizer))
     parameters = {p: parameters_of(artifact.model)[p] for p in artifact.facts.gradients}
     model, names = build_epoch(step)
     session, scanned = Session(model), {**batches(dtype), **scalars_of(optimizer, dtype)[1]}
@@ -102,7 +103,7 @@ def test_two_runs_of_half_the_steps_are_one_run_of_all(gradient_model, parameter
 
 def test_the_epoch_passes_the_full_check_and_is_the_same_every_time(gradient_model):
     artifact = gradient_model()
-    first, second = (build_epoch(build_step(artifact, OPTIMIZERS["momentum"]()))[0] for _ in range(2))
+    first, second = (build_epoch(build_step(artifact, TrainConfig(OPTIMIZERS["momentum"]())))[0] for _ in range(2))
     onnx.checker.check_model(first, full_check=True)
     assert first.SerializeToString(deterministic=True) == second.SerializeToString(deterministic=True)
 
@@ -110,18 +111,18 @@ def test_the_epoch_passes_the_full_check_and_is_the_same_every_time(gradient_mod
 def test_building_leaves_the_gradient_model_as_it_was(gradient_model):
     artifact = gradient_model()
     before = artifact.digest()
-    build_epoch(build_step(artifact, OPTIMIZERS["nesterov"]()))
+    build_epoch(build_step(artifact, TrainConfig(OPTIMIZERS["nesterov"]())))
     assert artifact.digest() == before
 
 
 def test_frozen_parameters_are_not_carried(gradient_model):
-    step = build_step(gradient_model(frozen=("u",)), OPTIMIZERS["nesterov"]())
+    step = build_step(gradient_model(frozen=("u",)), TrainConfig(OPTIMIZERS["nesterov"]()))
     assert step.carried == ("w", "b", "w/velocity", "b/velocity")
     assert step.scanned == ("X", "label", "sample_weight", "rate")
 
 
 def test_elementwise_optimizers_carry_one_vector(gradient_model):
-    step = build_step(gradient_model(), OPTIMIZERS["adam"]())
+    step = build_step(gradient_model(), TrainConfig(OPTIMIZERS["adam"]()))
     assert step.carried == ("parameters", "mean", "squares")
     assert step.scanned == ("X", "label", "sample_weight", "rate", "epsilon")
     arrays = {"w": np.arange(6.0).reshape(3, 2), "b": np.array([6.0, 7]), "u": np.array([[8.0], [9]])}
@@ -137,4 +138,4 @@ def test_elementwise_optimizers_carry_one_vector(gradient_model):
 
 
 def test_forward_outputs_are_no_part_of_the_step(gradient_model):
-    assert len(build_step(gradient_model(), OPTIMIZERS["sgd"]()).graph.outputs) == 4
+    assert len(build_step(gradient_model(), TrainConfig(OPTIMIZERS["sgd"]())).graph.outputs) == 4

@@ -50,7 +50,7 @@ def reference(model, given):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_epoch_is_of_standard_operators_and_runs_in_the_reference(gradients, digits, optimizer):
     member = OPTIMIZERS[optimizer]()
-    step = build_step(gradients, member)
+    step = build_step(gradients, TrainConfig(member))
     model, names = build_epoch(step)
     assert {(n.domain or "", o.domain) for n in all_nodes(model.graph) for o in model.opset_import} == {("", "")}
     values = {t.name: onnx.numpy_helper.to_array(t) for t in gradients.model.graph.initializer}
