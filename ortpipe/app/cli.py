@@ -117,8 +117,13 @@ def _unknown_key(key: str, valid: list[str]) -> ConfigError:
             f"{key} belongs to another choice of its group, or is not listed by this one.",
             fix=f"Choose the group's file that has it, or add it with +{key}=…",
         )
+    parents = [key[:i] for i, letter in enumerate(key) if letter == "."]
+    held = next((p for p in reversed(parents) if p in valid), None)
+    if held is not None and not any(k.startswith(f"{held}.") for k in valid):  # its keys are the user's own
+        fix = f"Write +{key}=…; a name with dots of its own goes into an experiment file."
+        return ConfigError(f"{key} is a new key, and new keys are added with a plus.", fix=fix)
     parent = key.rpartition(".")[0]
-    if parent.endswith((".params", ".terms")) or ".terms." in key:
-        return ConfigError(f"{key} is a new key, and new keys are added with a plus.", fix=f"Write +{key}=…")
     siblings = [k for k in valid if k.rpartition(".")[0] == parent]
-    return ConfigError(f"{key} is not a key of the config.", fix=nearest(key, siblings or valid))
+    return ConfigError(
+        f"{key} is not a key of the config.", fix=nearest(key, siblings or [k for k in valid if "." not in k])
+    )

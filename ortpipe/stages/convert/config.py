@@ -21,7 +21,7 @@ class ConvertConfig:
     """
 
     source: Source = field(metadata={"catalogue": SOURCES})
-    dtype: Literal["float32", "float64"] = "float32"
+    dtype: Literal["float16", "float32", "float64"] = "float32"
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
