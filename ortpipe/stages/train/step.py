@@ -33,7 +33,8 @@ class Step:
         scalars: the last of them.
         slots: (slot, parameter) → the carried value that holds that state.
         shapes: of the parameters, in the order in which they lie in flat vectors.
-        flat: the carried flat vector of all parameters; None if each parameter is carried by itself.
+        flat: the carried flat vector of what training gives; None if each parameter is carried by itself.
+        accumulates: whether what it reads are K batches [K, N, …].
     """
 
     graph: ir.Graph
@@ -44,6 +45,7 @@ class Step:
     slots: dict[tuple[str, str], str]
     shapes: dict[str, tuple[int, ...]]
     flat: str | None
+    accumulates: bool
 
     def at_rest(self, parameters: Arrays) -> State:
         """Return the state that training begins with: zeros, and the parameters themselves where they are averaged."""
@@ -69,6 +71,11 @@ class Step:
         parts = {name: self._split(values[name]) for name in holders}
         state = {(slot, name): parts[held][name] for (slot, name), held in self.slots.items()}
         return {**parts[self.flat], **arrays}, state
+
+    def weights(self, values: Arrays) -> Arrays:
+        """Return the parameters and statistics as the next step reads them, averaged or not."""
+        arrays, state = self.unpack(values)
+        return {**arrays, **{name: array for (slot, name), array in state.items() if slot == ITERATE}}
 
     def _split(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         ends = np.cumsum([math.prod(shape) for shape in self.shapes.values()])
@@ -120,6 +127,7 @@ def build_step(artifact: Artifact, config: TrainConfig) -> Step:
         slots={key: str(value.name) for key, value in slots.items()},
         shapes=shapes,
         flat=held,
+        accumulates=config.accumulate > 1,
     )
 
 
