@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,8 +80,9 @@ def losses_table(artifact: Artifact) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["kind", "number", "loss", "rate"])
-    for i, (loss, rate) in enumerate(zip(tensors["losses/step"], tensors["losses/rate"], strict=True), start=1):
-        table.writerow(["step", i, repr(float(loss)), repr(float(rate))])
+    rates = [repr(float(rate)) for rate in tensors.get("losses/rate", ())]
+    for i, (loss, rate) in enumerate(itertools.zip_longest(tensors["losses/step"], rates, fillvalue=""), start=1):
+        table.writerow(["step", i, repr(float(loss)), rate])
     for kind in ("train", "validation"):
         for i, loss in enumerate(tensors.get(f"losses/{kind}", ()), start=1):
             table.writerow([kind, i, repr(float(loss)), ""])

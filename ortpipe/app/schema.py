@@ -63,7 +63,7 @@ def build(config: Mapping[str, Any]) -> RunConfig:
     return typing.cast(RunConfig, built)
 
 
-def _build(cls: type, node: Any, path: str, errors: list[str]) -> Any:
+def _build(cls: type, node: Any, path: str, errors: list[str], member: str | None = None) -> Any:
     """Return an instance of a config dataclass, or None once `errors` says why not."""
     if not isinstance(node, Mapping):
         errors.append(f"{path or 'config'} must be a group of keys.\n  got: {node!r}")
@@ -73,7 +73,9 @@ def _build(cls: type, node: Any, path: str, errors: list[str]) -> Any:
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for key in node:
         if key not in fields:
-            errors.append(f"{path}{key} is not a key of the config.\n  fix: {nearest(str(key), fields)}")
+            where = "the config" if member is None else f"{member}, whatever sets it"
+            way_out = nearest(str(key), fields) + (f" Take it away with ~{path}{key}." if member else "")
+            errors.append(f"{path}{key} is not a key of {where}.\n  fix: {way_out}")
     for name, entry in fields.items():
         if name not in node or node[name] == "???":
             if entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING:
@@ -120,7 +122,7 @@ def _member(catalogue: Mapping[str, type], node: Any, path: str, errors: list[st
         errors.append(f"{path}.name must be in its catalogue.\n  got: {name!r}\n  fix: {nearest(str(name), catalogue)}")
         return None
     rest = {key: value for key, value in node.items() if key != "name"}
-    return _build(catalogue[name], rest, f"{path}.", errors)
+    return _build(catalogue[name], rest, f"{path}.", errors, name)
 
 
 def keys(cls: type = RunConfig, prefix: str = "") -> Iterator[str]:

@@ -21,6 +21,7 @@ GOALS = {
     "classification": ("accuracy", 0.01),
     "forward_backward": ("r2", 0.001),
     "in_details": ("r2", 1e-6),
+    "lbfgs": ("accuracy", 0.0),
     "linear_regression": ("r2", 1e-6),
     "mlp": ("r2", 0.001),
     "nesterov": ("r2", 0.001),
@@ -117,3 +118,11 @@ def test_a_gradient_graph_runs_on_a_gpu_where_there_is_one() -> None:
     on_cpu = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for one, other in zip(session.run(None, feeds), on_cpu.run(None, feeds), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_lbfgs_finds_the_weights_that_scikit_learn_found(cli: Callable, only_run: Callable) -> None:
+    assert cli("experiment=tutorial/lbfgs").returncode == 0
+    tensors = load_artifact(only_run() / "stages" / "6_evaluate").tensors
+    for name in ("coefficient", "intercept"):
+        np.testing.assert_allclose(tensors[f"parameter/{name}"], tensors[f"source/{name}"], atol=1e-6)
+        assert abs(tensors[f"initial/{name}"] - tensors[f"source/{name}"]).max() > 0.1

@@ -9,7 +9,7 @@ from typing import Literal
 from ortpipe.errors import ConfigError
 from ortpipe.stages.train.checks import check_decay
 from ortpipe.stages.train.optimizer import Optimizer
-from ortpipe.stages.train.optimizers import OPTIMIZERS, SGD
+from ortpipe.stages.train.optimizers import LBFGS, OPTIMIZERS, SGD
 from ortpipe.stages.train.schedule import Schedule
 from ortpipe.stages.train.schedules import SCHEDULES, Constant
 
@@ -81,7 +81,7 @@ class TrainConfig:
     """How the parameters are fitted.
 
     Attributes:
-        optimizer: a member of the catalogue of optimizers; holds the base learning rate.
+        optimizer: a member of the catalogue of optimizers; holds the base learning rate. `lbfgs` takes whole batches.
         schedule: a member of the catalogue of schedules: base rate and step → rate.
         schedule_per: what the schedule's t counts: `step`, or `epoch` for one rate a pass.
         warmup: as many of them in front of the schedule, over which the rate rises in a line, η·t/(warmup + 1).
@@ -104,7 +104,7 @@ class TrainConfig:
         checkpoint: how often the state is kept.
     """
 
-    optimizer: Optimizer = field(default=SGD(), metadata={"catalogue": OPTIMIZERS})
+    optimizer: Optimizer | LBFGS = field(default=SGD(), metadata={"catalogue": OPTIMIZERS})
     schedule: Schedule = field(default=Constant(), metadata={"catalogue": SCHEDULES})
     schedule_per: Literal["step", "epoch"] = "step"
     warmup: int = 0
@@ -130,6 +130,8 @@ class TrainConfig:
                     got=getattr(self, name),
                     fix=f"Set train.{name}=1 or more.",
                 )
+        if isinstance(self.optimizer, LBFGS):
+            self._refuse_what_lbfgs_does_not_do()
         if self.warmup < 0:
             raise ConfigError("train.warmup is not negative.", got=self.warmup, fix="Set train.warmup=0.")
         decays = self.weight_decay if isinstance(self.weight_decay, Mapping) else {"*": self.weight_decay}
@@ -146,3 +148,19 @@ class TrainConfig:
             raise ConfigError("train.loss_scale is positive and finite.", got=self.loss_scale, fix=fix)
         if self.seed < 0:
             raise ConfigError("A seed is not negative.", got=self.seed, fix="Set seed=0.")
+
+    @property
+    def stepwise(self) -> Optimizer:
+        """The optimizer, where it is one that writes a step as graph nodes."""
+        assert not isinstance(self.optimizer, LBFGS)
+        return self.optimizer
+
+    def _refuse_what_lbfgs_does_not_do(self) -> None:
+        shaped = ("schedule", "warmup", "accumulate", "clip", "weight_decay", "factors", "average")
+        changed = [f"train.{key}" for key in shaped if getattr(self, key) != getattr(TrainConfig(), key)]
+        if changed:
+            raise ConfigError(
+                "lbfgs finds its steps itself, on all rows.",
+                got=", ".join(changed),
+                fix="Leave them as they are, or choose another train/optimizer.",
+            )

@@ -26,7 +26,7 @@ class Epoch:
     epochs: int
     loss: float  # mean over the epoch's steps, weighted by their rows
     validation: float | None
-    rate: float  # of the last step
+    rate: float | None  # of the last step; None where steps have none
     steps: int  # so far
     seconds: float  # so far
 
@@ -157,7 +157,7 @@ class Loop:
         times, total = steps, self._epochs * self._steps
         if config.schedule_per == "epoch":
             times, total = np.full(len(steps), number), self._epochs
-        after = config.schedule(config.optimizer.lr, np.maximum(times - warmup, 1), max(total - warmup, 1))
+        after = config.schedule(config.stepwise.lr, np.maximum(times - warmup, 1), max(total - warmup, 1))
         return after * np.minimum(times / (warmup + 1), 1) * config.schedule.factor(self.monitored)
 
     def _check_losses(self, losses: np.ndarray, rates: np.ndarray) -> None:

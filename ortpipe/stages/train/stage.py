@@ -32,8 +32,10 @@ from ortpipe.stages.train.diagnose import Diagnosis
 from ortpipe.stages.train.due import Due
 from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.epoch import build_epoch, with_batch_size
+from ortpipe.stages.train.full_batch import minimize
 from ortpipe.stages.train.initial import random_parameters
 from ortpipe.stages.train.loop import Loop
+from ortpipe.stages.train.optimizers import LBFGS
 from ortpipe.stages.train.step import build_step
 from ortpipe.stages.train.update import per_parameter
 
@@ -64,7 +66,8 @@ def train(
         An artifact whose tensors are `parameter/…` and `initial/…` by parameter (and running statistic),
         `optimizer/…` by slot and parameter (`optimizer/iterate/…`: the weights themselves, where `parameter/…` are
         their averages), and the losses:
-        `losses/step` and `losses/rate` [steps], `losses/train` and `losses/validation` [epochs] (per row).
+        `losses/step` and (but for lbfgs) `losses/rate` [steps], `losses/train` and `losses/validation` [epochs], per
+        row.
         The same artifact, config and data give the same bytes.
 
     Raises:
@@ -81,6 +84,13 @@ def train(
             fix="Run derive first, with derive.forward_outputs=true.",
         )
     rows = feeds(artifact.model, facts, data.train)
+    if isinstance(config.optimizer, LBFGS):
+        before = start.tensors if isinstance(start, Checkpoint) else start
+        initial = _initial(artifact, config) if before is None else under("parameter", before)
+        validate = _validation(artifact, data, runtime)
+        return _trained(
+            artifact, minimize(artifact, config, config.optimizer, rows, initial, validate, runtime, report)
+        )
     step = build_step(artifact, config)
     key = functools.cache(lambda: key_of(artifact, config, data.digest()))  # only a checkpoint needs it
     if isinstance(start, Checkpoint):
@@ -120,15 +130,17 @@ def train(
             report(checkpoint())
         raise
     values = stop.best_values if config.early_stop.patience is not None and data.validation is not None else loop.values
-    trained, _ = step.unpack(values)
+    return _trained(artifact, tensors_of(loop, step, initial, values))
+
+
+def _trained(artifact: Artifact, tensors: Mapping[str, np.ndarray]) -> Artifact:
+    """Return the forward model with the parameters among the tensors of a training."""
+    forward = extract(artifact.model, artifact.facts.outputs)
     return artifact.next(
         "train",
         VERSION,
-        model=for_inference(with_parameters(extract(artifact.model, facts.outputs), trained)),
-        tensors={
-            **{k: v for k, v in artifact.tensors.items() if k.startswith("source/")},
-            **tensors_of(loop, step, initial, values),
-        },
+        model=for_inference(with_parameters(forward, under("parameter", tensors))),
+        tensors={**{k: v for k, v in artifact.tensors.items() if k.startswith("source/")}, **tensors},
         loss=None,
         label=None,
         sample_weight=None,

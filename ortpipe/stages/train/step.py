@@ -68,7 +68,7 @@ class Step:
             return {name: array for name, array in values.items() if name not in self.slots.values()}, state
         holders = {*self.slots.values(), self.flat}
         arrays = {name: array for name, array in values.items() if name not in holders}
-        parts = {name: self._split(values[name]) for name in holders}
+        parts = {name: cut(values[name], self.shapes) for name in holders}
         state = {(slot, name): parts[held][name] for (slot, name), held in self.slots.items()}
         return {**parts[self.flat], **arrays}, state
 
@@ -77,10 +77,12 @@ class Step:
         arrays, state = self.unpack(values)
         return {**arrays, **{name: array for (slot, name), array in state.items() if slot == ITERATE}}
 
-    def _split(self, flat: np.ndarray) -> dict[str, np.ndarray]:
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes.values()])
-        parts = np.split(flat, ends[:-1])
-        return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+def cut(flat: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Return the arrays that lie one behind the other in a flat vector."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
+    parts = zip(shapes.items(), np.split(flat, ends[:-1]), strict=True)
+    return {name: part.reshape(shape) for (name, shape), part in parts}
 
 
 def build_step(artifact: Artifact, config: TrainConfig) -> Step:

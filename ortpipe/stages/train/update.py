@@ -22,12 +22,12 @@ Update = tuple[dict[ir.Value, ir.Value], dict[tuple[str, str], ir.Value]]
 
 def scalars_of(config: TrainConfig) -> tuple[str, ...]:
     """Return the names of what every step has of its own."""
-    return (*config.optimizer.scalars, *(["decay_rate"] if config.weight_decay else []))
+    return (*config.stepwise.scalars, *(["decay_rate"] if config.weight_decay else []))
 
 
 def per_step(config: TrainConfig, rates: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return them for these steps (counted from 1) [steps] in float64, from the schedule's rates."""
-    return (*config.optimizer.per_step(rates, steps), *([rates] if config.weight_decay else []))
+    return (*config.stepwise.per_step(rates, steps), *([rates] if config.weight_decay else []))
 
 
 def scale_of(config: TrainConfig, dtype: ir.DataType) -> float:
@@ -40,14 +40,14 @@ def scale_of(config: TrainConfig, dtype: ir.DataType) -> float:
 def is_plain(config: TrainConfig, dtype: ir.DataType) -> bool:
     """Say whether all there is to do is the optimizer's own update by a scaled gradient, parameter by parameter."""
     parts = config.clip.value, config.clip.norm, config.average, config.weight_decay or None, config.factors or None
-    return config.optimizer.scaled and dtype not in HALVES and not any(part is not None for part in parts)
+    return config.stepwise.scaled and dtype not in HALVES and not any(part is not None for part in parts)
 
 
 def one_by_one(
     op: Builder, config: TrainConfig, parameters: Values, gradients: Values, scalars: Sequence[ir.Value]
 ) -> Update:
     """Update each parameter with a state of its own: what each carried value becomes, and which holds which state."""
-    optimizer = config.optimizer
+    optimizer = config.stepwise
     moved: dict[ir.Value, ir.Value] = {}
     state: dict[ir.Value, ir.Value] = {}
     holders: dict[tuple[str, str], ir.Value] = {}
@@ -78,7 +78,7 @@ def flat(
     sizes = [math.prod(shape) for shape in shapes.values()]
     dtype = scalars[0].dtype
     assert dtype is not None
-    whole, *slots = (op.input(name, dtype, [sum(sizes)]) for name in ("parameters", *config.optimizer.slots))
+    whole, *slots = (op.input(name, dtype, [sum(sizes)]) for name in ("parameters", *config.stepwise.slots))
     parts = [whole]
     if len(sizes) > 1:
         parts = front.Split(whole, front.const(np.array(sizes, np.int64)), outputs=len(sizes), axis=0)
@@ -97,7 +97,7 @@ def flat(
         joined = op.Mul(joined, op.like(1 / scale, whole))
     new, state = _composed(op, config, shapes, whole, joined, slots, scalars)
     carried = {whole: new, **dict(zip(slots, state, strict=True))}
-    holders = {(s, name): value for s, value in zip(config.optimizer.slots, slots, strict=True) for name in parameters}
+    holders = {(s, name): value for s, value in zip(config.stepwise.slots, slots, strict=True) for name in parameters}
     if config.average is None:
         return carried, holders
     average = op.input(AVERAGE, dtype, [sum(sizes)])
@@ -122,11 +122,11 @@ def _composed(
         decay = _per_element(op, config.weight_decay, shapes, whole, "train.weight_decay", 0.0)
         start = op.Sub(whole, op.Mul(whole, op.Mul(decay, rate)))
     gradient = _clipped(op, config.clip, gradient, whole)
-    if config.optimizer.scaled:
+    if config.stepwise.scaled:
         gradient = op.Neg(op.Mul(gradient, own[0]))
     for value in (start, gradient):
         value.type, value.shape = whole.type, whole.shape
-    new, state = config.optimizer(op, start, gradient, slots, *own)
+    new, state = config.stepwise(op, start, gradient, slots, *own)
     if config.factors:
         factor = _per_element(op, config.factors, shapes, whole, "train.factors", 1.0)
         new = op.Add(whole, op.Mul(op.Sub(new, whole), factor))

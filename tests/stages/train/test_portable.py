@@ -8,6 +8,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from sklearn import datasets
 from sklearn.neural_network import MLPClassifier
+from stages.train.updates import STEPWISE
 
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
@@ -47,7 +48,7 @@ def reference(model, given):
         return ReferenceEvaluator(model).run(None, given)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", STEPWISE)
 def test_the_epoch_is_of_standard_operators_and_runs_in_the_reference(gradients, digits, optimizer):
     member = OPTIMIZERS[optimizer]()
     step = build_step(gradients, TrainConfig(member))

@@ -14,7 +14,9 @@ import onnx_ir as ir
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish
 from ortpipe.runtime.session import Session
+from ortpipe.stages.train.optimizers import OPTIMIZERS
 
+STEPWISE = [name for name in OPTIMIZERS if name != "lbfgs"]  # those that write a step as graph nodes
 TRACES = Path(__file__).parent / "traces.json"
 STEPS = 40
 # member → (its settings, the published implementation, the settings that the implementation gives the same meaning)

@@ -1,4 +1,4 @@
-"""The catalogue of optimizers: each is a frozen dataclass that writes an update as graph nodes."""
+"""The catalogue of optimizers: each is a frozen dataclass that writes an update as graph nodes, but for lbfgs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from ortpipe.stages.train.optimizers.adagrad import Adagrad
 from ortpipe.stages.train.optimizers.adam import Adam
 from ortpipe.stages.train.optimizers.adamw import AdamW
 from ortpipe.stages.train.optimizers.amsgrad import AMSGrad
+from ortpipe.stages.train.optimizers.lbfgs import LBFGS as LBFGS
 from ortpipe.stages.train.optimizers.lion import Lion
 from ortpipe.stages.train.optimizers.momentum import Momentum
 from ortpipe.stages.train.optimizers.nadam import NAdam
@@ -20,6 +21,7 @@ OPTIMIZERS: dict[str, type] = {
     "adam": Adam,
     "adamw": AdamW,
     "amsgrad": AMSGrad,
+    "lbfgs": LBFGS,
     "lion": Lion,
     "momentum": Momentum,
     "nadam": NAdam,

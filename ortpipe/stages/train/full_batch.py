@@ -1,0 +1,131 @@
+"""Training on all rows at once: SciPy's L-BFGS-B drives the gradient graph."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+
+from ortpipe.artifact import Artifact
+from ortpipe.errors import ConvergenceError, TrainError
+from ortpipe.graph.compose import extract
+from ortpipe.graph.modes import draws
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.early_stop import EarlyStop
+from ortpipe.stages.train.loop import Epoch
+from ortpipe.stages.train.optimizers.lbfgs import LBFGS
+from ortpipe.stages.train.step import cut
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def minimize(
+    artifact: Artifact,
+    config: TrainConfig,
+    optimizer: LBFGS,
+    rows: Arrays,
+    initial: Arrays,
+    validate: Callable[[Arrays], float] | None,
+    runtime: RuntimeConfig | None,
+    report: Callable[[object], None],
+) -> dict[str, np.ndarray]:
+    """Return train's tensors: the parameters at the end (the best, where training stops early) and the losses.
+
+    Raises:
+        ConvergenceError: the loss is not finite where the search has gone.
+        TrainError: the loss is not a function of the parameters alone.
+    """
+    from scipy import optimize
+
+    loss_and_gradient = _Objective(artifact, rows, initial, runtime)
+    stop, begun = EarlyStop(config.early_stop, initial), time.perf_counter()
+    count, train, validation = len(next(iter(rows.values()))), list[float](), list[float]()
+    divisor = 1 if artifact.facts.reduction == "mean" else count
+
+    def iterated(intermediate_result: optimize.OptimizeResult) -> None:
+        loss, values = float(intermediate_result.fun), loss_and_gradient.parameters(intermediate_result.x)
+        if not math.isfinite(loss):
+            raise _diverged(loss, train)
+        train.append(loss / divisor)
+        if validate is not None:
+            validation.append(validate(values))
+        monitored = validation[-1] if validation else train[-1]
+        seconds = time.perf_counter() - begun
+        number = len(train)
+        last = validation[-1] if validation else None
+        report(Epoch(number, config.epochs, train[-1], last, None, number, seconds))
+        stop(monitored, values)
+        if stop.over:
+            raise StopIteration
+
+    found = optimize.minimize(
+        loss_and_gradient,
+        loss_and_gradient.flat(initial),
+        jac=True,
+        method="L-BFGS-B",
+        callback=iterated,
+        options={
+            "maxcor": optimizer.history,
+            "maxiter": config.epochs,
+            "maxfun": 2**31 - 1,
+            "maxls": 50,
+            "gtol": optimizer.tolerance,
+            "ftol": optimizer.improvement,
+        },
+    )
+    if not train:
+        iterated(found)  # it began at the minimum, or found no way down from there
+    best = config.early_stop.patience is not None and validate is not None
+    end = stop.best_values if best else loss_and_gradient.parameters(found.x)
+    return {
+        **{f"initial/{name}": array for name, array in initial.items()},
+        **{f"parameter/{name}": array for name, array in end.items()},
+        "losses/step": np.array(train) * divisor,
+        "losses/train": np.array(train),
+        **({"losses/validation": np.array(validation)} if validation else {}),
+    }
+
+
+class _Objective:
+    """The loss and its gradient as functions of one flat vector in float64."""
+
+    def __init__(self, artifact: Artifact, rows: Arrays, initial: Arrays, runtime: RuntimeConfig | None) -> None:
+        facts = artifact.facts
+        assert facts.loss is not None
+        if facts.statistics or draws(artifact.model):
+            raise TrainError(
+                "lbfgs minimizes a loss that depends on the parameters alone.",
+                got="a model with running statistics or random draws",
+                fix="Export it for inference, or choose another train/optimizer.",
+            )
+        outputs = [facts.loss, *facts.gradients.values()]
+        model = extract(artifact.model, outputs)
+        taken = {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
+        self._types = {name: taken[name] for name in facts.gradients}
+        self._shapes = {name: initial[name].shape for name in facts.gradients}
+        self._rows, self._outputs = {k: v for k, v in rows.items() if k in taken}, outputs
+        self._session = Session(model, runtime)
+
+    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        loss, *gradients = self._session.run({**self._rows, **self.parameters(x)}, self._outputs)
+        return float(loss), self.flat(dict(zip(self._shapes, gradients, strict=True)))
+
+    def flat(self, arrays: Arrays) -> np.ndarray:
+        return np.concatenate([arrays[name].astype(np.float64).ravel() for name in self._shapes])
+
+    def parameters(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        return {name: array.astype(self._types[name]) for name, array in cut(x, self._shapes).items()}
+
+
+def _diverged(loss: float, train: list[float]) -> ConvergenceError:
+    shown = ", ".join(f"{value:.6g}" for value in train[-5:]) or "none"
+    return ConvergenceError(
+        "Training must keep losses finite; nothing was published.",
+        got=f"loss {loss} after {len(train)} iterations of lbfgs; last finite losses {shown}",
+        fix="Scale the inputs, add a penalty, or choose another train/optimizer.",
+    )
