@@ -12,6 +12,7 @@ import pytest
 from command import ortpipe
 from sklearn.datasets import load_digits
 
+from ortpipe.app.checkpoint import read_checkpoint
 from ortpipe.runtime.session import Session
 
 
@@ -131,6 +132,27 @@ def test_a_failed_stage_closes_the_run_as_failed(tmp_path: Path) -> None:
     [run] = client.search_runs([client.get_experiment_by_name("ortpipe").experiment_id])
     assert run.info.status == "FAILED"
     assert "finite" in run.data.tags["ortpipe.error"]
+
+
+def test_a_run_that_diverges_later_keeps_its_last_good_checkpoint_and_publishes_nothing(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    rising = ("train/schedule=exponential", "train.schedule.gamma=1.5", "train.optimizer.lr=0.001")
+    done = ortpipe("experiment=linear_regression", *rising, "train.checkpoint.epochs=1", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "largest gradient norms coefficient" in done.stderr
+    [folder] = tmp_path.glob("outputs/runs/*/*")
+    kept = read_checkpoint(folder)
+    assert kept is not None
+    assert 1 <= kept.epochs == len(kept.tensors["losses/train"]) < 60
+    assert [name for name, tensor in kept.tensors.items() if not np.isfinite(tensor).all()] == []
+    assert not (folder / "model.onnx").exists()
+    assert not (folder / "stages" / "5_train").exists()
+    client = MlflowClient(f"sqlite:///{tmp_path}/outputs/mlflow.db")
+    [run] = client.search_runs([client.get_experiment_by_name("ortpipe").experiment_id])
+    assert run.info.status == "FAILED"
+    assert "largest gradient norms coefficient" in run.data.tags["ortpipe.error"]
+    assert "model.onnx" not in {f.path for f in client.list_artifacts(run.info.run_id)}
 
 
 def test_a_tracking_failure_on_the_way_is_reported_and_kills_nothing(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ortpipe.data.batches import Batches
 from ortpipe.errors import ConvergenceError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.diagnose import Diagnosis, shown
 from ortpipe.stages.train.step import Step
 from ortpipe.stages.train.update import per_step
 
@@ -57,6 +58,7 @@ class Loop:
         batches: Batches,
         config: TrainConfig,
         reduction: str,
+        diagnose: Diagnosis,
         losses: Losses | None = None,
     ) -> None:
         self.values = dict(values)
@@ -64,7 +66,8 @@ class Loop:
         self._session, self._step, self._names, self._config = session, step, epoch_names, config
         self._batches = batches
         self._dtype = next(iter(values.values())).dtype
-        self._per_row = reduction == "mean"
+        self._per_row, self._diagnose = reduction == "mean", diagnose
+        self._latest: tuple[int, int, dict[str, np.ndarray]] | None = None  # epoch, batch size, feeds of the last run
         self._done = sum(len(run) for run in self.losses.step)
         self._epochs, rest = config.epochs, batches.count % (config.batch_size * config.accumulate)
         self._steps = batches.steps + (0 < rest % config.batch_size < rest and config.accumulate > 1)
@@ -124,6 +127,7 @@ class Loop:
         feeds = {self._names[name]: value for name, value in self.values.items()}
         feeds |= {self._names[name]: array for name, array in batches.items()}
         feeds |= {self._names[name]: value.astype(self._dtype) for name, value in scalars}
+        self._latest = number, sizes[-1], feeds
         *carried, losses = self._session(number, sizes[-1]).run(feeds)
         self._check_losses(losses, rates)
         self.values = dict(zip(self._step.carried, carried, strict=True))
@@ -162,7 +166,7 @@ class Loop:
             return
         bad = int(np.argmin(finite))
         last = np.concatenate([*self.losses.step, losses[:bad]])[-5:]
-        raise self._diverged(f"loss {losses[bad]} at step {self._done + bad + 1}", last, float(rates[bad]))
+        raise self._diverged(f"loss {losses[bad]} at step {self._done + bad + 1}", last, float(rates[bad]), bad)
 
     def _check_values(self) -> None:
         arrays, state = self._step.unpack(self.values)
@@ -178,10 +182,12 @@ class Loop:
             last, rate = np.array(self.losses.validation[-5:]), float(self.losses.rate[-1][-1])
             raise self._diverged(f"validation loss {loss} after step {self._done}", last, rate)
 
-    def _diverged(self, what: str, last: np.ndarray, rate: float) -> ConvergenceError:
-        shown = ", ".join(f"{loss:.6g}" for loss in last) or "none"
+    def _diverged(self, what: str, last: np.ndarray, rate: float, at: int = -1) -> ConvergenceError:
+        assert self._latest is not None
+        norms = shown(self._diagnose(*self._latest, at))
+        finite = ", ".join(f"{loss:.6g}" for loss in last) or "none"
         return ConvergenceError(
             "Training must keep losses and parameters finite; nothing was published.",
-            got=f"{what}; learning rate {rate:g}; last finite losses {shown}",
+            got=f"{what}; learning rate {rate:g}; largest gradient norms {norms}; last finite losses {finite}",
             fix=f"Lower the rate (train.optimizer.lr={rate / 10:g}), scale the inputs, or use add_loss.reduction=mean.",
         )

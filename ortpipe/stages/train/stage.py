@@ -28,6 +28,7 @@ from ortpipe.stages.train.checkpoint import (
     values_of,
 )
 from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.diagnose import Diagnosis
 from ortpipe.stages.train.due import Due
 from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.epoch import build_epoch, with_batch_size
@@ -93,7 +94,8 @@ def train(
     sessions = _sessions(epoch, config.seed, runtime)
     losses = None if before is None else losses_of(before)
     batches = Batches(rows, config.batch_size * config.accumulate, seed=config.seed, shuffle=config.shuffle)
-    loop = Loop(sessions, step, names, carried, batches, config, facts.reduction or "mean", losses)
+    diagnose = Diagnosis(artifact, config, step, names, lambda: _sessions(epoch, config.seed, runtime), runtime)
+    loop = Loop(sessions, step, names, carried, batches, config, facts.reduction or "mean", diagnose, losses)
     stop = EarlyStop(config.early_stop, loop.values)
     stop.catch_up(loop.monitored, loop.values)
     if before is not None and (best := under("best", before)):

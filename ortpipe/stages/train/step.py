@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact
@@ -76,13 +77,19 @@ class Step:
         return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
 
+def gradients_of(artifact: Artifact, config: TrainConfig) -> onnx.ModelProto:
+    """Return the model of the loss, the gradients and the next running statistics of one step's batch, or batches."""
+    facts = artifact.facts
+    assert facts.loss is not None
+    model = extract(artifact.model, [facts.loss, *facts.gradients.values(), *facts.statistics.values()])
+    return model if config.accumulate == 1 else accumulated(model, facts)
+
+
 def build_step(artifact: Artifact, config: TrainConfig) -> Step:
     """Join a gradient model and an optimizer, with the parts of `config` around it."""
     facts = artifact.facts
     assert facts.loss is not None
-    made = (*facts.gradients.values(), *facts.statistics.values())
-    proto = extract(artifact.model, [facts.loss, *made])
-    model = ir.from_proto(proto if config.accumulate == 1 else accumulated(proto, facts))
+    model = ir.from_proto(gradients_of(artifact, config))
     graph = model.graph
     known = {*facts.gradients, *facts.statistics, facts.output_gradient}
     batch = [i for i in graph.inputs if i.name not in known]
