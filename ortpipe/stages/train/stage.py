@@ -64,7 +64,8 @@ def train(
         An artifact whose tensors are `parameter/…` and `initial/…` by parameter (and running statistic),
         `optimizer/…` by slot and parameter (`optimizer/iterate/…`: the weights themselves, where `parameter/…` are
         their averages), and the losses:
-        `losses/step` and `losses/rate` [steps], `losses/train` and `losses/validation` [epochs] (per row).
+        `losses/step` and `losses/rate` [steps], `losses/train` and `losses/validation` [epochs] (per row; validation is
+        nan where it was not evaluated).
         The same artifact, config and data give the same bytes.
 
     Raises:
@@ -109,7 +110,7 @@ def train(
     try:
         for result in () if stop.over else loop.run(_validation(artifact, data, runtime)):
             report(result)
-            stop(loop.monitored[-1], loop.values)
+            stop.catch_up(loop.monitored, loop.values)
             if stop.over:
                 break
             if due(result.number):

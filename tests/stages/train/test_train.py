@@ -428,6 +428,7 @@ def test_a_network_is_trained_as_scikit_learn_trains_it(diabetes, nesterov):
     [
         ({"epochs": 0}, r"train\.epochs"),
         ({"batch_size": 0}, r"train\.batch_size"),
+        ({"validate_every": 0}, r"train\.validate_every"),
         ({"seed": -1}, "seed"),
     ],
 )
@@ -540,3 +541,54 @@ def test_both_engines_train_a_linear_model_to_the_same_weights(diabetes, optimiz
     native, ort = (train(derive(loss, DeriveConfig(ENGINES[e]())), config, data=diabetes) for e in ("native", "ort"))
     for name in ("parameter/coefficient", "parameter/intercept", "losses/step"):
         np.testing.assert_allclose(ort.tensors[name], native.tensors[name], rtol=1e-4, atol=1e-5)
+
+
+def test_the_validation_rows_are_evaluated_every_few_epochs_and_after_the_last(network, diabetes):
+    config, told = TrainConfig(SGD(0.01), epochs=8, batch_size=16), []
+    always = train(network(), config, data=diabetes).tensors["losses/validation"]
+    config = dataclasses.replace(config, validate_every=3)
+    sparse = train(network(), config, data=diabetes, report=told.append).tensors["losses/validation"]
+    turn = np.isin(np.arange(1, 9), [3, 6, 8])
+    np.testing.assert_array_equal(sparse, np.where(turn, always, np.nan))
+    assert [e.validation is not None for e in told] == turn.tolist()
+
+
+def test_early_stopping_counts_validations_and_restores_the_best_of_them(network, diabetes):
+    stop = EarlyStopConfig(patience=2)
+    config = TrainConfig(SGD(0.3), epochs=60, batch_size=8, validate_every=3, early_stop=stop)
+    result = train(network(), config, data=diabetes)
+    validation = result.tensors["losses/validation"]
+    best = int(np.nanargmin(validation))
+    assert len(validation) == best + 1 + 2 * 3 < 60
+    shorter = train(network(), dataclasses.replace(config, epochs=best + 1), data=diabetes)
+    for name, value in parameters(shorter).items():
+        np.testing.assert_array_equal(parameters(result)[name], value)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        (SCHEDULES["reduce_on_plateau"](by=0.5, patience=0, threshold=0.9), [1, 1, 1, 1, 0.5, 0.5, 0.25, 0.25]),
+        (SCHEDULES["adaptive"](patience=1, tolerance=1e6), [1, 1, 1, 1, 0.2, 0.2, 0.04, 0.04]),
+    ],
+)
+def test_schedules_that_watch_the_loss_count_validations(network, diabetes, schedule, factors):
+    config = TrainConfig(SGD(1e-5), schedule, epochs=8, batch_size=400, validate_every=2)
+    rates = train(network(), config, data=diabetes).tensors["losses/rate"]
+    np.testing.assert_allclose(rates, 1e-5 * np.array(factors), rtol=1e-12)
+
+
+def test_training_that_continues_between_two_validations_gives_the_same_bytes(network, diabetes):
+    config = TrainConfig(
+        OPTIMIZERS["adam"](0.02),
+        SCHEDULES["reduce_on_plateau"](patience=0, threshold=0.5),
+        epochs=11,
+        batch_size=16,
+        validate_every=4,
+        early_stop=EarlyStopConfig(patience=20),
+        checkpoint=CheckpointConfig(epochs=1),
+    )
+    told = []
+    once = train(network("float32"), config, data=diabetes, report=told.append)
+    for checkpoint in [report for report in told if isinstance(report, Checkpoint)]:
+        assert train(network("float32"), config, data=diabetes, start=checkpoint).digest() == once.digest()
