@@ -17,10 +17,10 @@ from ortpipe.app.recorders import RECORDERS
 from ortpipe.app.schema import build
 from ortpipe.data.sources import SOURCES as DATA_SOURCES
 from ortpipe.flow import FLOW
+from ortpipe.metrics import METRICS
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.convert.sources import SOURCES as CONVERT_SOURCES
 from ortpipe.stages.derive.engines import ENGINES
-from ortpipe.stages.evaluate.metrics import METRICS
 from ortpipe.stages.penalty.penalties import PENALTIES
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES

@@ -75,7 +75,9 @@ class RunFolder:
 
 
 def losses_table(artifact: Artifact) -> str:
-    """Return the losses as CSV: one line per step with its rate, then one per epoch."""
+    """Return the losses as CSV: one line per step with its rate, then one per epoch (empty where not evaluated)."""
+    import numpy as np
+
     tensors = artifact.tensors
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -85,5 +87,5 @@ def losses_table(artifact: Artifact) -> str:
         table.writerow(["step", i, repr(float(loss)), rate])
     for kind in ("train", "validation"):
         for i, loss in enumerate(tensors.get(f"losses/{kind}", ()), start=1):
-            table.writerow([kind, i, repr(float(loss)), ""])
+            table.writerow([kind, i, "" if np.isnan(loss) else repr(float(loss)), ""])
     return text.getvalue()

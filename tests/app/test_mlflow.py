@@ -19,7 +19,7 @@ from ortpipe.runtime.session import Session
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("world")
-    done = ortpipe("train.epochs=60", "train.batch_size=16", cwd=folder)
+    done = ortpipe("train.epochs=60", "train.batch_size=16", "train.validate_every=7", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder, done
 
@@ -57,7 +57,8 @@ def test_losses_are_metrics_with_steps(client, run) -> None:  # type: ignore[no-
     steps = client.get_metric_history(run.info.run_id, "loss/step")
     assert len(steps) == 60 * 73  # 1,168 training rows in batches of 16, more points than one batched call takes
     assert steps[-1].value < steps[0].value
-    assert len(client.get_metric_history(run.info.run_id, "loss/validation")) == 60
+    validation = client.get_metric_history(run.info.run_id, "loss/validation")
+    assert [m.step for m in validation] == [*range(7, 60, 7), 60]
 
 
 def test_metrics_and_timings_are_recorded(run) -> None:  # type: ignore[no-untyped-def]

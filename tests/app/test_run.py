@@ -202,3 +202,10 @@ def test_ctrl_c_stops_a_fit_of_scikit_learn_too(tmp_path: Path) -> None:
     assert code == 130
     assert "stopped" in error
     assert list(tmp_path.glob("outputs/runs/*/*/stages/*")) == []
+
+
+def test_epochs_without_validation_leave_their_cells_empty(cli: Callable, only_run: Callable) -> None:
+    done = cli("train.epochs=5", "train.validate_every=2")
+    assert done.returncode == 0, done.stderr
+    rows = csv.DictReader((only_run() / "losses.csv").read_text().splitlines())
+    assert [bool(row["loss"]) for row in rows if row["kind"] == "validation"] == [False, True, False, True, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import shlex
 import sqlite3
@@ -132,6 +133,7 @@ class Recording:
             Metric(f"loss/{kind}", float(loss), now, step)
             for kind in ("step", "train", "validation")
             for step, loss in enumerate(artifact.tensors.get(f"losses/{kind}", ()), start=1)
+            if not math.isnan(loss)
         ]
         points += [
             Metric(f"{state}/{name}", value, now, 0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortpipe.errors import ConfigError, nearest
-from ortpipe.stages.evaluate.metrics import METRICS
+from ortpipe.metrics import check_known
 
 
 @dataclass(frozen=True)
@@ -20,9 +19,4 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         for name in self.metrics or ():
-            if name not in METRICS:
-                raise ConfigError(
-                    "evaluate.metrics names metrics of the catalogue.",
-                    got=repr(name),
-                    fix=nearest(name, METRICS),
-                )
+            check_known(name, "evaluate.metrics")

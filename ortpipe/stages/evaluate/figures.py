@@ -41,7 +41,8 @@ def _losses(artifact: Artifact, axes: Axes) -> None:
     axes.plot(np.arange(1, len(train) + 1), train, label="training")
     if "losses/validation" in artifact.tensors:
         validation = artifact.tensors["losses/validation"]
-        axes.plot(np.arange(1, len(validation) + 1), validation, label="validation")
+        at = np.flatnonzero(~np.isnan(validation))
+        axes.plot(at + 1, validation[at], marker="." if len(at) < len(validation) else "", label="validation")
     if (train > 0).all() and train.max() > 20 * train.min():
         axes.set_yscale("log")
     axes.set(xlabel="epoch", ylabel="loss per row", title="Loss")

@@ -8,14 +8,15 @@ import numpy as np
 import onnx
 
 from ortpipe.artifact import Artifact, Facts, under
-from ortpipe.data.feeds import class_index, feed_inputs
-from ortpipe.data.rows import Data, Rows
+from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.rows import Data
 from ortpipe.errors import EvaluateError
 from ortpipe.graph.compose import with_parameters
+from ortpipe.metrics import METRICS, check_fits, fitting
+from ortpipe.metrics.predictions import predicted, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.evaluate.config import EvaluateConfig
-from ortpipe.stages.evaluate.metrics import METRICS
 
 VERSION = 1
 
@@ -38,20 +39,20 @@ def evaluate(
     facts = artifact.facts
     check(facts, config, data=data)
     assert data.test is not None
-    names = config.metrics or tuple(n for n, m in METRICS.items() if facts.task in m.tasks)
-    truth, rows = _truth(facts, data.test), feed_inputs(artifact.model, facts, data.test)
+    names = config.metrics or fitting(facts.task)
+    label, rows = truth(facts, data.test), feed_inputs(artifact.model, facts, data.test)
     table: dict[str, dict[str, float]] = {name: {} for name in names}
     for state, folder in (("before", "initial"), ("trained", "parameter"), ("source", "source")):
-        label, probability = _predict(artifact, folder, rows, runtime)
-        _check_width(truth, label)
+        found, probability = _predict(artifact, folder, rows, runtime)
+        _check_width(label, found)
         for name in names:
-            table[name][state] = METRICS[name](truth, label, probability, data.test.sample_weight)
+            table[name][state] = METRICS[name](label, found, probability, data.test.sample_weight)
         if state == "trained":
-            predicted = label
+            trained = found
     return artifact.next(
         "evaluate",
         VERSION,
-        tensors={**artifact.tensors, "evaluation/label": truth, "evaluation/prediction": predicted},
+        tensors={**artifact.tensors, "evaluation/label": label, "evaluation/prediction": trained},
         metrics=_defined(table, config),
     )
 
@@ -60,14 +61,8 @@ def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeC
     """Refuse a metric that does not fit the task, and data without test rows."""
     if data.test is None:
         raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
-    fitting = [n for n, m in METRICS.items() if facts.task in m.tasks]
     for name in config.metrics or ():
-        if name not in fitting:
-            raise EvaluateError(
-                "A metric must fit the model's task.",
-                got=f"{name} for a {facts.task} model",
-                fix=f"Choose from {', '.join(fitting)}.",
-            )
+        check_fits(name, facts.task)
 
 
 def _defined(table: dict[str, dict[str, float]], config: EvaluateConfig) -> dict[str, dict[str, float]]:
@@ -82,20 +77,13 @@ def _defined(table: dict[str, dict[str, float]], config: EvaluateConfig) -> dict
     return {name: row for name, row in table.items() if name not in undefined}
 
 
-def _check_width(truth: np.ndarray, predicted: np.ndarray) -> None:
-    if truth.shape[1:] != predicted.shape[1:]:
+def _check_width(label: np.ndarray, found: np.ndarray) -> None:
+    if label.shape[1:] != found.shape[1:]:
         raise EvaluateError(
             "Labels must have the width of the model's prediction.",
-            got=f"test labels of shape {truth.shape}, predictions of shape {predicted.shape}",
+            got=f"test labels of shape {label.shape}, predictions of shape {found.shape}",
             fix="Choose other labels or another model.",
         )
-
-
-def _truth(facts: Facts, rows: Rows) -> np.ndarray:
-    if facts.task in ("binary", "multiclass"):
-        return class_index(facts, rows)
-    label = rows.label if rows.label.ndim == 2 else rows.label.reshape(-1, 1)
-    return label.astype(np.int64 if facts.task == "multilabel" else np.float64)
 
 
 def _predict(
@@ -105,21 +93,4 @@ def _predict(
     facts = artifact.facts
     model: onnx.ModelProto = with_parameters(artifact.model, under(folder, artifact.tensors))
     [prediction] = Session(model, runtime).run(rows, [facts.prediction])
-    prediction = prediction.astype(np.float64)
-    if facts.task == "regression":
-        return prediction, None
-    raw = facts.logits == facts.prediction  # the model ends in scores
-    if facts.task == "multiclass" or (facts.task == "binary" and prediction.shape[1] == 2):
-        probability = _softmax(prediction) if raw else prediction
-        probability = probability / probability.sum(axis=1, keepdims=True)  # float32 rows sum to 1 ± 1e-7
-        return probability.argmax(axis=1), probability
-    p = 1 / (1 + np.exp(-np.clip(prediction, -700, 700))) if raw else prediction
-    if facts.task == "multilabel":
-        return (p > 0.5).astype(np.int64), p
-    probability = np.hstack([1 - p, p])
-    return probability.argmax(axis=1), probability
-
-
-def _softmax(z: np.ndarray) -> np.ndarray:
-    e: np.ndarray = np.exp(z - z.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)
+    return predicted(facts, prediction)

@@ -19,7 +19,8 @@ class EarlyStopConfig:
     """Stop when the monitored loss (validation, else training) has not improved for a while.
 
     Attributes:
-        patience: epochs without an improvement before training stops; null never stops.
+        patience: epochs without an improvement before training stops (validations, where there are validation rows);
+            null never stops.
         min_delta: how much lower than the best so far a loss must be to count.
     """
 
@@ -100,6 +101,7 @@ class TrainConfig:
             first weights on. The averages are validated and are what training gives; null: none.
         loss_scale: what the loss is multiplied by for the backward pass of a model of halves, whose parameters are
             trained in float32; null: 1024 for float16, 1 for bfloat16.
+        validate_every: epochs from one evaluation of the validation rows to the next; the last epoch always has one.
         early_stop: when to stop before the last epoch; with a validation split the best weights are restored.
         checkpoint: how often the state is kept.
     """
@@ -119,11 +121,12 @@ class TrainConfig:
     factors: Mapping[str, float] = field(default_factory=dict)
     average: float | None = None
     loss_scale: float | None = None
+    validate_every: int = 1
     early_stop: EarlyStopConfig = EarlyStopConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate"):
+        for name in ("epochs", "batch_size", "accumulate", "validate_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(
                     f"train.{name} must be at least 1.",

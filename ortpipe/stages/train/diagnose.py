@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
+from onnx.helper import tensor_dtype_to_np_dtype
 
 from ortpipe.artifact import Artifact
-from ortpipe.graph.compose import extract
 from ortpipe.graph.modes import with_seeds
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.step import Step
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.step import Step, gradients_of
+from ortpipe.stages.train.update import ITERATE
 
 SHOWN = 3
 
@@ -24,6 +25,7 @@ class Diagnosis:
 
     Attributes:
         artifact: the gradient model.
+        config: how it is trained.
         step: the train step that was built from it.
         names: the epoch's input name of each name of the step.
         sessions: gives what loads the epoch graph anew (one that draws begins its draws again) for an epoch's number
@@ -32,40 +34,45 @@ class Diagnosis:
     """
 
     artifact: Artifact
+    config: TrainConfig
     step: Step
     names: Mapping[str, str]
     sessions: Callable[[], Callable[[int, int], Session]]
     runtime: RuntimeConfig | None = None
 
-    def __call__(self, number: int, feeds: Mapping[str, np.ndarray], at: int) -> dict[str, float]:
-        """Return ‖g‖₂ of the loss by parameter, as in step `at` (from 0) of this run of an epoch: the largest first.
+    def __call__(self, number: int, size: int, feeds: Mapping[str, np.ndarray], at: int) -> dict[str, float]:
+        """Return ‖g‖₂ of the loss by parameter, the largest first and before it what is not finite.
 
-        Those that are not finite come before all. The gradients of a model that draws are those of another draw, those
-        of accumulated batches that of all their rows.
+        The gradients of a model that draws are those of another draw.
+
+        Args:
+            number: of the epoch.
+            size: rows per batch.
+            feeds: of the run of the epoch graph that diverged.
+            at: the step of that run, from 0; −1 is the last.
         """
-        facts = self.artifact.facts
+        model = with_seeds(gradients_of(self.artifact, self.config), number)
+        held = {i.name: tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
         batch = {name: feeds[self.names[name]][at] for name in self.step.scanned if name not in self.step.scalars}
-        size = next(iter(batch.values())).shape[int(self.step.accumulates)]
-        parameters = self.step.weights(self._before(number, feeds, at, size))
-        if self.step.accumulates:
-            batch = {name: array.reshape(-1, *array.shape[2:]) for name, array in batch.items()}
-        model = with_seeds(extract(self.artifact.model, list(facts.gradients.values())), number)
-        taken = {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
-        known = {name: array.astype(taken[name]) for name, array in {**batch, **parameters}.items() if name in taken}
+        known = {
+            n: a.astype(held[n], copy=False) for n, a in {**batch, **self._before(number, size, feeds, at)}.items()
+        }
+        names = self.artifact.facts.gradients
+        found = Session(model, self.runtime).run(known, list(names.values()))
         with np.errstate(over="ignore", invalid="ignore"):
-            found = Session(model, self.runtime).run(known, list(facts.gradients.values()))
             norms = [float(np.linalg.norm(gradient.astype(np.float64))) for gradient in found]
-        pairs = zip(facts.gradients, norms, strict=True)
+        pairs = zip(names, norms, strict=True)
         return dict(sorted(pairs, key=lambda pair: -np.nan_to_num(pair[1], nan=np.inf, posinf=np.inf)))
 
-    def _before(self, number: int, feeds: Mapping[str, np.ndarray], at: int, size: int) -> Mapping[str, np.ndarray]:
-        """Return the carried values just before the step: the same run, ended there."""
-        if not at:
-            return {name: feeds[self.names[name]] for name in self.step.carried}
+    def _before(self, number: int, size: int, feeds: Mapping[str, np.ndarray], at: int) -> dict[str, np.ndarray]:
+        """Return parameters and running statistics just before the step: the same run, ended there."""
         scanned = {self.names[name] for name in self.step.scanned}
         begun = {name: array[:at] if name in scanned else array for name, array in feeds.items()}
-        *carried, _ = self.sessions()(number, size).run(begun)
-        return dict(zip(self.step.carried, carried, strict=True))
+        values = [feeds[self.names[name]] for name in self.step.carried]
+        if all(len(begun[name]) for name in scanned):
+            values = self.sessions()(number, size).run(begun)[:-1]
+        arrays, state = self.step.unpack(dict(zip(self.step.carried, values, strict=True)))
+        return {name: state.get((ITERATE, name), array) for name, array in arrays.items()}
 
 
 def shown(norms: Mapping[str, float]) -> str:

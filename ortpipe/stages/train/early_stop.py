@@ -10,11 +10,11 @@ from ortpipe.stages.train.config import EarlyStopConfig
 
 
 class EarlyStop:
-    """Watches the monitored loss epoch by epoch.
+    """Watches the monitored loss.
 
     Attributes:
-        over: the loss has not improved for as many epochs as the patience allows.
-        best_values: the carried values after the best epoch.
+        over: the loss has not improved as many times as the patience allows.
+        best_values: the carried values where it was lowest.
     """
 
     def __init__(self, config: EarlyStopConfig, values: Mapping[str, np.ndarray]) -> None:
@@ -22,7 +22,7 @@ class EarlyStop:
         self._config, self._best, self._waited, self._seen = config, np.inf, 0, 0
 
     def __call__(self, monitored: float, values: Mapping[str, np.ndarray]) -> None:
-        """Take an epoch's loss and the values after it."""
+        """Take the next loss and the values that it is of."""
         self._seen += 1
         if monitored < self._best - self._config.min_delta:
             self._best, self._waited, self.best_values = monitored, 0, values

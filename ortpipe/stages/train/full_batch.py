@@ -52,14 +52,14 @@ def minimize(
         if not math.isfinite(loss):
             raise _diverged(loss, train)
         train.append(loss / divisor)
+        number, found = len(train), None
         if validate is not None:
-            validation.append(validate(values))
-        monitored = validation[-1] if validation else train[-1]
-        seconds = time.perf_counter() - begun
-        number = len(train)
-        last = validation[-1] if validation else None
-        report(Epoch(number, config.epochs, train[-1], last, None, number, seconds))
-        stop(monitored, values)
+            found = validate(values) if number % config.validate_every == 0 else None
+            validation.append(np.nan if found is None else found)
+        report(Epoch(number, config.epochs, train[-1], found, None, number, time.perf_counter() - begun))
+        monitored = train[-1] if validate is None else found
+        if monitored is not None:
+            stop(monitored, values)
         if stop.over:
             raise StopIteration
 
@@ -82,6 +82,8 @@ def minimize(
         iterated(found)  # it began at the minimum, or found no way down from there
     best = config.early_stop.patience is not None and validate is not None
     end = stop.best_values if best else loss_and_gradient.parameters(found.x)
+    if validate is not None and np.isnan(validation[-1]):  # the last iteration always has one
+        validation[-1] = validate(end)
     return {
         **{f"initial/{name}": array for name, array in initial.items()},
         **{f"parameter/{name}": array for name, array in end.items()},

@@ -25,7 +25,7 @@ class Epoch:
     number: int  # counted from 1
     epochs: int
     loss: float  # mean over the epoch's steps, weighted by their rows
-    validation: float | None
+    validation: float | None  # None where not evaluated
     rate: float | None  # of the last step; None where steps have none
     steps: int  # so far
     seconds: float  # so far
@@ -38,7 +38,11 @@ class Losses:
     step: list[np.ndarray]  # one array [steps] per run of the epoch graph
     rate: list[np.ndarray]  # likewise
     train: list[float]  # per epoch
-    validation: list[float]  # per epoch; empty without validation rows
+    validation: list[float]  # per epoch, nan where not evaluated; empty without validation rows
+
+    def watched(self) -> list[float]:
+        """Return the validation losses that were evaluated; without validation rows, the training losses."""
+        return [loss for loss in self.validation if not np.isnan(loss)] if self.validation else list(self.train)
 
 
 class Loop:
@@ -47,6 +51,7 @@ class Loop:
     Attributes:
         values: the carried values by name: parameters and optimizer state as they are now.
         losses: every loss so far; those that it starts with say how many epochs and steps are behind it.
+        monitored: the loss that is watched: of each validation so far; without validation rows, of each epoch.
     """
 
     def __init__(
@@ -63,11 +68,12 @@ class Loop:
     ) -> None:
         self.values = dict(values)
         self.losses = losses or Losses([], [], [], [])
+        self.monitored = self.losses.watched()
         self._session, self._step, self._names, self._config = session, step, epoch_names, config
         self._batches = batches
         self._dtype = next(iter(values.values())).dtype
         self._per_row, self._diagnose = reduction == "mean", diagnose
-        self._latest: tuple[int, dict[str, np.ndarray]] | None = None  # the epoch and the feeds of the latest run
+        self._latest: tuple[int, int, dict[str, np.ndarray]] | None = None  # epoch, batch size, feeds of the last run
         self._done = sum(len(run) for run in self.losses.step)
         self._epochs, rest = config.epochs, batches.count % (config.batch_size * config.accumulate)
         self._steps = batches.steps + (0 < rest % config.batch_size < rest and config.accumulate > 1)
@@ -85,10 +91,7 @@ class Loop:
             total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
             self.losses.train.append(total / self._batches.count)
             self._check_values()
-            validation = validate(self._step.unpack(self.values)[0]) if validate else None
-            if validation is not None:
-                self._check_validation(validation)
-                self.losses.validation.append(validation)
+            validation = self._validate(validate, number)
             self._whole = (self.values, len(self.losses.step), number)
             yield Epoch(
                 number,
@@ -99,6 +102,20 @@ class Loop:
                 self._done,
                 time.perf_counter() - start,
             )
+
+    def _validate(self, validate: Callable[[Mapping[str, np.ndarray]], float] | None, number: int) -> float | None:
+        """Evaluate the validation rows when it is their turn; keep what is found, and what is watched."""
+        if validate is None:
+            self.monitored.append(self.losses.train[-1])
+            return None
+        if number % self._config.validate_every and number != self._epochs:
+            self.losses.validation.append(np.nan)
+            return None
+        found = validate(self._step.unpack(self.values)[0])
+        self._check_validation(found)
+        self.losses.validation.append(found)
+        self.monitored.append(found)
+        return found
 
     def _updates(self, chunk: Mapping[str, np.ndarray]) -> Iterator[Mapping[str, np.ndarray]]:
         """Yield a chunk as it is, or, where updates accumulate, [updates, K, size, …]: K batches each."""
@@ -127,7 +144,7 @@ class Loop:
         feeds = {self._names[name]: value for name, value in self.values.items()}
         feeds |= {self._names[name]: array for name, array in batches.items()}
         feeds |= {self._names[name]: value.astype(self._dtype) for name, value in scalars}
-        self._latest = number, feeds
+        self._latest = number, sizes[-1], feeds
         *carried, losses = self._session(number, sizes[-1]).run(feeds)
         self._check_losses(losses, rates)
         self.values = dict(zip(self._step.carried, carried, strict=True))
@@ -144,12 +161,8 @@ class Loop:
             del runs[steps:]
         for losses in (self.losses.train, self.losses.validation):
             del losses[epochs:]
+        self.monitored = self.losses.watched()
         return epochs
-
-    @property
-    def monitored(self) -> list[float]:
-        """The loss that is watched, per epoch: of validation, else of training."""
-        return self.losses.validation or self.losses.train
 
     def _rates(self, number: int, steps: np.ndarray) -> np.ndarray:
         """Return the rates of steps: the line of the warm-up, then the schedule, which counts from its own start."""
@@ -179,17 +192,15 @@ class Loop:
 
     def _check_validation(self, loss: float) -> None:
         if not np.isfinite(loss):
-            last, rate = np.array(self.losses.validation[-5:]), float(self.losses.rate[-1][-1])
+            last, rate = np.array(self.monitored[-5:]), float(self.losses.rate[-1][-1])
             raise self._diverged(f"validation loss {loss} after step {self._done}", last, rate)
 
     def _diverged(self, what: str, last: np.ndarray, rate: float, at: int = -1) -> ConvergenceError:
         assert self._latest is not None
-        number, feeds = self._latest
-        at %= len(feeds[self._names[self._step.scanned[0]]])
+        norms = shown(self._diagnose(*self._latest, at))
         finite = ", ".join(f"{loss:.6g}" for loss in last) or "none"
         return ConvergenceError(
             "Training must keep losses and parameters finite; nothing was published.",
-            got=f"{what}; learning rate {rate:g}; largest gradient norms {shown(self._diagnose(number, feeds, at))}; "
-            f"last finite losses {finite}",
+            got=f"{what}; learning rate {rate:g}; largest gradient norms {norms}; last finite losses {finite}",
             fix=f"Lower the rate (train.optimizer.lr={rate / 10:g}), scale the inputs, or use add_loss.reduction=mean.",
         )

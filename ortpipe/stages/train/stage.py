@@ -66,8 +66,8 @@ def train(
         An artifact whose tensors are `parameter/…` and `initial/…` by parameter (and running statistic),
         `optimizer/…` by slot and parameter (`optimizer/iterate/…`: the weights themselves, where `parameter/…` are
         their averages), and the losses:
-        `losses/step` and (but for lbfgs) `losses/rate` [steps], `losses/train` and `losses/validation` [epochs], per
-        row.
+        `losses/step` and (but for lbfgs) `losses/rate` [steps], `losses/train` and `losses/validation` [epochs] (per
+        row; validation is nan where it was not evaluated).
         The same artifact, config and data give the same bytes.
 
     Raises:
@@ -104,7 +104,7 @@ def train(
     sessions = _sessions(epoch, config.seed, runtime)
     losses = None if before is None else losses_of(before)
     batches = Batches(rows, config.batch_size * config.accumulate, seed=config.seed, shuffle=config.shuffle)
-    diagnose = Diagnosis(artifact, step, names, lambda: _sessions(epoch, config.seed, runtime), runtime)
+    diagnose = Diagnosis(artifact, config, step, names, lambda: _sessions(epoch, config.seed, runtime), runtime)
     loop = Loop(sessions, step, names, carried, batches, config, facts.reduction or "mean", diagnose, losses)
     stop = EarlyStop(config.early_stop, loop.values)
     stop.catch_up(loop.monitored, loop.values)
@@ -119,7 +119,7 @@ def train(
     try:
         for result in () if stop.over else loop.run(_validation(artifact, data, runtime)):
             report(result)
-            stop(loop.monitored[-1], loop.values)
+            stop.catch_up(loop.monitored, loop.values)
             if stop.over:
                 break
             if due(result.number):

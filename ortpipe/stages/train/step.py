@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact
@@ -34,7 +35,6 @@ class Step:
         slots: (slot, parameter) → the carried value that holds that state.
         shapes: of the parameters, in the order in which they lie in flat vectors.
         flat: the carried flat vector of what training gives; None if each parameter is carried by itself.
-        accumulates: whether what it reads are K batches [K, N, …].
     """
 
     graph: ir.Graph
@@ -45,7 +45,6 @@ class Step:
     slots: dict[tuple[str, str], str]
     shapes: dict[str, tuple[int, ...]]
     flat: str | None
-    accumulates: bool
 
     def at_rest(self, parameters: Arrays) -> State:
         """Return the state that training begins with: zeros, and the parameters themselves where they are averaged."""
@@ -72,11 +71,6 @@ class Step:
         state = {(slot, name): parts[held][name] for (slot, name), held in self.slots.items()}
         return {**parts[self.flat], **arrays}, state
 
-    def weights(self, values: Arrays) -> Arrays:
-        """Return the parameters and statistics as the next step reads them, averaged or not."""
-        arrays, state = self.unpack(values)
-        return {**arrays, **{name: array for (slot, name), array in state.items() if slot == ITERATE}}
-
 
 def cut(flat: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Return the arrays that lie one behind the other in a flat vector."""
@@ -85,13 +79,19 @@ def cut(flat: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np
     return {name: part.reshape(shape) for (name, shape), part in parts}
 
 
+def gradients_of(artifact: Artifact, config: TrainConfig) -> onnx.ModelProto:
+    """Return the model of the loss, the gradients and the next running statistics of one step's batch, or batches."""
+    facts = artifact.facts
+    assert facts.loss is not None
+    model = extract(artifact.model, [facts.loss, *facts.gradients.values(), *facts.statistics.values()])
+    return model if config.accumulate == 1 else accumulated(model, facts)
+
+
 def build_step(artifact: Artifact, config: TrainConfig) -> Step:
     """Join a gradient model and an optimizer, with the parts of `config` around it."""
     facts = artifact.facts
     assert facts.loss is not None
-    made = (*facts.gradients.values(), *facts.statistics.values())
-    proto = extract(artifact.model, [facts.loss, *made])
-    model = ir.from_proto(proto if config.accumulate == 1 else accumulated(proto, facts))
+    model = ir.from_proto(gradients_of(artifact, config))
     graph = model.graph
     known = {*facts.gradients, *facts.statistics, facts.output_gradient}
     batch = [i for i in graph.inputs if i.name not in known]
@@ -129,7 +129,6 @@ def build_step(artifact: Artifact, config: TrainConfig) -> Step:
         slots={key: str(value.name) for key, value in slots.items()},
         shapes=shapes,
         flat=held,
-        accumulates=config.accumulate > 1,
     )
 
 

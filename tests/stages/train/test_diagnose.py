@@ -20,7 +20,7 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.config import ClipConfig, TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 
@@ -70,17 +70,46 @@ def test_the_largest_gradients_are_numpys_at_the_step_that_diverged(
     if bad:  # the rows before it alone lead to the same parameters
         values |= under("parameter", train(source, config, data=Data(rows.take(np.arange(bad * SIZE)))).tensors)
     batch = rows.take(np.arange(bad * SIZE, min((bad + 1) * SIZE, COUNT)))
-    X, weight = batch.inputs["X"], batch.sample_weight.reshape(-1, 1)
-    h = np.tanh(X @ values["w"] + values["b"])
+    assert_largest(norms_in(error), gradients(values, batch, reduction))
+
+
+def gradients(values, batch, reduction):
+    weight = 1 if batch.sample_weight is None else batch.sample_weight.reshape(-1, 1)
+    h = np.tanh(batch.inputs["X"] @ values["w"] + values["b"])
     dy = 2 * weight * (h @ values["u"] + values["c"] - batch.label.reshape(-1, 1))
     dy /= len(batch) if reduction == "mean" else 1
     da = dy @ values["u"].T * (1 - h**2)
-    expected = {"w": X.T @ da, "b": da.sum(axis=0), "u": h.T @ dy, "c": dy.sum(axis=0)}
+    return {"w": batch.inputs["X"].T @ da, "b": da.sum(axis=0), "u": h.T @ dy, "c": dy.sum(axis=0)}
+
+
+def assert_largest(got, expected):
     norms = {name: np.linalg.norm(gradient) for name, gradient in expected.items()}
     largest = sorted(norms, key=norms.__getitem__, reverse=True)[:3]
-    got = norms_in(error)
     assert list(got) == largest
     assert got == pytest.approx({name: norms[name] for name in largest}, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"average": 0.9},
+        {"accumulate": 2},
+        {"accumulate": 2, "average": 0.5},
+        {"clip": ClipConfig(norm=0.1)},
+        {"weight_decay": 0.3, "factors": {"u": 2.0}},
+    ],
+)
+def test_parts_around_the_optimizer_leave_the_gradients_those_of_the_weights_themselves(from_text, parts):
+    source = derive(add_loss(from_text(TEXT), AddLossConfig(LOSSES["l2"]())))
+    config = TrainConfig(OPTIMIZERS["adam"](0.05), epochs=1, batch_size=SIZE, shuffle=False, **parts)
+    rows, several = rows_with_one_far_label(17), parts.get("accumulate", 1)
+    error = diverging(source, config, Data(rows))
+    first = 17 // (SIZE * several) * SIZE * several
+    tensors = train(source, config, data=Data(rows.take(np.arange(first)))).tensors
+    values = under("parameter", tensors) | under("optimizer/iterate", tensors)
+    batches = [rows.take(np.arange(first + i * SIZE, first + (i + 1) * SIZE)) for i in range(several)]
+    each = [gradients(values, batch, "mean") for batch in batches]
+    assert_largest(norms_in(error), {name: np.mean([g[name] for g in each], axis=0) for name in each[0]})
 
 
 def test_a_parameter_that_overflows_is_reported_with_the_gradients_of_the_last_step(from_text):
@@ -113,13 +142,3 @@ def test_a_model_that_draws_is_taken_to_the_same_step_by_the_same_draws():
     h = rows.inputs["X"][17] @ before["w"]
     possible = [FAR * np.linalg.norm(2 * h * kept) for kept in itertools.product([0, 1], repeat=2)]
     assert min(abs(norms_in(error)["u"] / np.array(possible)[1:] - 1)) < 1e-4
-
-
-@pytest.mark.parametrize("parts", [{"accumulate": 2}, {"average": 0.5}, {"accumulate": 2, "average": 0.5}])
-def test_parts_around_the_optimizer_leave_the_norms_as_they_are(from_text, parts):
-    source = derive(add_loss(from_text(TEXT), AddLossConfig(LOSSES["l2"](), "mean")))
-    config = TrainConfig(OPTIMIZERS["sgd"](1e-12), epochs=1, batch_size=SIZE, shuffle=False)
-    plain = dataclasses.replace(config, batch_size=SIZE * parts.get("accumulate", 1))
-    rows = Data(rows_with_one_far_label(17))
-    errors = diverging(source, dataclasses.replace(config, **parts), rows), diverging(source, plain, rows)
-    assert norms_in(errors[0]) == pytest.approx(norms_in(errors[1]), rel=1e-5)

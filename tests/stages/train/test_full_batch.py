@@ -109,6 +109,19 @@ def test_an_epoch_is_an_iteration_and_the_same_bytes_come_again(problem):
     assert first.digest() == train(source, config, data=Data(part, part)).digest()
 
 
+def test_validation_may_be_every_few_iterations_and_ends_with_the_last(problem):
+    source, part = problem
+    each, third = (
+        train(source, TrainConfig(LBFGS(), epochs=8, validate_every=k), data=Data(part, part)).tensors[
+            "losses/validation"
+        ]
+        for k in (1, 3)
+    )
+    evaluated = np.isfinite(third)
+    assert np.flatnonzero(evaluated).tolist() == [2, 5, 7]
+    np.testing.assert_allclose(third[evaluated], each[evaluated], rtol=1e-12)
+
+
 def test_patience_ends_it_with_the_best_weights(problem):
     source, part = problem
     other = Rows({"X": part.inputs["X"][:20]}, np.random.default_rng(0).normal(size=20))  # noise
@@ -136,8 +149,7 @@ def test_a_loss_that_is_not_finite_is_an_error(from_text):
 
 
 def test_a_model_that_draws_is_refused():
-    text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,1] y) <float[2,1] w = {1, 2}>
-    {
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,1] y) <float[2,1] w = {1, 2}> {
       on = Constant<value = bool {1}>() half = Constant<value_float=0.5>() d = Dropout(X, half, on) y = MatMul(d, w) }"""
     source = derive(add_loss(convert(onnx.parser.parse_model(text)), AddLossConfig(LOSSES["l2"]())))
     with pytest.raises(TrainError, match="parameters alone"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPRegressor
-from stages.train.updates import update
+from stages.train.updates import STEPWISE, update
 
 from ortpipe.data import batches
 from ortpipe.data.feeds import feeds
@@ -81,7 +81,7 @@ def test_the_trained_model_is_the_forward_model_with_other_weights(network, diab
     np.testing.assert_allclose(run(result.model, {"X": diabetes.test.inputs["X"]})["y"], expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", STEPWISE)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_epochs_are_single_steps_with_every_row_once_and_the_partial_batch_last(
     network, diabetes, run, parameters_of, optimizer, reduction
@@ -330,7 +330,7 @@ def test_its_input_stays_as_it_was(network, diabetes):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", STEPWISE)
 def test_chunks_of_an_epoch_give_the_bytes_of_one(network, diabetes, monkeypatch, dtype, optimizer):
     config = TrainConfig(OPTIMIZERS[optimizer](0.01), epochs=2, batch_size=5)
     whole = train(network(dtype), config, data=diabetes)
@@ -428,6 +428,7 @@ def test_a_network_is_trained_as_scikit_learn_trains_it(diabetes, nesterov):
     [
         ({"epochs": 0}, r"train\.epochs"),
         ({"batch_size": 0}, r"train\.batch_size"),
+        ({"validate_every": 0}, r"train\.validate_every"),
         ({"seed": -1}, "seed"),
     ],
 )
@@ -456,7 +457,7 @@ def test_a_schedule_that_watches_the_loss_lowers_the_next_epochs_rate(network, d
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", STEPWISE)
 def test_training_that_continues_from_a_checkpoint_gives_the_same_bytes(network, diabetes, optimizer, schedule):
     config = TrainConfig(
         OPTIMIZERS[optimizer](0.02),
@@ -532,7 +533,7 @@ def test_an_adaptive_rate_falls_when_the_loss_no_longer_does(network, diabetes):
     np.testing.assert_allclose(rates, 0.02 / 5.0 ** np.array([0, 0, 0, 1, 1, 2, 2]), rtol=1e-12)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", STEPWISE)
 def test_both_engines_train_a_linear_model_to_the_same_weights(diabetes, optimizer, training_build):
     """The training build writes its products as Gemm with beta = 0, which must not stop what is added to them."""
     loss = add_loss(convert(LinearRegression(), data=diabetes), AddLossConfig(LOSSES["l2"]()))
@@ -540,3 +541,54 @@ def test_both_engines_train_a_linear_model_to_the_same_weights(diabetes, optimiz
     native, ort = (train(derive(loss, DeriveConfig(ENGINES[e]())), config, data=diabetes) for e in ("native", "ort"))
     for name in ("parameter/coefficient", "parameter/intercept", "losses/step"):
         np.testing.assert_allclose(ort.tensors[name], native.tensors[name], rtol=1e-4, atol=1e-5)
+
+
+def test_the_validation_rows_are_evaluated_every_few_epochs_and_after_the_last(network, diabetes):
+    config, told = TrainConfig(SGD(0.01), epochs=8, batch_size=16), []
+    always = train(network(), config, data=diabetes).tensors["losses/validation"]
+    config = dataclasses.replace(config, validate_every=3)
+    sparse = train(network(), config, data=diabetes, report=told.append).tensors["losses/validation"]
+    turn = np.isin(np.arange(1, 9), [3, 6, 8])
+    np.testing.assert_array_equal(sparse, np.where(turn, always, np.nan))
+    assert [e.validation is not None for e in told] == turn.tolist()
+
+
+def test_early_stopping_counts_validations_and_restores_the_best_of_them(network, diabetes):
+    stop = EarlyStopConfig(patience=2)
+    config = TrainConfig(SGD(0.3), epochs=60, batch_size=8, validate_every=3, early_stop=stop)
+    result = train(network(), config, data=diabetes)
+    validation = result.tensors["losses/validation"]
+    best = int(np.nanargmin(validation))
+    assert len(validation) == best + 1 + 2 * 3 < 60
+    shorter = train(network(), dataclasses.replace(config, epochs=best + 1), data=diabetes)
+    for name, value in parameters(shorter).items():
+        np.testing.assert_array_equal(parameters(result)[name], value)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        (SCHEDULES["reduce_on_plateau"](by=0.5, patience=0, threshold=0.9), [1, 1, 1, 1, 0.5, 0.5, 0.25, 0.25]),
+        (SCHEDULES["adaptive"](patience=1, tolerance=1e6), [1, 1, 1, 1, 0.2, 0.2, 0.04, 0.04]),
+    ],
+)
+def test_schedules_that_watch_the_loss_count_validations(network, diabetes, schedule, factors):
+    config = TrainConfig(SGD(1e-5), schedule, epochs=8, batch_size=400, validate_every=2)
+    rates = train(network(), config, data=diabetes).tensors["losses/rate"]
+    np.testing.assert_allclose(rates, 1e-5 * np.array(factors), rtol=1e-12)
+
+
+def test_training_that_continues_between_two_validations_gives_the_same_bytes(network, diabetes):
+    config = TrainConfig(
+        OPTIMIZERS["adam"](0.02),
+        SCHEDULES["reduce_on_plateau"](patience=0, threshold=0.5),
+        epochs=11,
+        batch_size=16,
+        validate_every=4,
+        early_stop=EarlyStopConfig(patience=20),
+        checkpoint=CheckpointConfig(epochs=1),
+    )
+    told = []
+    once = train(network("float32"), config, data=diabetes, report=told.append)
+    for checkpoint in [report for report in told if isinstance(report, Checkpoint)]:
+        assert train(network("float32"), config, data=diabetes, start=checkpoint).digest() == once.digest()

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from ortpipe.errors import ConfigError, EvaluateError, nearest
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -60,3 +62,28 @@ METRICS: dict[str, Metric] = {
     "log_loss": Metric("log_loss", CLASSES, "probability", False),
     "roc_auc": Metric("roc_auc_score", ("binary",), "probability", True),
 }
+
+
+def fitting(task: str) -> tuple[str, ...]:
+    """Return the names of the metrics that fit a task.
+
+    >>> fitting("regression")
+    ('r2', 'mean_squared_error', 'mean_absolute_error')
+    """
+    return tuple(name for name, metric in METRICS.items() if task in metric.tasks)
+
+
+def check_fits(name: str, task: str) -> None:
+    """Refuse a metric that does not fit the model's task."""
+    if name not in fitting(task):
+        raise EvaluateError(
+            "A metric must fit the model's task.",
+            got=f"{name} for a {task} model",
+            fix=f"Choose from {', '.join(fitting(task))}.",
+        )
+
+
+def check_known(name: str, key: str, *, besides: tuple[str, ...] = ()) -> None:
+    """Refuse a name, of the config's `key`, that is neither in the catalogue nor `besides` it."""
+    if name not in (valid := (*besides, *METRICS)):
+        raise ConfigError(f"{key} names metrics of the catalogue.", got=repr(name), fix=nearest(name, valid))

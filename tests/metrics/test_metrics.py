@@ -5,8 +5,8 @@ import pytest
 from sklearn import metrics
 
 from ortpipe.errors import ConfigError
+from ortpipe.metrics import METRICS
 from ortpipe.stages.evaluate.config import EvaluateConfig
-from ortpipe.stages.evaluate.metrics import METRICS
 
 RNG = np.random.default_rng(6)
 CLASSES = RNG.integers(0, 3, 40)
