@@ -19,6 +19,7 @@ from ortpipe.pipeline.events import Listener
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
 from ortpipe.runtime.one import check_one_runtime
+from ortpipe.runtime.session import check_provider
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -34,6 +35,7 @@ def plan_of(config: RunConfig) -> Plan:
 def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: HydraConf) -> float | None:
     """Run one job; return its final validation loss (else training loss), which sweepers minimize."""
     check_one_runtime()
+    check_provider(config.runtime)
     folder = Path(hydra.runtime.output_dir)
     _writable(folder)
     start = read_checkpoint(Path(config.resume)) if config.resume is not None else None

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ortpipe.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """How graphs are run; one thread is the fastest choice for small models."""
+    """How graphs are run.
+
+    Attributes:
+        threads: of the CPU's operators; one is the fastest choice for small models.
+        provider: `cuda` runs the same graphs on a GPU; what it has no kernels for stays on the CPU.
+    """
 
     threads: int = 1
+    provider: Literal["cpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:
         if self.threads < 1:

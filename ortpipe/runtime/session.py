@@ -19,36 +19,48 @@ import onnxruntime as ort  # noqa: E402 - only once it is known to be one
 ort.set_default_logger_severity(4)  # what fails is raised with its message; the rest is about its own optimizations
 
 
+PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
+
+
 class Session:
-    """A model loaded into ONNX Runtime, on the CPU, with deterministic kernels.
+    """A model loaded into ONNX Runtime, with deterministic kernels.
 
     Args:
         model: the model; above 2 GB it goes through a temporary file.
-        runtime: threads.
+        runtime: threads and provider; by default one thread of the CPU.
 
     Raises:
-        ModelError: the runtime refuses the model.
+        ModelError: the runtime refuses the model, or has no such provider here.
     """
 
     def __init__(self, model: onnx.ModelProto, runtime: RuntimeConfig | None = None) -> None:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = (runtime or RuntimeConfig()).threads
+        runtime = runtime or RuntimeConfig()
+        options, providers = ort.SessionOptions(), PROVIDERS[runtime.provider]
+        options.intra_op_num_threads = runtime.threads
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
         options.log_severity_level = 4
         try:
             if model.ByteSize() > LARGE:
                 with on_disk(model) as path:
-                    self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+                    self._session = ort.InferenceSession(path, options, providers=providers)
             else:
                 content = model.SerializeToString()
-                self._session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+                self._session = ort.InferenceSession(content, options, providers=providers)
         except Exception as error:
             raise ModelError(
                 "ONNX Runtime must load the model.",
                 got=str(error).strip().splitlines()[0],
-                fix="Use operators and types that onnxruntime has kernels for on the CPU.",
+                fix=f"Use operators and types that onnxruntime has kernels for on the {runtime.provider.upper()}.",
             ) from error
+
+        chosen = self._session.get_providers()[0]
+        if chosen != providers[0]:
+            raise ModelError(
+                "runtime.provider is one that this machine has.",
+                got=f"{runtime.provider}: onnxruntime {ort.__version__} fell back to {chosen}",
+                fix="Install the GPU's driver, CUDA and an onnxruntime made for it, or set runtime.provider=cpu.",
+            )
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -69,6 +81,17 @@ class Session:
                 got=str(error).strip().splitlines()[0],
                 fix="Check the inputs' names, shapes and types against the model's.",
             ) from error
+
+
+def check_provider(runtime: RuntimeConfig) -> None:
+    """Refuse a provider that is not here, before any work.
+
+    Raises:
+        ModelError: onnxruntime falls back to another.
+    """
+    if runtime.provider != "cpu":
+        text = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
+        Session(onnx.parser.parse_model(text), runtime)
 
 
 def ort_value(array: np.ndarray) -> Any:

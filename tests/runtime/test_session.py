@@ -6,7 +6,7 @@ from ortpipe.errors import ConfigError, ModelError
 from ortpipe.graph import serial
 from ortpipe.runtime import session
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.runtime.session import Session
+from ortpipe.runtime.session import Session, check_provider
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -14,6 +14,7 @@ g (float[N, 3] X, float[N, 3] Z) => (float[N, 3] sum, float[N, 3] product)
 <float[3] w = {1, 2, 3}>
 { scaled = Mul(X, w)  sum = Add(scaled, Z)  product = Mul(scaled, Z) }
 """
+CUDA = RuntimeConfig(provider="cuda")
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 Z = np.full((2, 3), 2, np.float32)
 
@@ -82,3 +83,24 @@ def test_feeds_that_do_not_fit_are_a_model_error(model, feeds, outputs, message)
 def test_threads_are_at_least_one(threads):
     with pytest.raises(ConfigError, match=r"runtime\.threads"):
         RuntimeConfig(threads)
+
+
+def has_gpu():
+    try:
+        check_provider(RuntimeConfig(provider="cuda"))
+    except ModelError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(has_gpu(), reason="this machine has a GPU that onnxruntime can use")
+def test_a_provider_that_is_not_here_is_refused_by_name(model):
+    for refused in (lambda: check_provider(RuntimeConfig(provider="cuda")), lambda: Session(model, CUDA)):
+        with pytest.raises(ModelError, match=r"cuda: onnxruntime (.|\n)*runtime\.provider=cpu"):
+            refused()
+
+
+@pytest.mark.skipif(not has_gpu(), reason="no GPU that onnxruntime can use")
+def test_a_gpu_gives_what_the_cpu_gives(model):
+    for a, b in zip(Session(model, CUDA).run({"X": X, "Z": Z}), Session(model).run({"X": X, "Z": Z}), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)

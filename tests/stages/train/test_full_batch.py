@@ -150,7 +150,8 @@ def test_a_loss_that_is_not_finite_is_an_error(from_text):
 
 def test_a_model_that_draws_is_refused():
     text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,1] y) <float[2,1] w = {1, 2}> {
-      on = Constant<value = bool {1}>() half = Constant<value_float=0.5>() d = Dropout(X, half, on) y = MatMul(d, w) }"""
+      on = Constant<value = bool {1}>() half = Constant<value_float=0.5>()
+      d = Dropout(X, half, on) y = MatMul(d, w) }"""
     source = derive(add_loss(convert(onnx.parser.parse_model(text)), AddLossConfig(LOSSES["l2"]())))
     with pytest.raises(TrainError, match="parameters alone"):
         train(source, TrainConfig(LBFGS()), data=Data(Rows({"X": np.ones((4, 2))}, np.zeros(4))))
