@@ -1,0 +1,115 @@
+"""What a step finds ready: the same bytes from fewer nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from stages.train.updates import STEPWISE
+
+from ortpipe.data.rows import Data, Rows
+from ortpipe.graph.query import all_nodes
+from ortpipe.runtime.session import Session
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.train import epoch
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.hoist import hoisted
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.stage import train
+
+
+def in_the_step(model):
+    [scan] = [n for n in model.graph.node if n.op_type == "Scan"]
+    [body] = [a.g for a in scan.attribute if a.HasField("g")]
+    return [n.op_type for n in all_nodes(body) if n.op_type != "Constant"]
+
+
+def scan(body, inputs, carried="float[2] p", scanned="float[s] rate, float[s,3,2] X, int64[s,3,1] label"):
+    """Return Scan(p; what is scanned) → (p_end, losses), whose body is a text."""
+    names = [part.split()[-1] for part in scanned.split(", ")]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 21]>
+        g ({carried}, {scanned}) => (float[2] end, float[s] losses) {{ end, losses = Scan<num_scan_inputs={len(names)}, body = b ({inputs}) => (float[2] after, float loss) {{ {body} }}>
+          (p, {", ".join(names)}) }}"""
+    )
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+INPUTS = "float[2] q, float r, float[3,2] x, int64[3,1] y"
+FEEDS = {
+    "p": np.array([0.3, -0.2], np.float32),
+    "rate": np.linspace(0.1, 0.5, 4).astype(np.float32),
+    "X": np.random.default_rng(0).normal(size=(4, 3, 2)).astype(np.float32),
+    "label": np.random.default_rng(1).integers(0, 2, (4, 3, 1)),
+}
+BODIES = {
+    "a scalar chain": (
+        "two = Constant<value = float {2}>() a = Neg(r) b = Div(a, two) s = Mul(q, b) after = Add(q, s)"
+        " m = Mul(x, q) loss = ReduceSum<keepdims=0>(m)",
+        ["Mul", "Add", "Mul", "ReduceSum"],
+    ),
+    "one-hot labels times a rate": (
+        "k = Constant<value_ints=[0, 1]>() t = Equal(y, k) f = Cast<to=1>(t) w = Mul(f, r) m = Mul(w, x)"
+        " after = Add(q, r) n = Mul(m, q) loss = ReduceSum<keepdims=0>(n)",
+        ["Add", "Mul", "ReduceSum"],
+    ),
+    "a sum over columns": (
+        "one = Constant<value_ints=[1]>() m = Mul(x, x) z = ReduceSum<keepdims=1>(m, one) v = Mul(z, q)"
+        " loss = ReduceSum<keepdims=0>(v) after = Identity(q)",
+        ["Mul", "ReduceSum", "Identity"],
+    ),
+    "constants alone": (
+        "n = Constant<value_int=3>() f = Cast<to=1>(n) h = Reciprocal(f) after = Mul(q, h) m = Mul(x, after)"
+        " loss = ReduceSum<keepdims=0>(m)",
+        ["Mul", "Mul", "ReduceSum"],
+    ),
+    "what is larger than the rows stays": (
+        "k = Constant<value = int64[9] {0, 1, 2, 3, 4, 5, 6, 7, 8}>() t = Equal(y, k) f = Cast<to=1>(t)"
+        " loss = ReduceSum<keepdims=0>(f) after = Add(q, r)",
+        ["Equal", "Cast", "ReduceSum", "Add"],
+    ),
+    "what depends on the parameters stays": (
+        "a = Mul(q, r) after = Sub(q, a) m = Mul(x, after) loss = ReduceSum<keepdims=0>(m)",
+        ["Mul", "Sub", "Mul", "ReduceSum"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_steps_lose_what_is_done_ahead_and_keep_their_bytes(name):
+    body, left = BODIES[name]
+    model = scan(body, INPUTS)
+    made = hoisted(model)
+    assert in_the_step(made) == left
+    onnx.checker.check_model(made, full_check=True)
+    for a, b in zip(Session(made).run(FEEDS), Session(model).run(FEEDS), strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+def trained(monkeypatch, source, config, data, ahead):
+    with monkeypatch.context() as patch:
+        if not ahead:
+            patch.setattr(epoch, "hoisted", lambda model: model)
+        return train(source, config, data=data)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("optimizer", STEPWISE)
+@pytest.mark.parametrize(("loss", "accumulate"), [("cross_entropy", 1), ("cross_entropy", 2), ("l2", 1), ("l2", 3)])
+def test_training_gives_the_bytes_that_it_gives_without(monkeypatch, optimizer, loss, accumulate, weighted):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(50, 4)), rng.integers(0, 3, 50) if loss == "cross_entropy" else rng.normal(size=(50, 3))
+    data = Data(Rows({"X": X}, y, rng.uniform(0.5, 2, 50) if weighted else None))
+    last = "Softmax<axis=1>" if loss == "cross_entropy" else "Identity"
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+      g (float[N,4] X) => (float[N,3] y)
+      <float[4,3] w = {{{", ".join(map(str, np.arange(12) / 10))}}}, float[3] b = {{1, 2, 3}}>
+      {{ h = Gemm(X, w, b) y = {last}(h) }}""")
+    source = derive(add_loss(convert(model, data=data), AddLossConfig(LOSSES[loss](), sample_weight=weighted)))
+    config = TrainConfig(OPTIMIZERS[optimizer](), epochs=2, batch_size=8, accumulate=accumulate, weight_decay=0.1)
+    with_it, without = (trained(monkeypatch, source, config, data, ahead) for ahead in (True, False))
+    assert with_it.digest() == without.digest()
