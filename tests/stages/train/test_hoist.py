@@ -33,8 +33,9 @@ def scan(body, inputs, carried="float[2] p", scanned="float[s] rate, float[s,3,2
     names = [part.split()[-1] for part in scanned.split(", ")]
     model = onnx.parser.parse_model(
         f"""<ir_version: 10, opset_import: ["": 21]>
-        g ({carried}, {scanned}) => (float[2] end, float[s] losses) {{ end, losses = Scan<num_scan_inputs={len(names)}, body = b ({inputs}) => (float[2] after, float loss) {{ {body} }}>
-          (p, {", ".join(names)}) }}"""
+        g ({carried}, {scanned}) => (float[2] end, float[s] losses) {{
+        end, losses = Scan<num_scan_inputs={len(names)},
+          body = b ({inputs}) => (float[2] after, float loss) {{ {body} }}>(p, {", ".join(names)}) }}"""
     )
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
