@@ -37,7 +37,8 @@ class Screen:
     def _progress(self, epoch: Any) -> None:
         validation = "" if epoch.validation is None else f", validation {epoch.validation:.4g}"
         rate = "" if epoch.rate is None else f", rate {epoch.rate:.3g}"
-        facts = f"loss {epoch.loss:.4g}{validation}{rate}"
+        watched = "".join(f", {name} {value:.4g}" for name, value in epoch.metrics.items())
+        facts = f"loss {epoch.loss:.4g}{validation}{watched}{rate}"
         if self._terminal:
             if self._bar is None:
                 from tqdm import tqdm

@@ -205,7 +205,9 @@ def test_ctrl_c_stops_a_fit_of_scikit_learn_too(tmp_path: Path) -> None:
 
 
 def test_epochs_without_validation_leave_their_cells_empty(cli: Callable, only_run: Callable) -> None:
-    done = cli("train.epochs=5", "train.validate_every=2")
+    done = cli("train.epochs=5", "train.validate_every=2", "train.early_stop.monitor=accuracy")
     assert done.returncode == 0, done.stderr
-    rows = csv.DictReader((only_run() / "losses.csv").read_text().splitlines())
-    assert [bool(row["loss"]) for row in rows if row["kind"] == "validation"] == [False, True, False, True, True]
+    rows = list(csv.DictReader((only_run() / "losses.csv").read_text().splitlines()))
+    for kind in ("validation", "accuracy"):
+        assert [bool(row["value"]) for row in rows if row["kind"] == kind] == [False, True, False, True, True]
+    assert ", accuracy 0." in done.stderr

@@ -29,7 +29,7 @@ from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.loop import Epoch
+from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.stage import train
