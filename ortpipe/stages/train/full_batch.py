@@ -58,7 +58,8 @@ def minimize(
             found = validate(values) if number % config.validate_every == 0 else {}
             losses.validated(found, watched)
         seconds = time.perf_counter() - begun
-        report(Epoch(number, config.epochs, losses.train[-1], found.pop(LOSS, None), None, number, seconds, found))
+        loss, validation = losses.train[-1], found.pop(LOSS, None)
+        report(Epoch(number, config.epochs, loss, validation, None, number, seconds, number / seconds, found))
         stop.catch_up(losses.watched(watched), values)
         if stop.over:
             raise StopIteration

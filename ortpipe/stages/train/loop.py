@@ -59,7 +59,7 @@ class Loop:
         Raises:
             ConvergenceError: a loss (of training or validation) or a parameter is not finite.
         """
-        start = time.perf_counter()
+        start, behind = time.perf_counter(), self._done
         for number in range(len(self.losses.train) + 1, self._epochs + 1):
             sums = [self._run(number, part) for chunk in self._batches.epoch(number) for part in self._updates(chunk)]
             total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
@@ -67,15 +67,10 @@ class Loop:
             self._check_values()
             found = self._validate(validate, number)
             self._whole = (self.values, len(self.losses.step), number)
+            rate, seconds = float(self.losses.rate[-1][-1]), time.perf_counter() - start
             yield Epoch(
-                number,
-                self._epochs,
-                self.losses.train[-1],
-                found.pop(LOSS, None),
-                float(self.losses.rate[-1][-1]),
-                self._done,
-                time.perf_counter() - start,
-                found,
+                *(number, self._epochs, self.losses.train[-1], found.pop(LOSS, None), rate, self._done),
+                *(seconds, (self._done - behind) / seconds, found),
             )
 
     def _validate(self, validate: Validation | None, number: int) -> dict[str, float]:

@@ -20,7 +20,8 @@ class Epoch:
     validation: float | None  # None where not evaluated
     rate: float | None  # of the last step; None where there is none
     steps: int  # so far
-    seconds: float  # so far
+    seconds: float  # since this training was begun, or continued
+    speed: float  # steps per second since then
     metrics: Mapping[str, float] = field(default_factory=dict)  # that is watched, of the validation rows
 
 
