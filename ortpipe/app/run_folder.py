@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortpipe.artifact import Artifact
+from ortpipe.artifact import Artifact, under
 from ortpipe.files import whole_file
 from ortpipe.pipeline.events import Event, RunFinished, RunStarted, StageFinished, StageProgressed
 
@@ -75,17 +75,18 @@ class RunFolder:
 
 
 def losses_table(artifact: Artifact) -> str:
-    """Return the losses as CSV: one line per step with its rate, then one per epoch (empty where not evaluated)."""
+    """Return the losses, and what is watched, as CSV: a line per step, then per epoch (empty where not evaluated)."""
     import numpy as np
 
     tensors = artifact.tensors
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["kind", "number", "loss", "rate"])
+    table.writerow(["kind", "number", "value", "rate"])
     rates = [repr(float(rate)) for rate in tensors.get("losses/rate", ())]
     for i, (loss, rate) in enumerate(itertools.zip_longest(tensors["losses/step"], rates, fillvalue=""), start=1):
         table.writerow(["step", i, repr(float(loss)), rate])
-    for kind in ("train", "validation"):
-        for i, loss in enumerate(tensors.get(f"losses/{kind}", ()), start=1):
-            table.writerow([kind, i, "" if np.isnan(loss) else repr(float(loss)), ""])
+    epochs = {kind: tensors.get(f"losses/{kind}", ()) for kind in ("train", "validation")} | under("monitor", tensors)
+    for kind, values in epochs.items():
+        for i, value in enumerate(values, start=1):
+            table.writerow([kind, i, "" if np.isnan(value) else repr(float(value)), ""])
     return text.getvalue()

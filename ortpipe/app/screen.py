@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,11 @@ from typing import Any
 
 from ortpipe.artifact import Artifact
 from ortpipe.pipeline.events import Event, RunFailed, StageFinished, StageProgressed, StageStarted
+from ortpipe.stages.train.losses import Epoch
 
+BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
+SHORT_BAR = "{n_fmt}/{total_fmt} |{bar}| {desc} {remaining}"
+WIDE = 100  # columns from which on words are not cut
 COLUMNS = {"before": "before", "trained": "trained", "source": "source"}
 
 
@@ -21,12 +25,13 @@ class Screen:
         self._bar: Any = None
         self._terminal = sys.stderr.isatty()
         self._last_line = 0
+        self._validated: dict[str, float] = {}  # what the latest validation found
 
     def __call__(self, event: Event) -> None:
         """Listen."""
         if isinstance(event, StageStarted):
             self._say(f"[{event.number}/{event.stages}] {event.name}")
-        elif isinstance(event, StageProgressed) and hasattr(event.report, "loss"):
+        elif isinstance(event, StageProgressed) and isinstance(event.report, Epoch):
             self._progress(event.report)
         elif isinstance(event, StageFinished | RunFailed):
             self._close()
@@ -34,29 +39,50 @@ class Screen:
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    def _progress(self, epoch: Any) -> None:
-        validation = "" if epoch.validation is None else f", validation {epoch.validation:.4g}"
-        rate = "" if epoch.rate is None else f", rate {epoch.rate:.3g}"
-        facts = f"loss {epoch.loss:.4g}{validation}{rate}"
+    def _progress(self, epoch: Epoch) -> None:
+        if epoch.validation is not None:
+            self._validated = {"validation": epoch.validation, **epoch.metrics}
+        tenth = epoch.number * 10 // epoch.epochs
         if self._terminal:
-            if self._bar is None:
-                from tqdm import tqdm
+            self._draw(epoch)
+        elif epoch.number == epoch.epochs or tenth > self._last_line:
+            self._last_line = tenth
+            self._say(f"  epoch {epoch.number}/{epoch.epochs}: {self._facts(epoch)}")
 
-                columns = shutil.get_terminal_size().columns or 80
-                form = "{postfix} |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
-                self._bar = tqdm(total=epoch.epochs, bar_format=form, ncols=columns)
-            self._bar.set_postfix_str(facts, refresh=False)
+    def _draw(self, epoch: Epoch) -> None:
+        short = os.get_terminal_size(sys.stderr.fileno()).columns < WIDE
+        facts, form = self._facts(epoch, short=short), SHORT_BAR if short else BAR
+        if self._bar is None:
+            from tqdm import tqdm
+
+            done, all_of_them = epoch.number, epoch.epochs
+            self._bar = tqdm(total=all_of_them, initial=done, desc=facts, bar_format=form, dynamic_ncols=True)
+        else:
+            self._bar.desc, self._bar.bar_format = facts, form
             self._bar.update(1)
-        elif epoch.number == epoch.epochs or epoch.number * 10 // epoch.epochs > self._last_line:
-            self._last_line = epoch.number * 10 // epoch.epochs
-            self._say(
-                f"  epoch {epoch.number}/{epoch.epochs}: {facts}, {epoch.steps / max(epoch.seconds, 1e-9):,.0f} steps/s"
-            )
+
+    def _facts(self, epoch: Epoch, *, short: bool = False) -> str:
+        numbers = {"loss": epoch.loss, **self._validated, **({} if epoch.rate is None else {"rate": epoch.rate})}
+        if short:
+            shown = [f"{_short(name)} {value:.3g}" for name, value in numbers.items()]
+            return " ".join([*shown, f"{epoch.speed:,.0f}/s"])
+        return ", ".join([*(f"{name} {value:.4g}" for name, value in numbers.items()), f"{epoch.speed:,.0f} steps/s"])
 
     def _close(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+def _short(name: str) -> str:
+    """Return a name of few letters.
+
+    >>> [_short(name) for name in ("loss", "accuracy", "validation", "mean_absolute_error")]
+    ['loss', 'accuracy', 'val', 'mae']
+    """
+    if len(name) < 10:
+        return name
+    return "".join(word[0] for word in name.split("_")) if "_" in name else name[:3]
 
 
 def table(artifact: Artifact) -> str:

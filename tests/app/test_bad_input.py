@@ -103,6 +103,14 @@ CASES = {
     ),
     "a metric that does not fit the task names those that fit": (["evaluate.metrics=[r2]"], ["r2", "accuracy"]),
     "a metric that does not exist suggests the nearest": (["evaluate.metrics=[acuracy]"], ["Did you mean 'accuracy'?"]),
+    "a metric to watch that does not exist suggests the nearest": (
+        ["train.early_stop.monitor=acuracy"],
+        ["train.early_stop.monitor", "Did you mean 'accuracy'?"],
+    ),
+    "a metric to watch needs validation rows": (
+        ["train.early_stop.monitor=accuracy", "data.split.validation=0"],
+        ["validation rows", "data.split.validation=0.1"],
+    ),
     "no test rows are refused": (["data.split.test=0"], ["evaluate needs test rows"]),
     "a split that leaves nothing is refused": (["data.split.test=0.9", "data.split.validation=0.2"], ["fractions"]),
     "a folder that cannot be written is named": (["paths.outputs=/proc/nowhere"], ["/proc/nowhere", "paths.outputs"]),

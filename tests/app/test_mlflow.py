@@ -19,7 +19,8 @@ from ortpipe.runtime.session import Session
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("world")
-    done = ortpipe("train.epochs=60", "train.batch_size=16", "train.validate_every=7", cwd=folder)
+    watched = ("train.validate_every=7", "train.early_stop.monitor=accuracy")
+    done = ortpipe("train.epochs=60", "train.batch_size=16", *watched, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder, done
 
@@ -59,6 +60,9 @@ def test_losses_are_metrics_with_steps(client, run) -> None:  # type: ignore[no-
     assert steps[-1].value < steps[0].value
     validation = client.get_metric_history(run.info.run_id, "loss/validation")
     assert [m.step for m in validation] == [*range(7, 60, 7), 60]
+    accuracy = client.get_metric_history(run.info.run_id, "monitor/accuracy")
+    assert [m.step for m in accuracy] == [m.step for m in validation]
+    assert accuracy[-1].value > 0.9
 
 
 def test_metrics_and_timings_are_recorded(run) -> None:  # type: ignore[no-untyped-def]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -133,32 +135,52 @@ def test_the_console_recorder_prints_config_and_stages(cli: Callable) -> None:
     assert "derive: " in done.stdout
 
 
-def test_a_terminal_shows_a_progress_bar_with_the_loss(tmp_path: Path) -> None:
+BAR = ("train.epochs=40", "train.early_stop.monitor=accuracy")
+
+
+def drawn(folder: Path, columns: int, *arguments: str) -> list[str]:
+    """Return what a terminal of so many columns was given, line by line, each state of the bar a line."""
     leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120"}
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = subprocess.Popen(
-        [sys.executable, "-m", "ortpipe", "recorder=none", "train.epochs=40"],
-        cwd=tmp_path,
-        env=environment,
+        [sys.executable, "-m", "ortpipe", "recorder=none", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
         stdout=subprocess.DEVNULL,
         stderr=follower,
     )
     os.close(follower)
     seen = b""
-    while True:
-        try:
-            chunk = os.read(leader, 4096)
-        except OSError:
-            break
-        if not chunk:
-            break
-        seen += chunk
+    with contextlib.suppress(OSError):  # what a terminal says once its program is gone
+        while chunk := os.read(leader, 4096):
+            seen += chunk
     os.close(leader)
     assert process.wait() == 0
-    text = seen.decode()
-    assert "40/40" in text
-    assert "loss " in text
+    return re.split(r"[\r\n]+", seen.decode())
+
+
+@pytest.mark.parametrize(
+    ("columns", "last"),
+    [
+        (80, r"40/40 \|█+\| loss \S+ val \S+ accuracy \S+ rate 0.1 [\d,]+/s 00:00"),
+        (120, r"epoch 40/40 \|█+\| loss \S+, validation \S+, accuracy \S+, rate 0.1, [\d,]+ steps/s, 00:00 left"),
+    ],
+)
+def test_a_terminal_shows_one_bar_that_fits_it(columns: int, last: str, tmp_path: Path) -> None:
+    lines = drawn(tmp_path, columns, *BAR)
+    bar = [line for line in lines if "/40 |" in line]
+    assert re.fullmatch(last, bar[-1].strip())
+    assert max(len(line) for line in lines) <= columns
+    assert "[5/6] train" in lines
+
+
+def test_elsewhere_ten_plain_lines_say_the_same(cli: Callable) -> None:
+    done = cli(*BAR)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("  epoch ")]
+    assert len(lines) == 10
+    form = r"  epoch 40/40: loss \S+, validation \S+, accuracy \S+, rate 0.1, [\d,]+ steps/s"
+    assert re.fullmatch(form, lines[-1])
+    assert "\r" not in done.stderr
 
 
 def _interrupted(tmp_path: Path, number: int, ready: Callable[[], object], *arguments: str) -> tuple[int, str]:
@@ -205,7 +227,9 @@ def test_ctrl_c_stops_a_fit_of_scikit_learn_too(tmp_path: Path) -> None:
 
 
 def test_epochs_without_validation_leave_their_cells_empty(cli: Callable, only_run: Callable) -> None:
-    done = cli("train.epochs=5", "train.validate_every=2")
+    done = cli("train.epochs=5", "train.validate_every=2", "train.early_stop.monitor=accuracy")
     assert done.returncode == 0, done.stderr
-    rows = csv.DictReader((only_run() / "losses.csv").read_text().splitlines())
-    assert [bool(row["loss"]) for row in rows if row["kind"] == "validation"] == [False, True, False, True, True]
+    rows = list(csv.DictReader((only_run() / "losses.csv").read_text().splitlines()))
+    for kind in ("validation", "accuracy"):
+        assert [bool(row["value"]) for row in rows if row["kind"] == kind] == [False, True, False, True, True]
+    assert ", accuracy 0." in done.stderr

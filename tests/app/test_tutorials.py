@@ -31,7 +31,7 @@ GOALS = {
 
 def losses(folder: Path) -> list[float]:
     rows = csv.DictReader((folder / "losses.csv").read_text().splitlines())
-    return [float(row["loss"]) for row in rows if row["kind"] == "train"]
+    return [float(row["value"]) for row in rows if row["kind"] == "train"]
 
 
 def test_every_tutorial_has_a_goal() -> None:

@@ -129,11 +129,13 @@ class Recording:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
+        tables = {f"loss/{kind}": f"losses/{kind}" for kind in ("step", "train", "validation")}
+        tables |= {name: name for name in artifact.tensors if name.startswith("monitor/")}
         points = [
-            Metric(f"loss/{kind}", float(loss), now, step)
-            for kind in ("step", "train", "validation")
-            for step, loss in enumerate(artifact.tensors.get(f"losses/{kind}", ()), start=1)
-            if not math.isnan(loss)
+            Metric(key, float(value), now, step)
+            for key, name in tables.items()
+            for step, value in enumerate(artifact.tensors.get(name, ()), start=1)
+            if not math.isnan(value)
         ]
         points += [
             Metric(f"{state}/{name}", value, now, 0)

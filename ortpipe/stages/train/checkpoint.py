@@ -11,8 +11,9 @@ import numpy as np
 
 from ortpipe.artifact import Artifact
 from ortpipe.errors import TrainError
-from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.loop import Loop, Losses
+from ortpipe.stages.train.config import LOSS, TrainConfig
+from ortpipe.stages.train.loop import Loop
+from ortpipe.stages.train.losses import Losses
 from ortpipe.stages.train.step import Step
 
 FREE = ("epochs", "checkpoint", "early_stop")  # what may differ between the beginning and the continuation
@@ -25,7 +26,8 @@ class Checkpoint:
     Attributes:
         epochs: how many are done.
         key: of the gradient model, the data and the config: sha256, hex.
-        tensors: `parameter/…`, `initial/…` and `best/…` by parameter, `optimizer/…` by slot and parameter, `losses/…`.
+        tensors: `parameter/…`, `initial/…` and `best/…` by parameter, `optimizer/…` by slot and parameter, `losses/…`,
+            `monitor/…`.
     """
 
     epochs: int
@@ -36,6 +38,7 @@ class Checkpoint:
 def key_of(artifact: Artifact, config: TrainConfig, data: str) -> str:
     """Return what a checkpoint must share with the training that continues from it."""
     settings = {k: repr(v) for k, v in sorted(vars(config).items()) if k not in FREE}
+    settings["monitor"] = config.early_stop.monitor
     return hashlib.sha256(json.dumps([artifact.digest(), data, settings]).encode()).hexdigest()
 
 
@@ -67,8 +70,7 @@ def tensors_of(
         **values_of(step, values),
         "losses/step": np.concatenate(loop.losses.step),
         "losses/rate": np.concatenate(loop.losses.rate),
-        "losses/train": np.array(loop.losses.train),
-        **({"losses/validation": np.array(loop.losses.validation)} if loop.losses.validation else {}),
+        **loop.losses.tensors(),
     }
 
 
@@ -88,7 +90,9 @@ def state_of(tensors: Mapping[str, np.ndarray], step: Step) -> dict[tuple[str, s
     return {(slot, name): tensors[f"optimizer/{slot}/{name}"] for slot, name in step.slots}
 
 
-def losses_of(tensors: Mapping[str, np.ndarray]) -> Losses:
-    """Return every loss so far."""
+def losses_of(tensors: Mapping[str, np.ndarray], monitor: str) -> Losses:
+    """Return every loss so far, and what is known of the metric that is watched."""
     train, validation = tensors["losses/train"].tolist(), tensors.get("losses/validation", np.zeros(0)).tolist()
-    return Losses([tensors["losses/step"]], [tensors["losses/rate"]], train, validation)
+    watched = {} if monitor == LOSS else {monitor: tensors.get(f"monitor/{monitor}", np.full(len(train), np.nan))}
+    found = {name: values.tolist() for name, values in watched.items()}
+    return Losses([tensors["losses/step"]], [tensors["losses/rate"]], train, validation, found)

@@ -7,27 +7,39 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ortpipe.errors import ConfigError
+from ortpipe.metrics import METRICS, check_known
 from ortpipe.stages.train.checks import check_decay
 from ortpipe.stages.train.optimizer import Optimizer
 from ortpipe.stages.train.optimizers import LBFGS, OPTIMIZERS, SGD
 from ortpipe.stages.train.schedule import Schedule
 from ortpipe.stages.train.schedules import SCHEDULES, Constant
 
+LOSS = "loss"  # what is watched unless a metric is
+
 
 @dataclass(frozen=True)
 class EarlyStopConfig:
-    """Stop when the monitored loss (validation, else training) has not improved for a while.
+    """Stop when what is watched has not improved for a while.
 
     Attributes:
         patience: epochs without an improvement before training stops (validations, where there are validation rows);
             null never stops.
-        min_delta: how much lower than the best so far a loss must be to count.
+        min_delta: by how much it must be better than the best so far to count.
+        monitor: what this and the schedules that watch something look at: `loss` (of validation, else of training), or
+            a metric of the catalogue, computed on the validation rows.
     """
 
     patience: int | None = None
     min_delta: float = 0.0
+    monitor: str = LOSS
+
+    @property
+    def sign(self) -> float:
+        """−1 where greater is better: what is watched times this falls as it improves."""
+        return -1.0 if self.monitor != LOSS and METRICS[self.monitor].greater_is_better else 1.0
 
     def __post_init__(self) -> None:
+        check_known(self.monitor, "train.early_stop.monitor", besides=(LOSS,))
         if self.patience is not None and self.patience < 1:
             raise ConfigError(
                 "early_stop.patience must be at least 1.",

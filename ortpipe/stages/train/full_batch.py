@@ -15,11 +15,12 @@ from ortpipe.graph.compose import extract
 from ortpipe.graph.modes import draws
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.config import LOSS, TrainConfig
 from ortpipe.stages.train.early_stop import EarlyStop
-from ortpipe.stages.train.loop import Epoch
+from ortpipe.stages.train.losses import Epoch, Losses
 from ortpipe.stages.train.optimizers.lbfgs import LBFGS
 from ortpipe.stages.train.step import cut
+from ortpipe.stages.train.validation import Validation
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -30,7 +31,7 @@ def minimize(
     optimizer: LBFGS,
     rows: Arrays,
     initial: Arrays,
-    validate: Callable[[Arrays], float] | None,
+    validate: Validation | None,
     runtime: RuntimeConfig | None,
     report: Callable[[object], None],
 ) -> dict[str, np.ndarray]:
@@ -44,22 +45,22 @@ def minimize(
 
     loss_and_gradient = _Objective(artifact, rows, initial, runtime)
     stop, begun = EarlyStop(config.early_stop, initial), time.perf_counter()
-    count, train, validation = len(next(iter(rows.values()))), list[float](), list[float]()
-    divisor = 1 if artifact.facts.reduction == "mean" else count
+    losses, watched = Losses(), config.early_stop
+    divisor = 1 if artifact.facts.reduction == "mean" else len(next(iter(rows.values())))
 
     def iterated(intermediate_result: optimize.OptimizeResult) -> None:
         loss, values = float(intermediate_result.fun), loss_and_gradient.parameters(intermediate_result.x)
         if not math.isfinite(loss):
-            raise _diverged(loss, train)
-        train.append(loss / divisor)
-        number, found = len(train), None
+            raise _diverged(loss, losses.train)
+        losses.train.append(loss / divisor)
+        number, found = len(losses.train), dict[str, float]()
         if validate is not None:
-            found = validate(values) if number % config.validate_every == 0 else None
-            validation.append(np.nan if found is None else found)
-        report(Epoch(number, config.epochs, train[-1], found, None, number, time.perf_counter() - begun))
-        monitored = train[-1] if validate is None else found
-        if monitored is not None:
-            stop(monitored, values)
+            found = validate(values) if number % config.validate_every == 0 else {}
+            losses.validated(found, watched)
+        seconds = time.perf_counter() - begun
+        loss, validation = losses.train[-1], found.pop(LOSS, None)
+        report(Epoch(number, config.epochs, loss, validation, None, number, seconds, number / seconds, found))
+        stop.catch_up(losses.watched(watched), values)
         if stop.over:
             raise StopIteration
 
@@ -78,18 +79,20 @@ def minimize(
             "ftol": optimizer.improvement,
         },
     )
-    if not train:
+    if not losses.train:
         iterated(found)  # it began at the minimum, or found no way down from there
-    best = config.early_stop.patience is not None and validate is not None
+    best = watched.patience is not None and validate is not None
     end = stop.best_values if best else loss_and_gradient.parameters(found.x)
-    if validate is not None and np.isnan(validation[-1]):  # the last iteration always has one
-        validation[-1] = validate(end)
+    if validate is not None and np.isnan(losses.validation[-1]):  # the last iteration always has one
+        last = losses.train[-1]
+        losses.only(len(losses.train) - 1)
+        losses.train.append(last)
+        losses.validated(validate(end), watched)
     return {
         **{f"initial/{name}": array for name, array in initial.items()},
         **{f"parameter/{name}": array for name, array in end.items()},
-        "losses/step": np.array(train) * divisor,
-        "losses/train": np.array(train),
-        **({"losses/validation": np.array(validation)} if validation else {}),
+        "losses/step": np.array(losses.train) * divisor,
+        **losses.tensors(),
     }
 
 

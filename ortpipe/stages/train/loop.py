@@ -5,44 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from ortpipe.data.batches import Batches
 from ortpipe.errors import ConvergenceError
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.config import LOSS, TrainConfig
 from ortpipe.stages.train.diagnose import Diagnosis, shown
+from ortpipe.stages.train.losses import Epoch, Losses
 from ortpipe.stages.train.step import Step
 from ortpipe.stages.train.update import per_step
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What is known after an epoch; losses are per row."""
-
-    number: int  # counted from 1
-    epochs: int
-    loss: float  # mean over the epoch's steps, weighted by their rows
-    validation: float | None  # None where not evaluated
-    rate: float | None  # of the last step; None where steps have none
-    steps: int  # so far
-    seconds: float  # so far
-
-
-@dataclass
-class Losses:
-    """The losses as they come in."""
-
-    step: list[np.ndarray]  # one array [steps] per run of the epoch graph
-    rate: list[np.ndarray]  # likewise
-    train: list[float]  # per epoch
-    validation: list[float]  # per epoch, nan where not evaluated; empty without validation rows
-
-    def watched(self) -> list[float]:
-        """Return the validation losses that were evaluated; without validation rows, the training losses."""
-        return [loss for loss in self.validation if not np.isnan(loss)] if self.validation else list(self.train)
+from ortpipe.stages.train.validation import Validation
 
 
 class Loop:
@@ -51,7 +25,7 @@ class Loop:
     Attributes:
         values: the carried values by name: parameters and optimizer state as they are now.
         losses: every loss so far; those that it starts with say how many epochs and steps are behind it.
-        monitored: the loss that is watched: of each validation so far; without validation rows, of each epoch.
+        monitored: what is watched, which falls as it improves: see `Losses.watched`.
     """
 
     def __init__(
@@ -67,8 +41,8 @@ class Loop:
         losses: Losses | None = None,
     ) -> None:
         self.values = dict(values)
-        self.losses = losses or Losses([], [], [], [])
-        self.monitored = self.losses.watched()
+        self.losses = losses or Losses()
+        self.monitored = self.losses.watched(config.early_stop)
         self._session, self._step, self._names, self._config = session, step, epoch_names, config
         self._batches = batches
         self._dtype = next(iter(values.values())).dtype
@@ -79,42 +53,37 @@ class Loop:
         self._steps = batches.steps + (0 < rest % config.batch_size < rest and config.accumulate > 1)
         self._whole = (self.values, len(self.losses.step), len(self.losses.train))
 
-    def run(self, validate: Callable[[Mapping[str, np.ndarray]], float] | None) -> Iterator[Epoch]:
+    def run(self, validate: Validation | None) -> Iterator[Epoch]:
         """Yield after each epoch.
 
         Raises:
             ConvergenceError: a loss (of training or validation) or a parameter is not finite.
         """
-        start = time.perf_counter()
+        start, behind = time.perf_counter(), self._done
         for number in range(len(self.losses.train) + 1, self._epochs + 1):
             sums = [self._run(number, part) for chunk in self._batches.epoch(number) for part in self._updates(chunk)]
             total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
             self.losses.train.append(total / self._batches.count)
             self._check_values()
-            validation = self._validate(validate, number)
+            found = self._validate(validate, number)
             self._whole = (self.values, len(self.losses.step), number)
+            rate, seconds = float(self.losses.rate[-1][-1]), time.perf_counter() - start
             yield Epoch(
-                number,
-                self._epochs,
-                self.losses.train[-1],
-                validation,
-                float(self.losses.rate[-1][-1]),
-                self._done,
-                time.perf_counter() - start,
+                *(number, self._epochs, self.losses.train[-1], found.pop(LOSS, None), rate, self._done),
+                *(seconds, (self._done - behind) / seconds, found),
             )
 
-    def _validate(self, validate: Callable[[Mapping[str, np.ndarray]], float] | None, number: int) -> float | None:
-        """Evaluate the validation rows when it is their turn; keep what is found, and what is watched."""
+    def _validate(self, validate: Validation | None, number: int) -> dict[str, float]:
+        """Evaluate the validation rows when it is their turn; keep what is found (nan when it is not)."""
+        config, losses = self._config.early_stop, self.losses
         if validate is None:
-            self.monitored.append(self.losses.train[-1])
-            return None
-        if number % self._config.validate_every and number != self._epochs:
-            self.losses.validation.append(np.nan)
-            return None
-        found = validate(self._step.unpack(self.values)[0])
+            self.monitored.append(losses.train[-1])
+            return {}
+        due = number % self._config.validate_every == 0 or number == self._epochs
+        found = validate(self._step.unpack(self.values)[0]) if due else {}
         self._check_validation(found)
-        self.losses.validation.append(found)
-        self.monitored.append(found)
+        losses.validated(found, config)
+        self.monitored += [config.sign * found[config.monitor]] if due else []
         return found
 
     def _updates(self, chunk: Mapping[str, np.ndarray]) -> Iterator[Mapping[str, np.ndarray]]:
@@ -159,9 +128,8 @@ class Loop:
         self.values, steps, epochs = self._whole
         for runs in (self.losses.step, self.losses.rate):
             del runs[steps:]
-        for losses in (self.losses.train, self.losses.validation):
-            del losses[epochs:]
-        self.monitored = self.losses.watched()
+        self.losses.only(epochs)
+        self.monitored = self.losses.watched(self._config.early_stop)
         return epochs
 
     def _rates(self, number: int, steps: np.ndarray) -> np.ndarray:
@@ -190,10 +158,12 @@ class Loop:
                     f"{name} is not finite after step {self._done}", last, float(self.losses.rate[-1][-1])
                 )
 
-    def _check_validation(self, loss: float) -> None:
-        if not np.isfinite(loss):
-            last, rate = np.array(self.monitored[-5:]), float(self.losses.rate[-1][-1])
-            raise self._diverged(f"validation loss {loss} after step {self._done}", last, rate)
+    def _check_validation(self, found: Mapping[str, float]) -> None:
+        for name, value in found.items():
+            if not np.isfinite(value):
+                last, rate = self.losses.validation, float(self.losses.rate[-1][-1])
+                finite = np.array([loss for loss in last if not np.isnan(loss)][-5:])
+                raise self._diverged(f"validation {name} {value} after step {self._done}", finite, rate)
 
     def _diverged(self, what: str, last: np.ndarray, rate: float, at: int = -1) -> ConvergenceError:
         assert self._latest is not None

@@ -18,5 +18,5 @@ class Schedule(ABC):
         """Return the rate of each step, float64, from the base rate and the number of steps that training has."""
 
     def factor(self, monitored: Sequence[float]) -> float:
-        """Return what the rates of the next epoch are multiplied by, from the monitored loss of every epoch so far."""
+        """Return what the next epoch's rates are multiplied by, from what was watched so far (lower is better)."""
         return 1.0

@@ -38,6 +38,7 @@ from ortpipe.stages.train.loop import Loop
 from ortpipe.stages.train.optimizers import LBFGS
 from ortpipe.stages.train.step import build_step
 from ortpipe.stages.train.update import per_parameter
+from ortpipe.stages.train.validation import Validation, check_monitor
 
 VERSION = 1
 
@@ -67,12 +68,14 @@ def train(
         `optimizer/…` by slot and parameter (`optimizer/iterate/…`: the weights themselves, where `parameter/…` are
         their averages), and the losses:
         `losses/step` and (but for lbfgs) `losses/rate` [steps], `losses/train` and `losses/validation` [epochs] (per
-        row; validation is nan where it was not evaluated).
+        row; validation is nan where it was not evaluated), and `monitor/…` [epochs] of the metric that is watched, if
+        one is.
         The same artifact, config and data give the same bytes.
 
     Raises:
         ConvergenceError: the loss became nan or infinite.
         DataError: the rows do not fit the model.
+        EvaluateError: the metric that is watched does not fit the task or has no value on the validation rows.
         TrainError: the model has no gradients or forward outputs.
     """
     config = config or TrainConfig()
@@ -83,11 +86,12 @@ def train(
             got=f"{len(facts.gradients)} gradients, {len(facts.outputs)} forward outputs",
             fix="Run derive first, with derive.forward_outputs=true.",
         )
-    rows = feeds(artifact.model, facts, data.train)
+    check_monitor(config.early_stop.monitor, facts, data)
+    rows, aside = feeds(artifact.model, facts, data.train), data.validation
+    validate = Validation(artifact, aside, config.early_stop.monitor, runtime) if aside is not None else None
     if isinstance(config.optimizer, LBFGS):
         before = start.tensors if isinstance(start, Checkpoint) else start
         initial = _initial(artifact, config) if before is None else under("parameter", before)
-        validate = _validation(artifact, data, runtime)
         return _trained(
             artifact, minimize(artifact, config, config.optimizer, rows, initial, validate, runtime, report)
         )
@@ -102,7 +106,7 @@ def train(
     epoch, names = build_epoch(step)
     rows = {name: array for name, array in rows.items() if name in step.scanned}
     sessions = _sessions(epoch, config.seed, runtime)
-    losses = None if before is None else losses_of(before)
+    losses = None if before is None else losses_of(before, config.early_stop.monitor)
     batches = Batches(rows, config.batch_size * config.accumulate, seed=config.seed, shuffle=config.shuffle)
     diagnose = Diagnosis(artifact, config, step, names, lambda: _sessions(epoch, config.seed, runtime), runtime)
     loop = Loop(sessions, step, names, carried, batches, config, facts.reduction or "mean", diagnose, losses)
@@ -117,7 +121,7 @@ def train(
 
     due = Due(config.checkpoint)
     try:
-        for result in () if stop.over else loop.run(_validation(artifact, data, runtime)):
+        for result in () if stop.over else loop.run(validate):
             report(result)
             stop.catch_up(loop.monitored, loop.values)
             if stop.over:
@@ -159,12 +163,13 @@ def check(
     report: Callable[[object], None] | None = None,
     start: Checkpoint | None = None,
 ) -> None:
-    """Refuse labels that are no class of the model, in any part of the data, and patterns that match no parameter."""
+    """Refuse labels that are no class, patterns that match no parameter, and a metric that cannot be watched."""
     for key, given in (("train.weight_decay", config.weight_decay or {}), ("train.factors", config.factors)):
         per_parameter(given, facts.parameters, key, 0.0)
     for part in (data.train, data.validation, data.test):
         if part is not None and facts.classes is not None:
             class_index(facts, part)
+    check_monitor(config.early_stop.monitor, facts, data)
 
 
 def _sessions(epoch: onnx.ModelProto, seed: int, runtime: RuntimeConfig | None) -> Callable[[int, int], Session]:
@@ -197,24 +202,3 @@ def _initial(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:
 def _master(array: np.ndarray) -> np.ndarray:
     """Return a parameter of halves in float32, in which it is trained."""
     return array.astype(np.float32) if array.dtype.itemsize == 2 else array
-
-
-def _validation(
-    artifact: Artifact, data: Data, runtime: RuntimeConfig | None
-) -> Callable[[Mapping[str, np.ndarray]], float] | None:
-    """Return the function from parameters to the loss per validation row, if there are any rows."""
-    if data.validation is None:
-        return None
-    facts, count = artifact.facts, len(data.validation)
-    assert facts.loss is not None
-    model = for_inference(extract(artifact.model, [facts.loss]))
-    taken = {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
-    rows = {k: v for k, v in feeds(artifact.model, facts, data.validation).items() if k in taken}
-    session = Session(model, runtime)
-
-    def validate(values: Mapping[str, np.ndarray]) -> float:
-        own = {name: array.astype(taken[name], copy=False) for name, array in values.items() if name in taken}
-        [loss] = session.run({**rows, **own})
-        return float(loss) / (1 if facts.reduction == "mean" else count)
-
-    return validate

@@ -37,6 +37,10 @@ PUBLISHED = {
         *("reduce_on_plateau", {"by": 0.5, "patience": 2, "threshold": 0.01}),
         *("ReduceLROnPlateau", {"factor": 0.5, "patience": 2, "threshold": 0.01}),
     ),
+    "reduce_on_plateau, greater is better": (
+        *("reduce_on_plateau", {"by": 0.5, "patience": 2, "threshold": 0.01}),
+        *("ReduceLROnPlateau", {"factor": 0.5, "patience": 2, "threshold": 0.01, "mode": "max"}),
+    ),
 }
 
 

@@ -20,9 +20,9 @@ NUMBERS = np.arange(1, STEPS + 1)
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_step_has_the_published_rate(name):
-    member, settings, _, _ = PUBLISHED[name]
-    schedule = SCHEDULES[member](**settings)
-    rates = schedule(LR, NUMBERS, STEPS) * [schedule.factor(LOSSES[:epoch]) for epoch in range(STEPS)]
+    member, settings, _, options = PUBLISHED[name]
+    schedule, watched = SCHEDULES[member](**settings), LOSSES * (-1 if options.get("mode") == "max" else 1)
+    rates = schedule(LR, NUMBERS, STEPS) * [schedule.factor(watched[:epoch]) for epoch in range(STEPS)]
     np.testing.assert_allclose(rates, RECORDED[name], rtol=1e-9, atol=1e-15)
 
 

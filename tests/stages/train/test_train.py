@@ -29,7 +29,7 @@ from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.loop import Epoch
+from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.stage import train
@@ -592,3 +592,13 @@ def test_training_that_continues_between_two_validations_gives_the_same_bytes(ne
     once = train(network("float32"), config, data=diabetes, report=told.append)
     for checkpoint in [report for report in told if isinstance(report, Checkpoint)]:
         assert train(network("float32"), config, data=diabetes, start=checkpoint).digest() == once.digest()
+
+
+def test_a_training_that_continues_measures_its_speed_from_there(network, diabetes):
+    told, config = [], TrainConfig(SGD(0.01), epochs=200, batch_size=8)
+    first = train(network(), dataclasses.replace(config, epochs=199), data=diabetes)
+    train(network(), config, data=diabetes, start=first.tensors, report=told.append)
+    [epoch] = told
+    per_epoch = len(first.tensors["losses/step"]) / 199
+    assert epoch.steps == 200 * per_epoch
+    assert epoch.speed == pytest.approx(per_epoch / epoch.seconds)

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Adaptive(Schedule):
-    """scikit-learn's `learning_rate='adaptive'`: five times slower after every `patience` epochs without progress.
+    """scikit-learn's `learning_rate='adaptive'`: five times slower after `patience` epochs without progress.
 
     Attributes:
         tolerance: how much lower than the best so far a loss must be, per row.
-        patience: epochs in a row that miss it before the rate falls: `n_iter_no_change` of scikit-learn's SGD
-            estimators, one more than that of its MLPs.
+        patience: epochs (or evaluations, see train.early_stop.monitor) in a row that miss it before the rate falls:
+            `n_iter_no_change` of scikit-learn's SGD estimators, one more than that of its MLPs.
     """
 
     tolerance: float = 0.001

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReduceOnPlateau(Schedule):
-    """`torch.optim.lr_scheduler.ReduceLROnPlateau`: the loss of validation, else of training, is watched every epoch.
+    """`torch.optim.lr_scheduler.ReduceLROnPlateau` of what train.early_stop.monitor says, every time it is evaluated.
 
     Attributes:
         by: the factor.
-        patience: epochs without an improvement that are borne.
-        threshold: the part of the best loss by which a loss must be lower to be an improvement.
+        patience: evaluations without an improvement that are borne.
+        threshold: the part of the best value by which a value must be better to be an improvement.
         lowest: the smallest part of the base rate.
     """
 
@@ -43,7 +43,7 @@ class ReduceOnPlateau(Schedule):
         """Return by^(number of falls so far)."""
         best, waited, factor = float("inf"), 0, 1.0
         for loss in monitored:
-            improved = loss < best * (1 - self.threshold) if best < float("inf") else True
+            improved = loss < best - self.threshold * abs(best) if best < float("inf") else True
             best, waited = (loss, 0) if improved else (best, waited + 1)
             if waited > self.patience:
                 factor, waited = max(factor * self.by, self.lowest), 0

@@ -1,0 +1,60 @@
+"""What training finds on its way, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ortpipe.stages.train.config import LOSS, EarlyStopConfig
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is known after an epoch; losses are per row."""
+
+    number: int  # counted from 1
+    epochs: int
+    loss: float  # mean over the epoch's steps, weighted by their rows
+    validation: float | None  # None where not evaluated
+    rate: float | None  # of the last step; None where there is none
+    steps: int  # so far
+    seconds: float  # since this training was begun, or continued
+    speed: float  # steps per second since then
+    metrics: Mapping[str, float] = field(default_factory=dict)  # that is watched, of the validation rows
+
+
+@dataclass
+class Losses:
+    """The losses as they come in, and the metric that is watched."""
+
+    step: list[np.ndarray] = field(default_factory=list)  # one array [steps] per run of the epoch graph
+    rate: list[np.ndarray] = field(default_factory=list)  # likewise
+    train: list[float] = field(default_factory=list)  # per epoch
+    validation: list[float] = field(default_factory=list)  # per epoch, nan where not evaluated; empty without rows
+    monitor: dict[str, list[float]] = field(default_factory=dict)  # the metric that is watched, likewise
+
+    def validated(self, found: Mapping[str, float], config: EarlyStopConfig) -> None:
+        """Keep what an epoch's validation found, which is nothing where it was not its turn."""
+        self.validation.append(found.get(LOSS, np.nan))
+        if config.monitor != LOSS:
+            self.monitor.setdefault(config.monitor, []).append(found.get(config.monitor, np.nan))
+
+    def watched(self, config: EarlyStopConfig) -> list[float]:
+        """Return what is watched, which falls as it improves: of each validation so far, else the training losses."""
+        values = self.monitor.get(config.monitor, self.validation)
+        return [config.sign * value for value in values if not np.isnan(value)] if self.validation else [*self.train]
+
+    def only(self, epochs: int) -> None:
+        """Forget all epochs but the first."""
+        for losses in (self.train, self.validation, *self.monitor.values()):
+            del losses[epochs:]
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return what is known per epoch by name, [epochs] each."""
+        return {
+            "losses/train": np.array(self.train),
+            **({"losses/validation": np.array(self.validation)} if self.validation else {}),
+            **{f"monitor/{name}": np.array(values) for name, values in self.monitor.items()},
+        }
