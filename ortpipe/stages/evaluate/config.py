@@ -14,11 +14,15 @@ class EvaluateConfig:
 
     Attributes:
         metrics: names from the catalogue of metrics; by default all that fit the model's task.
+        rows: of test rows that stream, at most so many count, evenly spaced; those in memory all do.
     """
 
     metrics: tuple[str, ...] | None = None
+    rows: int = 200_000
 
     def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise ConfigError("evaluate.rows is at least 1.", got=self.rows, fix="Set evaluate.rows=200000.")
         for name in self.metrics or ():
             if name not in METRICS:
                 raise ConfigError(

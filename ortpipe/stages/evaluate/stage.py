@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import onnx
 
@@ -18,6 +16,7 @@ from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.evaluate.metrics import METRICS
 
 VERSION = 1
+STATES = {"before": "initial", "trained": "parameter", "source": "source"}  # state → the folder of its weights
 
 
 def evaluate(
@@ -39,13 +38,24 @@ def evaluate(
     check(facts, config, data=data)
     assert data.test is not None
     names = config.metrics or tuple(n for n, m in METRICS.items() if facts.task in m.tasks)
-    truth, rows = _truth(facts, data.test), feed_inputs(artifact.model, facts, data.test)
+    sessions = {state: _session(artifact, folder, runtime) for state, folder in STATES.items()}
+    truths: list[np.ndarray] = []
+    weights: list[np.ndarray] = []
+    found: dict[str, list[np.ndarray]] = {state: [] for state in STATES}
+    for piece in data.test.pieces(config.rows):
+        inputs = feed_inputs(artifact.model, facts, piece)
+        truths.append(_truth(facts, piece))
+        weights += [] if piece.sample_weight is None else [piece.sample_weight]
+        for state, session in sessions.items():
+            found[state] += session.run(inputs, [facts.prediction])
+    truth = np.concatenate(truths)
+    weight = np.concatenate(weights) if weights else None
     table: dict[str, dict[str, float]] = {name: {} for name in names}
-    for state, folder in (("before", "initial"), ("trained", "parameter"), ("source", "source")):
-        label, probability = _predict(artifact, folder, rows, runtime)
+    for state, predictions in found.items():
+        label, probability = _read(facts, np.concatenate(predictions).astype(np.float64))
         _check_width(truth, label)
         for name in names:
-            table[name][state] = METRICS[name](truth, label, probability, data.test.sample_weight)
+            table[name][state] = METRICS[name](truth, label, probability, weight)
         if state == "trained":
             predicted = label
     return artifact.next(
@@ -93,19 +103,19 @@ def _check_width(truth: np.ndarray, predicted: np.ndarray) -> None:
 
 def _truth(facts: Facts, rows: Rows) -> np.ndarray:
     if facts.task in ("binary", "multiclass"):
-        return class_index(facts, rows)
+        return class_index(facts, rows.label)
     label = rows.label if rows.label.ndim == 2 else rows.label.reshape(-1, 1)
     return label.astype(np.int64 if facts.task == "multilabel" else np.float64)
 
 
-def _predict(
-    artifact: Artifact, folder: str, rows: Mapping[str, np.ndarray], runtime: RuntimeConfig | None
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return predicted values, or class indices and probabilities, of the model with the weights in a folder."""
-    facts = artifact.facts
+def _session(artifact: Artifact, folder: str, runtime: RuntimeConfig | None) -> Session:
+    """Return the model with the weights in a folder, loaded."""
     model: onnx.ModelProto = with_parameters(artifact.model, under(folder, artifact.tensors))
-    [prediction] = Session(model, runtime).run(rows, [facts.prediction])
-    prediction = prediction.astype(np.float64)
+    return Session(model, runtime)
+
+
+def _read(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return predicted values, or class indices and probabilities, of a model's prediction."""
     if facts.task == "regression":
         return prediction, None
     raw = facts.logits == facts.prediction  # the model ends in scores

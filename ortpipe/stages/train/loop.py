@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortpipe.data.batches import Batches
+from ortpipe.data.batches import Batches, StreamBatches
 from ortpipe.errors import ConvergenceError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import TrainConfig
@@ -55,7 +55,7 @@ class Loop:
         step: Step,
         epoch_names: Mapping[str, str],
         values: Mapping[str, np.ndarray],
-        batches: Batches,
+        batches: Batches | StreamBatches,
         config: TrainConfig,
         reduction: str,
         diagnose: Diagnosis,

@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts, under
-from ortpipe.data.batches import Batches
-from ortpipe.data.feeds import class_index, feeds
-from ortpipe.data.rows import Data
+from ortpipe.data.batches import batches_of
+from ortpipe.data.feeds import check_labels, feeds
+from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import TrainError
 from ortpipe.graph.compose import extract, with_parameters
 from ortpipe.graph.modes import draws, for_inference, with_seeds
@@ -36,6 +36,7 @@ from ortpipe.stages.train.initial import random_parameters
 from ortpipe.stages.train.loop import Loop
 from ortpipe.stages.train.step import build_step
 from ortpipe.stages.train.update import per_parameter
+from ortpipe.stages.train.validation import validation
 
 VERSION = 1
 
@@ -80,7 +81,6 @@ def train(
             got=f"{len(facts.gradients)} gradients, {len(facts.outputs)} forward outputs",
             fix="Run derive first, with derive.forward_outputs=true.",
         )
-    rows = feeds(artifact.model, facts, data.train)
     step = build_step(artifact, config)
     key = functools.cache(lambda: key_of(artifact, config, data.digest()))  # only a checkpoint needs it
     if isinstance(start, Checkpoint):
@@ -90,10 +90,14 @@ def train(
     parameters = initial if before is None else under("parameter", before)
     carried = step.pack(parameters, step.at_rest(parameters) if before is None else state_of(before, step))
     epoch, names = build_epoch(step)
-    rows = {name: array for name, array in rows.items() if name in step.scanned}
     sessions = _sessions(epoch, config.seed, runtime)
     losses = None if before is None else losses_of(before)
-    batches = Batches(rows, config.batch_size * config.accumulate, seed=config.seed, shuffle=config.shuffle)
+
+    def feed(rows: Rows) -> dict[str, np.ndarray]:
+        return {k: v for k, v in feeds(artifact.model, facts, rows).items() if k in step.scanned}
+
+    size = config.batch_size * config.accumulate
+    batches = batches_of(data.train, feed, size, seed=config.seed, shuffle=config.shuffle)
     diagnose = Diagnosis(artifact, step, names, lambda: _sessions(epoch, config.seed, runtime), runtime)
     loop = Loop(sessions, step, names, carried, batches, config, facts.reduction or "mean", diagnose, losses)
     stop = EarlyStop(config.early_stop, loop.values)
@@ -107,7 +111,7 @@ def train(
 
     due = Due(config.checkpoint)
     try:
-        for result in () if stop.over else loop.run(_validation(artifact, data, runtime)):
+        for result in () if stop.over else loop.run(validation(artifact, data, runtime)):
             report(result)
             stop(loop.monitored[-1], loop.values)
             if stop.over:
@@ -151,8 +155,8 @@ def check(
     for key, given in (("train.weight_decay", config.weight_decay or {}), ("train.factors", config.factors)):
         per_parameter(given, facts.parameters, key, 0.0)
     for part in (data.train, data.validation, data.test):
-        if part is not None and facts.classes is not None:
-            class_index(facts, part)
+        if part is not None:
+            check_labels(facts, part)
 
 
 def _sessions(epoch: onnx.ModelProto, seed: int, runtime: RuntimeConfig | None) -> Callable[[int, int], Session]:
@@ -185,24 +189,3 @@ def _initial(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:
 def _master(array: np.ndarray) -> np.ndarray:
     """Return a parameter of halves in float32, in which it is trained."""
     return array.astype(np.float32) if array.dtype.itemsize == 2 else array
-
-
-def _validation(
-    artifact: Artifact, data: Data, runtime: RuntimeConfig | None
-) -> Callable[[Mapping[str, np.ndarray]], float] | None:
-    """Return the function from parameters to the loss per validation row, if there are any rows."""
-    if data.validation is None:
-        return None
-    facts, count = artifact.facts, len(data.validation)
-    assert facts.loss is not None
-    model = for_inference(extract(artifact.model, [facts.loss]))
-    taken = {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
-    rows = {k: v for k, v in feeds(artifact.model, facts, data.validation).items() if k in taken}
-    session = Session(model, runtime)
-
-    def validate(values: Mapping[str, np.ndarray]) -> float:
-        own = {name: array.astype(taken[name], copy=False) for name, array in values.items() if name in taken}
-        [loss] = session.run({**rows, **own})
-        return float(loss) / (1 if facts.reduction == "mean" else count)
-
-    return validate
