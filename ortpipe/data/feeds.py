@@ -7,6 +7,7 @@ import onnx
 
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Rows
+from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError
 
 
@@ -59,9 +60,11 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
         if len(array.shape) != len(shape) or any(
             e is not None and e != a for e, a in zip(expected, array.shape[1:], strict=True)
         ):
+            columns = rows.columns.get(name) or next(iter(rows.columns.values()), ())
+            named = f": {', '.join(columns[:20])}{' …' if len(columns) > 20 else ''}" if columns else ""
             raise DataError(
                 "Features must have the width that the model takes.",
-                got=f"{_shown(array.shape[1:])} per row for input {name!r}",
+                got=f"{_shown(array.shape[1:])} per row for input {name!r}{named}",
                 fix=f"Give {_shown(expected)} per row.",
             )
         arrays[name] = _cast(array, dtype, name)
@@ -77,7 +80,7 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
     assert facts.label is not None
     dtype, shape = _input(model, facts.label)
     if facts.classes is not None and facts.task != "multilabel":
-        return class_index(facts, rows).reshape(-1, 1)
+        return class_index(facts, rows.label).reshape(-1, 1)
     label = rows.label
     width = shape[1] if len(shape) > 1 else None
     if label.ndim == 1:
@@ -91,14 +94,21 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
     return _cast(label, dtype, "label")
 
 
-def class_index(facts: Facts, rows: Rows) -> np.ndarray:
+def check_labels(facts: Facts, rows: Rows | Stream) -> None:
+    """Refuse labels that are no class of a classifier; of a stream, those that it remembers."""
+    label = rows.label if isinstance(rows, Rows) else rows.labels
+    if facts.classes is not None and label is not None:
+        class_index(facts, label)
+
+
+def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:
     """Return each label's class index, int64 [N]."""
     classes = facts.classes or ()
-    label = rows.label.reshape(len(rows)) if rows.label.ndim == 2 and rows.label.shape[1] == 1 else rows.label
+    label = given.reshape(len(given)) if given.ndim == 2 and given.shape[1] == 1 else given
     if label.ndim != 1:
         raise DataError(
             "A classifier's labels are one class per row.",
-            got=f"labels of shape {rows.label.shape}",
+            got=f"labels of shape {given.shape}",
             fix="Give one column of classes, or train a multilabel model.",
         )
     index = {c: i for i, c in enumerate(classes)}
@@ -122,7 +132,10 @@ def _input(model: onnx.ModelProto, name: str) -> tuple[np.dtype, tuple[int | Non
 def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
     try:
         with np.errstate(over="raise"):
-            return np.ascontiguousarray(array.astype(dtype))
+            cast = np.ascontiguousarray(array.astype(dtype))
+        if dtype.kind in "iu" and array.dtype.kind in "iuf" and (wrong := cast != array).any():
+            raise ValueError(f"{array[wrong][0]} is no {dtype}")
+        return cast
     except (ValueError, FloatingPointError) as error:
         raise DataError(
             "Values must be numbers that fit the model's type.",

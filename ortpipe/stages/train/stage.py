@@ -10,9 +10,10 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts, under
-from ortpipe.data.batches import Batches
-from ortpipe.data.feeds import class_index, feeds
-from ortpipe.data.rows import Data
+from ortpipe.data.batches import batches_of
+from ortpipe.data.feeds import check_labels, feeds
+from ortpipe.data.rows import Data, Rows
+from ortpipe.data.stream import Stream
 from ortpipe.errors import TrainError
 from ortpipe.graph.compose import extract, with_parameters
 from ortpipe.graph.modes import draws, for_inference, with_seeds
@@ -87,14 +88,14 @@ def train(
             fix="Run derive first, with derive.forward_outputs=true.",
         )
     check_monitor(config.early_stop.monitor, facts, data)
-    rows, aside = feeds(artifact.model, facts, data.train), data.validation
+    aside = data.validation
     validate = Validation(artifact, aside, config.early_stop.monitor, runtime) if aside is not None else None
     if isinstance(config.optimizer, LBFGS):
         before = start.tensors if isinstance(start, Checkpoint) else start
         initial = _initial(artifact, config) if before is None else under("parameter", before)
-        return _trained(
-            artifact, minimize(artifact, config, config.optimizer, rows, initial, validate, runtime, report)
-        )
+        rows = feeds(artifact.model, facts, _all(data.train))
+        tensors = minimize(artifact, config, config.optimizer, rows, initial, validate, runtime, report)
+        return _trained(artifact, tensors)
     step = build_step(artifact, config)
     key = functools.cache(lambda: key_of(artifact, config, data.digest()))  # only a checkpoint needs it
     if isinstance(start, Checkpoint):
@@ -104,10 +105,14 @@ def train(
     parameters = initial if before is None else under("parameter", before)
     carried = step.pack(parameters, step.at_rest(parameters) if before is None else state_of(before, step))
     epoch, names = build_epoch(step)
-    rows = {name: array for name, array in rows.items() if name in step.scanned}
     sessions = _sessions(epoch, config.seed, runtime)
     losses = None if before is None else losses_of(before, config.early_stop.monitor)
-    batches = Batches(rows, config.batch_size * config.accumulate, seed=config.seed, shuffle=config.shuffle)
+
+    def feed(rows: Rows) -> dict[str, np.ndarray]:
+        return {k: v for k, v in feeds(artifact.model, facts, rows).items() if k in step.scanned}
+
+    size = config.batch_size * config.accumulate
+    batches = batches_of(data.train, feed, size, seed=config.seed, shuffle=config.shuffle)
     diagnose = Diagnosis(artifact, config, step, names, lambda: _sessions(epoch, config.seed, runtime), runtime)
     loop = Loop(sessions, step, names, carried, batches, config, facts.reduction or "mean", diagnose, losses)
     stop = EarlyStop(config.early_stop, loop.values)
@@ -135,6 +140,13 @@ def train(
         raise
     values = stop.best_values if config.early_stop.patience is not None and data.validation is not None else loop.values
     return _trained(artifact, tensors_of(loop, step, initial, values))
+
+
+def _all(rows: Rows | Stream) -> Rows:
+    if not isinstance(rows, Rows):
+        fix = "Set data.stream=false if they fit in memory, or choose another train/optimizer."
+        raise TrainError("lbfgs reads all rows at once.", got=f"a stream of {len(rows)} rows", fix=fix)
+    return rows
 
 
 def _trained(artifact: Artifact, tensors: Mapping[str, np.ndarray]) -> Artifact:
@@ -167,8 +179,8 @@ def check(
     for key, given in (("train.weight_decay", config.weight_decay or {}), ("train.factors", config.factors)):
         per_parameter(given, facts.parameters, key, 0.0)
     for part in (data.train, data.validation, data.test):
-        if part is not None and facts.classes is not None:
-            class_index(facts, part)
+        if part is not None:
+            check_labels(facts, part)
     check_monitor(config.early_stop.monitor, facts, data)
 
 
