@@ -1,0 +1,75 @@
+"""Every peer that is installed, side by side: time per step, time and memory of whole jobs, growth; as Markdown.
+
+    python -m benchmarks [--also /path/to/other/python …] [--output table.md]
+
+A peer runs in the first interpreter, this one or one of the others, that has what it needs; those that none has are
+named as absent. Each is a process of its own, pinned to as many cores as it has threads; they take turns, round after
+round, and every ratio is the median of the ratios within a round. Nothing is timed before its losses are seen to be
+those of ortpipe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.contest import PEERS, Contest, entrants, versions
+from benchmarks.report import Results, report
+from benchmarks.work import GROWTH, MODELS, OPTIMIZERS
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the contests and print or write the report."""
+    options = _options(arguments)
+    pythons = [sys.executable, *options.also]
+    has = versions(pythons)
+    python = {name: path for name, path in entrants(pythons, has).items() if name in options.peers}
+    results = Results(has=has, python=dict(python), options=options)
+    with tempfile.TemporaryDirectory() as scratch:
+        for model in options.models:
+            for optimizer in options.optimizers:
+                for threads in options.threads:
+                    work = MODELS[model]
+                    if options.quick:
+                        work = dataclasses.replace(work, rows=16 * work.batch, turn=1)
+                    print(f"{work.name}, {optimizer}, {threads} threads …", file=sys.stderr, flush=True)
+                    contest = Contest.of(Path(scratch, model, optimizer), work, optimizer, threads, python)
+                    key = (model, optimizer, threads)
+                    if options.rounds:
+                        results.steady[key] = contest.steady(options.rounds)
+                    if options.jobs:
+                        results.job[key] = contest.job(options.jobs)
+        for work in GROWTH if options.growth else ():
+            print(f"growth: {work.name} …", file=sys.stderr, flush=True)
+            contest = Contest.of(Path(scratch, "growth"), work, "sgd", 1, python)
+            results.growth[work.name] = contest.steady(options.rounds)
+    text = report(results)
+    if options.output is None:
+        print(text)
+    else:
+        options.output.write_text(text)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--also", action="append", default=[], metavar="PYTHON", help="another interpreter for peers")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=25, help="of steady turns; 0 leaves them out")
+    parser.add_argument("--jobs", type=int, default=5, help="rounds of whole jobs; 0 leaves them out")
+    parser.add_argument("--peers", nargs="+", choices=[p.name for p in PEERS], default=[p.name for p in PEERS])
+    parser.add_argument("--no-growth", dest="growth", action="store_false")
+    parser.add_argument("--quick", action="store_true", help="few rows, one round: whether it runs, not how fast")
+    parser.add_argument("--output", type=Path, help="the file to write; else it is printed")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.rounds, options.jobs, options.growth = min(options.rounds, 2), min(options.jobs, 1), False
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""JAX with optax: the whole epoch, its gather included, is one jitted scan with donated weights and state."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+
+if sys.argv[3] == "1":
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+os.environ["JAX_PLATFORMS"] = "cpu"
+import jax
+import jax.numpy as jnp
+import optax
+from plain import Epoch, Weights, main
+
+Arrays = list[jax.Array]
+
+
+def scores(problem: SimpleNamespace, weights: Arrays, rows: jax.Array) -> jax.Array:
+    """Return the network's raw output."""
+    if problem.kind == "cnn":
+        image = rows.reshape(-1, 1, 8, 8)
+        for i in (0, 2):
+            image = jax.lax.conv_general_dilated(image, weights[i], (1, 1), "SAME", dimension_numbers=LAYOUT)
+            image = jax.nn.relu(image + weights[i + 1][:, None, None])
+            if i == 0:
+                image = image.reshape(*image.shape[:2], 4, 2, 4, 2).max((3, 5))
+        rows, weights = image.reshape(len(image), -1), weights[4:]
+    for i in range(0, len(weights), 2):
+        rows = rows @ weights[i] + weights[i + 1]
+        if i < len(weights) - 2:
+            rows = jax.nn.relu(rows)
+    return rows
+
+
+LAYOUT = ("NCHW", "OIHW", "NCHW")
+
+
+def build(problem: SimpleNamespace, threads: int) -> tuple[Epoch, Weights]:
+    """Return the epoch and the weights."""
+    optimizer = {"sgd": optax.sgd, "adam": optax.adam}[problem.optimizer](problem.lr)
+    X, y = jnp.asarray(problem.X), jnp.asarray(problem.y)
+
+    def loss(weights: Arrays, rows: jax.Array, truth: jax.Array) -> jax.Array:
+        output = scores(problem, weights, rows)
+        if problem.classes:
+            return optax.softmax_cross_entropy_with_integer_labels(output, truth).mean()
+        return jnp.mean((output[:, 0] - truth) ** 2)
+
+    def step(carried: tuple[Arrays, optax.OptState], batch: tuple[jax.Array, jax.Array]) -> tuple:
+        weights, state = carried
+        value, gradients = jax.value_and_grad(loss)(weights, *batch)
+        updates, state = optimizer.update(gradients, state, weights)
+        return (optax.apply_updates(weights, updates), state), value
+
+    def one(carried: tuple[Arrays, optax.OptState], X: jax.Array, y: jax.Array, index: jax.Array) -> tuple:
+        carried, losses = jax.lax.scan(step, carried, (X[index], y[index]))
+        return carried, losses.mean()
+
+    compiled = jax.jit(one, donate_argnums=0)
+    weights = [jnp.asarray(w) for w in problem.weights]
+    carried = (weights, optimizer.init(weights))
+
+    def epoch(index: np.ndarray) -> float:
+        nonlocal carried
+        carried, value = compiled(carried, X, y, index)
+        return float(value)
+
+    return epoch, lambda: dict(zip(problem.names, map(np.asarray, carried[0]), strict=True))
+
+
+if __name__ == "__main__":
+    main(build)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.contest import PEERS, check, entrants
+from benchmarks.work import MODELS, OPTIMIZERS, prepare
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_quick_benchmark_runs_what_is_installed_and_names_what_is_not(tmp_path: Path) -> None:
+    chosen = ["ortpipe", "`ortpipe` command", "Scan by hand", "JAX", "scikit-learn MLP"]
+    report = tmp_path / "table.md"
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--threads", "1", "--models", "digits"]
+    command += ["--optimizers", "adam", "--output", str(report), "--peers", *chosen]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=200)
+    text = report.read_text()
+    [row] = [line for line in text.splitlines() if line.startswith("| digits MLP 64→100→10 (64) | adam |")]
+    assert "s to weights on disk" in text
+    assert "| Scan by hand | digits MLP 64→100→10, adam: µs per step | ≥ 0.91× |" in text
+    absent = [line for line in text.splitlines() if line.startswith("absent: ")]
+    assert absent == ["absent: JAX"] or "JAX" in row or row.count("|") == 7
+
+
+def test_a_peer_that_computes_something_else_is_not_timed() -> None:
+    check({"ortpipe": [2.0, 1.0, 0.5], "other": [2.0001, 1.0, 0.5]})
+    with pytest.raises(SystemExit, match="other does not compute what ortpipe does"):
+        check({"ortpipe": [2.0, 1.0, 0.5], "other": [2.0, 1.1, 0.5]})
+
+
+def test_each_peer_gets_the_first_interpreter_that_has_what_it_needs() -> None:
+    here, there = {"onnx": "1", "onnxruntime": "1", "scikit-learn": "1"}, {"onnx": "1", "scikit-learn": "1", "jax": "1"}
+    chosen = entrants(["here", "there"], [here, {**there, "optax": "1"}])
+    assert chosen == {"Scan by hand": "here", "scikit-learn MLP": "here", "SGDRegressor": "here", "JAX": "there"}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_piece_of_work_is_written_for_all_peers_alike(tmp_path: Path, model: str, optimizer: str) -> None:
+    arguments = prepare(tmp_path, MODELS[model], optimizer)
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "job", "model.onnx", "problem.json", "rows.npz", "train.npz", "weights.npz",
+    }  # fmt: skip
+    assert f"train/optimizer={optimizer}" in arguments
+
+
+def test_every_peer_has_its_script() -> None:
+    scripts = {peer.script for peer in PEERS} - {"command"}
+    assert {p.stem for p in (ROOT / "benchmarks" / "peers").glob("*.py")} == scripts | {"plain"}
