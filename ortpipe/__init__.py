@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from ortpipe.late import import_late
+
+import_late()
+
 _HOMES = {
     "Artifact": "artifact",
     "Facts": "artifact",

@@ -122,6 +122,20 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == ""
 
 
+def test_training_an_onnx_file_imports_neither_scikit_learn_nor_sympy_nor_matplotlib() -> None:
+    code = (
+        "import sys, numpy as np\n"
+        "from ortpipe import AddLossConfig, Data, LOSSES, Rows, SplitConfig, add_loss, convert, derive, split, train\n"
+        "X = np.random.default_rng(0).random((64, 8, 8), np.float32)\n"
+        "data = split(Rows({'X': X.reshape(64, 64)}, np.arange(64) % 10), SplitConfig(test=0.25))\n"
+        "loss = add_loss(convert('conf/models/digits.onnx', data=data), AddLossConfig(LOSSES['cross_entropy']()))\n"
+        "train(derive(loss), data=data)\n"
+        "print([m for m in ('sklearn', 'scipy', 'pandas', 'sympy.core', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
 def test_every_python_file_explains_itself_in_its_first_line() -> None:
     for path in (ROOT / "ortpipe").rglob("*.py"):
         assert re.match(r'"""[^\n]+', path.read_text()), path
