@@ -53,14 +53,18 @@ def _draw(
     name: str, index: np.ndarray, rows: Rows, fraction: float, config: SplitConfig
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions that are left, and those of a part."""
-    from sklearn.model_selection import train_test_split
+    import numpy as np
 
     count = round(fraction * len(rows))
     if not 0 < count < len(index):
         raise _empty(name, fraction, len(rows))
-    classes = rows.label[index] if config.stratify else None
+    if not config.stratify:  # what scikit-learn draws, without the second that its import takes
+        drawn = index[np.random.RandomState(config.seed).permutation(len(index))]
+        return drawn[count:], drawn[:count]
+    from sklearn.model_selection import train_test_split
+
     try:
-        left, taken = train_test_split(index, test_size=count, random_state=config.seed, stratify=classes)
+        left, taken = train_test_split(index, test_size=count, random_state=config.seed, stratify=rows.label[index])
     except ValueError as error:
         raise DataError(
             "A stratified split needs rows of every class in every part.",

@@ -110,6 +110,19 @@ def test_every_row_is_in_one_part(config):
     assert (data.validation is not None) == (config.validation > 0)
 
 
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_split_draws_the_rows_that_scikit_learn_draws(seed: int):
+    from sklearn.model_selection import train_test_split
+
+    data = split(rows(), SplitConfig(test=0.2, validation=0.1, seed=seed))
+    rest, test = train_test_split(Y, test_size=30, random_state=seed)
+    rest, validation = train_test_split(rest, test_size=15, random_state=seed)
+    assert data.test is not None
+    assert data.validation is not None
+    for part, expected in ((data.train, rest), (data.test, test), (data.validation, validation)):
+        assert part.label.tolist() == expected.tolist()
+
+
 def test_a_split_is_decided_by_its_seed_alone():
     one, same, other = (split(rows(), SplitConfig(seed=seed)).digest() for seed in (1, 1, 2))
     assert one == same != other
