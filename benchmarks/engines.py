@@ -33,7 +33,7 @@ from ortpipe.app.assemble import plan_of
 from ortpipe.app.cli import packaged_conf
 from ortpipe.app.schema import build
 from ortpipe.data.feeds import feeds
-from ortpipe.data.rows import load
+from ortpipe.data.split import load
 from ortpipe.graph.builder import Builder
 from ortpipe.pipeline.run import run
 from ortpipe.runtime.session import Session

@@ -10,7 +10,7 @@ _HOMES = {
     "Facts": "artifact",
     "Data": "data.rows",
     "Rows": "data.rows",
-    "split": "data.rows",
+    "split": "data.split",
     "SplitConfig": "data.config",
     "FLOW": "flow",
     "OrtpipeError": "errors",

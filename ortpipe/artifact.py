@@ -41,6 +41,8 @@ class Facts:
     gradients: Mapping[str, str] = field(default_factory=dict)  # parameter → its gradient output
     input_gradients: Mapping[str, str] = field(default_factory=dict)  # data input → its gradient output
     statistics: Mapping[str, str] = field(default_factory=dict)  # running statistic → the output of its next value
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # data input → the names of its columns
+    categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # column of text → value of each code
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → before/trained/source
     lineage: tuple[Mapping[str, Any], ...] = ()  # one record per stage, oldest first; not part of the digest
 
@@ -61,8 +63,15 @@ class Facts:
                 got=f"unknown: {', '.join(sorted(unknown))}",
                 fix="Read it with the version that wrote it, or make it again.",
             )
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()}
-        return cls(**values)
+        values = {k: _frozen(v) for k, v in facts.items() if k != "lineage"}
+        return cls(**values, lineage=tuple(facts.get("lineage", ())))
+
+
+def _frozen(value: Any) -> Any:
+    """Return a JSON value with tuples for lists."""
+    if isinstance(value, Mapping):
+        return {k: _frozen(v) for k, v in value.items()}
+    return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ortpipe.app.environment import environment
 from ortpipe.app.run_folder import RunFolder
 from ortpipe.app.screen import Screen, closing
 from ortpipe.app.stop import stop_if_asked
-from ortpipe.data.rows import load
+from ortpipe.data.split import load
 from ortpipe.errors import ConfigError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.events import Listener

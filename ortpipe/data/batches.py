@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from ortpipe.data.rows import Rows
+from ortpipe.data.stream import Stream
+
 CHUNK = 32 * 2**20  # bytes of shuffled rows that are held at a time
+BUFFER = 64 * 2**20  # bytes of a stream's rows that are shuffled together
 
 
 def order(count: int, *, seed: int, number: int) -> np.ndarray:
@@ -45,17 +49,82 @@ class Batches:
         >>> [chunk["x"].tolist() for chunk in Batches({"x": np.arange(5)}, 2, shuffle=False).epoch(1)]
         [[[0, 1], [2, 3]], [[4]]]
         """
-        for index in self._indices(number):
-            yield {name: array[index] for name, array in self._rows.items()}
-
-    def _indices(self, number: int) -> Iterator[np.ndarray]:
-        """Yield row numbers [batches, size], as many batches as fit a chunk."""
         index = order(self.count, seed=self._seed, number=number) if self._shuffle else np.arange(self.count)
-        row_bytes = sum(array.nbytes for array in self._rows.values()) / self.count
-        per_chunk = max(1, int(CHUNK / max(1.0, row_bytes * self.size)))
-        whole = self.count // self.size
-        for first in range(0, whole, per_chunk):
-            last = min(first + per_chunk, whole)
-            yield index[first * self.size : last * self.size].reshape(last - first, self.size)
-        if self.count % self.size:
-            yield index[whole * self.size :].reshape(1, -1)
+        yield from chunks(self._rows, index, self.size)
+        if rest := self.count % self.size:
+            yield {name: array[index[-rest:]][None] for name, array in self._rows.items()}
+
+
+def chunks(rows: Mapping[str, np.ndarray], index: np.ndarray, size: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the whole batches of these row numbers, as many at a time as fit a chunk."""
+    row_bytes = sum(array.nbytes // len(array) for array in rows.values())
+    per_chunk = max(1, int(CHUNK / max(1, row_bytes * size)))
+    whole = len(index) // size
+    for first in range(0, whole, per_chunk):
+        last = min(first + per_chunk, whole)
+        own = index[first * size : last * size].reshape(last - first, size)
+        yield {name: array[own] for name, array in rows.items()}
+
+
+class StreamBatches:
+    """Rows of a stream, cut into batches anew for each epoch; shuffled twice, its groups and then a buffer of rows.
+
+    Args:
+        stream: the rows.
+        feed: what a model reads of some rows, name → array [N, …].
+        size, seed, shuffle: as of `Batches`.
+
+    Attributes:
+        count, size, steps: as of `Batches`.
+    """
+
+    def __init__(
+        self, stream: Stream, feed: Callable[[Rows], Mapping[str, np.ndarray]], size: int, *, seed: int, shuffle: bool
+    ) -> None:
+        self._stream, self._feed, self._seed, self._shuffle = stream, feed, seed, shuffle
+        self.count = len(stream)
+        self.size = min(size, self.count)
+        self.steps = -(-self.count // self.size)
+        self._first = feed(stream.head(1))  # rows that do not fit the model are refused here
+        row_bytes = max(1, sum(array.nbytes for array in self._first.values()))
+        self._capacity = min(self.count, max(self.size, BUFFER // row_bytes))
+
+    def epoch(self, number: int) -> Iterator[dict[str, np.ndarray]]:
+        """Yield chunks as `Batches.epoch` does; what is left of a buffer comes first in the next one."""
+        groups = order(self._stream.groups, seed=self._seed, number=number) if self._shuffle else None
+        held = {name: np.empty((self._capacity, *a.shape[1:]), a.dtype) for name, a in self._first.items()}
+        filled = refills = 0
+        for piece in self._stream.pieces(groups=groups):
+            arrays, taken = self._feed(piece), 0
+            while taken < len(piece):
+                count = min(len(piece) - taken, self._capacity - filled)
+                for name, array in arrays.items():
+                    held[name][filled : filled + count] = array[taken : taken + count]
+                taken, filled = taken + count, filled + count
+                if filled == self._capacity:
+                    yield from self._batches(held, filled, number, refills)
+                    filled, refills = filled % self.size, refills + 1
+        whole = filled - filled % self.size
+        yield from self._batches(held, filled, number, refills)
+        if filled > whole:
+            yield {name: array[: filled - whole][None] for name, array in held.items()}
+
+    def _batches(
+        self, held: Mapping[str, np.ndarray], filled: int, number: int, refills: int
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield whole batches of what is held, in a new order; move the rest to the front."""
+        key = [self._seed, number, refills]
+        index = np.random.default_rng(key).permutation(filled) if self._shuffle else np.arange(filled)
+        rest = {name: array[index[filled - filled % self.size :]] for name, array in held.items()}
+        yield from chunks(held, index, self.size)
+        for name, array in rest.items():
+            held[name][: len(array)] = array
+
+
+def batches_of(
+    rows: Rows | Stream, feed: Callable[[Rows], Mapping[str, np.ndarray]], size: int, *, seed: int, shuffle: bool
+) -> Batches | StreamBatches:
+    """Return the batches of rows in memory, or of a stream, with what a model reads of them."""
+    if isinstance(rows, Rows):
+        return Batches(feed(rows), size, seed=seed, shuffle=shuffle)
+    return StreamBatches(rows, feed, size, seed=seed, shuffle=shuffle)

@@ -10,20 +10,50 @@ from ortpipe.errors import ConfigError
 
 @dataclass(frozen=True)
 class SplitConfig:
-    """How rows are divided; `test` and `validation` are fractions of all rows."""
+    """How rows are divided.
 
-    test: float = 0.25
-    validation: float = 0.0
-    stratify: bool = False  # keep the classes' proportions in every part
+    Attributes:
+        test: a fraction of all rows; or the path of a file or folder that is read as the source's own.
+        validation: likewise.
+        column: a column whose values are `train`, `validation` and `test`; then fractions are not used.
+        stratify: fractions keep the classes' proportions in every part.
+        seed: of the rows that fractions draw.
+    """
+
+    test: float | str = 0.25
+    validation: float | str = 0.0
+    column: str | None = None
+    stratify: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.test < 1 and 0 <= self.validation < 1 and self.test + self.validation < 1):
+        test, validation = self.fractions
+        if not (0 <= test < 1 and 0 <= validation < 1 and test + validation < 1):
             raise ConfigError(
                 "split.test and split.validation are fractions that leave rows to train on.",
-                got=f"test={self.test}, validation={self.validation}",
+                got=f"test={test}, validation={validation}",
                 fix="Let both lie in [0, 1) with a sum below 1.",
             )
+        if self.column is not None and self.files:
+            raise ConfigError(
+                "The parts of the data come from a column or from files.",
+                got=f"split.column={self.column}, and files for {', '.join(self.files)}",
+                fix="Leave one of them out.",
+            )
+
+    @property
+    def fractions(self) -> tuple[float, float]:
+        """The fractions of test and validation rows, 0 where a file or a column says which they are."""
+        if self.column is not None:
+            return 0.0, 0.0
+        test, validation = (0.0 if isinstance(f, str) else f for f in (self.test, self.validation))
+        return test, validation
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files of parts: `validation` and `test`, where they have one."""
+        paths = {"validation": self.validation, "test": self.test}
+        return {part: path for part, path in paths.items() if isinstance(path, str)}
 
 
 @dataclass(frozen=True)

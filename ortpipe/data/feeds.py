@@ -7,6 +7,7 @@ import onnx
 
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Rows
+from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError
 
 
@@ -77,7 +78,7 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
     assert facts.label is not None
     dtype, shape = _input(model, facts.label)
     if facts.classes is not None and facts.task != "multilabel":
-        return class_index(facts, rows).reshape(-1, 1)
+        return class_index(facts, rows.label).reshape(-1, 1)
     label = rows.label
     width = shape[1] if len(shape) > 1 else None
     if label.ndim == 1:
@@ -91,14 +92,21 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
     return _cast(label, dtype, "label")
 
 
-def class_index(facts: Facts, rows: Rows) -> np.ndarray:
+def check_labels(facts: Facts, rows: Rows | Stream) -> None:
+    """Refuse labels that are no class of a classifier; of a stream, those that it remembers."""
+    label = rows.label if isinstance(rows, Rows) else rows.labels
+    if facts.classes is not None and label is not None:
+        class_index(facts, label)
+
+
+def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:
     """Return each label's class index, int64 [N]."""
     classes = facts.classes or ()
-    label = rows.label.reshape(len(rows)) if rows.label.ndim == 2 and rows.label.shape[1] == 1 else rows.label
+    label = given.reshape(len(given)) if given.ndim == 2 and given.shape[1] == 1 else given
     if label.ndim != 1:
         raise DataError(
             "A classifier's labels are one class per row.",
-            got=f"labels of shape {rows.label.shape}",
+            got=f"labels of shape {given.shape}",
             fix="Give one column of classes, or train a multilabel model.",
         )
     index = {c: i for i, c in enumerate(classes)}

@@ -1,11 +1,11 @@
-"""Rows: inputs by name, labels, weights; checked when made, split by a seed, told apart by a digest."""
+"""Rows: inputs by name, labels, weights; checked when made, told apart by a digest."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ortpipe.errors import DataError
@@ -13,7 +13,10 @@ from ortpipe.errors import DataError
 if TYPE_CHECKING:
     import numpy as np
 
-    from ortpipe.data.config import DataConfig, SplitConfig
+    from ortpipe.data.stream import Stream
+
+PARTS = ("train", "validation", "test")
+Category = str | int | bool
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,10 @@ class Rows:
         inputs: model input name → array [N, …]; one input alone fits a model's only input under any name.
         label: [N] or [N, K]; classes as the user writes them (numbers or strings).
         sample_weight: [N], or None where every row counts once.
-        columns: the names of a 2-D input's columns, for messages.
+        columns: input name → the names of its columns, where it has two dimensions and they are known.
+        categories: column of the source → its values, in the order of their codes.
+        origin: what else the digest covers, such as the code that made them.
+        part: [N], each row's part as its place in `PARTS`, where the data say it themselves.
 
     Raises:
         DataError: ragged, empty or misaligned arrays, nan or infinite values.
@@ -33,7 +39,10 @@ class Rows:
     inputs: Mapping[str, np.ndarray]
     label: np.ndarray
     sample_weight: np.ndarray | None = None
-    columns: tuple[str, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    categories: Mapping[str, tuple[Category, ...]] = field(default_factory=dict)
+    origin: str = ""
+    part: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -42,7 +51,9 @@ class Rows:
             raise DataError(
                 "Data must hold at least one row.", got=f"labels of shape {self.label.shape}", fix="Give rows."
             )
-        named = {**{f"input {k!r}": v for k, v in self.inputs.items()}, "label": self.label}
+        for name, array in self.inputs.items():
+            self._check(f"input {name!r}", array, self.columns.get(name, ()))
+        self._check("label", self.label)
         if self.sample_weight is not None:
             if self.sample_weight.ndim != 1:
                 raise DataError(
@@ -56,19 +67,15 @@ class Rows:
                     got=f"an array of {self.sample_weight.dtype}",
                     fix="Choose another weight column.",
                 )
-            named["sample_weight"] = self.sample_weight
-        for name, array in named.items():
-            self._check(name, array)
-        if self.sample_weight is not None and (self.sample_weight < 0).any():
-            raise DataError(
-                "Row weights are not negative.",
-                got=self.sample_weight.min(),
-                fix="Choose another weight column.",
-            )
+            self._check("sample_weight", self.sample_weight)
+            if (self.sample_weight < 0).any():
+                raise DataError(
+                    "Row weights are not negative.",
+                    got=self.sample_weight.min(),
+                    fix="Choose another weight column.",
+                )
 
-    def _check(self, name: str, array: np.ndarray) -> None:
-        import numpy as np
-
+    def _check(self, name: str, array: np.ndarray, columns: Sequence[str] = ()) -> None:
         if array.ndim == 0 or len(array) != len(self.label):
             raise DataError(
                 "Every array must have one entry per row.",
@@ -81,17 +88,7 @@ class Rows:
                 got=f"{name} is an array of objects",
                 fix="Check for ragged rows.",
             )
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            place = np.argwhere(~np.isfinite(array))[0]
-            column = ""
-            if array.ndim > 1:
-                known = array.ndim == 2 and len(self.columns) == array.shape[1]
-                column = f", column {self.columns[place[1]]!r}" if known else f", column {place[1]}"
-            raise DataError(
-                "Data must be finite.",
-                got=f"{array[tuple(place)]} in {name}, row {place[0]}{column}",
-                fix="Drop or impute such rows before training.",
-            )
+        check_finite(name, array, columns)
 
     def __len__(self) -> int:
         return len(self.label)
@@ -103,13 +100,28 @@ class Rows:
             inputs={name: array[index] for name, array in self.inputs.items()},
             label=self.label[index],
             sample_weight=None if self.sample_weight is None else self.sample_weight[index],
+            part=None if self.part is None else self.part[index],
         )
+
+    def head(self, count: int) -> Rows:
+        """Return the first so many rows."""
+        import numpy as np
+
+        return self.take(np.arange(min(count, len(self))))
+
+    def sample(self) -> Rows:
+        """Return what fits in memory: all of it."""
+        return self
+
+    def pieces(self, most: int | None = None) -> Iterator[Rows]:
+        """Yield all rows at once: they are in memory. `most` is for streams."""
+        yield self
 
     def digest(self) -> str:
         """Return the sha256 (hex) of names, types, shapes and values."""
         import numpy as np
 
-        sha = hashlib.sha256()
+        sha = hashlib.sha256(self.origin.encode())
         inputs = {f"input {name}": self.inputs[name] for name in sorted(self.inputs)}
         arrays = {**inputs, "label": self.label, "sample_weight": self.sample_weight}
         for name, array in arrays.items():
@@ -126,9 +138,9 @@ class Rows:
 class Data:
     """Rows to train, validate and test on; `validation` and `test` may be absent."""
 
-    train: Rows
-    validation: Rows | None = None
-    test: Rows | None = None
+    train: Rows | Stream
+    validation: Rows | Stream | None = None
+    test: Rows | Stream | None = None
 
     def digest(self) -> str:
         """Return the sha256 (hex) of the three parts."""
@@ -136,44 +148,39 @@ class Data:
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
-def split(rows: Rows, config: SplitConfig) -> Data:
-    """Divide rows by scikit-learn's `train_test_split`, seeded: test first, then validation.
-
-    Raises:
-        DataError: a part would be empty, or a class has too few rows to stratify.
-    """
+def joined(pieces: Sequence[Rows]) -> Rows:
+    """Return pieces of the same source as one."""
     import numpy as np
-    from sklearn.model_selection import train_test_split
 
-    index = np.arange(len(rows))
-    parts: dict[str, Rows | None] = {"test": None, "validation": None}
-    for name, fraction in (("test", config.test), ("validation", config.validation)):
-        count = round(fraction * len(rows))
-        if fraction == 0:
-            continue
-        if not 0 < count < len(index):
-            raise DataError(
-                "Every part of the split must have rows.",
-                got=f"split.{name}={fraction} of {len(rows)} rows",
-                fix="Choose larger fractions or give more rows.",
-            )
-        try:
-            index, taken = train_test_split(
-                index,
-                test_size=count,
-                random_state=config.seed,
-                stratify=rows.label[index] if config.stratify else None,
-            )
-        except ValueError as error:
-            raise DataError(
-                "A stratified split needs rows of every class in every part.",
-                got=error,
-                fix="Set data.split.stratify=false.",
-            ) from error
-        parts[name] = rows.take(taken)
-    return Data(train=rows.take(index), **parts)
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    inputs = {name: np.concatenate([piece.inputs[name] for piece in pieces]) for name in first.inputs}
+    label = np.concatenate([piece.label for piece in pieces])
+    weights = [piece.sample_weight for piece in pieces if piece.sample_weight is not None]
+    parts = [piece.part for piece in pieces if piece.part is not None]
+    return dataclasses.replace(
+        first,
+        inputs=inputs,
+        label=label,
+        sample_weight=np.concatenate(weights) if weights else None,
+        part=np.concatenate(parts) if parts else None,
+    )
 
 
-def load(config: DataConfig) -> Data:
-    """Read a source and split its rows."""
-    return split(config.source(), config.split)
+def check_finite(name: str, array: np.ndarray, columns: Sequence[str] = (), first: int = 0) -> None:
+    """Refuse nan and infinity in an array of floats whose first row has this number, naming the place."""
+    import numpy as np
+
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return
+    place = np.argwhere(~np.isfinite(array))[0]
+    column = ""
+    if array.ndim > 1:
+        known = array.ndim == 2 and len(columns) == array.shape[1]
+        column = f", column {columns[place[1]]!r}" if known else f", column {place[1]}"
+    raise DataError(
+        "Data must be finite.",
+        got=f"{array[tuple(place)]} in {name}, row {first + place[0]}{column}",
+        fix="Drop or impute such rows before training.",
+    )

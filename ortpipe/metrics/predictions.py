@@ -12,7 +12,7 @@ from ortpipe.data.rows import Rows
 def truth(facts: Facts, rows: Rows) -> np.ndarray:
     """Return class indices [N] of a classifier's rows, else labels [N, K]: int64 of many labels, float64 of values."""
     if facts.task in ("binary", "multiclass"):
-        return class_index(facts, rows)
+        return class_index(facts, rows.label)
     label = rows.label if rows.label.ndim == 2 else rows.label.reshape(-1, 1)
     return label.astype(np.int64 if facts.task == "multilabel" else np.float64)
 

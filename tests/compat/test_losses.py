@@ -10,7 +10,8 @@ from onnx.reference import ReferenceEvaluator
 from ortpipe.artifact import Artifact, Facts, read_metadata
 from ortpipe.compat import add_loss_output, penalty_loss_onnx, unreduced_onnx_loss
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.rows import Rows, split
+from ortpipe.data.rows import Rows
+from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, LossError, ModelError, PenaltyError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.config import DeriveConfig

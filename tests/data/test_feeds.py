@@ -171,7 +171,7 @@ def test_a_label_that_is_no_class_is_refused_by_name():
 
 def test_a_classifier_takes_one_class_per_row():
     with pytest.raises(DataError, match="one class per row"):
-        class_index(facts(classes=(0, 1)), Rows({"X": np.ones((2, 1))}, np.eye(2)))
+        class_index(facts(classes=(0, 1)), np.eye(2))
 
 
 def test_multilabel_labels_are_numbers_even_where_the_classes_have_names():

@@ -5,8 +5,9 @@ import pytest
 from sklearn.datasets import load_diabetes, load_iris
 
 from ortpipe.data.config import DataConfig, SplitConfig
-from ortpipe.data.rows import Data, Rows, load, split
+from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources import Bundled
+from ortpipe.data.split import load, split
 from ortpipe.errors import ConfigError, DataError
 
 X, Y = load_iris(return_X_y=True)
@@ -51,7 +52,7 @@ def test_rows_that_cannot_be_trained_on_are_refused(make, message):
 
 def test_a_value_that_is_not_finite_is_placed_by_its_columns_name():
     with pytest.raises(DataError, match="column 'petal'"):
-        Rows({"X": with_value(X, (1, 2), np.nan)}, Y, columns=("a", "b", "petal", "d"))
+        Rows({"X": with_value(X, (1, 2), np.nan)}, Y, columns={"X": ("a", "b", "petal", "d")})
 
 
 def test_rows_are_counted_and_taken_together():

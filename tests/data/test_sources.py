@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
-from ortpipe.data.sources import SOURCES, Bundled, Npz, Synthetic
+from ortpipe.data.sources import SOURCES, Bundled, Csv, Function, Npy, Npz, Parquet, Synthetic
 from ortpipe.data.sources.bundled import LOADERS
 from ortpipe.errors import ConfigError, DataError
 
@@ -17,14 +17,22 @@ SHAPES = {
 
 
 def test_the_catalogue_names_every_source():
-    assert {"bundled": Bundled, "npz": Npz, "synthetic": Synthetic} == SOURCES
+    assert {
+        "bundled": Bundled,
+        "csv": Csv,
+        "function": Function,
+        "npy": Npy,
+        "npz": Npz,
+        "parquet": Parquet,
+        "synthetic": Synthetic,
+    } == SOURCES
 
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_every_bundled_set_loads_the_same_rows_twice(name):
     rows = Bundled(name)()
     assert (rows.inputs["X"].shape, rows.label.shape) == SHAPES[name]
-    assert len(rows.columns) == rows.inputs["X"].shape[1]
+    assert len(rows.columns["X"]) == rows.inputs["X"].shape[1]
     assert rows.digest() == Bundled(name)().digest()
 
 
@@ -66,7 +74,7 @@ def test_a_column_can_weigh_the_rows():
     plain, weighed = Bundled("wine")(), Bundled("wine", sample_weight="alcohol")()
     np.testing.assert_array_equal(weighed.sample_weight, plain.inputs["X"][:, 0])
     np.testing.assert_array_equal(weighed.inputs["X"], plain.inputs["X"][:, 1:])
-    assert weighed.columns == plain.columns[1:]
+    assert weighed.columns["X"] == plain.columns["X"][1:]
 
 
 def test_a_weight_column_that_does_not_exist_is_refused():
@@ -151,6 +159,36 @@ def test_a_file_that_holds_no_plain_arrays_is_refused(tmp_path, make):
     make(path)
     with pytest.raises(DataError, match=r"plain arrays(.|\n)*rows\.npz"):
         Npz(str(path))()
+
+
+def written(name, folder):
+    """Write scikit-learn's iris in a source's own form and return the source."""
+    frame = datasets.load_iris(as_frame=True).frame
+    x, y = frame.drop(columns="target").to_numpy(), frame.target.to_numpy()
+    if name == "npz":
+        return Npz(saved(folder / "iris.npz", X=x, y=y))
+    if name == "npy":
+        np.save(folder / "X.npy", x)
+        np.save(folder / "y.npy", y)
+        return Npy(str(folder))
+    if name == "function":
+        return Function(function="sklearn.datasets:load_iris", params={"return_X_y": True})
+    if name == "csv":
+        frame.to_csv(folder / "iris.csv", index=False)
+        return Csv(path=str(folder / "iris.csv"), label="target")
+    frame.to_parquet(folder / "iris.parquet")
+    return Parquet(path=str(folder / "iris.parquet"), label="target")
+
+
+@pytest.mark.parametrize("name", ["csv", "function", "npy", "npz", "parquet"])
+def test_every_source_reads_the_rows_that_scikit_learn_has(name, tmp_path):
+    """scikit-learn 1.9."""
+    source = written(name, tmp_path)
+    assert isinstance(source, SOURCES[name])
+    rows, (x, y) = source(), datasets.load_iris(return_X_y=True)
+    np.testing.assert_array_equal(rows.inputs["X"], x)
+    np.testing.assert_array_equal(rows.label, y)
+    assert rows.digest() == source().digest()
 
 
 @pytest.mark.parametrize("task", ["regression", "classification"])

@@ -8,7 +8,8 @@ from sklearn.linear_model import Ridge
 
 from ortpipe.artifact import Artifact
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.rows import Data, Rows, split
+from ortpipe.data.rows import Data, Rows
+from ortpipe.data.split import split
 from ortpipe.errors import PenaltyError, StageError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.plan import Stage

@@ -5,7 +5,8 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.rows import Rows, split
+from ortpipe.data.rows import Rows
+from ortpipe.data.split import split
 from ortpipe.errors import ConvertError, PenaltyError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.events import (

@@ -13,7 +13,8 @@ from sklearn import datasets
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.rows import Rows, split
+from ortpipe.data.rows import Rows
+from ortpipe.data.split import split
 from ortpipe.graph.check import checked
 from ortpipe.runtime.session import Session
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConfigError, DataError, nearest
+
+if TYPE_CHECKING:
+    from ortpipe.data.config import SplitConfig
 
 LOADERS = {
     "breast_cancer": "load_breast_cancer",
@@ -41,7 +44,7 @@ class Bundled:
                 fix=nearest(self.dataset, LOADERS),
             )
 
-    def __call__(self) -> Rows:
+    def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Load the rows; features are named as scikit-learn names them."""
         import numpy as np
         from sklearn import datasets
@@ -69,4 +72,4 @@ class Bundled:
         label = np.asarray(bunch.target)
         if hasattr(bunch, "target_names") and label.ndim == 1 and label.dtype.kind in "iu" and self.dataset != "digits":
             label = np.asarray(bunch.target_names)[label]  # the user's own words: 'benign', not 1
-        return Rows(inputs={"X": features}, label=label, sample_weight=weights, columns=tuple(names))
+        return Rows(inputs={"X": features}, label=label, sample_weight=weights, columns={"X": tuple(names)})

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConfigError, DataError, nearest
+
+if TYPE_CHECKING:
+    from ortpipe.data.config import SplitConfig
 
 MAKERS = {"classification": "make_classification", "regression": "make_regression"}
 
@@ -46,7 +49,7 @@ class Synthetic:
                 fix="Set both to 1 or more.",
             )
 
-    def __call__(self) -> Rows:
+    def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Make the rows.
 
         >>> made = Synthetic(rows=3, features=2)()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +69,15 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     )
     record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
     if data is not None:
-        record |= {
-            "data": data.digest(),
-            "discrepancy": _discrepancy(model, facts, forward, data.train, config),
-        }
+        few = data.train.head(ROWS)
+        record |= {"data": data.digest(), "discrepancy": _discrepancy(model, facts, forward, few, config)}
+        facts = dataclasses.replace(facts, columns=_columns(facts, few), categories=few.categories)
     weights = {
         f"source/{t.name}": onnx.numpy_helper.to_array(t)
         for t in model.graph.initializer
         if t.name in kept or t.name in running
     }
-    return Artifact(model, Facts(**{**facts.__dict__, "lineage": (record,)}), weights)
+    return Artifact(model, dataclasses.replace(facts, lineage=(record,)), weights)
 
 
 def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Forward:
@@ -95,12 +96,18 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
     return from_estimator(source, data, config.dtype if config else "float32")
 
 
+def _columns(facts: Facts, rows: Rows) -> Mapping[str, tuple[str, ...]]:
+    """Return the names of each input's columns, where the data have some, by the model's own inputs."""
+    if len(facts.inputs) == len(rows.inputs) == 1:
+        return dict(zip(facts.inputs, rows.columns.values(), strict=False))
+    return rows.columns
+
+
 def _discrepancy(
-    model: onnx.ModelProto, facts: Facts, forward: Forward, rows: Rows, config: ConvertConfig | None
+    model: onnx.ModelProto, facts: Facts, forward: Forward, few: Rows, config: ConvertConfig | None
 ) -> float:
     from ortpipe.data.feeds import feed_inputs
 
-    few = rows.take(np.arange(min(ROWS, len(rows))))
     inputs = feed_inputs(model, facts, few)
     [got] = Session(for_inference(model)).run(inputs, [facts.prediction])
     if got.ndim == 0 or len(got) != len(few):

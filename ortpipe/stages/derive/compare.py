@@ -38,7 +38,7 @@ def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Se
             got="no rows" if data is None else "a graph that draws at random (Dropout in training mode)",
             fix="Give data, or set derive.check=false.",
         )
-    rows = feeds(loss.model, loss.facts, data.train.take(np.arange(min(ROWS, len(data.train)))))
+    rows = feeds(loss.model, loss.facts, data.train.head(ROWS))
     gradients = {**derived.facts.gradients, **derived.facts.input_gradients}
     values = {t.name: onnx.numpy_helper.to_array(t) for t in loss.model.graph.initializer if t.name in gradients}
     forward = Session(opened(loss.model, values))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import onnx
 
@@ -19,6 +17,7 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.evaluate.config import EvaluateConfig
 
 VERSION = 1
+STATES = {"before": "initial", "trained": "parameter", "source": "source"}  # state → the folder of its weights
 
 
 def evaluate(
@@ -40,13 +39,23 @@ def evaluate(
     check(facts, config, data=data)
     assert data.test is not None
     names = config.metrics or fitting(facts.task)
-    label, rows = truth(facts, data.test), feed_inputs(artifact.model, facts, data.test)
+    sessions = {state: _session(artifact, folder, runtime) for state, folder in STATES.items()}
+    labels: list[np.ndarray] = []
+    weights: list[np.ndarray] = []
+    predictions: dict[str, list[np.ndarray]] = {state: [] for state in STATES}
+    for piece in data.test.pieces(config.rows):
+        rows = feed_inputs(artifact.model, facts, piece)
+        labels.append(truth(facts, piece))
+        weights += [] if piece.sample_weight is None else [piece.sample_weight]
+        for state, session in sessions.items():
+            predictions[state] += session.run(rows, [facts.prediction])
+    label, weight = np.concatenate(labels), np.concatenate(weights) if weights else None
     table: dict[str, dict[str, float]] = {name: {} for name in names}
-    for state, folder in (("before", "initial"), ("trained", "parameter"), ("source", "source")):
-        found, probability = _predict(artifact, folder, rows, runtime)
+    for state, made in predictions.items():
+        found, probability = predicted(facts, np.concatenate(made))
         _check_width(label, found)
         for name in names:
-            table[name][state] = METRICS[name](label, found, probability, data.test.sample_weight)
+            table[name][state] = METRICS[name](label, found, probability, weight)
         if state == "trained":
             trained = found
     return artifact.next(
@@ -86,11 +95,7 @@ def _check_width(label: np.ndarray, found: np.ndarray) -> None:
         )
 
 
-def _predict(
-    artifact: Artifact, folder: str, rows: Mapping[str, np.ndarray], runtime: RuntimeConfig | None
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return predicted values, or class indices and probabilities, of the model with the weights in a folder."""
-    facts = artifact.facts
+def _session(artifact: Artifact, folder: str, runtime: RuntimeConfig | None) -> Session:
+    """Return the model with the weights in a folder, loaded."""
     model: onnx.ModelProto = with_parameters(artifact.model, under(folder, artifact.tensors))
-    [prediction] = Session(model, runtime).run(rows, [facts.prediction])
-    return predicted(facts, prediction)
+    return Session(model, runtime)

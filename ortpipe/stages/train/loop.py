@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from ortpipe.data.batches import Batches
+from ortpipe.data.batches import Batches, StreamBatches
 from ortpipe.errors import ConvergenceError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS, TrainConfig
@@ -34,7 +34,7 @@ class Loop:
         step: Step,
         epoch_names: Mapping[str, str],
         values: Mapping[str, np.ndarray],
-        batches: Batches,
+        batches: Batches | StreamBatches,
         config: TrainConfig,
         reduction: str,
         diagnose: Diagnosis,

@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts, under
-from ortpipe.data.batches import Batches
-from ortpipe.data.feeds import class_index, feeds
-from ortpipe.data.rows import Data
+from ortpipe.data.batches import batches_of
+from ortpipe.data.feeds import check_labels, feeds
+from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import TrainError
 from ortpipe.graph.compose import extract, with_parameters
 from ortpipe.graph.modes import draws, for_inference, with_seeds
@@ -87,9 +87,10 @@ def train(
             fix="Run derive first, with derive.forward_outputs=true.",
         )
     check_monitor(config.early_stop.monitor, facts, data)
-    rows, aside = feeds(artifact.model, facts, data.train), data.validation
+    aside = data.validation
     validate = Validation(artifact, aside, config.early_stop.monitor, runtime) if aside is not None else None
     if isinstance(config.optimizer, LBFGS):
+        rows = feeds(artifact.model, facts, _in_memory(data))
         before = start.tensors if isinstance(start, Checkpoint) else start
         initial = _initial(artifact, config) if before is None else under("parameter", before)
         return _trained(
@@ -104,10 +105,14 @@ def train(
     parameters = initial if before is None else under("parameter", before)
     carried = step.pack(parameters, step.at_rest(parameters) if before is None else state_of(before, step))
     epoch, names = build_epoch(step)
-    rows = {name: array for name, array in rows.items() if name in step.scanned}
     sessions = _sessions(epoch, config.seed, runtime)
     losses = None if before is None else losses_of(before, config.early_stop.monitor)
-    batches = Batches(rows, config.batch_size * config.accumulate, seed=config.seed, shuffle=config.shuffle)
+
+    def feed(rows: Rows) -> dict[str, np.ndarray]:
+        return {k: v for k, v in feeds(artifact.model, facts, rows).items() if k in step.scanned}
+
+    size = config.batch_size * config.accumulate
+    batches = batches_of(data.train, feed, size, seed=config.seed, shuffle=config.shuffle)
     diagnose = Diagnosis(artifact, config, step, names, lambda: _sessions(epoch, config.seed, runtime), runtime)
     loop = Loop(sessions, step, names, carried, batches, config, facts.reduction or "mean", diagnose, losses)
     stop = EarlyStop(config.early_stop, loop.values)
@@ -167,9 +172,22 @@ def check(
     for key, given in (("train.weight_decay", config.weight_decay or {}), ("train.factors", config.factors)):
         per_parameter(given, facts.parameters, key, 0.0)
     for part in (data.train, data.validation, data.test):
-        if part is not None and facts.classes is not None:
-            class_index(facts, part)
+        if part is not None:
+            check_labels(facts, part)
+    if isinstance(config.optimizer, LBFGS):
+        _in_memory(data)
     check_monitor(config.early_stop.monitor, facts, data)
+
+
+def _in_memory(data: Data) -> Rows:
+    """Return the training rows, all of which lbfgs reads for every step."""
+    if not isinstance(data.train, Rows):
+        raise TrainError(
+            "lbfgs trains on all rows at once, in memory.",
+            got=f"a stream of {len(data.train)} rows",
+            fix="Choose another train/optimizer, or set data.source.stream=false where they fit.",
+        )
+    return data.train
 
 
 def _sessions(epoch: onnx.ModelProto, seed: int, runtime: RuntimeConfig | None) -> Callable[[int, int], Session]:

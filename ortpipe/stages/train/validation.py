@@ -10,6 +10,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
+from ortpipe.data.stream import Stream
 from ortpipe.errors import EvaluateError, TrainError
 from ortpipe.graph.compose import extract
 from ortpipe.graph.modes import for_inference
@@ -19,9 +20,12 @@ from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
 
+KEPT = 200_000  # rows of a stream that a metric is computed on
+Piece = tuple[int, Mapping[str, np.ndarray], np.ndarray | None, np.ndarray | None]  # rows, feeds, labels, weights
+
 
 class Validation:
-    """Evaluates one model on the validation rows.
+    """Evaluates one model on the validation rows, in memory or piece by piece.
 
     Args:
         artifact: a gradient model with its forward outputs.
@@ -30,26 +34,50 @@ class Validation:
         runtime: threads.
     """
 
-    def __init__(self, artifact: Artifact, rows: Rows, monitor: str, runtime: RuntimeConfig | None) -> None:
-        self._facts, self._weight, self._count = artifact.facts, rows.sample_weight, len(rows)
+    def __init__(self, artifact: Artifact, rows: Rows | Stream, monitor: str, runtime: RuntimeConfig | None) -> None:
+        self._artifact, self._facts, self._rows, self._count = artifact, artifact.facts, rows, len(rows)
         self._metric = monitor if monitor != LOSS else None
-        self._truth = truth(artifact.facts, rows) if self._metric else None
         outputs = [artifact.facts.loss, artifact.facts.prediction if self._metric else None]
         model = for_inference(extract(artifact.model, [name for name in outputs if name is not None]))
         self._types = {i.name: tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
-        self._rows = {k: v for k, v in feeds(artifact.model, artifact.facts, rows).items() if k in self._types}
+        self._held = self._read(rows) if isinstance(rows, Rows) else None
+        self._every = 1 if self._held else -(-self._count // KEPT)
         self._session = Session(model, runtime)
 
     def __call__(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Return the loss per row, and the metric that is watched by its name, with these parameters."""
         own = {n: array.astype(self._types[n], copy=False) for n, array in values.items() if n in self._types}
-        loss, *prediction = self._session.run({**self._rows, **own})
-        found = {LOSS: float(loss) / (1 if self._facts.reduction == "mean" else self._count)}
+        pieces = [self._held] if self._held else map(self._read, self._rows.pieces())
+        mean, seen, total, penalty = self._facts.reduction == "mean", 0, 0.0, 0.0
+        kept: list[tuple[np.ndarray, ...]] = []
+        for count, fed, label, weight in pieces:
+            if not (seen or mean or self._held):
+                total = penalty = self._penalty(fed, own)  # counts once, whatever the pieces
+            loss, *prediction = self._session.run({**fed, **own})
+            total += float(loss) * (count / self._count) if mean else float(loss) / self._count - penalty
+            if self._metric is not None:
+                cut = slice(-seen % self._every, None, self._every)
+                kept.append(tuple(array[cut] for array in (label, *prediction, weight) if array is not None))
+            seen += count
+        found = {LOSS: total}
         if self._metric is not None:
-            assert self._truth is not None
-            label, probability = predicted(self._facts, prediction[0])
-            found[self._metric] = METRICS[self._metric](self._truth, label, probability, self._weight)
+            truths, made, *weights = (np.concatenate(arrays) for arrays in zip(*kept, strict=True))
+            label, probability = predicted(self._facts, made)
+            found[self._metric] = METRICS[self._metric](truths, label, probability, weights[0] if weights else None)
         return found
+
+    def _read(self, rows: Rows) -> Piece:
+        fed = {k: v for k, v in feeds(self._artifact.model, self._facts, rows).items() if k in self._types}
+        return len(rows), fed, truth(self._facts, rows) if self._metric else None, rows.sample_weight
+
+    def _penalty(self, fed: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]) -> float:
+        """Return what a loss adds to the sum over its rows, f(A) + f(B) − f(A ∪ B), over the number of all rows."""
+        half = len(next(iter(fed.values()))) // 2
+        cuts = (slice(half), slice(half, None), slice(None))
+        if not half:
+            return 0.0
+        a, b, both = (float(self._session.run({**{k: v[cut] for k, v in fed.items()}, **own})[0]) for cut in cuts)
+        return (a + b - both) / self._count
 
 
 def check_monitor(name: str, facts: Facts, data: Data) -> None:
@@ -60,11 +88,11 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
     """
     if name == LOSS:
         return
-    rows = data.validation
-    if rows is None:
+    if data.validation is None:
         fix = f"Set data.split.validation=0.1, or train.early_stop.monitor={LOSS}."
         raise TrainError("A metric is watched on validation rows.", got=f"{name} without validation rows", fix=fix)
     check_fits(name, facts.task)
+    rows = data.validation.sample()
     label = truth(facts, rows)
     certain = np.eye(max(len(facts.classes or ()), 2))[label] if METRICS[name].reads == "probability" else None
     value = METRICS[name](label, label, certain, rows.sample_weight)

@@ -12,7 +12,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.rows import Data, Rows, split
+from ortpipe.data.rows import Data, Rows
+from ortpipe.data.split import split
 from ortpipe.errors import EvaluateError
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

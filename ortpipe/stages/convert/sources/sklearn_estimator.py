@@ -135,7 +135,7 @@ def _fit(estimator: Any, data: Data) -> Any:
     from sklearn.utils.validation import has_fit_parameter
     from threadpoolctl import threadpool_limits
 
-    rows = data.train
+    rows = data.train.sample()
     if len(rows.inputs) != 1:
         raise ConvertError(
             "scikit-learn estimators take one input.",

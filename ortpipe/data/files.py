@@ -1,0 +1,38 @@
+"""The files of a source: one, or those of a folder, for each part of the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortpipe.data.rows import PARTS
+from ortpipe.errors import DataError
+
+if TYPE_CHECKING:
+    from ortpipe.data.config import SplitConfig
+
+
+def files_of(path: str, endings: tuple[str, ...]) -> list[Path]:
+    """Return a file, or the files of a folder that end so, sorted by name.
+
+    Raises:
+        DataError: there is none.
+    """
+    place = Path(path)
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise DataError("The path of data must exist.", got=path, fix="Check data.source.path and data.split.")
+    found = sorted(p for p in place.iterdir() if p.name.endswith(endings) and not p.name.startswith("."))
+    if not found:
+        raise DataError(f"A folder of data holds files that end in {' or '.join(endings)}.", got=f"none in {path}")
+    return found
+
+
+def paths_of(path: str, split: SplitConfig | None) -> list[tuple[str, int | None]]:
+    """Return the source's own path and those of the split, each with its part as a place in `PARTS`.
+
+    The part is None where files do not say it.
+    """
+    files = split.files if split is not None else {}
+    return [(path, 0 if files else None), *((file, PARTS.index(part)) for part, file in files.items())]

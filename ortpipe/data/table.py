@@ -1,0 +1,171 @@
+"""What the columns of a table are: the settings that every source of tables shares, held against its schema."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ortpipe.data.layout import Layout
+from ortpipe.data.rows import Rows
+from ortpipe.errors import ConfigError, DataError, nearest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from ortpipe.data.config import SplitConfig
+    from ortpipe.data.stream import Stream
+
+Encoding = Literal["one_hot", "index"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSource(ABC):
+    """What the columns of a table are.
+
+    Attributes:
+        label: the column of labels, or several.
+        sample_weight: the column of row weights, or nothing.
+        inputs: model input → its columns, in order; null: every other column, as they come, is the input X.
+        encode: text, true/false and dictionary columns as `one_hot` (a column of 0 and 1 per value, in sorted order)
+            or `index` (the value's place in that order); for all inputs, or by input.
+    """
+
+    label: str | tuple[str, ...]
+    sample_weight: str | None = None
+    inputs: Mapping[str, tuple[str, ...]] | None = None
+    encode: Encoding | Mapping[str, Encoding] = "one_hot"
+
+    def __post_init__(self) -> None:
+        if self.inputs is not None and (not self.inputs or not all(self.inputs.values())):
+            raise ConfigError(
+                "data.source.inputs lists at least one column for each input.",
+                got=dict(self.inputs),
+                fix="Write data.source.inputs={X: [age, city]}, or null for every other column.",
+            )
+        for name in self.encode if isinstance(self.encode, Mapping) else ():
+            if name not in (self.inputs or ["X"]):
+                raise ConfigError(
+                    "data.source.encode names inputs.", got=repr(name), fix=nearest(name, self.inputs or ["X"])
+                )
+
+    @abstractmethod
+    def __call__(self, split: SplitConfig | None = None) -> Rows | Stream:
+        """Read the rows."""
+
+    def encoding(self, name: str) -> Encoding:
+        """Return how an input's text becomes numbers."""
+        return self.encode.get(name, "one_hot") if isinstance(self.encode, Mapping) else self.encode
+
+
+def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None) -> Layout:
+    """Return which columns are read as what, from the schema of each file.
+
+    Raises:
+        DataError: a column is missing or there twice, or its type is no number, text or truth value.
+    """
+    for file, schema in schemas.items():
+        _refuse_twice(file, schema.names)
+        _refuse_missing(source, part, file, schema.names)
+    labels = {source.label} if isinstance(source.label, str) else set(source.label)
+    taken = {*labels, source.sample_weight, part, *(n for schema in schemas.values() for n in _index_of_pandas(schema))}
+    others = tuple(name for name in next(iter(schemas.values())).names if name not in taken)
+    inputs = source.inputs or {"X": others}
+    if not all(inputs.values()):
+        raise DataError(
+            "A table holds at least one column of features.", got="labels alone", fix="Add columns, or check the label."
+        )
+    _refuse_missing_from(schemas, others if source.inputs is None else ())
+    bare = Layout(source, dict(inputs), part, {})
+    dtypes: dict[str, np.dtype] = {}
+    for name in bare.used:
+        kinds = {file: _kind(name, file, schema.field(name).type) for file, schema in schemas.items()}
+        dtypes |= _dtype(name, kinds)
+    numeric = {source.sample_weight, *(labels if not isinstance(source.label, str) else ())} - {None}
+    for name in sorted(str(n) for n in numeric if n not in dtypes):
+        raise DataError("Row weights, and labels of several columns, are numbers.", got=f"column {name!r} of text")
+    if part is not None and part in dtypes:
+        raise DataError(
+            "data.split.column holds the words train, validation and test.",
+            got=f"column {part!r} of {dtypes[part]}",
+            fix="Choose a column of text.",
+        )
+    return Layout(source, dict(inputs), part, dtypes)
+
+
+def _index_of_pandas(schema: pa.Schema) -> list[str]:
+    """Return the columns in which pandas keeps the index of a frame: they number the rows and are no features."""
+    return [name for name in (schema.pandas_metadata or {}).get("index_columns", []) if isinstance(name, str)]
+
+
+def _refuse_twice(file: str, names: Iterable[str]) -> None:
+    names = list(names)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(
+            "Every column has a name of its own.", got=f"{twice!r} twice in {file}", fix="Rename one of them."
+        )
+
+
+def _refuse_missing(source: TableSource, part: str | None, file: str, names: list[str]) -> None:
+    labels = (source.label,) if isinstance(source.label, str) else source.label
+    keys = {
+        "data.source.label": labels,
+        "data.source.sample_weight": (source.sample_weight,),
+        "data.split.column": (part,),
+        **{f"data.source.inputs.{name}": columns for name, columns in (source.inputs or {}).items()},
+    }
+    for key, columns in keys.items():
+        for column in columns:
+            if column is not None and column not in names:
+                raise DataError(
+                    f"{key} names columns of the data.", got=f"{column!r} for {file}", fix=nearest(column, names)
+                )
+
+
+def _refuse_missing_from(schemas: Mapping[str, pa.Schema], names: Iterable[str]) -> None:
+    """Refuse files that lack a column of the first file."""
+    for file, schema in schemas.items():
+        for name in names:
+            if name not in schema.names:
+                raise DataError(
+                    "Every file holds the columns of the first one.",
+                    got=f"{file} without {name!r}",
+                    fix=nearest(name, schema.names),
+                )
+
+
+def _kind(name: str, file: str, kind: pa.DataType) -> np.dtype | None:
+    """Return the NumPy type of a column of numbers, None for one of categories."""
+    import numpy as np
+    import pyarrow as pa
+
+    is_ = pa.types
+    if is_.is_dictionary(kind) or is_.is_boolean(kind) or is_.is_string(kind) or is_.is_large_string(kind):
+        return None
+    if is_.is_integer(kind) or is_.is_floating(kind):
+        return np.dtype(kind.to_pandas_dtype())
+    if is_.is_decimal(kind) or is_.is_null(kind):  # nulls are refused when they are read
+        return np.dtype(np.float64)
+    raise DataError(
+        "A column holds numbers, text or truth values.",
+        got=f"column {name!r} of {file}, of type {kind}",
+        fix="Write it as numbers or text, or leave it out of data.source.inputs.",
+    )
+
+
+def _dtype(name: str, kinds: Mapping[str, np.dtype | None]) -> dict[str, np.dtype]:
+    """Return the type that holds a column of every file; nothing for one of categories."""
+    import numpy as np
+
+    numbers = [kind for kind in kinds.values() if kind is not None]
+    if numbers and len(numbers) < len(kinds):
+        text, number = (next(f for f, k in kinds.items() if (k is None) == is_text) for is_text in (True, False))
+        raise DataError(
+            "A column has one type in every file.",
+            got=f"column {name!r} is text in {text}, numbers in {number}",
+            fix="Write it alike in all of them.",
+        )
+    return {name: np.result_type(*numbers)} if numbers else {}

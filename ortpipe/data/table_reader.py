@@ -1,0 +1,130 @@
+"""Reading tables again and again: one pass that checks them and learns their categories, then rows in pieces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ortpipe.data.layout import Layout, as_numpy, plain
+from ortpipe.data.rows import PARTS, Category, Rows
+from ortpipe.data.stream import PIECE, Labels
+from ortpipe.errors import DataError, nearest
+
+MANY = 10_000  # values of a column, beyond which one column each is surely not meant
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of a table that are read in one go, in pieces.
+
+    Attributes:
+        file: what to call it in messages.
+        first: the number of its first row in the file.
+        part: of all of its rows, as a place in `PARTS`; None where files do not say it.
+        read: gives its tables of at most so many rows.
+    """
+
+    file: str
+    first: int
+    part: int | None
+    read: Callable[[int], Iterator[pa.RecordBatch]]
+
+
+class TableReader:
+    """Rows of the groups of a table.
+
+    Attributes:
+        counts: rows of each group by part, int [groups, 3].
+        row_bytes: bytes of one row as arrays.
+        digest: sha256 (hex) of the columns that are read.
+        labels: the distinct labels.
+
+    Raises:
+        DataError: a value is missing or not finite, or a column has too many values; it names file, row and column.
+    """
+
+    def __init__(self, layout: Layout, groups: Sequence[Group]) -> None:
+        self._layout, self._groups = layout, groups
+        sha, labels = layout.digest(), Labels()
+        values: dict[str, set[Category]] = {name: set() for name in layout.encoded}
+        width = sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8
+        self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
+        for number, group in enumerate(groups):
+            first = group.first
+            sha.update(f"group of part {group.part}|".encode())
+            for table in group.read(max(1, PIECE // width)):
+                for name in layout.used:
+                    column = plain(table.column(name))
+                    _check(column, name, group.file, first)
+                    self._learn(column, name, sha, values)
+                self.counts[number] += self._parts(table, group, first)
+                labels.see(layout.label(table))
+                first += table.num_rows
+        if not self.counts.sum():
+            files = ", ".join(dict.fromkeys(group.file for group in groups))
+            raise DataError("Data must hold at least one row.", got=f"none in {files}", fix="Give rows.")
+        self.digest, self.labels = str(sha.hexdigest()), labels.values
+        self._categories = {name: tuple(sorted(found)) for name, found in values.items()}
+        self.row_bytes = layout.row_bytes(self._categories)
+
+    def pieces(self, group: int) -> Iterator[Rows]:
+        """Yield a group's rows in pieces of bounded size."""
+        chosen = self._groups[group]
+        for table in chosen.read(max(1, PIECE // self.row_bytes)):
+            if table.num_rows:
+                yield self._layout.rows(table, self._categories, chosen.part)
+
+    def _learn(self, column: pa.Array, name: str, sha: Any, values: Mapping[str, set[Category]]) -> None:
+        """Take a column's content into the digest, and its values where it has categories."""
+        if name in self._layout.dtypes:
+            array = as_numpy(column).astype(self._layout.dtypes[name], copy=False)
+            sha.update(f"{name}|{len(array)}|".encode() + np.ascontiguousarray(array).tobytes())
+            return
+        encoded = column.dictionary_encode()
+        words = encoded.dictionary.to_pylist()
+        sha.update(f"{name}|{len(column)}|{json.dumps(words)}|".encode() + encoded.indices.to_numpy().tobytes())
+        if name in values:
+            values[name].update(words)
+            if len(values[name]) > MANY and self._layout.one_hot(name):
+                raise DataError(
+                    f"A column of text becomes at most {MANY} columns of 0 and 1.",
+                    got=f"more values in column {name!r}",
+                    fix="Set data.source.encode=index for an input that looks values up, or leave the column out.",
+                )
+
+    def _parts(self, table: pa.RecordBatch, group: Group, first: int) -> np.ndarray:
+        """Return how many rows of a table are in each part."""
+        if self._layout.part is None:
+            return np.bincount([group.part or 0], [table.num_rows], len(PARTS)).astype(np.int64)
+        words = plain(table.column(self._layout.part)).cast(pa.string())
+        known = pc.index_in(words, value_set=pa.array(PARTS))
+        if known.null_count:
+            row = known.is_null().index(True).as_py()
+            raise DataError(
+                "data.split.column holds the words train, validation and test.",
+                got=f"{words[row].as_py()!r} in column {self._layout.part!r}, row {first + row} of {group.file}",
+                fix=nearest(str(words[row].as_py()), PARTS),
+            )
+        return np.bincount(known.to_numpy(), minlength=len(PARTS))
+
+
+def _check(column: pa.Array, name: str, file: str, first: int) -> None:
+    """Refuse missing values (an empty text is one) and numbers that are not finite."""
+    wrong = column.is_null()
+    if pa.types.is_floating(column.type):
+        wrong = pc.or_(wrong, pc.invert(pc.fill_null(pc.is_finite(column), True)))
+    elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        wrong = pc.or_(wrong, pc.fill_null(pc.equal(column, ""), False))
+    if (row := pc.index(wrong, True).as_py()) >= 0:
+        value = column[row].as_py()
+        raise DataError(
+            "Data must be finite." if value else "Data must have a value in every row of the columns that are read.",
+            got=f"{value or 'nothing'} in column {name!r}, row {first + row} of {file}",
+            fix="Drop or impute such rows before training, or leave the column out of data.source.inputs.",
+        )

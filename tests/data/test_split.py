@@ -1,0 +1,139 @@
+"""Parts that the data say themselves: by column or by file; fractions are tested with the rows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ortpipe.data.config import DataConfig, SplitConfig
+from ortpipe.data.rows import Rows
+from ortpipe.data.sources import Bundled, Csv, Npy, Npz, Parquet
+from ortpipe.data.split import load, split
+from ortpipe.errors import ConfigError, DataError
+
+COUNT = 60
+PART = np.array(["train", "validation", "test"])[np.arange(COUNT) % 3]
+FRAME = pd.DataFrame(
+    {"x": np.arange(COUNT) * 1.0, "city": np.where(PART == "test", "Oslo", "Rome"), "y": 0, "set": PART}
+)
+
+
+def arrays(frame):
+    words = {"set": frame.set.to_numpy(str)} if "set" in frame else {}
+    return {"X": frame[["x"]].to_numpy(), "y": frame.y.to_numpy(), **words}
+
+
+def written(kind, frame, folder, name="rows"):
+    """Write a frame and return its source."""
+    path = folder / f"{name}.{kind}"
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+        return Csv(path=str(path), label="y")
+    if kind == "npz":
+        np.savez(path, **arrays(frame))
+        return Npz(str(path))
+    if kind == "npy":
+        (folder / name).mkdir()
+        for key, array in arrays(frame).items():
+            np.save(folder / name / f"{key}.npy", array)
+        return Npy(str(folder / name))
+    frame.to_parquet(path, row_group_size=7)
+    return Parquet(path=str(path), label="y", stream=kind == "stream")
+
+
+KINDS = ["csv", "parquet", "stream", "npy", "npz"]
+
+
+def numbers(rows):
+    """Return which rows of the frame these are."""
+    return np.concatenate([piece.inputs["X"][:, 0] for piece in rows.pieces()]).astype(int).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_says_which_part_a_row_is_in_and_is_no_feature(kind, tmp_path):
+    data = load(DataConfig(written(kind, FRAME, tmp_path), SplitConfig(column="set")))
+    assert numbers(data.train) == list(range(0, COUNT, 3))
+    assert numbers(data.validation) == list(range(1, COUNT, 3))
+    assert numbers(data.test) == list(range(2, COUNT, 3))
+    assert "set" not in "".join(data.train.head(1).columns.get("X", ()))
+    assert len(data.train) == len(data.test) == COUNT // 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_is_a_part_and_the_rest_may_be_drawn(kind, tmp_path):
+    frame = FRAME.drop(columns="set")
+    source = written(kind, frame[:40], tmp_path)
+    other = written(kind, frame[40:], tmp_path, "held")
+    data = load(DataConfig(source, SplitConfig(test=other.path, validation=0.25)))
+    assert numbers(data.test) == list(range(40, COUNT))
+    assert len(data.validation) == 10
+    assert sorted(numbers(data.train) + numbers(data.validation)) == list(range(40))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "stream"])
+def test_categories_are_those_of_all_files(kind, tmp_path):
+    frame = FRAME.drop(columns="set")
+    rome, oslo = (frame[frame.city == city] for city in ("Rome", "Oslo"))
+    source, other = written(kind, rome, tmp_path), written(kind, oslo, tmp_path, "held")
+    data = load(DataConfig(source, SplitConfig(test=other.path)))
+    for part, place in ((data.train, 2), (data.test, 1)):
+        rows = part.head(100)
+        assert rows.columns["X"] == ("x", "city=Oslo", "city=Rome")
+        assert rows.inputs["X"][:, place].all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_word_in_the_column_is_refused_with_its_row(kind, tmp_path):
+    frame = FRAME.copy()
+    frame.loc[8, "set"] = "tset"
+    with pytest.raises(DataError, match=r"'tset'(.|\n)*row 8(.|\n)*Did you mean 'test'"):
+        load(DataConfig(written(kind, frame, tmp_path), SplitConfig(column="set")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_that_is_not_there_is_refused(kind, tmp_path):
+    with pytest.raises(DataError, match=r"data\.split\.column(.|\n)*'sett'(.|\n)*Did you mean 'set'"):
+        load(DataConfig(written(kind, FRAME, tmp_path), SplitConfig(column="sett")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rows_to_train_on_are_refused(kind, tmp_path):
+    with pytest.raises(DataError, match="no train rows in column 'set'"):
+        load(DataConfig(written(kind, FRAME[FRAME.set != "train"], tmp_path), SplitConfig(column="set")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_that_the_column_does_not_name_is_not_there(kind, tmp_path):
+    data = load(DataConfig(written(kind, FRAME[FRAME.set != "validation"], tmp_path), SplitConfig(column="set")))
+    assert data.validation is None
+    assert len(data.test) == 20
+
+
+def test_a_column_of_numbers_does_not_say_parts(tmp_path):
+    with pytest.raises(DataError, match=r"words train, validation and test(.|\n)*'x' of float64"):
+        load(DataConfig(written("csv", FRAME, tmp_path), SplitConfig(column="x")))
+
+
+@pytest.mark.parametrize("config", [SplitConfig(column="age"), SplitConfig(test="held.csv")])
+def test_a_source_without_columns_or_files_says_so(config):
+    with pytest.raises(DataError, match=r"needs a source that has them"):
+        load(DataConfig(Bundled("diabetes"), config))
+
+
+def test_a_column_and_files_are_not_both_taken():
+    with pytest.raises(ConfigError, match=r"column or from files(.|\n)*split\.column=set(.|\n)*test"):
+        SplitConfig(test="held.csv", column="set")
+
+
+def test_fractions_of_rows_in_memory_are_scikit_learns():
+    """train_test_split of scikit-learn 1.9: test first, then validation of what is left."""
+    from sklearn.model_selection import train_test_split
+
+    rows = Rows({"X": np.arange(50.0)[:, None]}, np.arange(50) % 2)
+    data = split(rows, SplitConfig(test=0.2, validation=0.2, seed=3))
+    left, test = train_test_split(np.arange(50), test_size=10, random_state=3)
+    train, validation = train_test_split(left, test_size=10, random_state=3)
+    assert [numbers(part) for part in (data.train, data.validation, data.test)] == [
+        train.tolist(),
+        validation.tolist(),
+        test.tolist(),
+    ]
