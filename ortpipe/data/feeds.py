@@ -60,9 +60,11 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
         if len(array.shape) != len(shape) or any(
             e is not None and e != a for e, a in zip(expected, array.shape[1:], strict=True)
         ):
+            columns = rows.columns.get(name) or next(iter(rows.columns.values()), ())
+            named = f": {', '.join(columns[:20])}{' …' if len(columns) > 20 else ''}" if columns else ""
             raise DataError(
                 "Features must have the width that the model takes.",
-                got=f"{_shown(array.shape[1:])} per row for input {name!r}",
+                got=f"{_shown(array.shape[1:])} per row for input {name!r}{named}",
                 fix=f"Give {_shown(expected)} per row.",
             )
         arrays[name] = _cast(array, dtype, name)
@@ -130,7 +132,10 @@ def _input(model: onnx.ModelProto, name: str) -> tuple[np.dtype, tuple[int | Non
 def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
     try:
         with np.errstate(over="raise"):
-            return np.ascontiguousarray(array.astype(dtype))
+            cast = np.ascontiguousarray(array.astype(dtype))
+        if dtype.kind in "iu" and array.dtype.kind in "iuf" and (wrong := cast != array).any():
+            raise ValueError(f"{array[wrong][0]} is no {dtype}")
+        return cast
     except (ValueError, FloatingPointError) as error:
         raise DataError(
             "Values must be numbers that fit the model's type.",

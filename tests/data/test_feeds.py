@@ -28,9 +28,10 @@ def single(text, array):
 
 @pytest.mark.parametrize("dtype", ["float", "double", "float16", "int64"])
 def test_inputs_are_cast_to_the_models_type(dtype):
-    fed = single(f"{dtype}[N, 3] X", X)
+    given = np.round(10 * X) if dtype == "int64" else X
+    fed = single(f"{dtype}[N, 3] X", given)
     assert fed.dtype == {"float": "float32", "double": "float64"}.get(dtype, dtype)
-    np.testing.assert_array_equal(fed, X.astype(fed.dtype))
+    np.testing.assert_array_equal(fed, given.astype(fed.dtype))
 
 
 def test_feeding_copies_no_change_back():
@@ -83,8 +84,10 @@ def test_rows_of_another_width_are_refused(text, shape, message):
         ("float[N, 1] X", np.array([["a"], ["b"]])),
         ("float16[N, 1] X", np.array([[1e6], [0.0]])),
         ("float[N, 1] X", np.array([[1e300], [0.0]])),
+        ("int64[N, 1] X", np.array([[1.0], [0.5]])),
+        ("int32[N, 1] X", np.array([[2**31], [0]])),
     ],
-    ids=["words", "too large for float16", "too large for float32"],
+    ids=["words", "too large for float16", "too large for float32", "a fraction", "too large for int32"],
 )
 def test_values_that_do_not_fit_the_models_type_are_refused(text, array):
     with pytest.raises(DataError, match="fit the model's type"):
