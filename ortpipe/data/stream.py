@@ -90,7 +90,8 @@ class Stream:
 
     def digest(self) -> str:
         """Return the sha256 (hex) of the content, and of which rows of it these are."""
-        said = f"{self._reader.digest} {self._part} {self._config}"
+        drawn = self._config and (self._config.fractions, self._config.stratify, self._config.seed)
+        said = f"{self._reader.digest} {self._part} {drawn}"
         return hashlib.sha256(said.encode()).hexdigest()
 
     def pieces(self, most: int | None = None, *, groups: Iterable[int] | None = None) -> Iterator[Rows]:

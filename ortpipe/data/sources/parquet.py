@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ortpipe.data.config import SplitConfig
     from ortpipe.data.stream import Stream
 
-BUFFER = 2**20  # bytes of a column that are read from disk at a time
+BUFFER = 2**18  # bytes of a column that are read from disk at a time
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,15 +44,15 @@ def evaluate(
     weights: list[np.ndarray] = []
     predictions: dict[str, list[np.ndarray]] = {state: [] for state in STATES}
     for piece in data.test.pieces(config.rows):
-        inputs = feed_inputs(artifact.model, facts, piece)
+        rows = feed_inputs(artifact.model, facts, piece)
         labels.append(truth(facts, piece))
         weights += [] if piece.sample_weight is None else [piece.sample_weight]
         for state, session in sessions.items():
-            predictions[state] += session.run(inputs, [facts.prediction])
+            predictions[state] += session.run(rows, [facts.prediction])
     label, weight = np.concatenate(labels), np.concatenate(weights) if weights else None
     table: dict[str, dict[str, float]] = {name: {} for name in names}
-    for state, prediction in predictions.items():
-        found, probability = predicted(facts, np.concatenate(prediction))
+    for state, made in predictions.items():
+        found, probability = predicted(facts, np.concatenate(made))
         _check_width(label, found)
         for name in names:
             table[name][state] = METRICS[name](label, found, probability, weight)

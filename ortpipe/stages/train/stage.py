@@ -13,7 +13,6 @@ from ortpipe.artifact import Artifact, Facts, under
 from ortpipe.data.batches import batches_of
 from ortpipe.data.feeds import check_labels, feeds
 from ortpipe.data.rows import Data, Rows
-from ortpipe.data.stream import Stream
 from ortpipe.errors import TrainError
 from ortpipe.graph.compose import extract, with_parameters
 from ortpipe.graph.modes import draws, for_inference, with_seeds
@@ -91,11 +90,12 @@ def train(
     aside = data.validation
     validate = Validation(artifact, aside, config.early_stop.monitor, runtime) if aside is not None else None
     if isinstance(config.optimizer, LBFGS):
+        rows = feeds(artifact.model, facts, _in_memory(data))
         before = start.tensors if isinstance(start, Checkpoint) else start
         initial = _initial(artifact, config) if before is None else under("parameter", before)
-        rows = feeds(artifact.model, facts, _all(data.train))
-        tensors = minimize(artifact, config, config.optimizer, rows, initial, validate, runtime, report)
-        return _trained(artifact, tensors)
+        return _trained(
+            artifact, minimize(artifact, config, config.optimizer, rows, initial, validate, runtime, report)
+        )
     step = build_step(artifact, config)
     key = functools.cache(lambda: key_of(artifact, config, data.digest()))  # only a checkpoint needs it
     if isinstance(start, Checkpoint):
@@ -142,13 +142,6 @@ def train(
     return _trained(artifact, tensors_of(loop, step, initial, values))
 
 
-def _all(rows: Rows | Stream) -> Rows:
-    if not isinstance(rows, Rows):
-        fix = "Set data.stream=false if they fit in memory, or choose another train/optimizer."
-        raise TrainError("lbfgs reads all rows at once.", got=f"a stream of {len(rows)} rows", fix=fix)
-    return rows
-
-
 def _trained(artifact: Artifact, tensors: Mapping[str, np.ndarray]) -> Artifact:
     """Return the forward model with the parameters among the tensors of a training."""
     forward = extract(artifact.model, artifact.facts.outputs)
@@ -181,7 +174,20 @@ def check(
     for part in (data.train, data.validation, data.test):
         if part is not None:
             check_labels(facts, part)
+    if isinstance(config.optimizer, LBFGS):
+        _in_memory(data)
     check_monitor(config.early_stop.monitor, facts, data)
+
+
+def _in_memory(data: Data) -> Rows:
+    """Return the training rows, all of which lbfgs reads for every step."""
+    if not isinstance(data.train, Rows):
+        raise TrainError(
+            "lbfgs trains on all rows at once, in memory.",
+            got=f"a stream of {len(data.train)} rows",
+            fix="Choose another train/optimizer, or set data.source.stream=false where they fit.",
+        )
+    return data.train
 
 
 def _sessions(epoch: onnx.ModelProto, seed: int, runtime: RuntimeConfig | None) -> Callable[[int, int], Session]:

@@ -12,7 +12,7 @@ from ortpipe.data.config import DataConfig, SplitConfig
 from ortpipe.data.sources import Npz
 from ortpipe.data.split import load
 from ortpipe.data.stream import Stream
-from ortpipe.errors import ConvergenceError, DataError
+from ortpipe.errors import ConvergenceError, DataError, TrainError
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
@@ -24,7 +24,7 @@ from ortpipe.stages.evaluate.stage import evaluate
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train.checkpoint import Checkpoint
-from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
+from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import check, train
 
@@ -151,3 +151,25 @@ def test_rows_of_another_width_are_refused_before_training(tmp_path):
     streamed, _ = parts(tmp_path, load_iris)
     with pytest.raises(DataError, match=r"4 per row(.|\n)*Give 10"):
         train(gradients(held), PLAIN, data=streamed)
+
+
+@pytest.mark.parametrize("kept", [1000, 20])
+def test_a_metric_is_watched_on_validation_rows_that_stream(tmp_path, monkeypatch, kept):
+    monkeypatch.setattr("ortpipe.stages.train.validation.KEPT", kept)
+    streamed, held = parts(tmp_path, load_diabetes, weighted=True)
+    config = dataclasses.replace(PLAIN, early_stop=EarlyStopConfig(monitor="r2"))
+    source = gradients(held, weighted=True)
+    found, expected = (train(source, config, data=data).tensors["monitor/r2"] for data in (streamed, held))
+    if kept == 1000:
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    else:
+        assert np.abs(found - expected).max() > 1e-3
+        np.testing.assert_allclose(found, expected, atol=0.3)
+
+
+def test_lbfgs_refuses_a_stream_before_any_work(tmp_path):
+    streamed, held = parts(tmp_path, load_diabetes)
+    source, config = gradients(held), TrainConfig(OPTIMIZERS["lbfgs"]())
+    for refuse in (lambda: check(source.facts, config, data=streamed), lambda: train(source, config, data=streamed)):
+        with pytest.raises(TrainError, match=r"all rows at once(.|\n)*a stream of \d+ rows"):
+            refuse()

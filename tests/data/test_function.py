@@ -1,0 +1,101 @@
+"""Rows that a function of the user's own makes, in every form that it may give them."""
+
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sklearn.datasets import load_diabetes
+
+from ortpipe.data.config import DataConfig, SplitConfig
+from ortpipe.data.rows import Rows
+from ortpipe.data.sources import Function
+from ortpipe.data.split import load
+from ortpipe.errors import ConfigError, DataError
+
+X, Y = load_diabetes(return_X_y=True)
+FRAME = load_diabetes(as_frame=True).frame
+
+FORMS = {
+    "rows": lambda: Rows({"X": X}, Y),
+    "a pair": lambda: (X, Y),
+    "a pair of lists": lambda: (X.tolist(), Y.tolist()),
+    "a triple with weights": lambda: (X, Y, np.ones(len(Y))),
+    "a dict": lambda: {"X": X, "target": Y},
+    "a frame": lambda: FRAME,
+    "an arrow table": lambda: pa.Table.from_pandas(FRAME),
+    "a frame with an index of its own": lambda: FRAME.set_index(np.arange(len(FRAME))[::-1]),
+}
+
+
+def give(form):
+    """Return rows in a form."""
+    return FORMS[form]()
+
+
+def fail(kind):
+    """Raise."""
+    raise {"value": ValueError, "key": KeyError}[kind]("no such thing")
+
+
+def source(name="give", **settings):
+    return Function(function=f"{__name__}:{name}", label="target", **settings)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_rows(form):
+    rows = source(params={"form": form})()
+    np.testing.assert_array_equal(rows.inputs["X"], X)
+    np.testing.assert_array_equal(rows.label, Y)
+    assert (rows.sample_weight is not None) == (form == "a triple with weights")
+
+
+def test_the_settings_of_tables_hold_for_a_frame():
+    rows = source(params={"form": "a frame"}, inputs={"a": ("bmi", "age")}, sample_weight="target")()
+    np.testing.assert_array_equal(rows.inputs["a"], FRAME[["bmi", "age"]])
+    np.testing.assert_array_equal(rows.sample_weight, Y)
+
+
+@pytest.mark.parametrize("form", ["a dict", "a frame"])
+def test_a_column_may_say_the_parts(form, monkeypatch):
+    part = np.array(["train", "test"])[np.arange(len(Y)) % 2]
+    monkeypatch.setitem(FORMS, "a dict", lambda: {"X": X, "target": Y, "part": part})
+    monkeypatch.setitem(FORMS, "a frame", lambda: FRAME.assign(part=part))
+    data = load(DataConfig(source(params={"form": form}), SplitConfig(column="part")))
+    np.testing.assert_array_equal(data.test.label, Y[1::2])
+    np.testing.assert_array_equal(data.train.inputs["X"], X[::2])
+
+
+def test_a_module_in_the_working_folder_is_found_and_its_code_is_in_the_digest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "def rows():\n    return [[1.0], [2.0]], [0.0, 1.0]\n"
+    digests = []
+    for name, text in (("own_a", code), ("own_b", code), ("own_c", f"{code}# another\n")):
+        (tmp_path / f"{name}.py").write_text(text)
+        digests.append(Function(function=f"{name}.rows")().digest())
+        assert str(tmp_path) not in sys.path
+    assert digests[0] == digests[1] != digests[2]
+    assert digests[0] != Rows({"X": np.array([[1.0], [2.0]])}, np.array([0.0, 1.0])).digest()
+
+
+WRONG = {
+    "a module that is away": ("nowhere_at_all:rows", {}, r"importable(.|\n)*No module named 'nowhere_at_all'"),
+    "a function that is away": (f"{__name__}:giv", {}, r"which is not there(.|\n)*Did you mean 'give'"),
+    "what is no function": (f"{__name__}:FORMS", {}, "which is a dict"),
+    "a function that raises": (f"{__name__}:fail", {"kind": "value"}, "raised ValueError: no such thing"),
+    "a keyword that it has not": (f"{__name__}:give", {"colour": 1}, r"raised TypeError(.|\n)*colour"),
+    "another result": ("os:getcwd", {}, "returned a str"),
+    "a dict without labels": ("builtins:dict", {"X": [1.0]}, r"data\.source\.label='y' for builtins:dict"),
+}
+
+
+@pytest.mark.parametrize(("function", "params", "message"), WRONG.values(), ids=WRONG)
+def test_a_function_that_gives_no_rows_is_refused(function, params, message):
+    with pytest.raises(DataError, match=message):
+        Function(function=function, params=params)()
+
+
+@pytest.mark.parametrize("path", ["rows", "", ":rows", "module:"])
+def test_a_path_that_names_no_function_is_refused(path):
+    with pytest.raises(ConfigError, match="import path of a function"):
+        Function(function=path)
