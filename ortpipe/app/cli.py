@@ -1,4 +1,4 @@
-"""The command line: a Hydra application whose errors are written for its user."""
+"""The command line: a Hydra application, commands beside it, and errors that are written for their user."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ortpipe.app.commands import COMMANDS, command
+from ortpipe.app.compose import packaged_conf
 from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 
@@ -21,20 +23,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from ortpipe.app.schema import RunConfig
-
-
-def packaged_conf() -> Path:
-    """Return the folder of the packaged configs: beside the code in a checkout, inside the package in a wheel."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"
-
-
-OmegaConf.register_new_resolver("packaged", lambda name: str(packaged_conf() / name), replace=True)
-OmegaConf.register_new_resolver(
-    "experiment", lambda: HydraConfig.get().runtime.choices.get("experiment", "run"), replace=True
-)
-OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True)  # Hydra's own is not set yet where a sweep begins
 
 
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
@@ -54,12 +42,16 @@ def _application(config: DictConfig) -> float | None:
 
 
 def main() -> None:
-    """Run the command line; exit with 1 where something is wrong, with 130 on Ctrl-C and 143 on SIGTERM."""
+    """Run the command line, or its command; exit with 1 for an error, 130 on Ctrl-C and 143 on SIGTERM."""
     wants_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hand errors to us instead of printing them
     listen_for_signals()
+    name, *arguments = sys.argv[1:] or [""]
     try:
-        _application()
+        if name in COMMANDS:
+            command(name)(arguments)
+        else:
+            _application()
     except OrtpipeError as error:
         _fail(error, wants_trace)
     except (HydraException, OmegaConfBaseException) as error:
@@ -97,6 +89,9 @@ def _explained(error: Exception) -> ConfigError:
     from ortpipe.app.schema import keys
 
     if isinstance(error, OverrideParseException):
+        if error.override.isidentifier():
+            rule = f"{error.override} is neither a command nor a key=value pair."
+            return ConfigError(rule, fix=nearest(error.override, COMMANDS))
         fix = "Names with brackets, quotes or dots of their own are written in an experiment file: see the README."
         return ConfigError(f"{error.override} is not in Hydra's grammar of overrides.", fix=fix)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:

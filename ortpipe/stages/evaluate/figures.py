@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from ortpipe.picture import picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,23 +18,13 @@ def figures(artifact: Artifact) -> dict[str, bytes]:
     """Return each picture by name: `losses` of a trained model, `confusion` or `predicted` of an evaluated one."""
     pictures = {}
     if "losses/train" in artifact.tensors:
-        pictures["losses"] = _picture(artifact, _losses)
+        pictures["losses"] = picture(lambda axes: _losses(artifact, axes))
     if "evaluation/label" in artifact.tensors:
         if artifact.facts.task in ("binary", "multiclass"):
-            pictures["confusion"] = _picture(artifact, _confusion)
+            pictures["confusion"] = picture(lambda axes: _confusion(artifact, axes))
         elif artifact.facts.task == "regression":
-            pictures["predicted"] = _picture(artifact, _predicted)
+            pictures["predicted"] = picture(lambda axes: _predicted(artifact, axes))
     return pictures
-
-
-def _picture(artifact: Artifact, draw: object) -> bytes:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4.5), dpi=120, layout="constrained")
-    draw(artifact, figure.add_subplot())  # type: ignore[operator]
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})  # no version: same picture, same bytes
-    return buffer.getvalue()
 
 
 def _losses(artifact: Artifact, axes: Axes) -> None:

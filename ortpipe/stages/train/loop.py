@@ -14,6 +14,7 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS, TrainConfig
 from ortpipe.stages.train.diagnose import Diagnosis, shown
 from ortpipe.stages.train.losses import Epoch, Losses
+from ortpipe.stages.train.rates import rates, steps_per_epoch
 from ortpipe.stages.train.step import Step
 from ortpipe.stages.train.update import per_step
 from ortpipe.stages.train.validation import Validation
@@ -49,8 +50,7 @@ class Loop:
         self._per_row, self._diagnose = reduction == "mean", diagnose
         self._latest: tuple[int, int, dict[str, np.ndarray]] | None = None  # epoch, batch size, feeds of the last run
         self._done = sum(len(run) for run in self.losses.step)
-        self._epochs, rest = config.epochs, batches.count % (config.batch_size * config.accumulate)
-        self._steps = batches.steps + (0 < rest % config.batch_size < rest and config.accumulate > 1)
+        self._epochs, self._total = config.epochs, config.epochs * steps_per_epoch(config, batches.count)
         self._whole = (self.values, len(self.losses.step), len(self.losses.train))
 
     def run(self, validate: Validation | None) -> Iterator[Epoch]:
@@ -107,18 +107,19 @@ class Loop:
         accumulated = self._config.accumulate > 1
         count, *sizes = next(iter(batches.values())).shape[: 3 if accumulated else 2]
         steps = np.arange(self._done + 1, self._done + count + 1)
-        rates = self._rates(number, steps)
-        scalars = zip(self._step.scalars, per_step(self._config, rates, steps), strict=True)
-        rates = rates.astype(self._dtype)
+        factor = self._config.schedule.factor(self.monitored)
+        exact = rates(self._config, steps, number, self._total) * factor
+        scalars = zip(self._step.scalars, per_step(self._config, exact, steps), strict=True)
+        used = exact.astype(self._dtype)
         feeds = {self._names[name]: value for name, value in self.values.items()}
         feeds |= {self._names[name]: array for name, array in batches.items()}
         feeds |= {self._names[name]: value.astype(self._dtype) for name, value in scalars}
         self._latest = number, sizes[-1], feeds
         *carried, losses = self._session(number, sizes[-1]).run(feeds)
-        self._check_losses(losses, rates)
+        self._check_losses(losses, used)
         self.values = dict(zip(self._step.carried, carried, strict=True))
         self.losses.step.append(losses)
-        self.losses.rate.append(rates)
+        self.losses.rate.append(used)
         self._done += count
         rows = math.prod(sizes if self._per_row else sizes[:-1])  # a sum is of the rows of each of K batches
         return (losses.astype(np.float64) * rows).tolist()
@@ -132,22 +133,13 @@ class Loop:
         self.monitored = self.losses.watched(self._config.early_stop)
         return epochs
 
-    def _rates(self, number: int, steps: np.ndarray) -> np.ndarray:
-        """Return the rates of steps: the line of the warm-up, then the schedule, which counts from its own start."""
-        config, warmup = self._config, self._config.warmup
-        times, total = steps, self._epochs * self._steps
-        if config.schedule_per == "epoch":
-            times, total = np.full(len(steps), number), self._epochs
-        after = config.schedule(config.stepwise.lr, np.maximum(times - warmup, 1), max(total - warmup, 1))
-        return after * np.minimum(times / (warmup + 1), 1) * config.schedule.factor(self.monitored)
-
-    def _check_losses(self, losses: np.ndarray, rates: np.ndarray) -> None:
+    def _check_losses(self, losses: np.ndarray, used: np.ndarray) -> None:
         finite = np.isfinite(losses)
         if finite.all():
             return
         bad = int(np.argmin(finite))
         last = np.concatenate([*self.losses.step, losses[:bad]])[-5:]
-        raise self._diverged(f"loss {losses[bad]} at step {self._done + bad + 1}", last, float(rates[bad]), bad)
+        raise self._diverged(f"loss {losses[bad]} at step {self._done + bad + 1}", last, float(used[bad]), bad)
 
     def _check_values(self) -> None:
         arrays, state = self._step.unpack(self.values)

@@ -1,0 +1,16 @@
+"""The catalogue of commands beside a run: `ortpipe <command> key=value …`; each is imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+
+COMMANDS = {
+    "schedule": "ortpipe.app.commands.schedule",
+}
+
+
+def command(name: str) -> Callable[[Sequence[str]], None]:
+    """Return the function that runs a command with its arguments."""
+    run: Callable[[Sequence[str]], None] = importlib.import_module(COMMANDS[name]).run
+    return run

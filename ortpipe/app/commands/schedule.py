@@ -1,0 +1,49 @@
+"""ortpipe schedule: the learning rate of every step of a run, as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortpipe.app.compose import composed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ABOUT = "Draw the learning rate of every step that a run with these settings takes, and print where the picture is."
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Draw what the arguments configure: as many steps as the rows, batches and epochs give.
+
+    Raises:
+        ConfigError: the config has errors, or its optimizer has no rates.
+        DataError: the rows cannot be read.
+    """
+    config = composed("schedule", ABOUT, arguments)
+    from ortpipe.data.rows import load
+    from ortpipe.files import whole_file
+    from ortpipe.picture import picture
+    from ortpipe.stages.train.rates import planned, steps_per_epoch, watches
+    from ortpipe.stages.train.schedules import SCHEDULES
+
+    data, training = load(config.data), config.train
+    steps, rates = planned(training, len(data.train), validated=data.validation is not None)
+    per_epoch = steps_per_epoch(training, len(data.train))
+    [name] = [key for key, member in SCHEDULES.items() if member is type(training.schedule)]
+    said = f"{training.epochs} epochs of {per_epoch:,} steps"
+    note = "as it is where nothing that it watches improves" if watches(training.schedule) else ""
+
+    def draw(axes: Axes) -> None:
+        axes.plot(steps, rates, marker="." if len(steps) < 50 else "")
+        axes.set(xlabel="step", ylabel="learning rate", title=f"{name}: {said}\n{note}".strip())
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+
+    file = Path(config.paths.outputs) / "schedules" / f"{config.name}-{name}.png"
+    whole_file(file, picture(draw))
+    highest = int(rates.argmax())
+    print(f"{name}: {said}", *([note] if note else []), sep=", ")
+    print(f"first rate {rates[0]:.6g}, highest {rates[highest]:.6g} at step {steps[highest]:,}, last {rates[-1]:.6g}")
+    print(f"picture  {file}")

@@ -1,0 +1,68 @@
+"""The learning rates of steps: warm-up, schedule, and the factor from what is watched."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ortpipe.errors import ConfigError
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.optimizer import Optimizer
+from ortpipe.stages.train.schedule import Schedule
+
+DRAWN = 100_000  # steps that `planned` gives at most
+
+
+def steps_per_epoch(config: TrainConfig, rows: int) -> int:
+    """Return how many updates an epoch has: what it leaves over of whole ones is one, its partial batch another.
+
+    >>> [steps_per_epoch(TrainConfig(batch_size=4, accumulate=k), 23) for k in (1, 2)]
+    [6, 4]
+    """
+    size = config.batch_size * config.accumulate
+    whole, rest = divmod(rows, size)
+    batches, partial = divmod(rest, config.batch_size)
+    return whole + (batches > 0) + (partial > 0)
+
+
+def rates(config: TrainConfig, steps: np.ndarray, epochs: np.ndarray | int, total: int) -> np.ndarray:
+    """Return the rates of steps [steps], float64: the line of the warm-up, then the schedule from its own start.
+
+    Args:
+        config: of the schedule, the warm-up and what both count.
+        steps: their numbers, from 1.
+        epochs: the number of each one's epoch, from 1.
+        total: how many steps training has.
+    """
+    times = steps
+    if config.schedule_per == "epoch":
+        times, total = np.full(len(steps), epochs), config.epochs
+    after = config.schedule(config.stepwise.lr, np.maximum(times - config.warmup, 1), max(total - config.warmup, 1))
+    return after * np.minimum(times / (config.warmup + 1), 1)
+
+
+def planned(config: TrainConfig, rows: int, *, validated: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return step numbers [S] and their rates [S] over a whole training, in which nothing that is watched improves.
+
+    S is the number of steps; from 100,000 on they are evenly picked.
+
+    Raises:
+        ConfigError: the optimizer has no rates.
+    """
+    if not isinstance(config.optimizer, Optimizer):
+        fix = "Choose another train/optimizer."
+        raise ConfigError("A schedule shapes the rates of an optimizer.", got="lbfgs, which has none", fix=fix)
+    per_epoch = steps_per_epoch(config, rows)
+    total = config.epochs * per_epoch
+    steps = np.unique(np.linspace(1, total, min(total, DRAWN)).astype(np.int64))
+    epochs = (steps - 1) // per_epoch + 1
+    found = rates(config, steps, epochs, total)
+    if watches(config.schedule):
+        seen = (epochs - 1) // (config.validate_every if validated else 1)
+        numbers, at = np.unique(seen, return_inverse=True)
+        found = found * np.array([config.schedule.factor([1.0] * int(n)) for n in numbers])[at]
+    return steps, found
+
+
+def watches(schedule: Schedule) -> bool:
+    """Say whether a schedule's rates depend on what training finds."""
+    return type(schedule).factor is not Schedule.factor
