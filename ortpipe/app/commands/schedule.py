@@ -22,7 +22,7 @@ def run(arguments: Sequence[str]) -> None:
         DataError: the rows cannot be read.
     """
     config = composed("schedule", ABOUT, arguments)
-    from ortpipe.data.rows import load
+    from ortpipe.data.split import load
     from ortpipe.files import whole_file
     from ortpipe.picture import picture
     from ortpipe.stages.train.rates import planned, steps_per_epoch, watches
