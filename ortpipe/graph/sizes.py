@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
 
 LARGEST = 1024  # elements; sizes, axes and indices are small, and what is larger is data
 INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL)
@@ -45,9 +44,7 @@ def _fold(graph: onnx.GraphProto, around: Mapping[str, np.ndarray] | None = None
     for node in graph.node:
         changed |= sum(_fold(a.g, known) for a in node.attribute if a.HasField("g")) > 0  # all of them
         if node.op_type == "Constant":
-            [given] = node.attribute
-            few = given.name in ("value_int", "value_ints") or (given.name == "value" and _small(given.t))
-            value = np.asarray(ReferenceEvaluator(node).run(None, {})[0]) if few else None
+            value = _constant(node)
         else:
             value = _value(node, known, static)
             changed |= value is not None
@@ -65,17 +62,29 @@ def _value(node: onnx.NodeProto, known: Mapping[str, np.ndarray], static: Mappin
     """Return what a node always gives, if that is a few integers or booleans."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return None
+    given = {a.name: a.i for a in node.attribute}
     if node.op_type in ("Shape", "Size"):
-        ends = {a.name: a.i for a in node.attribute}
-        dims = list(static.get(node.input[0], ()))[ends.get("start") : ends.get("end")]
+        dims = list(static.get(node.input[0], ()))[given.get("start") : given.get("end")]
         if not dims or not all(d.HasField("dim_value") for d in dims):
             return None
         shape = np.array([d.dim_value for d in dims], np.int64)
         return shape if node.op_type == "Shape" else np.array(shape.prod())
     if node.op_type not in ARITHMETIC or not all(name in known for name in node.input if name):
         return None
+    if node.op_type == "Cast" and given["to"] not in INTEGERS:
+        return None
+    from onnx.reference import ReferenceEvaluator  # late: most models have no such node, and it takes its time
+
     value = np.asarray(ReferenceEvaluator(node).run(None, {name: known[name] for name in node.input if name})[0])
     return value if value.dtype.kind in "ib" and value.size <= LARGEST else None
+
+
+def _constant(node: onnx.NodeProto) -> np.ndarray | None:
+    """Return what a Constant holds, if that is a few integers or booleans."""
+    [given] = node.attribute
+    if given.name == "value" and _small(given.t):
+        return onnx.numpy_helper.to_array(given.t)
+    return np.array(onnx.helper.get_attribute_value(given)) if given.name in ("value_int", "value_ints") else None
 
 
 def _small(tensor: onnx.TensorProto) -> bool:
