@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+import ortpipe.timing  # noqa: F401 - its clock begins with the package
+
 _HOMES = {
     "Artifact": "artifact",
     "Facts": "artifact",
