@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+import ortpipe.timing  # noqa: F401 - its clock begins with the package
 from ortpipe.late import import_late
 
 import_late()

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.breakdown import Breakdown
 from ortpipe.app.checkpoint import read_checkpoint
 from ortpipe.app.environment import environment
 from ortpipe.app.run_folder import RunFolder
@@ -20,6 +21,7 @@ from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
 from ortpipe.runtime.one import check_one_runtime
 from ortpipe.runtime.session import check_provider
+from ortpipe.timing import BEGAN
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -34,6 +36,9 @@ def plan_of(config: RunConfig) -> Plan:
 
 def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: HydraConf) -> float | None:
     """Run one job; return its final validation loss (else training loss), which sweepers minimize."""
+    sweep = hydra.mode is not None and hydra.mode.name == "MULTIRUN"
+    breakdown = Breakdown(None if sweep else BEGAN)
+    breakdown.lap("imports, config")
     check_one_runtime()
     check_provider(config.runtime)
     folder = Path(hydra.runtime.output_dir)
@@ -41,7 +46,9 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
     start = read_checkpoint(Path(config.resume)) if config.resume is not None else None
     begun = time.perf_counter()
     data = load(config.data)
+    breakdown.lap("data")
     facts = environment(config.seed)
+    breakdown.lap("environment")
     tags = {
         "mlflow.source.name": facts["command"],
         "ortpipe.git_commit": facts["git_commit"],
@@ -50,16 +57,22 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
         "ortpipe.data": data.digest(),
         "ortpipe.run_folder": str(folder),
     }
-    if hydra.mode is not None and hydra.mode.name == "MULTIRUN":
+    if sweep:
         tags |= {"ortpipe.sweep": str(Path(hydra.sweep.dir).absolute()), "ortpipe.job": str(hydra.job.num)}
-    name = f"{config.name} {hydra.job.override_dirname}".strip() if tags.get("ortpipe.sweep") else config.name
+    name = f"{config.name} {hydra.job.override_dirname}".strip() if sweep else config.name
     recording = config.recorder(name, container, folder, tags)
-    keeping = RunFolder(folder, yaml, facts)
-    listeners: list[Listener] = [keeping, stop_if_asked, Screen(), recording]  # a last checkpoint before it stops
+    breakdown.lap("recorder opens")
+    listeners: list[Listener] = [
+        breakdown.timed("run folder", RunFolder(folder, yaml, facts)),
+        stop_if_asked,  # after a last checkpoint
+        breakdown.timed("screen", Screen()),
+        breakdown.timed("recorder", recording),
+    ]
     context = {"data": data, "runtime": config.runtime, "start": start}
     artifact = run(plan_of(config), context, listeners)
     record = {**getattr(recording, "summary", {}), "took": f"{time.perf_counter() - begun:.1f} s"}
     print(closing(artifact, folder, record), flush=True)
+    breakdown.log()
     monitored = artifact.tensors.get("losses/validation", artifact.tensors["losses/train"])
     return float(monitored[-1])
 

@@ -54,6 +54,7 @@ def main() -> None:
             command(name)(arguments)
         else:
             _application()
+        gc.freeze()  # the interpreter's last collections would walk every object of the libraries, for a second
     except OrtpipeError as error:
         _fail(error, wants_trace)
     except (HydraException, OmegaConfBaseException) as error:

@@ -18,6 +18,7 @@ from ortpipe.stages.train.rates import rates, steps_per_epoch
 from ortpipe.stages.train.step import Step
 from ortpipe.stages.train.update import per_step
 from ortpipe.stages.train.validation import Validation
+from ortpipe.timing import Stopwatch
 
 
 class Loop:
@@ -40,9 +41,10 @@ class Loop:
         reduction: str,
         diagnose: Diagnosis,
         losses: Losses | None = None,
+        watch: Stopwatch | None = None,
     ) -> None:
         self.values = dict(values)
-        self.losses = losses or Losses()
+        self.losses, self._watch = losses or Losses(), watch or Stopwatch()
         self.monitored = self.losses.watched(config.early_stop)
         self._session, self._step, self._names, self._config = session, step, epoch_names, config
         self._batches = batches
@@ -65,13 +67,16 @@ class Loop:
             total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
             self.losses.train.append(total / self._batches.count)
             self._check_values()
+            self._watch.lap("batches")
             found = self._validate(validate, number)
+            self._watch.lap("validation")
             self._whole = (self.values, len(self.losses.step), number)
             rate, seconds = float(self.losses.rate[-1][-1]), time.perf_counter() - start
             yield Epoch(
                 *(number, self._epochs, self.losses.train[-1], found.pop(LOSS, None), rate, self._done),
-                *(seconds, (self._done - behind) / seconds, found),
+                *(seconds, (self._done - behind) / seconds, found, dict(self._watch.seconds)),
             )
+            self._watch.lap("listeners, checkpoints")
 
     def _validate(self, validate: Validation | None, number: int) -> dict[str, float]:
         """Evaluate the validation rows when it is their turn; keep what is found (nan when it is not)."""
@@ -115,7 +120,11 @@ class Loop:
         feeds |= {self._names[name]: array for name, array in batches.items()}
         feeds |= {self._names[name]: value.astype(self._dtype) for name, value in scalars}
         self._latest = number, sizes[-1], feeds
-        *carried, losses = self._session(number, sizes[-1]).run(feeds)
+        self._watch.lap("batches")
+        session = self._session(number, sizes[-1])
+        self._watch.lap("sessions")
+        *carried, losses = session.run(feeds)
+        self._watch.lap("session.run")
         self._check_losses(losses, used)
         self.values = dict(zip(self._step.carried, carried, strict=True))
         self.losses.step.append(losses)

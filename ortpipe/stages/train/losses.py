@@ -23,6 +23,7 @@ class Epoch:
     seconds: float  # since this training was begun, or continued
     speed: float  # steps per second since then
     metrics: Mapping[str, float] = field(default_factory=dict)  # that is watched, of the validation rows
+    spent: Mapping[str, float] = field(default_factory=dict)  # seconds so far, by what they went to
 
 
 @dataclass

@@ -39,6 +39,7 @@ from ortpipe.stages.train.optimizers import LBFGS
 from ortpipe.stages.train.step import build_step
 from ortpipe.stages.train.update import per_parameter
 from ortpipe.stages.train.validation import Validation, check_monitor
+from ortpipe.timing import Stopwatch
 
 VERSION = 1
 
@@ -78,7 +79,7 @@ def train(
         EvaluateError: the metric that is watched does not fit the task or has no value on the validation rows.
         TrainError: the model has no gradients or forward outputs.
     """
-    config = config or TrainConfig()
+    config, watch = config or TrainConfig(), Stopwatch()
     facts = artifact.facts
     if not facts.gradients or not facts.outputs:
         raise TrainError(
@@ -114,7 +115,7 @@ def train(
     size = config.batch_size * config.accumulate
     batches = batches_of(data.train, feed, size, seed=config.seed, shuffle=config.shuffle)
     diagnose = Diagnosis(artifact, config, step, names, lambda: _sessions(epoch, config.seed, runtime), runtime)
-    loop = Loop(sessions, step, names, carried, batches, config, facts.reduction or "mean", diagnose, losses)
+    loop = Loop(sessions, step, names, carried, batches, config, facts.reduction or "mean", diagnose, losses, watch)
     stop = EarlyStop(config.early_stop, loop.values)
     stop.catch_up(loop.monitored, loop.values)
     if before is not None and (best := under("best", before)):
@@ -124,6 +125,7 @@ def train(
         best = {f"best/{name}": array for name, array in values_of(step, stop.best_values).items()}
         return Checkpoint(len(loop.losses.train), key(), {**tensors_of(loop, step, initial, loop.values), **best})
 
+    watch.lap("graphs")
     due = Due(config.checkpoint)
     try:
         for result in () if stop.over else loop.run(validate):
