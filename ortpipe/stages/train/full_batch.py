@@ -9,18 +9,23 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx
 
-from ortpipe.artifact import Artifact
+from ortpipe.artifact import Artifact, under
+from ortpipe.data.feeds import feeds
+from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.compose import extract
 from ortpipe.graph.modes import draws
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
+from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import LOSS, TrainConfig
 from ortpipe.stages.train.early_stop import EarlyStop
+from ortpipe.stages.train.initial import first_values
 from ortpipe.stages.train.losses import Epoch, Losses
 from ortpipe.stages.train.optimizers.lbfgs import LBFGS
 from ortpipe.stages.train.step import cut
 from ortpipe.stages.train.validation import Validation
+from ortpipe.timing import Stopwatch
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -28,14 +33,16 @@ Arrays = Mapping[str, np.ndarray]
 def minimize(
     artifact: Artifact,
     config: TrainConfig,
-    optimizer: LBFGS,
-    rows: Arrays,
-    initial: Arrays,
+    data: Data,
     validate: Validation | None,
     runtime: RuntimeConfig | None,
     report: Callable[[object], None],
+    start: Checkpoint | Arrays | None,
+    watch: Stopwatch,
 ) -> dict[str, np.ndarray]:
     """Return train's tensors: the parameters at the end (the best, where training stops early) and the losses.
+
+    The arguments are train's, and what evaluates the validation rows. From a start only its parameters are taken.
 
     Raises:
         ConvergenceError: the loss is not finite where the search has gone.
@@ -43,7 +50,13 @@ def minimize(
     """
     from scipy import optimize
 
+    optimizer = config.optimizer
+    assert isinstance(optimizer, LBFGS)
+    rows = feeds(artifact.model, artifact.facts, in_memory(data))
+    before = start.tensors if isinstance(start, Checkpoint) else start
+    initial = first_values(artifact, config) if before is None else under("parameter", before)
     loss_and_gradient = _Objective(artifact, rows, initial, runtime)
+    watch.lap("graphs")
     stop, begun = EarlyStop(config.early_stop, initial), time.perf_counter()
     losses, watched = Losses(), config.early_stop
     divisor = 1 if artifact.facts.reduction == "mean" else len(next(iter(rows.values())))
@@ -94,6 +107,17 @@ def minimize(
         "losses/step": np.array(losses.train) * divisor,
         **losses.tensors(),
     }
+
+
+def in_memory(data: Data) -> Rows:
+    """Return the training rows, all of which lbfgs reads for every step."""
+    if not isinstance(data.train, Rows):
+        raise TrainError(
+            "lbfgs trains on all rows at once, in memory.",
+            got=f"a stream of {len(data.train)} rows",
+            fix="Choose another train/optimizer, or set data.source.stream=false where they fit.",
+        )
+    return data.train
 
 
 class _Objective:

@@ -5,9 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
+from ortpipe.artifact import Artifact
+from ortpipe.stages.train.config import TrainConfig
+
 THIRD_IS_ADDED = ("Gemm", "Conv", "ConvTranspose", "Normalization")  # operators whose third operand is a bias
+
+
+def first_values(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:
+    """Return the parameters, the model's own or random ones, and the running statistics."""
+    trained, moved = artifact.facts.gradients, artifact.facts.statistics
+    own = {t.name: onnx.numpy_helper.to_array(t) for t in artifact.model.graph.initializer}
+    parameters, statistics = ({name: own[name] for name in names} for names in (trained, moved))
+    if config.init == "random":
+        parameters = random_parameters(ir.from_proto(artifact.model).graph, parameters, config.seed)
+    return {**{name: _master(array) for name, array in parameters.items()}, **statistics}
+
+
+def _master(array: np.ndarray) -> np.ndarray:
+    """Return a parameter of halves in float32, in which it is trained."""
+    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
 
 
 def random_parameters(graph: ir.Graph, parameters: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
