@@ -92,7 +92,7 @@ def test_the_signature_is_the_documented_one():
 @pytest.mark.parametrize("momentum", [None, (0.8, False), (0.8, True)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_fit_is_gradient_descent_in_numpy_over_every_row(monkeypatch, weighted, momentum):
-    monkeypatch.setattr("ortpipe.stages.train.loop.order", lambda count, **_: np.arange(count))
+    monkeypatch.setattr("ortpipe.data.batches.order", lambda count, **_: np.arange(count))
     weights = RNG.uniform(0.5, 2, len(X)) if weighted else None
     rate = (
         LearningRateSGD(0.05, learning_rate="constant")
