@@ -100,6 +100,7 @@ class TrainConfig:
         warmup: as many of them in front of the schedule, over which the rate rises in a line, η·t/(warmup + 1).
         epochs: passes over the training rows, those before a continuation included.
         batch_size: rows per step; the last batch of an epoch may be smaller.
+        drop_last: leave that smaller one out.
         init: `keep` starts from the model's own weights, `random` from new ones (see `initial.py`).
         shuffle: draw a new order of rows for every epoch.
         seed: of the order and of the random weights.
@@ -124,6 +125,7 @@ class TrainConfig:
     warmup: int = 0
     epochs: int = 50
     batch_size: int = 32
+    drop_last: bool = False
     init: Literal["keep", "random"] = "keep"
     shuffle: bool = True
     seed: int = 0

@@ -14,7 +14,7 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS, TrainConfig
 from ortpipe.stages.train.diagnose import Diagnosis, shown
 from ortpipe.stages.train.losses import Epoch, Losses
-from ortpipe.stages.train.rates import rates, steps_per_epoch
+from ortpipe.stages.train.rates import rates, rows_per_epoch, steps_per_epoch
 from ortpipe.stages.train.step import Step
 from ortpipe.stages.train.update import per_step
 from ortpipe.stages.train.validation import Validation
@@ -47,7 +47,7 @@ class Loop:
         self.losses, self._watch = losses or Losses(), watch or Stopwatch()
         self.monitored = self.losses.watched(config.early_stop)
         self._session, self._step, self._names, self._config = session, step, epoch_names, config
-        self._batches = batches
+        self._batches, self._rows = batches, rows_per_epoch(config, batches.count)
         self._dtype = next(iter(values.values())).dtype
         self._per_row, self._diagnose = reduction == "mean", diagnose
         self._latest: tuple[int, int, dict[str, np.ndarray]] | None = None  # epoch, batch size, feeds of the last run
@@ -65,7 +65,7 @@ class Loop:
         for number in range(len(self.losses.train) + 1, self._epochs + 1):
             sums = [self._run(number, part) for chunk in self._batches.epoch(number) for part in self._updates(chunk)]
             total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
-            self.losses.train.append(total / self._batches.count)
+            self.losses.train.append(total / self._rows)
             self._check_values()
             self._watch.lap("batches")
             found = self._validate(validate, number)
@@ -94,10 +94,13 @@ class Loop:
     def _updates(self, chunk: Mapping[str, np.ndarray]) -> Iterator[Mapping[str, np.ndarray]]:
         """Yield a chunk as it is, or, where updates accumulate, [updates, K, size, …]: K batches each."""
         config = self._config
-        if config.accumulate == 1:
-            yield chunk
-            return
         steps, rows = next(iter(chunk.values())).shape[:2]
+        if config.drop_last and rows % config.batch_size:
+            chunk = {name: array[:, : rows - rows % config.batch_size] for name, array in chunk.items()}
+            rows -= rows % config.batch_size
+        if config.accumulate == 1:
+            yield from [chunk] if rows else []
+            return
         whole = rows // config.batch_size
         for first, count, size in (
             (0, whole, config.batch_size),

@@ -1,15 +1,29 @@
-"""The learning rates of steps: warm-up, schedule, and the factor from what is watched."""
+"""The learning rates of steps, and how many steps there are: warm-up, schedule, the factor from what is watched."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ortpipe.errors import ConfigError
+from ortpipe.errors import ConfigError, TrainError
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.optimizer import Optimizer
 from ortpipe.stages.train.schedule import Schedule
 
 DRAWN = 100_000  # steps that `planned` gives at most
+
+
+def rows_per_epoch(config: TrainConfig, rows: int) -> int:
+    """Return how many of the training rows an epoch reads.
+
+    Raises:
+        TrainError: none, where the partial batch is dropped.
+    """
+    read = rows - rows % config.batch_size if config.drop_last else rows
+    if not read:
+        fix = f"Set train.batch_size={rows} or less, or train.drop_last=false."
+        got = f"{rows} rows, train.batch_size={config.batch_size}"
+        raise TrainError("train.drop_last leaves at least one batch.", got=got, fix=fix)
+    return read
 
 
 def steps_per_epoch(config: TrainConfig, rows: int) -> int:
@@ -19,7 +33,7 @@ def steps_per_epoch(config: TrainConfig, rows: int) -> int:
     [6, 4]
     """
     size = config.batch_size * config.accumulate
-    whole, rest = divmod(rows, size)
+    whole, rest = divmod(rows_per_epoch(config, rows), size)
     batches, partial = divmod(rest, config.batch_size)
     return whole + (batches > 0) + (partial > 0)
 

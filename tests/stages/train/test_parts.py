@@ -85,6 +85,20 @@ def test_accumulated_batches_are_one_large_batch():
         np.testing.assert_allclose(small[name], large[name], rtol=1e-12)
 
 
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+def test_the_partial_batch_may_be_left_out(accumulate):
+    whole = Rows({"X": rows()[0][:20]}, rows()[1][:20])  # five batches of four, without the half
+    dropped = train(gradients(), config(drop_last=True, accumulate=accumulate), data=data())
+    expected = train(gradients(), config(accumulate=accumulate), data=Data(whole, data().validation))
+    for name in (n for n in expected.tensors if n.startswith(("parameter/", "losses/"))):
+        np.testing.assert_array_equal(dropped.tensors[name], expected.tensors[name])
+
+
+def test_leaving_out_the_only_batch_is_refused():
+    with pytest.raises(TrainError, match=r"22 rows, train.batch_size=23(.|\n)*train.batch_size=22"):
+        train(gradients(), config(drop_last=True, batch_size=23), data=data())
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_accumulated_losses_are_counted_by_update_and_by_row(reduction):
     source, settings = gradients(reduction=reduction), {"lr": 1e-12}
