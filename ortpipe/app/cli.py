@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,9 @@ def main() -> None:
         if "Config group override" not in str(error):  # Hydra's own, for group=null
             raise
         _fail(ConfigError(str(error), fix="Leave a group out with ~group, such as ~experiment."), wants_trace)
+    except BrokenPipeError:  # who read our output, such as `head`, has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         fix = "Check that the path exists and that you may write there; results go to paths.outputs."
         _fail(ConfigError("Files and folders must be readable and writable.", got=error, fix=fix), wants_trace)

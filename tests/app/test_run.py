@@ -129,6 +129,12 @@ def test_help_and_cfg_answer(cli: Callable) -> None:
     assert "hidden_layer_sizes" in cli("--cfg", "job").stdout
 
 
+def test_a_reader_that_has_enough_ends_it_without_a_word(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m ortpipe --help | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("ortpipe trains ONNX models from config files.", "")
+
+
 def test_the_console_recorder_prints_config_and_stages(cli: Callable) -> None:
     done = cli("recorder=console", "train.epochs=1")
     assert "train.optimizer.lr=0.1" in done.stdout
