@@ -171,6 +171,16 @@ class ArrayReader:
                     got=f"{key}={name!r} for {own.where}",
                     fix=nearest(name, own.arrays),
                 )
+        for _, name in said:
+            if name is None:
+                continue
+            given, first = own.arrays[name].shape, self._sets[0].arrays[name].shape
+            if given[1:] != first[1:]:
+                raise DataError(
+                    "An array has the same width in every part of the data.",
+                    got=f"{name!r} of {own.where} has shape {given}, {first[1:]} per row in the first part",
+                    fix="Check data.split.",
+                )
         shape = own.arrays[self._label].shape
         for name, array in own.arrays.items():
             if not array.shape or array.shape[:1] != shape[:1]:
@@ -190,7 +200,7 @@ def _codes(column: str, words: np.ndarray, first: int) -> np.ndarray:
         row = int(np.argmax(part < 0))
         raise DataError(
             "data.split.column holds the words train, validation and test.",
-            got=f"{words[row]!r} in {column!r}, row {first + row}",
+            got=f"{words[row : row + 1].tolist()[0]!r} in {column!r}, row {first + row}",
             fix=nearest(str(words[row]), PARTS),
         )
     return part

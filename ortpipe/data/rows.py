@@ -88,6 +88,12 @@ class Rows:
                 got=f"{name} is an array of objects",
                 fix="Check for ragged rows.",
             )
+        if array.dtype.kind not in "biufOSU":
+            raise DataError(
+                "Arrays hold numbers, text or truth values.",
+                got=f"{name} of {array.dtype}",
+                fix="Write dates and the like as numbers.",
+            )
         check_finite(name, array, columns)
 
     def __len__(self) -> int:

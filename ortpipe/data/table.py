@@ -39,6 +39,8 @@ class TableSource(ABC):
     encode: Encoding | Mapping[str, Encoding] = "one_hot"
 
     def __post_init__(self) -> None:
+        if not self.label:
+            raise ConfigError("data.source.label names a column or several.", got=self.label, fix="Name one.")
         if self.inputs is not None and (not self.inputs or not all(self.inputs.values())):
             raise ConfigError(
                 "data.source.inputs lists at least one column for each input.",

@@ -37,6 +37,8 @@ BAD = {
     "weights in words": (lambda: rows(weight=NAMES), "weights are numbers"),
     "weights as objects": (lambda: rows(weight=np.ones(150, object)), "weights are numbers"),
     "ragged rows": (lambda: rows(np.array([[1], [2, 3]] * 75, dtype=object)), "array of objects"),
+    "dates": (lambda: rows(np.full((150, 1), "2020-01-01", "M8[D]")), r"input 'X' of datetime64\[D\]"),
+    "complex numbers": (lambda: rows(X + 1j), "input 'X' of complex128"),
     "nan in an input": (lambda: rows(with_value(X, (7, 2), np.nan)), "nan in input 'X', row 7, column 2"),
     "infinity in an input": (lambda: rows(with_value(X, (0, 0), -np.inf)), "-inf in input 'X', row 0"),
     "nan in a label": (lambda: rows(y=with_value(Y, 5, np.nan)), "nan in label, row 5"),

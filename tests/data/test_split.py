@@ -137,3 +137,17 @@ def test_fractions_of_rows_in_memory_are_scikit_learns():
         validation.tolist(),
         test.tolist(),
     ]
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz"])
+def test_an_array_of_another_width_in_another_part_is_refused(kind, tmp_path):
+    source = written(kind, FRAME.drop(columns="set"), tmp_path)
+    other = tmp_path / "held.npz"
+    np.savez(other, X=np.ones((5, 3)), y=np.ones(5))
+    if kind == "npy":
+        (tmp_path / "held").mkdir()
+        other = tmp_path / "held"
+        np.save(other / "X.npy", np.ones((5, 3)))
+        np.save(other / "y.npy", np.ones(5))
+    with pytest.raises(DataError, match=r"same width(.|\n)*'X' of .*held.* has shape \(5, 3\), \(1,\) per row"):
+        load(DataConfig(source, SplitConfig(test=str(other))))

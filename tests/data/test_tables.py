@@ -121,6 +121,8 @@ def test_a_column_with_too_many_words_is_refused_unless_it_is_looked_up(table):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"label": ()}, r"data\.source\.label names a column"),
+        ({"delimiter": ";;"}, r"one character(.|\n)*';;'"),
         ({"inputs": {}}, "at least one column"),
         ({"inputs": {"X": ()}}, "at least one column"),
         ({"encode": {"Z": "index"}}, "'Z'(.|\n)*Valid: X"),
@@ -129,7 +131,7 @@ def test_a_column_with_too_many_words_is_refused_unless_it_is_looked_up(table):
 )
 def test_settings_that_name_nothing_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
-        Csv(path="rows.csv", label="target", **settings)
+        Csv(**{"path": "rows.csv", "label": "target", **settings})
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ortpipe.data.files import files_of, paths_of
 from ortpipe.data.rows import Rows
 from ortpipe.data.table import TableSource, lay_out
-from ortpipe.errors import DataError
+from ortpipe.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +31,12 @@ class Csv(TableSource):
     path: str
     delimiter: str = ","
     names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.delimiter) != 1:
+            fix = "Set data.source.delimiter=';', or \"\\t\" for a tab."
+            raise ConfigError("data.source.delimiter is one character.", got=repr(self.delimiter), fix=fix)
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Read every row."""

@@ -41,8 +41,10 @@ class Parquet(TableSource):
         from ortpipe.data.table_reader import Group, TableReader
 
         found = [(f, n) for path, n in paths_of(self.path, split) for f in files_of(path, (".parquet",))]
-        metadata = {file: _open(file).metadata for file, _ in found}
-        schemas = {str(file): held.schema.to_arrow_schema() for file, held in metadata.items()}
+        metadata, schemas = {}, {}
+        for file, _ in found:
+            with _open(file) as opened_file:
+                metadata[file], schemas[str(file)] = opened_file.metadata, opened_file.schema_arrow
         layout = lay_out(self, schemas, split.column if split else None)
         groups = []
         for file, part in found:
