@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ortpipe.data.config import SplitConfig
-from ortpipe.data.rows import Rows, split
+from ortpipe import Rows, SplitConfig, split
 
 SEED = 0
 EPOCHS = 20  # of a whole job
