@@ -28,6 +28,22 @@ def main(arguments: list[str] | None = None) -> None:
     has = versions(pythons)
     python = {name: path for name, path in entrants(pythons, has).items() if name in options.peers}
     results = Results(has=has, python=dict(python), options=options)
+    failure = None
+    try:
+        _contests(results)
+    except SystemExit as error:  # what was measured before it is not lost
+        failure = error
+    text = report(results)
+    if options.output is None:
+        print(text)
+    else:
+        options.output.write_text(text)
+    if failure is not None:
+        raise failure
+
+
+def _contests(results: Results) -> None:
+    options, python = results.options, results.python
     with tempfile.TemporaryDirectory() as scratch:
         for model in options.models:
             for optimizer in options.optimizers:
@@ -46,11 +62,6 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"growth: {work.name} …", file=sys.stderr, flush=True)
             contest = Contest.of(Path(scratch, "growth"), work, "sgd", 1, python)
             results.growth[work.name] = contest.steady(options.rounds)
-    text = report(results)
-    if options.output is None:
-        print(text)
-    else:
-        options.output.write_text(text)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

@@ -49,8 +49,10 @@ def report(results: Results) -> str:
     parts = [_made_with(results)]
     for threads in results.options.threads:
         name = "one thread, one core" if threads == 1 else f"{threads} threads, {threads} cores"
-        parts += [f"### Steady state, {name}: µs per step (times ortpipe's)", _steady(results, threads)]
-        parts += [f"### Whole job of {EPOCHS} epochs, {name}", _jobs(results, threads)]
+        if steady := _steady(results, threads):
+            parts += [f"### Steady state, {name}: µs per step (times ortpipe's)", steady]
+        if jobs := _jobs(results, threads):
+            parts += [f"### Whole job of {EPOCHS} epochs, {name}", jobs]
     if results.growth:
         parts += ["### Growth: ms per epoch (SGD, one thread), and against the base", _growth(results)]
     parts += ["### Bars (one thread)", _bars(results)]
