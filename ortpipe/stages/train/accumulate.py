@@ -1,20 +1,68 @@
-"""Adding a scaled gradient to a parameter or its velocity without a pass of its own."""
+"""Gradient accumulation: one gradient from several batches, read one after the other."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
+import onnx
+import onnx_ir as ir
 
-if TYPE_CHECKING:
-    import onnx_ir as ir
+from ortpipe.artifact import Facts
+from ortpipe.graph import query
+from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.check import finish
 
-    from ortpipe.graph.builder import Builder
+BATCHES = "K"  # the first dimension of what is read batch by batch
 
 
-def plus(op: Builder, x: ir.Value, step: ir.Value) -> ir.Value:
-    """Return x + step; where the step is a matrix product, the product is accumulated onto x: A·B + x."""
-    node = step.producer()
-    if node is None or node.op_type != "Gemm" or node.inputs[2:] or step.uses() or step.shape != x.shape:
-        return op.Add(x, step)
-    attributes = {name: a.value for name, a in node.attributes.items()}
-    made: ir.Value = op.Gemm(*node.inputs, x, **{**attributes, "beta": 1.0})  # the training build writes beta = 0
-    return made
+def accumulated(model: onnx.ModelProto, facts: Facts) -> onnx.ModelProto:
+    """Return the gradient model of K batches [K, N, …]: the means of their losses and of their gradients, in a Scan.
+
+    Its outputs are the loss, the gradients and the next running statistics, which move from batch to batch.
+    Every input and output keeps its name.
+    """
+    inner = ir.from_proto(model)
+    body, names = inner.graph, Names(used_names(inner.graph))
+    outer = ir.Graph([], [], nodes=[], opset_imports=dict(inner.opset_imports), name=f"{body.name}/batches")
+    op, inside = Builder(outer, "batches", names=names), Builder(body, "batch", names=names)
+    batch, moving = query.data_inputs(body), [query.value(body, name) for name in facts.statistics]
+    loss, *rest = body.outputs
+    gradients, following = rest[: len(facts.gradients)], rest[len(facts.gradients) :]
+    held = {name: _held(value, outer) for name, value in body.initializers.items()}
+    for name, value in list(body.initializers.items()):
+        body.initializers.pop(name)
+        if value not in moving:
+            ir.convenience.replace_all_uses_with(value, held[name])
+    read = [_read(value, outer) for value in batch]
+    public = [(value, str(value.name)) for value in body.outputs]
+    for value in (*moving, *batch, *body.outputs):
+        inside.rename(value, f"{value.name}/of_batch")
+    sums = [inside.placeholder(f"{name}/sum", g, g.shape) for name, g in zip(facts.gradients, gradients, strict=True)]
+    totals = [inside.Add(total, gradient) for total, gradient in zip(sums, gradients, strict=True)]
+    body.inputs[:] = [*sums, *moving, *batch]
+    body.outputs[:] = [*totals, *following, loss]
+    for value, like in zip(totals, gradients, strict=True):
+        value.type, value.shape = like.type, like.shape
+    zeros = [op.Expand(op.like(0, held[n]), op.const(np.array(held[n].shape, np.int64))) for n in facts.gradients]
+    start = [*zeros, *(held[name] for name in facts.statistics), *read]
+    *ends, losses = op.Scan(*start, outputs=len(body.outputs), body=body, num_scan_inputs=len(read))
+    means = [op.Div(end, op.cast(op.Size(losses), g)) for end, g in zip(ends, gradients, strict=False)]
+    outer.outputs[:] = [op.ReduceMean(losses, keepdims=0), *means, *ends[len(gradients) :]]
+    for value, (like, name) in zip(outer.outputs, public, strict=True):
+        value.type, value.shape, value.name = like.type, like.shape, name
+    return finish(ir.Model(outer, ir_version=inner.ir_version))
+
+
+def _held(value: ir.Value, outer: ir.Graph) -> ir.Value:
+    """Put an initializer, which may be an input too, around the batches."""
+    held = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
+    outer.register_initializer(held)
+    if value.is_graph_input():
+        outer.inputs.append(held)
+    return held
+
+
+def _read(value: ir.Value, outer: ir.Graph) -> ir.Value:
+    """Make an input of K batches."""
+    read = ir.Value(name=value.name, type=value.type, shape=ir.Shape([BATCHES, *(value.shape or ())]))
+    outer.inputs.append(read)
+    return read

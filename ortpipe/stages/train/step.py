@@ -14,8 +14,8 @@ from ortpipe.artifact import Artifact
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.compose import extract
+from ortpipe.stages.train.accumulate import accumulated
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.micro_batches import accumulated
 from ortpipe.stages.train.update import HALVES, ITERATE, flat, is_plain, one_by_one, scalars_of, scale_of
 
 Arrays = Mapping[str, np.ndarray]  # by parameter or running statistic

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ortpipe.stages.train.accumulate import plus
 from ortpipe.stages.train.checks import check_decay, check_rate
 from ortpipe.stages.train.optimizer import Optimizer
+from ortpipe.stages.train.plus import plus
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.graph.builder import Builder
-from ortpipe.stages.train.accumulate import plus
+from ortpipe.stages.train.plus import plus
 
 
 @pytest.mark.parametrize("attributes", [{}, {"beta": 0.0, "transA": 1}])
