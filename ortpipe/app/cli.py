@@ -27,18 +27,27 @@ if TYPE_CHECKING:
     from ortpipe.app.schema import RunConfig
 
 
+_refused: list[OrtpipeError] = []  # what ended the run; raised, Hydra would print a line of its own above it
+
+
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
 def _application(config: DictConfig) -> float | None:
     from ortpipe.app.assemble import execute
     from ortpipe.app.schema import build
 
     container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    typed: RunConfig = build(container)
     hydra_config = HydraConfig.get()
+    alone = hydra_config.mode is None or hydra_config.mode.name != "MULTIRUN"
     try:
+        typed: RunConfig = build(container)
         return execute(typed, container, OmegaConf.to_yaml(config, resolve=True), hydra_config)
+    except OrtpipeError as error:
+        if not alone:
+            raise
+        _refused.append(error)
+        return None
     except Stopped as stop:
-        if hydra_config.mode is None or hydra_config.mode.name != "MULTIRUN":
+        if alone:
             stop.folder = Path(hydra_config.runtime.output_dir)
         raise
 
@@ -55,6 +64,8 @@ def main() -> None:
             command(name)(arguments)
         else:
             _application()
+        if _refused:
+            raise _refused[0]
         gc.freeze()  # the interpreter's last collections would walk every object of the libraries, for a second
     except OrtpipeError as error:
         _fail(error, wants_trace)

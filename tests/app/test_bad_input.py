@@ -179,6 +179,7 @@ def test_bad_input(case: str, files: Path, tmp_path: Path, cli: Callable) -> Non
     done = cli(*overrides)
     assert done.returncode == 1, done.stdout
     assert "Traceback" not in done.stderr
+    assert "Error executing job" not in done.stderr
     for word in words:
         assert word in done.stderr
     assert list(tmp_path.glob("outputs/runs/*/*/model.onnx")) == []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ortpipe.artifact import under
 from ortpipe.picture import picture
 
 if TYPE_CHECKING:
@@ -38,7 +39,12 @@ def _losses(artifact: Artifact, axes: Axes) -> None:
         axes.set_yscale("log")
     axes.set(xlabel="epoch", ylabel="loss per row", title="Loss")
     axes.grid(alpha=0.3)
-    axes.legend()
+    for metric, values in under("monitor", artifact.tensors).items():
+        right, at = axes.twinx(), np.flatnonzero(~np.isnan(values))
+        right.plot(at + 1, values[at], color="C2", marker="." if len(at) < len(values) else "")
+        right.set_ylabel(metric)
+        axes.plot([], [], color="C2", label=f"{metric} (right)")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)  # below: it hides no line
 
 
 def _predicted(artifact: Artifact, axes: Axes) -> None:

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
+from ortpipe.artifact import Artifact
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
@@ -73,6 +74,14 @@ def test_a_model_that_was_not_trained_has_no_losses(iris):
 
 def test_another_artifact_gives_another_picture(artifacts):
     assert figures(artifacts("iris")[1])["losses"] != figures(artifacts("diabetes")[1])["losses"]
+
+
+def test_what_is_monitored_is_drawn_beside_the_loss(artifacts):
+    trained = artifacts("iris")[0]
+    watched = Artifact(
+        trained.model, trained.facts, {**trained.tensors, "monitor/accuracy": np.array([0.1, 0.5, np.nan, 1])}
+    )
+    assert figures(watched)["losses"] != figures(trained)["losses"]
 
 
 def test_they_leave_their_artifact_as_it_was(artifacts):
