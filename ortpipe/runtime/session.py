@@ -40,6 +40,8 @@ class Session:
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
         options.log_severity_level = 4
+        if providers[0] not in ort.get_available_providers():
+            raise _not_here(runtime.provider, "has none")
         try:
             if model.ByteSize() > LARGE:
                 with on_disk(model) as path:
@@ -56,11 +58,7 @@ class Session:
 
         chosen = self._session.get_providers()[0]
         if chosen != providers[0]:
-            raise ModelError(
-                "runtime.provider is one that this machine has.",
-                got=f"{runtime.provider}: onnxruntime {ort.__version__} fell back to {chosen}",
-                fix="Install the GPU's driver, CUDA and an onnxruntime made for it, or set runtime.provider=cpu.",
-            )
+            raise _not_here(runtime.provider, f"fell back to {chosen}")
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -81,6 +79,14 @@ class Session:
                 got=str(error).strip().splitlines()[0],
                 fix="Check the inputs' names, shapes and types against the model's.",
             ) from error
+
+
+def _not_here(provider: str, what: str) -> ModelError:
+    return ModelError(
+        "runtime.provider is one that this machine has.",
+        got=f"{provider}: onnxruntime {ort.__version__} {what}",
+        fix="Install the GPU's driver, CUDA and an onnxruntime made for it, or set runtime.provider=cpu.",
+    )
 
 
 def check_provider(runtime: RuntimeConfig) -> None:
