@@ -9,6 +9,7 @@ from ortpipe.graph.builder import Names, used_names
 from ortpipe.graph.check import finish
 from ortpipe.graph.serial import IR_VERSION
 from ortpipe.graph.sizes import with_sizes
+from ortpipe.stages.train.biases import with_biases_as_rows
 from ortpipe.stages.train.hoist import hoisted
 from ortpipe.stages.train.step import Step
 from ortpipe.stages.train.update import shape_of
@@ -29,7 +30,7 @@ def with_batch_size(model: onnx.ModelProto, size: int) -> onnx.ModelProto:
     for node in body.all_nodes():
         for made in node.outputs:
             made.shape = None
-    return hoisted(with_sizes(finish(own)))
+    return with_biases_as_rows(hoisted(with_sizes(finish(own))))
 
 
 def build_epoch(step: Step) -> tuple[onnx.ModelProto, dict[str, str]]:

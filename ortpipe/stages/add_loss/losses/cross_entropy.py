@@ -41,4 +41,4 @@ class CrossEntropy:
             log_p = op.Log(op.Clip(p, op.like(self.eps, p), op.like(1, p)))
         assert scores.classes is not None
         truth = op.Equal(label, op.const(np.arange(scores.classes)))  # [N, 1] against [K]
-        return op.Neg(op.Mul(log_p, op.cast(truth, p)))
+        return op.Mul(log_p, op.Neg(op.cast(truth, p)))  # the sign on the side that no parameter moves
