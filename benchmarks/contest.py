@@ -147,7 +147,7 @@ class Contest:
             check(losses)
             for _ in range(rounds):
                 for name, process in running.items():
-                    time.sleep(0.05)  # the last one's threads stop spinning
+                    time.sleep(0.3)  # the last one's threads stop spinning: they took half of the next one's cores
                     print(file=process.stdin, flush=True)
                     seconds[name].append(self._said(name, process)["seconds"] / steps)
         finally:
