@@ -83,6 +83,17 @@ def array(initializer: ir.Value) -> np.ndarray:
     return np.array(initializer.const_value.numpy())
 
 
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """Return what a value always is, where a constant or an initializer says it."""
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    return None if tensor is None else tensor.numpy()
+
+
+def input_types(model: onnx.ModelProto) -> dict[str, np.dtype]:
+    """Return the type of every input, by name."""
+    return {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
+
+
 def select(patterns: Sequence[str], names: Sequence[str], error: type[OrtpipeError], key: str) -> list[str]:
     """Return the names that at least one exact name or glob matches, in the order of `names`.
 

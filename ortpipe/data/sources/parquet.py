@@ -58,7 +58,8 @@ class Parquet(TableSource):
 
 @functools.lru_cache(maxsize=8)
 def _metadata(file: Path, changed: int) -> parquet.FileMetaData:
-    return _open(file).metadata
+    with _open(file) as opened:
+        return opened.metadata
 
 
 def _open(file: Path, metadata: parquet.FileMetaData | None = None) -> parquet.ParquetFile:

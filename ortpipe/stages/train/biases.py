@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import finish
 
@@ -64,11 +65,11 @@ def _is_ones(value: ir.Value | None) -> bool:
         return False
     if node.op_type == "ConstantOfShape":
         return bool((node.attributes["value"].as_tensor().numpy() == 1).all()) if "value" in node.attributes else False
-    constant = ir.convenience.get_const_tensor(value)
-    return constant is not None and bool((constant.numpy() == 1).all())
+    constant = query.constant(value)
+    return constant is not None and bool((constant == 1).all())
 
 
 def _first_axis_only(node: ir.Node) -> bool:
-    axes = ir.convenience.get_const_tensor(node.inputs[1]) if node.inputs[1] is not None else None
+    axes = query.constant(node.inputs[1])
     keeps = "keepdims" not in node.attributes or node.attributes["keepdims"].as_int() == 1
-    return axes is not None and axes.numpy().tolist() == [0] and not keeps
+    return axes is not None and axes.tolist() == [0] and not keeps

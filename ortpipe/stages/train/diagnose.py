@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from onnx.helper import tensor_dtype_to_np_dtype
 
 from ortpipe.artifact import Artifact
+from ortpipe.graph import query
 from ortpipe.graph.modes import with_seeds
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -52,7 +52,7 @@ class Diagnosis:
             at: the step of that run, from 0; −1 is the last.
         """
         model = with_seeds(gradients_of(self.artifact, self.config), number)
-        held = {i.name: tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
+        held = query.input_types(model)
         batch = {name: feeds[self.names[name]][at] for name in self.step.scanned if name not in self.step.scalars}
         known = {
             n: a.astype(held[n], copy=False) for n, a in {**batch, **self._before(number, size, feeds, at)}.items()

@@ -22,7 +22,7 @@ def with_batch_size(model: onnx.ModelProto, size: int) -> onnx.ModelProto:
     own = ir.from_proto(model)
     [scan] = own.graph
     body = scan.attributes["body"].as_graph()
-    inner = [scan.attributes["body"].as_graph() for scan in body if scan.op_type == "Scan"]
+    inner = [node.attributes["body"].as_graph() for node in body if node.op_type == "Scan"]
     for graph in (own.graph, body, *inner):
         for value in (*graph.inputs, *graph.outputs):
             if value.shape is not None:

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import onnx
 
 from ortpipe.artifact import Artifact, under
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
+from ortpipe.graph import query
 from ortpipe.graph.compose import extract
 from ortpipe.graph.modes import draws
 from ortpipe.runtime.config import RuntimeConfig
@@ -134,7 +134,7 @@ class _Objective:
             )
         outputs = [facts.loss, *facts.gradients.values()]
         model = extract(artifact.model, outputs)
-        taken = {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
+        taken = query.input_types(model)
         self._types = {name: taken[name] for name in facts.gradients}
         self._shapes = {name: initial[name].shape for name in facts.gradients}
         self._rows, self._outputs = {k: v for k, v in rows.items() if k in taken}, outputs

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish
 
@@ -64,11 +65,11 @@ def _can_move(node: ir.Node, known: set[ir.Value], largest: int) -> bool:
         node.op_type == "ReduceSum"
         and len(data) == 2
         and _rank(made) == _rank(data[0])
-        and _constant(data[1]) is not None
+        and query.constant(data[1]) is not None
     ):
         return data[0] in known
     fits = node.op_type in ELEMENTWISE and made.dtype is not None and 0 <= _elements(made) <= largest
-    return fits and all(x is None or x in known or _constant(x) is not None for x in data)
+    return fits and all(x is None or x in known or query.constant(x) is not None for x in data)
 
 
 def _moved(
@@ -81,7 +82,7 @@ def _moved(
         if x is None or x in fixed:
             operands.append(None if x is None else fixed[x])
         elif x not in ahead:
-            constant = _constant(x)
+            constant = query.constant(x)
             assert constant is not None
             operands.append(op.const(constant % rank - rank if node.op_type == "ReduceSum" else constant))
         elif _rank(x) < rank:
@@ -91,11 +92,6 @@ def _moved(
     written: ir.Value = getattr(op, node.op_type)(*operands, **{name: a.value for name, a in node.attributes.items()})
     written.type = made.type
     return written
-
-
-def _constant(value: ir.Value | None) -> np.ndarray | None:
-    found = ir.convenience.get_const_tensor(value) if value is not None else None
-    return found.numpy() if found is not None else None
 
 
 def _rank(value: ir.Value | None) -> int:

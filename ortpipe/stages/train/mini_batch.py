@@ -106,13 +106,14 @@ def sessions_of(epoch: onnx.ModelProto, seed: int, runtime: RuntimeConfig | None
     One that draws (dropout) is loaded anew for each epoch, with seeds of that epoch: its draws follow from the
     config's seed and the epoch's number alone.
     """
+    sized = functools.cache(lambda size: with_batch_size(epoch, size))
     if not draws(epoch):
-        load = functools.cache(lambda size: Session(with_batch_size(epoch, size), runtime))
+        load = functools.cache(lambda size: Session(sized(size), runtime))
         return lambda number, size: load(size)
 
     @functools.lru_cache(maxsize=2)  # whole batches, and the partial one
     def load_epoch(number: int, size: int) -> Session:
         [first] = np.random.default_rng([seed, number, size]).integers(1, 2**24, 1)
-        return Session(with_batch_size(with_seeds(epoch, int(first)), size), runtime)
+        return Session(with_seeds(sized(size), int(first)), runtime)
 
     return load_epoch

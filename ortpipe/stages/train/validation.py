@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from onnx.helper import tensor_dtype_to_np_dtype
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.stream import Stream
 from ortpipe.errors import EvaluateError, TrainError
+from ortpipe.graph import query
 from ortpipe.graph.compose import extract
 from ortpipe.graph.modes import for_inference
 from ortpipe.metrics import METRICS, check_fits
@@ -39,7 +39,7 @@ class Validation:
         self._metric = monitor if monitor != LOSS else None
         outputs = [artifact.facts.loss, artifact.facts.prediction if self._metric else None]
         model = for_inference(extract(artifact.model, [name for name in outputs if name is not None]))
-        self._types = {i.name: tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
+        self._types = query.input_types(model)
         self._held = self._read(rows) if isinstance(rows, Rows) else None
         self._every = 1 if self._held else -(-self._count // KEPT)
         self._session = Session(model, runtime)

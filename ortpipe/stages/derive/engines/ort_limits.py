@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
+from ortpipe.graph import query
 from ortpipe.stages.derive.engines.ort_rewrites import between
 
 # fmt: off
@@ -36,8 +37,8 @@ def _outputs_used(node: ir.Node) -> int:
 
 def _backwards(node: ir.Node) -> bool:
     steps = node.inputs[4] if len(node.inputs) > 4 else None
-    known = ir.convenience.get_const_tensor(steps) if steps is not None else None
-    return steps is not None and (known is None or bool((known.numpy() < 0).any()))
+    known = query.constant(steps)
+    return steps is not None and (known is None or bool((known < 0).any()))
 
 
 # operator → why it is refused, and in which of its forms

@@ -250,7 +250,7 @@ def lp_normalization(op: Builder, node: ir.Node) -> list[ir.Value]:
 
 def cum_sum(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     """A product with a triangle of ones, along the axis."""
-    x, axis = _x(node), _constant(node.inputs[1])
+    x, axis = _x(node), query.constant(node.inputs[1])
     if axis is None or x.shape is None:
         return None
     place = int(axis.ravel()[0]) % x.shape.rank()
@@ -654,11 +654,6 @@ def _with_every_axis(op: Builder, node: ir.Node) -> list[ir.Value] | None:
 
 def _opset(op: Builder) -> int:
     return op.graph.opset_imports.get("", 1)
-
-
-def _constant(value: ir.Value | None) -> np.ndarray | None:
-    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
-    return None if tensor is None else tensor.numpy()
 
 
 def _x(node: ir.Node) -> ir.Value:
