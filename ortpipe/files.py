@@ -30,24 +30,39 @@ def whole_file(path: Path, content: str | bytes) -> Path:
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
-    """Give a temporary folder beside `target` that takes its place (an older one goes) when the block succeeds."""
+def whole_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
+    """Give a temporary folder beside `target` that takes its place when the block succeeds.
+
+    An older one goes; with `once` it stays, and the new one goes.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         yield temporary
-        for file in temporary.iterdir():
+        for file in (*temporary.iterdir(), temporary):
             _sync(file)
         temporary.chmod(0o755)
-        older = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        if target.exists():
-            os.rename(target, older)  # a kill here leaves both, each whole
-        os.rename(temporary, target)
-        shutil.rmtree(older, ignore_errors=True)
+        _take_place(temporary, target, once)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _sync(target.parent)
+
+
+def _take_place(folder: Path, target: Path, once: bool) -> None:
+    if once:
+        try:
+            os.rename(folder, target)
+        except OSError:
+            if not target.is_dir():
+                raise
+            shutil.rmtree(folder)  # another process was first
+        return
+    older = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    if target.exists():
+        os.rename(target, older)  # a kill here leaves both, each whole
+    os.rename(folder, target)
+    shutil.rmtree(older, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from ortpipe.pipeline.plan import Stage
 
+GRAPH = ("ortpipe", "onnx", "onnx-ir")
+NUMBERS = (*GRAPH, "numpy", "onnxruntime-training", "onnxruntime")
 FORWARD = ("task", "inputs", "outputs", "prediction", "parameters")
 
 FLOW = (
-    Stage("convert", "ortpipe.stages.convert.stage:convert", reads=("data",), ensures=FORWARD),
+    Stage(
+        "convert",
+        "ortpipe.stages.convert.stage:convert",
+        reads=("data",),
+        packages=(*NUMBERS, "scikit-learn"),
+        ensures=FORWARD,
+    ),
     Stage(
         "add_loss",
         "ortpipe.stages.add_loss.stage:add_loss",
+        packages=GRAPH,
         requires=FORWARD,
         ensures=("loss", "label", "reduction"),
     ),
@@ -18,6 +27,7 @@ FLOW = (
         "penalty",
         "ortpipe.stages.penalty.stage:penalty",
         check="ortpipe.stages.penalty.stage:check",
+        packages=GRAPH,
         requires=("loss",),
         ensures=("loss",),
     ),
@@ -25,7 +35,8 @@ FLOW = (
         "derive",
         "ortpipe.stages.derive.stage:derive",
         check="ortpipe.stages.derive.stage:check",
-        reads=("data",),
+        takes=("data",),
+        packages=NUMBERS,
         requires=FORWARD,
         ensures=FORWARD,
     ),
@@ -33,7 +44,9 @@ FLOW = (
         "train",
         "ortpipe.stages.train.stage:train",
         check="ortpipe.stages.train.stage:check",
-        reads=("data", "runtime", "report", "start"),
+        reads=("data", "runtime"),
+        takes=("report", "start"),
+        packages=(*NUMBERS, "scipy"),
         requires=("gradients", "outputs", "label"),
         ensures=FORWARD,
     ),
@@ -42,6 +55,7 @@ FLOW = (
         "ortpipe.stages.evaluate.stage:evaluate",
         check="ortpipe.stages.evaluate.stage:check",
         reads=("data", "runtime"),
+        packages=(*NUMBERS, "scikit-learn"),
         requires=FORWARD,
         ensures=("metrics",),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ortpipe.flow import FLOW
 from ortpipe.pipeline.events import Listener
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
+from ortpipe.pipeline.store import Store
 from ortpipe.runtime.one import check_one_runtime
 from ortpipe.runtime.session import check_provider
 from ortpipe.timing import BEGAN
@@ -27,11 +29,25 @@ if TYPE_CHECKING:
     from hydra.conf import HydraConf
 
     from ortpipe.app.schema import RunConfig
+    from ortpipe.data.rows import Data
+    from ortpipe.stages.train.checkpoint import Checkpoint
 
 
 def plan_of(config: RunConfig) -> Plan:
     """Return the flow with each stage's config."""
     return tuple(Step(stage, getattr(config, stage.name)) for stage in FLOW)
+
+
+def store_of(config: RunConfig, run: Mapping[str, str | None] | None = None, data: Any = None) -> Store | None:
+    """Return the store that a config names, if any; `run` is who publishes, `data` what is said of its data."""
+    if config.paths.cache is None:
+        return None
+    return Store(Path(config.paths.cache), {k: v for k, v in (run or {}).items() if v is not None}, {"data": data})
+
+
+def context_of(config: RunConfig, data: Data, start: Checkpoint | None = None) -> dict[str, Any]:
+    """Return what stages read by keyword."""
+    return {"data": data, "runtime": config.runtime, "start": start}
 
 
 def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: HydraConf) -> float | None:
@@ -68,8 +84,8 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
         breakdown.timed("screen", Screen()),
         breakdown.timed("recorder", recording),
     ]
-    context = {"data": data, "runtime": config.runtime, "start": start}
-    artifact = run(plan_of(config), context, listeners)
+    store = store_of(config, {"folder": str(folder), "mlflow": getattr(recording, "run_id", None)}, container["data"])
+    artifact = run(plan_of(config), context_of(config, data, start), listeners, store)
     record = {**getattr(recording, "summary", {}), "took": f"{time.perf_counter() - begun:.1f} s"}
     print(closing(artifact, folder, record), flush=True)
     breakdown.log()

@@ -20,7 +20,9 @@ class RunFolder:
 
     - `config.yaml`, `environment.json`: at the start;
     - `checkpoint/`: what training continues from, as often as train.checkpoint says;
-    - `stages/<number>_<name>/`: each artifact, with its graph as text in `model.txt`;
+    - `stages/<number>_<name>/`: each artifact, with its graph as text in `model.txt`; the files of one that is in the
+      store are links to it;
+    - `lock.json`: after every stage, what it was made of and where it came from;
     - `model.onnx`, `losses.csv`, `metrics.json`, `figures/*.png`, `timings.json`: at the end.
 
     Args:
@@ -32,6 +34,7 @@ class RunFolder:
     def __init__(self, folder: Path, config: str, environment: Mapping[str, str]) -> None:
         self.folder, self._config, self._environment = folder, config, environment
         self._timings: dict[str, float] = {}
+        self._lock: list[dict[str, Any]] = []
 
     def __call__(self, event: Event) -> None:
         """Listen."""
@@ -41,14 +44,20 @@ class RunFolder:
         elif isinstance(event, StageProgressed):
             self._keep(event.report)
         elif isinstance(event, StageFinished):
-            from ortpipe.graph.serial import save_artifact
-            from ortpipe.graph.show import to_text
-
-            self._timings[event.name] = event.seconds
-            stage = save_artifact(event.artifact, self.folder / "stages" / f"{event.number}_{event.name}")
-            whole_file(stage / "model.txt", to_text(event.artifact.model))
+            self._save(event)
         elif isinstance(event, RunFinished):
             self._finish(event)
+
+    def _save(self, event: StageFinished) -> None:
+        from ortpipe.graph.serial import save_artifact
+        from ortpipe.graph.show import to_text
+
+        self._timings[event.name] = event.seconds
+        place = self.folder / "stages" / f"{event.number}_{event.name}"
+        save_artifact(event.artifact, place, like=event.stored)
+        whole_file(place / "model.txt", to_text(event.artifact.model))
+        self._lock.append(locked(event))
+        whole_file(self.folder / "lock.json", json.dumps({"format": 1, "stages": self._lock}, indent=1) + "\n")
 
     def _keep(self, report: object) -> None:
         from ortpipe.app.checkpoint import write_checkpoint
@@ -72,6 +81,21 @@ class RunFolder:
             whole_file(self.folder / "figures" / f"{name}.png", png)
         timings: dict[str, Any] = {**self._timings, "total": event.seconds}
         whole_file(self.folder / "timings.json", json.dumps(timings, indent=1) + "\n")
+
+
+def locked(event: StageFinished) -> dict[str, Any]:
+    """Return a stage's part of the lock file: key and what it stands for, input and output, and where it came from."""
+    return {
+        "stage": event.name,
+        "version": event.parts["version"],
+        "key": event.key,
+        "parts": event.parts,
+        "input": event.given,
+        "output": event.artifact.digest(),
+        "hit": event.hit is not None,
+        "from": None if event.hit is None else event.hit.run,
+        "seconds": event.seconds,
+    }
 
 
 def losses_table(artifact: Artifact) -> str:

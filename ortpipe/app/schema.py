@@ -22,9 +22,10 @@ from ortpipe.stages.train.config import TrainConfig
 
 @dataclass(frozen=True)
 class PathsConfig:
-    """Where results go: runs, and MLflow's database and artifacts."""
+    """Where results go: runs, and MLflow's database and artifacts; and the store that runs share (null: none)."""
 
     outputs: str
+    cache: str | None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortpipe.artifact import Artifact
-from ortpipe.pipeline.events import Event, RunFailed, StageFinished, StageProgressed, StageStarted
+from ortpipe.pipeline.events import Event, RunFailed, StageFinished, StageProgressed, StageSaid, StageStarted
 from ortpipe.stages.train.losses import Epoch
 
 BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
@@ -33,8 +33,13 @@ class Screen:
             self._say(f"[{event.number}/{event.stages}] {event.name}")
         elif isinstance(event, StageProgressed) and isinstance(event.report, Epoch):
             self._progress(event.report)
+        elif isinstance(event, StageSaid):
+            self._say(f"  {event.message}")
         elif isinstance(event, StageFinished | RunFailed):
             self._close()
+            if isinstance(event, StageFinished) and event.hit is not None:
+                maker = event.hit.run.get("folder", "another run")
+                self._say(f"  taken from the store: {maker} computed it in {event.hit.seconds:.2f} s")
 
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)

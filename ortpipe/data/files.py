@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortpipe.data.rows import PARTS
+from ortpipe.data.rows import PARTS, Stamp
 from ortpipe.errors import DataError
 
 if TYPE_CHECKING:
@@ -36,3 +36,19 @@ def paths_of(path: str, split: SplitConfig | None) -> list[tuple[str, int | None
     """
     files = split.files if split is not None else {}
     return [(path, 0 if files else None), *((file, PARTS.index(part)) for part, file in files.items())]
+
+
+def stamps(path: str | None, split: SplitConfig) -> dict[str, Stamp]:
+    """Return every file of a source and its split (of folders, their files) with its stamp."""
+    places = [Path(place) for place, _ in paths_of(path, split)] if path is not None else []
+    files = [file for place in places for file in (sorted(place.iterdir()) if place.is_dir() else [place])]
+    return {str(file): stamp(str(file)) for file in files}
+
+
+def stamp(file: str) -> Stamp:
+    """Return what tells a file that was written anew: its inode, size and time of change; None where there is none."""
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 PARTS = ("train", "validation", "test")
 Category = str | int | bool
+Stamp = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True)
@@ -142,16 +144,34 @@ class Rows:
 
 @dataclass(frozen=True)
 class Data:
-    """Rows to train, validate and test on; `validation` and `test` may be absent."""
+    """Rows to train, validate and test on; `validation` and `test` may be absent.
+
+    Attributes:
+        train, validation, test: the rows.
+        files: the files that they were read from, each with what tells a changed one (see `files.stamps`).
+    """
 
     train: Rows | Stream
     validation: Rows | Stream | None = None
     test: Rows | Stream | None = None
+    files: Mapping[str, Stamp] = field(default_factory=dict)
 
     def digest(self) -> str:
         """Return the sha256 (hex) of the three parts."""
+        return self._digest
+
+    @functools.cached_property
+    def _digest(self) -> str:
         parts = [part.digest() if part is not None else "-" for part in (self.train, self.validation, self.test)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+    def changed(self) -> bool:
+        """Return whether rows that are read anew for every pass have changed on disk since they were first read."""
+        from ortpipe.data.files import stamp
+
+        if all(isinstance(part, Rows | None) for part in (self.train, self.validation, self.test)):
+            return False
+        return any(stamp(file) != known for file, known in self.files.items())
 
 
 def joined(pieces: Sequence[Rows]) -> Rows:

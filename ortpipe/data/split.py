@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ortpipe.data.files import stamps
 from ortpipe.data.rows import PARTS, Data, Rows
 from ortpipe.errors import DataError
 
@@ -46,7 +47,7 @@ def split(rows: Rows | Stream, config: SplitConfig) -> Data:
         if fraction:
             index, taken = _draw(name, index, rows, fraction, config)
             parts[name] = rows.take(taken)
-    return Data(train=rows.take(index), **parts)
+    return Data(rows.take(index), parts["validation"], parts["test"])
 
 
 def _draw(
@@ -80,7 +81,8 @@ def _split_stream(rows: Stream, config: SplitConfig) -> Data:
     for name, fraction in zip(("test", "validation"), config.fractions, strict=True):
         if fraction and not (len(parts[name]) and len(parts["train"])):
             raise _empty(name, fraction, len(rows))
-    return Data(**{name: part for name, part in parts.items() if len(part)})
+    validation, test = (parts[name] if len(parts[name]) else None for name in ("validation", "test"))
+    return Data(parts["train"], validation, test)
 
 
 def _empty(name: str, fraction: float, count: int) -> DataError:
@@ -105,4 +107,7 @@ def refuse_empty(config: SplitConfig, counts: dict[str, int]) -> None:
 
 def load(config: DataConfig) -> Data:
     """Read a source and split its rows."""
-    return split(config.source(config.split), config.split)
+    import dataclasses
+
+    before = stamps(getattr(config.source, "path", None), config.split)
+    return dataclasses.replace(split(config.source(config.split), config.split), files=before)

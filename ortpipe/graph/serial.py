@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
@@ -23,6 +24,8 @@ from ortpipe.files import whole_folder
 OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
 IR_VERSION = 10  # the newest that it loads
 OLDEST_IR_VERSION = 8  # before 4, an initializer had to be an input too
+FORMAT = 1  # of an artifact's folder
+TENSORS = "tensors.safetensors"
 LARGE = 2**31 - 2**20  # protobuf stops at 2 GiB; above this, weights go beside the model
 
 
@@ -52,18 +55,44 @@ def read(path: Path) -> onnx.ModelProto:
             got=f"{path}: nothing",
             fix="Export the model again.",
         )
-    _forget_location(model.graph)
+    for tensor in _tensors(model.graph):  # both forms of storage give the same bytes
+        tensor.ClearField("data_location")
     return model
 
 
-def _forget_location(graph: onnx.GraphProto) -> None:
-    """Let no tensor remember that it was external data, so that both forms of storage give the same bytes."""
-    attributes = [a for node in graph.node for a in node.attribute]
-    for tensor in (*graph.initializer, *(a.t for a in attributes if a.HasField("t"))):
-        tensor.ClearField("data_location")
-    for attribute in attributes:
+def content(path: Path) -> str | None:
+    """Return the sha256 (hex) of an .onnx file and of the external data beside it; None where there is no such file.
+
+    Only the graph is read into memory. Data that are missing, or that lie outside the file's folder, have no part in
+    it: `read` refuses them.
+    """
+    if not path.is_file():
+        return None
+    sha, own = hashlib.sha256(), path.read_bytes()
+    sha.update(hashlib.sha256(own).digest())
+    try:
+        model = onnx.load_from_string(own)
+    except (DecodeError, ValueError):
+        return sha.hexdigest()
+    stored = [t for t in _tensors(model.graph) if t.data_location == t.EXTERNAL]
+    places = {entry.value for tensor in stored for entry in tensor.external_data if entry.key == "location"}
+    folder = path.parent.resolve()
+    for place in sorted(places):
+        file = (folder / place).resolve()
+        if file.is_relative_to(folder) and file.is_file():
+            with file.open("rb") as data:
+                sha.update(place.encode() + hashlib.file_digest(data, "sha256").digest())
+    return sha.hexdigest()
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor of a graph: initializers and constants, those of inner graphs too."""
+    yield from graph.initializer
+    for attribute in (a for node in graph.node for a in node.attribute):
+        if attribute.HasField("t"):
+            yield attribute.t
         for inner in (attribute.g, *attribute.graphs):
-            _forget_location(inner)
+            yield from _tensors(inner)
 
 
 def write(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
@@ -120,18 +149,40 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def save_artifact(artifact: Artifact, folder: str | os.PathLike[str]) -> Path:
+def save_artifact(
+    artifact: Artifact, folder: str | os.PathLike[str], *, once: bool = False, like: Path | None = None
+) -> Path:
     """Write an artifact as one folder, which appears whole or not at all.
 
     The folder holds `model.onnx` (+ `model.onnx.data` above 2 GB), `tensors.safetensors` and `artifact.json`.
+
+    Args:
+        artifact: what to write.
+        folder: where; a folder that is there is replaced.
+        once: leave a folder that is there as it is.
+        like: a folder that holds an artifact of the same content: its files are linked instead of written again.
     """
     target = Path(folder)
-    with whole_folder(target) as temporary:
-        write(artifact.model, temporary)
-        (temporary / "tensors.safetensors").write_bytes(save(dict(artifact.tensors)))
-        facts = {"digest": artifact.digest(), "facts": artifact.facts.as_json()}
+    with whole_folder(target, once=once) as temporary:
+        if like is None or not _linked(like, temporary):
+            write(artifact.model, temporary)
+            (temporary / TENSORS).write_bytes(save(dict(artifact.tensors)))
+        facts = {"format": FORMAT, "digest": artifact.digest(), "facts": artifact.facts.as_json()}
         (temporary / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n")
     return target
+
+
+def _linked(source: Path, folder: Path) -> bool:
+    """Link an artifact's model and tensors into a folder, or return that these two are not on one file system."""
+    try:
+        for file in source.iterdir():
+            if file.name != "artifact.json":
+                os.link(file, folder / file.name)
+    except OSError:
+        for file in folder.iterdir():
+            file.unlink()
+        return False
+    return True
 
 
 def load_artifact(folder: str | os.PathLike[str]) -> Artifact:
@@ -150,8 +201,14 @@ def load_artifact(folder: str | os.PathLike[str]) -> Artifact:
         )
     try:
         written = json.loads(record.read_text())
+        if written.get("format", FORMAT) > FORMAT:
+            raise ModelError(
+                f"An artifact's format is one that this version of ortpipe knows: {FORMAT} or lower.",
+                got=f"{source}: format {written['format']}",
+                fix="Read it with the version that wrote it, or make it again.",
+            )
         facts, digest = Facts.from_json(written["facts"]), written["digest"]
-        tensors = load_file(source / "tensors.safetensors")
+        tensors = load_file(source / TENSORS)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ModelError(
             "An artifact's files must be there and readable.",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ortpipe.artifact import Artifact
     from ortpipe.pipeline.plan import Plan
+    from ortpipe.pipeline.store import Entry
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,37 @@ class StageProgressed:
 
 
 @dataclass(frozen=True)
+class StageSaid:
+    """Something about a stage that its user should read, such as what it waits for."""
+
+    name: str
+    message: str
+
+
+@dataclass(frozen=True)
 class StageFinished:
-    """A stage succeeded."""
+    """A stage succeeded, or its result was in the store.
+
+    Attributes:
+        name: the stage.
+        number: counted from 1.
+        artifact: its result.
+        seconds: it took in this run.
+        key: of the result, and `parts`, what the key stands for (see `digest.parts_of`).
+        given: the digest of its input; None for the first stage.
+        stored: the folder that holds the same artifact in the store, if one does.
+        hit: the entry that it was taken from; None where the stage ran.
+    """
 
     name: str
     number: int
     artifact: Artifact
     seconds: float
+    key: str
+    parts: Mapping[str, Any]
+    given: str | None
+    stored: Path | None
+    hit: Entry | None
 
 
 @dataclass(frozen=True)
@@ -62,5 +88,5 @@ class RunFailed:
     killed: bool
 
 
-Event = RunStarted | StageStarted | StageProgressed | StageFinished | RunFinished | RunFailed
+Event = RunStarted | StageStarted | StageProgressed | StageSaid | StageFinished | RunFinished | RunFailed
 Listener = Callable[[Event], None]

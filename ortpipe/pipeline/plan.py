@@ -21,6 +21,8 @@ class Stage:
         check: `module:function`, called with (facts, config, **reads) as soon as the first artifact is there, to
             refuse what cannot work before any later stage has worked.
         reads: what it reads besides its artifact and config, by keyword.
+        takes: what else it is given, by keyword, that cannot change its result.
+        packages: those whose versions can change its result.
         requires: facts that must be set before it.
         ensures: facts that are set after it.
     """
@@ -29,8 +31,16 @@ class Stage:
     function: str
     check: str | None = None
     reads: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     ensures: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> int:
+        """The `VERSION` of the function's module, which counts the changes of its results."""
+        version: int = importlib.import_module(self.function.partition(":")[0]).VERSION
+        return version
 
     def __call__(self, artifact: Artifact | None, config: Any, **context: Any) -> Artifact:
         """Run the function and check its promise.
@@ -52,7 +62,7 @@ class Stage:
             _load(self.check)(facts, config, **self._read(context))
 
     def _read(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: context[name] for name in self.reads}
+        return {name: context[name] for name in (*self.reads, *self.takes)}
 
     def _check(self, artifact: Artifact | None, facts: tuple[str, ...], promise: str) -> None:
         missing = [fact for fact in facts if artifact is None or not getattr(artifact.facts, fact)]

@@ -1,12 +1,15 @@
-"""Running a plan: each stage's artifact goes to the next, and everything is told to the listeners."""
+"""Running a plan: each stage's artifact goes to the next, what is stored is taken, and everything is told."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ortpipe.artifact import Artifact
+from ortpipe.pipeline.digest import Parts, key_of, parts_of
 from ortpipe.pipeline.events import (
     Event,
     Listener,
@@ -15,18 +18,24 @@ from ortpipe.pipeline.events import (
     RunStarted,
     StageFinished,
     StageProgressed,
+    StageSaid,
     StageStarted,
 )
-from ortpipe.pipeline.plan import Plan
+from ortpipe.pipeline.locks import Say
+from ortpipe.pipeline.plan import Plan, Step
+from ortpipe.pipeline.store import Entry, Store
 
 
-def run(plan: Plan, context: Mapping[str, Any], listeners: Sequence[Listener] = ()) -> Artifact:
+def run(
+    plan: Plan, context: Mapping[str, Any], listeners: Sequence[Listener] = (), store: Store | None = None
+) -> Artifact:
     """Return the last stage's artifact.
 
     Args:
         plan: stages with their configs, in order.
         context: what stages read by keyword, such as `data` and `runtime`; `report` is added.
         listeners: called with every event, in order.
+        store: where results are taken from and kept; without one every stage runs.
     """
 
     def tell(event: Event) -> None:
@@ -44,15 +53,70 @@ def run(plan: Plan, context: Mapping[str, Any], listeners: Sequence[Listener] = 
             def report(progress: object, name: str = name) -> None:
                 tell(StageProgressed(name, progress))
 
-            artifact = step.stage(artifact, step.config, **{**context, "report": report})
-            tell(StageFinished(name, number, artifact, time.perf_counter() - begun))
+            def say(message: str, name: str = name) -> None:
+                tell(StageSaid(name, message))
+
+            known = {**context, "report": report}
+            given = artifact.digest() if artifact is not None else None
+            parts = parts_of(step, given, known)
+            found = _performed(step, artifact, parts, known, store, say)
+            artifact, seconds = found.artifact, time.perf_counter() - begun
+            tell(StageFinished(name, number, artifact, seconds, key_of(parts), parts, given, found.stored, found.hit))
             if number == 1:
                 for later in plan[1:]:
                     current = later.stage.name
-                    later.stage.refuse_early(artifact.facts, later.config, **{**context, "report": report})
+                    later.stage.refuse_early(artifact.facts, later.config, **known)
         assert artifact is not None
         tell(RunFinished(artifact, time.perf_counter() - started))
     except BaseException as error:
         tell(RunFailed(error, current, killed=not isinstance(error, Exception)))
         raise
     return artifact
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A stage's result, where the store holds it, and the entry if it came from there."""
+
+    artifact: Artifact
+    stored: Path | None = None
+    hit: Entry | None = None
+
+
+def _performed(
+    step: Step, artifact: Artifact | None, parts: Parts, context: Mapping[str, Any], store: Store | None, say: Say
+) -> _Found:
+    """Take a stage's result from the store, or run the stage and keep what it gives."""
+    if store is None:
+        return _Found(step.stage(artifact, step.config, **context))
+    name, key = step.stage.name, key_of(parts)
+    if found := _taken(store, name, key, artifact, say):
+        return found
+    with store.alone(key, say):
+        if found := _taken(store, name, key, artifact, say):  # what another process computed meanwhile
+            return found
+        begun = time.perf_counter()
+        made = step.stage(artifact, step.config, **context)
+        seconds = time.perf_counter() - begun
+        if _changed(step, parts, context):
+            say("what it reads changed while it ran: its result is not stored")
+            return _Found(made)
+        try:
+            entry = store.publish(name, key, parts, made, seconds)
+        except OSError as error:
+            say(f"its result is not stored in {store.folder}: {error.strerror}; the run goes on")
+            return _Found(made)
+        return _Found(made, store.path(entry.output))
+
+
+def _taken(store: Store, name: str, key: str, artifact: Artifact | None, say: Say) -> _Found | None:
+    found = store.take(name, key, artifact, say)
+    return None if found is None else _Found(found[0], store.path(found[1].output), found[1])
+
+
+def _changed(step: Step, parts: Parts, context: Mapping[str, Any]) -> bool:
+    """Return whether a file that the stage reads is another one than when its key was made."""
+    read = [context[name] for name in step.stage.reads]
+    if any(value.changed() for value in read if hasattr(value, "changed")):
+        return True
+    return bool(parts_of(step, parts["input"], context) != parts)

@@ -137,7 +137,7 @@ class TrainConfig:
     loss_scale: float | None = None
     validate_every: int = 1
     early_stop: EarlyStopConfig = EarlyStopConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
+    checkpoint: CheckpointConfig = field(default=CheckpointConfig(), metadata={"identity": False})
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "validate_every"):

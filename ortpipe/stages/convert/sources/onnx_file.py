@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,10 +33,16 @@ class OnnxFile:
         classes: the label of each class index; by default what the model says, else 0, 1, 2 …
     """
 
-    path: str
+    path: str = field(metadata={"identity": False})  # `content` tells files apart
     prediction: str | int | None = None
     task: Task | None = None
     classes: tuple[int | str, ...] | None = None
+
+    def content(self) -> str | None:
+        """Return the sha256 (hex) of the file and its external data; None where there is none."""
+        from ortpipe.graph import serial
+
+        return serial.content(Path(self.path))
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Read the file; `data` and `dtype` play no part, the model keeps its own types."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ class SklearnEstimator:
     estimator: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     scaler: str | None = None
-    path: str | None = None
+    path: str | None = field(default=None, metadata={"identity": False})  # `content` tells files apart
     trust: bool = False
 
     def __post_init__(self) -> None:
@@ -48,6 +49,13 @@ class SklearnEstimator:
                 got=repr(self.scaler),
                 fix=f"Valid: {', '.join(SCALERS)}, null.",
             )
+
+    def content(self) -> str | None:
+        """Return the sha256 (hex) of the file; None where there is none."""
+        if self.path is None or not Path(self.path).is_file():
+            return None
+        with open(self.path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Make or read the estimator, fit it if it is not, and build its graph."""

@@ -1,0 +1,83 @@
+"""One lock per key, between processes and machines of one file system; a holder that dies has let go."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+Say = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def alone(path: Path, say: Say) -> Iterator[None]:
+    """Hold a lock while the block runs; where another process holds it, say so and wait.
+
+    The operating system lets go for a process that dies, however it dies. Where locks cannot be had (a folder that is
+    read-only, a file system without them), say so and go on: files are still published whole.
+    """
+    handle = _held(path, say)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            with contextlib.suppress(OSError):  # the lock goes with the handle; the file is a courtesy
+                path.unlink()
+            os.close(handle)
+
+
+def _held(path: Path, say: Say) -> int | None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                _lock(handle, say)
+                if _is_at(handle, path):  # a holder that let go has removed the file that it held
+                    os.truncate(handle, 0)
+                    os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
+                    return handle
+            except BaseException:
+                os.close(handle)
+                raise
+            os.close(handle)
+    except OSError as error:
+        say(f"no lock on {path.parent}: {error.strerror}; jobs beside this one may compute the same")
+        return None
+
+
+def _lock(handle: int, say: Say) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(handle, 200, 0).decode(errors="replace") or "another process"
+        say(f"waiting for {holder}, which computes the same")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def together(folder: Path, *, exclusive: bool = False) -> Iterator[None]:
+    """Hold a folder's own lock with others (readers and publishers), or exclusively (who removes)."""
+    try:
+        mode = os.O_RDWR if exclusive else os.O_RDONLY  # what network file systems ask for
+        handle = os.open(folder / ".lock", mode | os.O_CREAT, 0o644)
+    except OSError:
+        if exclusive:
+            raise
+        yield  # read-only: nobody can remove anything either
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(handle)
