@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import tempfile
@@ -60,29 +59,22 @@ def read(path: Path) -> onnx.ModelProto:
     return model
 
 
-def content(path: Path) -> str | None:
-    """Return the sha256 (hex) of an .onnx file and of the external data beside it; None where there is no such file.
+def files(path: Path) -> tuple[Path, ...]:
+    """Return an .onnx file and the files of external data beside it, of those that are there.
 
-    Only the graph is read into memory. Data that are missing, or that lie outside the file's folder, have no part in
-    it: `read` refuses them.
+    Only the graph is read. Data outside the file's folder have no part in it: `read` refuses them.
     """
     if not path.is_file():
-        return None
-    sha, own = hashlib.sha256(), path.read_bytes()
-    sha.update(hashlib.sha256(own).digest())
+        return ()
     try:
-        model = onnx.load_from_string(own)
+        model = onnx.load(str(path), format="protobuf", load_external_data=False)
     except (DecodeError, ValueError):
-        return sha.hexdigest()
+        return (path,)
     stored = [t for t in _tensors(model.graph) if t.data_location == t.EXTERNAL]
     places = {entry.value for tensor in stored for entry in tensor.external_data if entry.key == "location"}
     folder = path.parent.resolve()
-    for place in sorted(places):
-        file = (folder / place).resolve()
-        if file.is_relative_to(folder) and file.is_file():
-            with file.open("rb") as data:
-                sha.update(place.encode() + hashlib.file_digest(data, "sha256").digest())
-    return sha.hexdigest()
+    found = [(folder / place).resolve() for place in sorted(places)]
+    return (path, *(file for file in found if file.is_relative_to(folder) and file.is_file()))
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

@@ -8,6 +8,7 @@ import json
 import platform
 from collections.abc import Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def identity(config: Any) -> Any:
     """Return what of a config can change a result, as JSON values.
 
     That is every field but those whose metadata say `identity: False`, a member of a catalogue by its name there, and
-    for a config with a method `content` what that returns: the digest of the files that it reads.
+    for a config with a method `files` the content of what that returns.
     """
     if isinstance(config, Mapping):
         return {str(key): identity(value) for key, value in config.items()}
@@ -69,9 +70,14 @@ def identity(config: Any) -> Any:
         if "catalogue" in field.metadata:
             names = [name for name, member in field.metadata["catalogue"].items() if member is type(value)]
             told[field.name] = {"name": names[0] if names else type(value).__qualname__, **told[field.name]}
-    if hasattr(config, "content"):
-        told["content"] = config.content()
+    if hasattr(config, "files"):
+        told["files"] = [_content(file) for file in config.files()]
     return told
+
+
+def _content(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _told(value: Any) -> Any:

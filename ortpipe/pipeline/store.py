@@ -67,7 +67,7 @@ class Store:
     def __init__(
         self, folder: Path, run: Mapping[str, str] | None = None, about: Mapping[str, Any] | None = None
     ) -> None:
-        self.folder, self._run, self._about = folder.absolute(), dict(run or {}), dict(about or {})
+        self.folder, self._run, self.about = folder.absolute(), dict(run or {}), dict(about or {})
 
     def alone(self, key: str, say: Say) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of a key: who comes second waits, and finds the result."""
@@ -75,39 +75,50 @@ class Store:
 
     def find(self, stage: str, key: str) -> Entry | None:
         """Return an entry, without reading its artifact."""
-        return self._read(self._entry(stage, key))
+        return self._read(self.place(stage, key))
 
     def take(self, stage: str, key: str, given: Artifact | None, say: Say) -> tuple[Artifact, Entry] | None:
         """Return a stage's result on an input, verified; None where there is none.
 
         What is damaged is set aside, and said.
         """
-        from ortpipe.errors import ModelError
-        from ortpipe.graph.serial import load_artifact
-
-        path = self._entry(stage, key)
+        path = self.place(stage, key)
         if not path.exists():
             return None
         with together(self.folder):
-            entry = self._read(path)
-            if entry is None:
-                self._set_aside(path, say)
-                return None
-            folder = self.path(entry.output)
-            if not folder.exists():
-                return None
-            try:
-                artifact = load_artifact(folder)
-                if artifact.digest() != entry.output:
-                    raise ModelError("A stored artifact is found under its own digest.", got=folder)
-            except ModelError as error:
-                say(str(error).splitlines()[0])
-                self._set_aside(folder, say)
-                return None
+            entry = self.entry(path, say)
+            artifact = self.artifact(entry.output, say) if entry is not None else None
+        if entry is None or artifact is None:
+            return None
         with contextlib.suppress(OSError):  # when it was last of use, for gc; a read-only store keeps no such book
             os.utime(path)
         lineage = (*(given.facts.lineage if given is not None else ()), entry.record)
         return dataclasses.replace(artifact, facts=dataclasses.replace(artifact.facts, lineage=lineage)), entry
+
+    def entry(self, path: Path, say: Say) -> Entry | None:
+        """Return the entry in a file; one that is not as it was written is set aside."""
+        entry = self._read(path)
+        if entry is None and path.exists():
+            self._set_aside(path, say)
+        return entry
+
+    def artifact(self, digest: str, say: Say) -> Artifact | None:
+        """Return an artifact, verified; one that is not as it was written is set aside."""
+        from ortpipe.errors import ModelError
+        from ortpipe.graph.serial import load_artifact
+
+        folder = self.path(digest)
+        if not folder.exists():
+            return None
+        try:
+            artifact = load_artifact(folder)
+            if artifact.digest() == digest:
+                return artifact
+            say("A stored artifact is found under its own digest.")
+        except ModelError as error:
+            say(str(error).splitlines()[0])
+        self._set_aside(folder, say)
+        return None
 
     def publish(self, stage: str, key: str, parts: Mapping[str, Any], artifact: Artifact, seconds: float) -> Entry:
         """Keep a stage's result.
@@ -118,12 +129,12 @@ class Store:
         from ortpipe.graph.serial import save_artifact
 
         digest, record = artifact.digest(), dict(artifact.facts.lineage[-1])
-        entry = Entry(stage, key, parts, digest, record, seconds, time.time(), self._run, self._about)
+        entry = Entry(stage, key, parts, digest, record, seconds, time.time(), self._run, self.about)
         self.folder.mkdir(parents=True, exist_ok=True)
         with together(self.folder):
             bare = dataclasses.replace(artifact, facts=dataclasses.replace(artifact.facts, lineage=()))
             save_artifact(bare, self.path(digest), once=True)
-            whole_file(self._entry(stage, key), _sealed(dataclasses.asdict(entry)))
+            whole_file(self.place(stage, key), _sealed(dataclasses.asdict(entry)))
         return entry
 
     def path(self, digest: str) -> Path:
@@ -137,7 +148,8 @@ class Store:
             if entry is not None:
                 yield entry
 
-    def _entry(self, stage: str, key: str) -> Path:
+    def place(self, stage: str, key: str) -> Path:
+        """Return the file of an entry."""
         return self.folder / "entries" / stage / f"{key}.json"
 
     def _read(self, path: Path) -> Entry | None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ortpipe.app.flatten import flatten
 from ortpipe.pipeline.events import Event, Listener, RunStarted, StageFinished
+from ortpipe.pipeline.flatten import flatten
 
 
 @dataclass(frozen=True)

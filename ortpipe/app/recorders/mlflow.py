@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.flatten import flatten
 from ortpipe.errors import TrackingError
 from ortpipe.pipeline.events import Event, Listener, RunFailed, RunFinished, RunStarted, StageFinished
+from ortpipe.pipeline.flatten import flatten
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -33,16 +33,16 @@ class OnnxFile:
         classes: the label of each class index; by default what the model says, else 0, 1, 2 …
     """
 
-    path: str = field(metadata={"identity": False})  # `content` tells files apart
+    path: str = field(metadata={"identity": False})  # `files` are told apart by content
     prediction: str | int | None = None
     task: Task | None = None
     classes: tuple[int | str, ...] | None = None
 
-    def content(self) -> str | None:
-        """Return the sha256 (hex) of the file and its external data; None where there is none."""
+    def files(self) -> tuple[Path, ...]:
+        """Return what is read, of that what is there: the file and its external data."""
         from ortpipe.graph import serial
 
-        return serial.content(Path(self.path))
+        return serial.files(Path(self.path))
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Read the file; `data` and `dtype` play no part, the model keeps its own types."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +32,7 @@ class SklearnEstimator:
     estimator: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     scaler: str | None = None
-    path: str | None = field(default=None, metadata={"identity": False})  # `content` tells files apart
+    path: str | None = field(default=None, metadata={"identity": False})  # `files` are told apart by content
     trust: bool = False
 
     def __post_init__(self) -> None:
@@ -50,12 +49,10 @@ class SklearnEstimator:
                 fix=f"Valid: {', '.join(SCALERS)}, null.",
             )
 
-    def content(self) -> str | None:
-        """Return the sha256 (hex) of the file; None where there is none."""
-        if self.path is None or not Path(self.path).is_file():
-            return None
-        with open(self.path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+    def files(self) -> tuple[Path, ...]:
+        """Return what is read, of that what is there: the file, if the estimator comes from one."""
+        path = Path(self.path) if self.path is not None else None
+        return (path,) if path is not None and path.is_file() else ()
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Make or read the estimator, fit it if it is not, and build its graph."""
