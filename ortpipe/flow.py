@@ -19,6 +19,7 @@ FLOW = (
     Stage(
         "add_loss",
         "ortpipe.stages.add_loss.stage:add_loss",
+        check="ortpipe.stages.add_loss.stage:check",
         packages=GRAPH,
         requires=FORWARD,
         ensures=("loss", "label", "reduction"),

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ortpipe.app.commands import COMMANDS, command
 from ortpipe.app.compose import packaged_conf
+from ortpipe.app.hydra_errors import explained
 from ortpipe.app.stop import Stopped, listen_for_signals
-from ortpipe.errors import ConfigError, OrtpipeError, nearest
+from ortpipe.app.where import Where
+from ortpipe.errors import ConfigError, OrtpipeError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -39,7 +41,7 @@ def _application(config: DictConfig) -> float | None:
     hydra_config = HydraConfig.get()
     alone = hydra_config.mode is None or hydra_config.mode.name != "MULTIRUN"
     try:
-        typed: RunConfig = build(container)
+        typed: RunConfig = build(container, Where.now())
         return execute(typed, container, OmegaConf.to_yaml(config, resolve=True), hydra_config)
     except OrtpipeError as error:
         if not alone:
@@ -70,7 +72,7 @@ def main() -> None:
     except OrtpipeError as error:
         _fail(error, wants_trace)
     except (HydraException, OmegaConfBaseException) as error:
-        _fail(_explained(error), wants_trace)
+        _fail(explained(error), wants_trace)
     except ValueError as error:
         if "Config group override" not in str(error):  # Hydra's own, for group=null
             raise
@@ -100,43 +102,3 @@ def _fail(error: OrtpipeError, wants_trace: bool) -> None:
         raise error
     print(f"error: {error}", file=sys.stderr)
     sys.exit(1)
-
-
-def _explained(error: Exception) -> ConfigError:
-    """Return Hydra's own message with the nearest valid key where a key is misspelt."""
-    from ortpipe.app.schema import keys
-
-    if isinstance(error, OverrideParseException):
-        if error.override.isidentifier():
-            rule = f"{error.override} is neither a command nor a key=value pair."
-            return ConfigError(rule, fix=nearest(error.override, COMMANDS))
-        fix = "Names with brackets, quotes or dots of their own are written in an experiment file: see the README."
-        return ConfigError(f"{error.override} is not in Hydra's grammar of overrides.", fix=fix)
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, choice = error.missing_cfg_file.rpartition("/")
-        return ConfigError(f"{group}={choice} is not a choice.", fix=nearest(choice, error.options))
-    cause: BaseException | None = error
-    while cause is not None:
-        key = getattr(cause, "full_key", None)
-        if key and "not in struct" in str(cause):
-            return _unknown_key(str(key), sorted(set(keys())))
-        cause = cause.__cause__
-    return ConfigError(str(error).strip())
-
-
-def _unknown_key(key: str, valid: list[str]) -> ConfigError:
-    if key in valid:
-        return ConfigError(
-            f"{key} belongs to another choice of its group, or is not listed by this one.",
-            fix=f"Choose the group's file that has it, or add it with +{key}=…",
-        )
-    parents = [key[:i] for i, letter in enumerate(key) if letter == "."]
-    held = next((p for p in reversed(parents) if p in valid), None)
-    if held is not None and not any(k.startswith(f"{held}.") for k in valid):  # its keys are the user's own
-        fix = f"Write +{key}=…; a name with dots of its own goes into an experiment file."
-        return ConfigError(f"{key} is a new key, and new keys are added with a plus.", fix=fix)
-    parent = key.rpartition(".")[0]
-    siblings = [k for k in valid if k.rpartition(".")[0] == parent]
-    return ConfigError(
-        f"{key} is not a key of the config.", fix=nearest(key, siblings or [k for k in valid if "." not in k])
-    )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
+from ortpipe.app.where import Where
 from ortpipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,31 +34,72 @@ OmegaConf.register_new_resolver(
 OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True)  # Hydra's own is not set yet where a sweep begins
 
 
-def composed(name: str, about: str, arguments: Sequence[str]) -> RunConfig:
-    """Return the typed config that a run with these arguments has; `--help` prints what the command is about.
+class Parser(argparse.ArgumentParser):
+    """A command's arguments: its own options, `key=value` pairs as of a run, and `--config-dir`."""
+
+    def __init__(self, name: str, about: str) -> None:
+        super().__init__(f"ortpipe {name}", description=about, allow_abbrev=False)
+        self.name = name
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return what was given, in any order.
+
+        Raises:
+            ConfigError: an argument is an option that the command does not have, or one that it needs is missing.
+        """
+        self.add_argument("overrides", nargs="*", metavar="key=value", help="as of a run: see ortpipe --help")
+        self.add_argument("--config-dir", "-cd", metavar="FOLDER", help="your own configs, beside the packaged ones")
+        given, unknown = self.parse_known_intermixed_args(list(arguments))
+        if unknown:
+            raise ConfigError(f"ortpipe {self.name} has no such option.", got=" ".join(unknown), fix=self._help())
+        return given
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse arguments that do not fit."""
+        raise ConfigError(f"ortpipe {self.name} takes its arguments as its help says.", got=message, fix=self._help())
+
+    def _help(self) -> str:
+        return f"See ortpipe {self.name} --help."
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A composed config: its resolved values, and where each of them was set."""
+
+    values: dict[str, Any]
+    where: Where | None
+
+
+def composition(overrides: Sequence[str], config_dir: str | None = None) -> Composition:
+    """Return the config that a run with these arguments has, as plain values.
 
     Raises:
-        ConfigError: as for a run; or an argument is an option that commands do not have.
+        ConfigError: `config_dir` is no folder; Hydra's own errors come as they are.
     """
-    parser = argparse.ArgumentParser(f"ortpipe {name}", description=about, allow_abbrev=False)
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="as of a run: see ortpipe --help")
-    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="your own configs, beside the packaged ones")
-    given, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        fix = f"Give key=value pairs; see ortpipe {name} --help."
-        raise ConfigError(f"ortpipe {name} takes overrides and --config-dir.", got=" ".join(unknown), fix=fix)
-    overrides = list(given.overrides)
-    if given.config_dir is not None:
-        folder = Path(given.config_dir).absolute()
+    overrides = list(overrides)
+    if config_dir is not None:
+        folder = Path(config_dir).absolute()
         if not folder.is_dir():
-            raise ConfigError("--config-dir is a folder.", got=given.config_dir, fix="Check its path.")
+            raise ConfigError("--config-dir is a folder.", got=config_dir, fix="Check its path.")
         overrides.append(f"hydra.searchpath=['file://{folder}']")
     with initialize_config_dir(str(packaged_conf()), job_name="ortpipe", version_base="1.3"):
         config = compose("config", overrides, return_hydra_config=True)
-    HydraConfig.instance().set_config(config)
+        HydraConfig.instance().set_config(config)
+        where = Where.now()
     with open_dict(config):
         del config["hydra"]
+    values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    return Composition(values, where)
+
+
+def composed(name: str, about: str, arguments: Sequence[str]) -> RunConfig:
+    """Return the typed config of a command without options of its own; `--help` prints what the command is about.
+
+    Raises:
+        ConfigError: as for a run; or an argument is an option that the command does not have.
+    """
     from ortpipe.app.schema import build
 
-    container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    return build(container)
+    given = Parser(name, about).read(arguments)
+    found = composition(given.overrides, given.config_dir)
+    return build(found.values, found.where)

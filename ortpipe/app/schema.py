@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,55 +51,105 @@ class RunConfig:
     resume: str | None = None
 
 
-def build(config: Mapping[str, Any]) -> RunConfig:
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with one key."""
+
+    key: str
+    text: str
+
+
+def build(config: Mapping[str, Any], where: Callable[[str], str | None] | None = None) -> RunConfig:
     """Return a config's typed form.
+
+    Args:
+        config: nested plain values.
+        where: the place at which a key was set, in words, for the messages.
 
     Raises:
         ConfigError: lists every unknown key, wrong type, missing value and broken rule.
     """
-    errors: list[str] = []
-    built = _build(RunConfig, config, "", errors)
-    if errors:
-        count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
-        raise ConfigError("\n".join([f"The config has {count}.", *errors]))
-    return typing.cast(RunConfig, built)
+    values, problems = check(config)
+    if problems:
+        raise all_at_once(located(problem, where) for problem in problems)
+    return RunConfig(**values)
 
 
-def _build(cls: type, node: Any, path: str, errors: list[str], member: str | None = None) -> Any:
-    """Return an instance of a config dataclass, or None once `errors` says why not."""
-    if not isinstance(node, Mapping):
-        errors.append(f"{path or 'config'} must be a group of keys.\n  got: {node!r}")
-        return None
-    before, values = len(errors), {}
+def check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the typed values of the top-level keys that are right, and everything that is wrong with the others."""
+    problems: list[Problem] = []
+    return _fields(RunConfig, config, "", problems), problems
+
+
+def located(problem: Problem, where: Callable[[str], str | None] | None) -> str:
+    """Return a problem's text with the place where its key was set, where that is known."""
+    place = where(problem.key) if where is not None else None
+    return problem.text if place is None else f"{problem.text}\n  set: {place}"
+
+
+def all_at_once(errors: Iterable[str]) -> ConfigError:
+    """Return one error that lists all."""
+    lines = list(errors)
+    count = "1 error" if len(lines) == 1 else f"{len(lines)} errors"
+    return ConfigError("\n".join([f"The config has {count}.", *lines]))
+
+
+def _fields(
+    cls: type, node: Mapping[str, Any], path: str, problems: list[Problem], member: str | None = None
+) -> dict[str, Any]:
+    """Return the values of those fields of a config dataclass that are right."""
+    values = {}
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for key in node:
         if key not in fields:
-            where = "the config" if member is None else f"{member}, whatever sets it"
+            whose = "the config" if member is None else f"{member}, whatever sets it"
             way_out = nearest(str(key), fields) + (f" Take it away with ~{path}{key}." if member else "")
-            errors.append(f"{path}{key} is not a key of {where}.\n  fix: {way_out}")
+            problems.append(Problem(f"{path}{key}", f"{path}{key} is not a key of {whose}.\n  fix: {way_out}"))
     for name, entry in fields.items():
         if name not in node or node[name] == "???":
             if entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING:
-                errors.append(
-                    f"{path}{name} must be set.\n  fix: Add {path}{name}=… to the command or to the experiment."
-                )
+                text = f"{path}{name} must be set.\n  fix: Add {path}{name}=… to the command or to the experiment."
+                problems.append(Problem(f"{path}{name}", text))
             continue
-        values[name] = _value(entry, hints[name], node[name], f"{path}{name}", errors)
-    if len(errors) > before:
+        before = len(problems)
+        value = _value(entry, hints[name], node[name], f"{path}{name}", problems)
+        if len(problems) == before:
+            values[name] = value
+    return values
+
+
+def _build(cls: type, node: Any, path: str, problems: list[Problem], member: str | None = None) -> Any:
+    """Return an instance of a config dataclass, or None once `problems` says why not."""
+    if not isinstance(node, Mapping):
+        problems.append(Problem(path.rstrip("."), f"{path.rstrip('.')} must be a group of keys.\n  got: {node!r}"))
+        return None
+    before = len(problems)
+    values = _fields(cls, node, path, problems, member)
+    if len(problems) > before:
         return None
     try:
         return cls(**values)
     except OrtpipeError as error:
-        errors.append(str(error))
+        problems.append(Problem(path + _named(str(error), node), str(error)))
         return None
 
 
-def _value(entry: dataclasses.Field[Any], hint: Any, node: Any, path: str, errors: list[str]) -> Any:
+def _named(message: str, node: Mapping[str, Any]) -> str:
+    """Return the key of a group that a message speaks of: the first one in it.
+
+    >>> _named("A seed is not negative.", {"test": 0.25, "seed": -1})
+    'seed'
+    """
+    places = {key: found.start() for key in node if (found := re.search(rf"\b{re.escape(str(key))}\b", message))}
+    return min(places, key=lambda key: places[key], default="")
+
+
+def _value(entry: dataclasses.Field[Any], hint: Any, node: Any, path: str, problems: list[Problem]) -> Any:
     if "catalogue" in entry.metadata:
-        return _member(entry.metadata["catalogue"], node, path, errors)
+        return _member(entry.metadata["catalogue"], node, path, problems)
     if dataclasses.is_dataclass(hint):
-        return _build(typing.cast(type, hint), node, f"{path}.", errors)
+        return _build(typing.cast(type, hint), node, f"{path}.", problems)
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -108,22 +159,23 @@ def _value(entry: dataclasses.Field[Any], hint: Any, node: Any, path: str, error
             where = ".".join(
                 [path, *(str(part) for part in problem["loc"] if isinstance(part, int) or part in str(node))]
             )
-            errors.append(
-                f"{where}: {problem['msg'].lower().replace('input', 'the value', 1)}.\n  got: {problem['input']!r}"
-            )
+            text = f"{where}: {problem['msg'].lower().replace('input', 'the value', 1)}.\n  got: {problem['input']!r}"
+            problems.append(Problem(where, text))
         return None
 
 
-def _member(catalogue: Mapping[str, type], node: Any, path: str, errors: list[str]) -> Any:
+def _member(catalogue: Mapping[str, type], node: Any, path: str, problems: list[Problem]) -> Any:
     if not isinstance(node, Mapping) or "name" not in node:
-        errors.append(f"{path}.name must be set.\n  got: {node!r}\n  fix: {nearest('', catalogue)}")
+        text = f"{path}.name must be set.\n  got: {node!r}\n  fix: {nearest('', catalogue)}"
+        problems.append(Problem(f"{path}.name", text))
         return None
     name = node["name"]
     if name not in catalogue:
-        errors.append(f"{path}.name must be in its catalogue.\n  got: {name!r}\n  fix: {nearest(str(name), catalogue)}")
+        text = f"{path}.name must be in its catalogue.\n  got: {name!r}\n  fix: {nearest(str(name), catalogue)}"
+        problems.append(Problem(f"{path}.name", text))
         return None
     rest = {key: value for key, value in node.items() if key != "name"}
-    return _build(catalogue[name], rest, f"{path}.", errors, name)
+    return _build(catalogue[name], rest, f"{path}.", problems, name)
 
 
 def keys(cls: type = RunConfig, prefix: str = "") -> Iterator[str]:

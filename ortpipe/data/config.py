@@ -34,6 +34,8 @@ class SplitConfig:
                 got=f"test={test}, validation={validation}",
                 fix="Let both lie in [0, 1) with a sum below 1.",
             )
+        if self.seed < 0:
+            raise ConfigError("A seed is not negative.", got=self.seed, fix="Set seed=0.")
         if self.column is not None and self.files:
             raise ConfigError(
                 "The parts of the data come from a column or from files.",

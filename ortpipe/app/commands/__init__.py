@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 COMMANDS = {
     "schedule": "ortpipe.app.commands.schedule",
+    "validate": "ortpipe.app.commands.validate",
 }
 
 

@@ -1,0 +1,188 @@
+"""ortpipe validate: everything that can be known to be wrong with a run before it runs, all at once."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from ortpipe.app.compose import Composition, Parser, composition
+from ortpipe.app.hydra_errors import explained
+from ortpipe.errors import OrtpipeError
+from ortpipe.pipeline.flatten import flatten
+
+if TYPE_CHECKING:
+    from ortpipe.artifact import Artifact
+    from ortpipe.data.rows import Data
+
+ABOUT = """Check a run's config, its data, its model and the graphs in front of training, and print every error at once:
+the key, its value, where it was set, and the nearest valid choice. Nothing is trained or written; an estimator is
+fitted on a few rows only. The exit code is 1 where there are errors."""
+FEW = 256  # rows that an estimator is fitted on
+MOST_CLASSES = 1000
+REFUSALS = (HydraException, OmegaConfBaseException)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Check what the arguments configure.
+
+    Raises:
+        ConfigError: lists everything that is wrong.
+    """
+    given = Parser("validate", ABOUT).read(arguments)
+    errors: list[str] = []
+    found = _accepted(given.overrides, given.config_dir, errors)
+    from ortpipe.app.schema import Problem, all_at_once, check, located
+
+    said = ""
+    if found is not None:
+        values, problems = check(found.values)
+        errors += [located(problem, found.where) for problem in problems]
+        found_later, said = _check_parts(values)
+        flat = flatten(found.values)
+        errors += [located(Problem(_key(text, group, flat), text), found.where) for group, text in found_later]
+    if errors:
+        raise all_at_once(dict.fromkeys(errors))
+    print(said)
+
+
+def _accepted(overrides: Sequence[str], config_dir: str | None, errors: list[str]) -> Composition | None:
+    """Return the composition of those overrides that Hydra takes; the others are errors, each with its reason."""
+    left, reason = list(overrides), ""
+    while True:
+        found = _refusal(left, config_dir)
+        if not isinstance(found, str):
+            return found
+        reason, culprit = found, None
+        for override in left:
+            rest = [other for other in left if other != override]
+            if _refusal(rest, config_dir) != reason:
+                culprit, left = override, rest
+                break
+        if culprit is None:  # it is in the files
+            errors.append(reason)
+            return None
+        errors.append(f"{reason}\n  set: {culprit} on the command line")
+
+
+def _refusal(overrides: Sequence[str], config_dir: str | None) -> Composition | str:
+    try:
+        return composition(overrides, config_dir)
+    except REFUSALS as error:
+        return str(explained(error))
+
+
+def _check_parts(values: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
+    """Check data, model and every stage whose config is right.
+
+    Returns:
+        Each error with the group of the config that it is about; where there are none, all that was found, in a line.
+    """
+    from ortpipe.data.split import load
+    from ortpipe.runtime.one import check_one_runtime
+    from ortpipe.runtime.session import check_provider
+
+    errors: list[tuple[str, str]] = []
+    context: dict[str, Any] = {"report": lambda report: None, "start": None}
+    with _collected(errors, "runtime"):
+        check_one_runtime()
+    if "runtime" in values:
+        context["runtime"] = values["runtime"]
+        with _collected(errors, "runtime"):
+            check_provider(values["runtime"])
+    if "data" in values:
+        with _collected(errors, "data"):
+            context["data"] = load(values["data"])
+    artifact = _check_stages(values, context, errors)
+    return errors, "" if artifact is None or errors or "data" not in context else _summary(context["data"], artifact)
+
+
+def _check_stages(values: dict[str, Any], context: dict[str, Any], errors: list[tuple[str, str]]) -> Artifact | None:
+    """Convert, ask every later stage what it refuses, and build the graphs in front of the stage that trains."""
+    from ortpipe.flow import FLOW
+
+    first, *later = FLOW
+    artifact: Artifact | None = None
+    if first.name in values:
+        with _collected(errors, first.name):
+            data = context.get("data")
+            artifact = first(None, values[first.name], data=None if data is None else _few(data))
+    if artifact is None:
+        return None
+    facts, building = artifact.facts, True
+    for stage in later:
+        ready = stage.name in values and {*stage.reads, *stage.takes} <= set(context)
+        building = building and ready and "report" not in stage.takes  # what has progress to report takes long
+        if not ready:
+            continue
+        before = len(errors)
+        with _collected(errors, stage.name):
+            stage.refuse_early(facts, values[stage.name], **context)
+        if building and len(errors) == before:
+            with _collected(errors, stage.name):
+                artifact = stage(artifact, values[stage.name], **context)
+        building = building and len(errors) == before
+    return artifact
+
+
+@contextmanager
+def _collected(errors: list[tuple[str, str]], group: str) -> Iterator[None]:
+    """Put an error of ours into the list and go on; what libraries warn of comes when it is run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except OrtpipeError as error:
+        follows = type(error.__cause__).__name__ == "NotFittedError"  # from the data, which have an error of their own
+        if not follows:
+            errors.append((group, str(error)))
+
+
+def _key(text: str, group: str, flat: Mapping[str, Any]) -> str:
+    """Return the key that an error is about: the one it names, else the one of its group whose value it shows.
+
+    >>> _key("The .onnx file must exist.\\n  got: away.onnx", "convert", {"convert.source.path": "away.onnx"})
+    'convert.source.path'
+    """
+    named = [key for key in re.findall(r"[a-z_]+(?:\.[a-z_]+)+", text) if key in flat]
+    shown = [key for key, value in flat.items() if key.startswith(f"{group}.") and _shows(text, value)]
+    return next(iter([*named, *sorted(shown, key=lambda key: -len(str(flat[key])))]), group)
+
+
+def _shows(text: str, value: object) -> bool:
+    values = value if isinstance(value, list) else [value]
+    said = [str(v) for v in values if v not in (None, True, False, "")]
+    got = text.partition("  got: ")[2].partition("  fix: ")[0]
+    return any(re.search(rf"(?<![\w.]){re.escape(v)}(?!\w)", got) for v in said)
+
+
+def _few(data: Data) -> Data:
+    """Return some of the rows to train on, evenly spaced, with at least one of every class."""
+    import numpy as np
+
+    from ortpipe.data.rows import Data
+
+    rows = data.train.sample()
+    places = np.linspace(0, len(rows) - 1, min(FEW, len(rows))).astype(int)
+    if rows.label.ndim == 1:
+        _, of_each_class = np.unique(rows.label, return_index=True)
+        places = np.concatenate([places, of_each_class[:MOST_CLASSES]])
+    return Data(train=rows.take(np.unique(places)))
+
+
+def _summary(data: Data, artifact: Artifact) -> str:
+    facts = artifact.facts
+    sizes = {t.name: math.prod(t.dims) for t in artifact.model.graph.initializer}
+    rows = {"to train": data.train, "to validate": data.validation, "to test": data.test}
+    counts = ", ".join(f"{len(part):,} {what}" for what, part in rows.items() if part is not None)
+    trained = sum(sizes[name] for name in facts.parameters)
+    return (
+        f"all is well: rows: {counts}; {facts.task} model: {trained:,} numbers in {len(facts.parameters)} parameters "
+        f"to train; config, data, model and gradients checked, nothing was trained"
+    )

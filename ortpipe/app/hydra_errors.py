@@ -1,0 +1,48 @@
+"""Hydra's errors in our words: the rule, and the nearest valid choice where a name is misspelt."""
+
+from __future__ import annotations
+
+from hydra.errors import MissingConfigException, OverrideParseException
+
+from ortpipe.app.commands import COMMANDS
+from ortpipe.errors import ConfigError, nearest
+
+
+def explained(error: Exception) -> ConfigError:
+    """Return Hydra's own message with the nearest valid key where a key is misspelt."""
+    from ortpipe.app.schema import keys
+
+    if isinstance(error, OverrideParseException):
+        if error.override.isidentifier():
+            rule = f"{error.override} is neither a command nor a key=value pair."
+            return ConfigError(rule, fix=nearest(error.override, COMMANDS))
+        fix = "Names with brackets, quotes or dots of their own are written in an experiment file: see the README."
+        return ConfigError(f"{error.override} is not in Hydra's grammar of overrides.", fix=fix)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        return ConfigError(f"{group}={choice} is not a choice.", fix=nearest(choice, error.options))
+    cause: BaseException | None = error
+    while cause is not None:
+        key = getattr(cause, "full_key", None)
+        if key and "not in struct" in str(cause):
+            return _unknown_key(str(key), sorted(set(keys())))
+        cause = cause.__cause__
+    return ConfigError(str(error).strip())
+
+
+def _unknown_key(key: str, valid: list[str]) -> ConfigError:
+    if key in valid:
+        return ConfigError(
+            f"{key} belongs to another choice of its group, or is not listed by this one.",
+            fix=f"Choose the group's file that has it, or add it with +{key}=…",
+        )
+    parents = [key[:i] for i, letter in enumerate(key) if letter == "."]
+    held = next((p for p in reversed(parents) if p in valid), None)
+    if held is not None and not any(k.startswith(f"{held}.") for k in valid):  # its keys are the user's own
+        fix = f"Write +{key}=…; a name with dots of its own goes into an experiment file."
+        return ConfigError(f"{key} is a new key, and new keys are added with a plus.", fix=fix)
+    parent = key.rpartition(".")[0]
+    siblings = [k for k in valid if k.rpartition(".")[0] == parent]
+    return ConfigError(
+        f"{key} is not a key of the config.", fix=nearest(key, siblings or [k for k in valid if "." not in k])
+    )

@@ -1,0 +1,133 @@
+"""ortpipe validate: what is wrong with a run, all of it, and where it was set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import ROOT, ortpipe
+
+from ortpipe.errors import ConfigError
+
+EXPERIMENT = """# @package _global_
+defaults:
+  - override /data: npz
+  - override /add_loss: l2
+data:
+  source: {path: rows.npz}
+convert:
+  source:
+    estimator: sklearn.linear_model.Rige
+train:
+  epochs: many
+  seed: ${seed}
+seed: -3
+"""
+LINEAR = "experiment=linear_regression"
+
+
+def refused(call: Callable[..., str], *arguments: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        call("validate", *arguments)
+    return str(error.value)
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    file = tmp_path / "my" / "experiment" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(EXPERIMENT)
+    return file
+
+
+@pytest.mark.parametrize("experiment", ["digits", "linear_regression", "finetune_onnx", "tutorial/lbfgs"])
+def test_a_config_that_runs_is_well_and_nothing_is_written(
+    experiment: str, call: Callable[..., str], tmp_path: Path
+) -> None:
+    [line] = call("validate", f"experiment={experiment}").splitlines()
+    assert line.startswith("all is well: rows: ")
+    assert "nothing was trained" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_line_counts_rows_and_trained_numbers(call: Callable[..., str]) -> None:
+    line = call("validate", LINEAR, "derive.frozen=[intercept]")
+    assert "332 to train, 110 to test; regression model: 10 numbers in 1 parameters" in line
+
+
+def test_every_override_that_does_not_compose_is_listed_with_the_nearest(call: Callable[..., str]) -> None:
+    said = refused(call, "train.epoch=3", "dat=digits", "add_loss=cross_entropie", "train.init=zeros")
+    assert said.startswith("The config has 4 errors.")
+    for words in ("'train.epochs'?", "'data'?", "'cross_entropy'?", "'keep' or 'random'"):
+        assert words in said
+    for override in ("train.epoch=3", "dat=digits", "add_loss=cross_entropie", "train.init=zeros"):
+        assert f"set: {override} on the command line" in said
+
+
+def test_an_error_in_a_users_file_is_found_by_file_and_line(call: Callable[..., str], mine: Path) -> None:
+    said = refused(call, "--config-dir", "my", "experiment=mine")
+    assert said.startswith("The config has 3 errors.")
+    assert "train.epochs in my/experiment/mine.yaml, line 11" in said
+    assert "convert.source.estimator in my/experiment/mine.yaml, line 9" in said
+    lines = (ROOT / "conf/data/npz.yaml").read_text().splitlines()
+    line = 1 + lines.index("  seed: ${seed}")
+    assert f"conf/data/npz.yaml, line {line}, from seed in my/experiment/mine.yaml, line 13" in said
+
+
+def test_the_last_of_two_settings_is_the_one_that_is_named(call: Callable[..., str], mine: Path) -> None:
+    said = refused(call, "--config-dir", "my", "experiment=mine", "train.epochs=few")
+    assert "set: train.epochs=few on the command line" in said
+    assert "train.epochs in" not in said
+
+
+def test_data_model_and_stages_are_refused_together(call: Callable[..., str]) -> None:
+    said = refused(call, "add_loss=l2", "evaluate.metrics=[r2]", "derive.frozen=[layer9.*]", "runtime.threads=2")
+    assert said.startswith("The config has 3 errors.")
+    for words in ("set: add_loss=l2 on", "set: evaluate.metrics=[r2] on", "set: derive.frozen=[layer9.*] on"):
+        assert words in said
+
+
+def test_a_missing_model_is_told_beside_missing_data(call: Callable[..., str]) -> None:
+    missing = ["convert.source.path=away.onnx", "data=npz", "data.source.path=no.npz"]
+    said = refused(call, "experiment=finetune_onnx", *missing)
+    assert said.startswith("The config has 2 errors.")
+    assert "set: convert.source.path=away.onnx on" in said
+    assert "set: data.source.path=no.npz on" in said
+
+
+def test_missing_data_are_not_blamed_on_the_estimator(call: Callable[..., str]) -> None:
+    said = refused(call, LINEAR, "data=npz", "data.source.path=no.npz")
+    assert said.startswith("The config has 1 error.")
+
+
+def test_an_operator_without_a_gradient_is_found_before_training(call: Callable[..., str], tmp_path: Path) -> None:
+    import onnx
+
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 10] X) => (float[N, 1] y)
+      <float[10, 4] w, int64[3] square = {-1, 2, 2}, int64[2] column = {-1, 1}>
+      { h = MatMul(X, w) s = Reshape(h, square) d = Det(s) y = Reshape(d, column) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((10, 4), np.float32), "w"))
+    onnx.save(model, tmp_path / "det.onnx")
+    said = refused(call, "~experiment", "data=diabetes", "add_loss=l2", "convert=onnx", "convert.source.path=det.onnx")
+    assert "needs a gradient" in said
+    assert "Det" in said
+
+
+def test_rare_classes_are_not_missed_by_the_few_rows(call: Callable[..., str], tmp_path: Path) -> None:
+    label = np.zeros(3000, int)
+    label[[1, 2, 5, 2998, 2999]] = 1
+    rows = np.random.default_rng(0).normal(size=(3000, 64))
+    part = np.array(["train", "validation", "test"])[np.maximum(np.arange(3000) % 10 - 7, 0)]
+    np.savez(tmp_path / "rare.npz", X=rows, y=label, part=part)
+    source = ["data=npz", "data.source.path=rare.npz", "data.split.column=part"]
+    model = ["add_loss=log", "convert.source.estimator=sklearn.linear_model.LogisticRegression"]
+    assert "binary model" in call("validate", "~experiment", *source, *model)
+
+
+def test_a_run_says_where_too_and_the_exit_code_is_1(mine: Path, tmp_path: Path) -> None:
+    done = ortpipe("--config-dir", "my", "experiment=mine", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "set: train.epochs in my/experiment/mine.yaml, line 11" in done.stderr
