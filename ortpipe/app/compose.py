@@ -38,7 +38,8 @@ class Parser(argparse.ArgumentParser):
     """A command's arguments: its own options, `key=value` pairs as of a run, and `--config-dir`."""
 
     def __init__(self, name: str, about: str) -> None:
-        super().__init__(f"ortpipe {name}", description=about, allow_abbrev=False)
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(f"ortpipe {name}", description=about, allow_abbrev=False, formatter_class=form)
         self.name = name
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:

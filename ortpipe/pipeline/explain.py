@@ -12,6 +12,7 @@ from ortpipe.pipeline.plan import Plan
 from ortpipe.pipeline.store import Entry, Store
 
 UNSET = "unset"
+MOST = 5  # differences that are told
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ def _against_nearest(parts: Parts, store: Store, known: bool) -> tuple[str, ...]
     least, nearest = min(differences, key=lambda found: (len(found[0]), -found[1].made))
     if not least and known:
         return ("its artifact is gone from the store",)
-    return tuple(_said(name, least[name], parts["stage"], nearest, store.about) for name in least)
+    said = [_said(name, least[name], parts["stage"], nearest, store.about) for name in least]
+    return (*said[:MOST], *([f"and {len(said) - MOST} more"] if len(said) > MOST else ()))
 
 
 def differing(

@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable, Sequence
 
 COMMANDS = {
+    "cache": "ortpipe.app.commands.cache",
+    "plan": "ortpipe.app.commands.plan",
     "schedule": "ortpipe.app.commands.schedule",
     "validate": "ortpipe.app.commands.validate",
 }

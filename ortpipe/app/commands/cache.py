@@ -1,0 +1,141 @@
+"""ortpipe cache: what the store holds, whether it is whole, and what may go."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortpipe.app.compose import Parser, composition
+from ortpipe.app.units import bound, size, span
+from ortpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ortpipe.pipeline.store import Store
+    from ortpipe.pipeline.upkeep import Stored
+
+ABOUT = """Look after the store (paths.cache).
+  ls      what is stored: made when and by which run, used when, how large (artifacts may be shared)
+  verify  read everything; what is not as it was written is set aside (exit code 1)
+  gc      remove what --keep does not keep, and what killed runs left behind
+  rm      remove entries by stage, or by the beginning of their key or of their artifact's digest
+Files that a run folder links stay there."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Do what is asked with the store that the arguments configure.
+
+    Raises:
+        ConfigError: there is no such action, no store, or nothing under a name that is to be removed.
+    """
+    parser = Parser("cache", ABOUT)
+    parser.add_argument("action", choices=["ls", "verify", "gc", "rm"])
+    parser.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="BOUND",
+        help="of gc: an age (30d, 12h) since something was last of use, or a size (5GB) of all; may be repeated",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="of gc and rm: only say what would go")
+    given = parser.read(arguments)
+    names = [word for word in given.overrides if "=" not in word]
+    found = composition([word for word in given.overrides if "=" in word], given.config_dir)
+    folder = found.values["paths"]["cache"]
+    if folder is None:
+        raise ConfigError("ortpipe cache looks after a store.", got="paths.cache=null", fix="Set paths.cache=FOLDER.")
+    if names and given.action != "rm":
+        raise ConfigError(f"ortpipe cache {given.action} takes no names.", got=" ".join(names), fix="Leave them out.")
+    from ortpipe.pipeline.store import Store
+
+    store = Store(Path(folder))
+    if given.action == "ls":
+        print(listing(store))
+    elif given.action == "verify":
+        _verify(store)
+    else:
+        going = _outside(store, given.keep) if given.action == "gc" else _named(store, names)
+        _remove(store, going, dry=given.dry_run)
+
+
+def listing(store: Store) -> str:
+    """Return a line per entry, what was used last first."""
+    from ortpipe.pipeline.upkeep import size as bytes_of
+    from ortpipe.pipeline.upkeep import stored
+
+    now, found = time.time(), stored(store)
+    lines = [f"{'stage':<10}{'key':<14}{'made':>8}{'used':>8}{'took':>10}{'size':>10}  by"]
+    lines += [
+        f"{one.entry.stage:<10}{one.entry.key[:12]:<14}{span(now - one.entry.made):>8}{span(now - one.used):>8}"
+        f"{f'{one.entry.seconds:.2f} s':>10}{size(one.bytes):>10}  {_maker(one)}"
+        for one in found
+    ]
+    artifacts = store.folder / "artifacts"
+    held = len({one.entry.output for one in found})
+    lines.append(f"{len(found)} entries, {held} artifacts, {size(bytes_of(artifacts))} in {store.folder}")
+    damaged = list((store.folder / "damaged").glob("*"))
+    if damaged:
+        lines.append(f"{len(damaged)} damaged, set aside in {store.folder / 'damaged'}")
+    return "\n".join(lines)
+
+
+def _maker(one: Stored) -> str:
+    return " ".join(f"{name} {value}" if name != "folder" else value for name, value in one.entry.run.items())
+
+
+def _verify(store: Store) -> None:
+    from ortpipe.pipeline.upkeep import verify
+
+    whole, damaged = verify(store, lambda message: print(message, file=sys.stderr))
+    print(f"{whole} entries are whole, {damaged} were not")
+    if damaged:
+        sys.exit(1)
+
+
+def _outside(store: Store, keep: Sequence[str]) -> list[Stored]:
+    """Return what no bound keeps; without bounds everything is kept."""
+    from ortpipe.pipeline.upkeep import spare, stored
+
+    if not keep:
+        raise ConfigError(
+            "ortpipe cache gc must know what to keep.", got="no --keep", fix="Write --keep 30d or --keep 5GB."
+        )
+    ages, sizes = zip(*(bound(text) for text in keep), strict=True)
+    oldest = min((age for age in ages if age is not None), default=None)
+    most = min((count for count in sizes if count is not None), default=None)
+    return spare(stored(store), since=None if oldest is None else time.time() - oldest, most=most)
+
+
+def _named(store: Store, names: Sequence[str]) -> list[Stored]:
+    from ortpipe.pipeline.upkeep import stored
+
+    if not names:
+        fix = "Name a stage, or the beginning of a key or digest from ortpipe cache ls."
+        raise ConfigError("ortpipe cache rm must know what to remove.", got="no name", fix=fix)
+    found, chosen = stored(store), []
+    for name in names:
+        those = [
+            one
+            for one in found
+            if name == one.entry.stage
+            or (len(name) >= 4 and (one.entry.key.startswith(name) or one.entry.output.startswith(name)))
+        ]
+        if not those:
+            fix = "Name a stage, or at least four letters of a key or digest; see ortpipe cache ls."
+            raise ConfigError("ortpipe cache rm removes what is stored.", got=name, fix=fix)
+        chosen += [one for one in those if one not in chosen]
+    return chosen
+
+
+def _remove(store: Store, going: list[Stored], *, dry: bool) -> None:
+    from ortpipe.pipeline.upkeep import remove
+
+    for one in going:
+        print(f"{one.entry.stage:<10}{one.entry.key[:12]:<14}{size(one.bytes):>10}")
+    if dry:
+        print(f"{len(going)} entries would go")
+        return
+    gained = remove(store, [one.entry for one in going])
+    print(f"{len(going)} entries removed, {size(gained)} gained")

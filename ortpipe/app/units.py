@@ -1,0 +1,44 @@
+"""Times, spans and sizes as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from ortpipe.errors import ConfigError
+
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def span(seconds: float) -> str:
+    """Return a span of time in its largest unit; what lies in the future is 0.
+
+    >>> span(59), span(7300), span(3 * 86400), span(-5)
+    ('59 s', '2 h', '3 d', '0 s')
+    """
+    unit = next((u for u in ("w", "d", "h", "m") if seconds >= 2 * SECONDS[u]), "s")
+    return f"{max(0, int(seconds // SECONDS[unit]))} {unit}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in its largest unit.
+
+    >>> size(12), size(1_234_567)
+    ('12 B', '1.2 MB')
+    """
+    unit = next((u for u in ("TB", "GB", "MB", "KB") if count >= BYTES[u]), "B")
+    return f"{count / BYTES[unit]:.1f} {unit}" if unit != "B" else f"{int(count)} B"
+
+
+def bound(text: str) -> tuple[float | None, int | None]:
+    """Return an age in seconds, or a size in bytes.
+
+    >>> bound("30d"), bound("5GB")
+    ((2592000.0, None), (None, 5000000000))
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text.strip())
+    if found is not None and found[2] in SECONDS:
+        return float(found[1]) * SECONDS[found[2]], None
+    if found is not None and found[2].upper() in BYTES:
+        return None, int(float(found[1]) * BYTES[found[2].upper()])
+    raise ConfigError("A bound is an age or a size.", got=text, fix="Write 30d, 12h, 5GB or 500MB.")
