@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx
 import onnx_ir as ir
 
@@ -12,15 +14,25 @@ def to_text(model: onnx.ModelProto) -> str:
     small = onnx.ModelProto()
     small.CopyFrom(model)
     del small.graph.initializer[:]
-    small.graph.initializer.extend(t for t in graph.initializer if _size(t) <= 8)
-    lines = [
-        f"# {t.name}: {ir.DataType(t.data_type).name.lower()}{list(t.dims)}" for t in graph.initializer if _size(t) > 8
-    ]
+    small.graph.initializer.extend(t for t in graph.initializer if math.prod(t.dims) <= 8)
+    lines = [f"# {t.name}: {type_of(t)}" for t in graph.initializer if math.prod(t.dims) > 8]
     return "\n".join([*lines, onnx.printer.to_text(small)]) + "\n"
 
 
-def _size(tensor: onnx.TensorProto) -> int:
-    size = 1
-    for dim in tensor.dims:
-        size *= dim
-    return size
+def type_of(value: onnx.TensorProto | onnx.ValueInfoProto) -> str:
+    """Return type and shape in words; a dimension without size and name is ?.
+
+    >>> type_of(onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, ["N", 3, None]))
+    'float[N, 3, ?]'
+    """
+    if isinstance(value, onnx.TensorProto):
+        return f"{ir.DataType(value.data_type).name.lower()}{list(value.dims)}"
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return str(kind).removesuffix("_type") if kind else "?"
+    tensor = value.type.tensor_type
+    name = ir.DataType(tensor.elem_type).name.lower()
+    if not tensor.HasField("shape"):
+        return f"{name}[…]"
+    dims = [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
+    return f"{name}[{', '.join(dims)}]"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import ortpipe
 
 from ortpipe.app.commands import command
 
@@ -22,3 +25,22 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         return capsys.readouterr().out
 
     return run
+
+
+@pytest.fixture(scope="session")
+def linear(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a short recorded run; MLflow's database lies beside it."""
+    folder = tmp_path_factory.mktemp("runs")
+    done = ortpipe(
+        "experiment=linear_regression", "train.epochs=2", f"paths.outputs={folder}", "hydra.run.dir=linear", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "linear"
+
+
+@pytest.fixture(scope="session")
+def tracked(linear: Path) -> str:
+    """Return the id of that run."""
+    with contextlib.closing(sqlite3.connect(linear.parent / "mlflow.db")) as database:
+        [[run_id]] = database.execute("SELECT run_uuid FROM runs").fetchall()
+    return run_id

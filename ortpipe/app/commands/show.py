@@ -1,0 +1,157 @@
+"""ortpipe show: a model as text that a person reads, or as a picture."""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortpipe.app.compose import Parser
+from ortpipe.app.subject import HELP, Settings, Subject, find
+from ortpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    import onnx
+
+ABOUT = """Print what a model is: inputs, outputs, parameters, sizes, operators, the state tensors beside it, its
+lineage back to the source, and its graph. The key=value pairs say where a run is recorded, as they did for the run itself."""
+SHORT = 12  # letters of a digest
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Print one model.
+
+    Raises:
+        ConfigError: the name stands for nothing, or Graphviz is not there for --svg.
+        ModelError: the model cannot be read.
+    """
+    parser = Parser("show", ABOUT)
+    parser.add_argument("subject", metavar="FILE|RUN", help=HELP)
+    parser.add_argument("--stage", help="of a run: the stage whose result is shown; by default the last one")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="all but the graph itself, as JSON")
+    form.add_argument("--mermaid", action="store_true", help="the graph as a Mermaid flowchart")
+    form.add_argument("--dot", action="store_true", help="the graph in Graphviz' language")
+    form.add_argument("--svg", metavar="PICTURE", help="draw the graph into this file (needs Graphviz)")
+    given = parser.read(arguments)
+    subject = find(given.subject, Settings(tuple(given.overrides), given.config_dir), given.stage)
+    from ortpipe.graph.draw import to_dot, to_mermaid
+
+    parameters = tuple(subject.facts.get("parameters", ()))
+    if given.mermaid:
+        print(to_mermaid(subject.model, parameters), end="")
+    elif given.dot:
+        print(to_dot(subject.model, parameters), end="")
+    elif given.svg is not None:
+        print(f"picture  {_svg(to_dot(subject.model, parameters), Path(given.svg))}")
+    elif given.json:
+        print(json.dumps(described(subject), indent=1))
+    else:
+        print(_text(subject), end="")
+
+
+def described(subject: Subject) -> dict[str, Any]:
+    """Return all that is said about a model but its graph, as JSON."""
+    from ortpipe.graph.query import all_nodes
+    from ortpipe.graph.show import type_of
+
+    model, graph, facts = subject.model, subject.model.graph, subject.facts
+    weights = {tensor.name for tensor in graph.initializer}
+    trained = set(facts.get("parameters", ()))
+    nodes = all_nodes(graph)
+    return {
+        "name": subject.name,
+        "digest": subject.digest,
+        "task": facts.get("task"),
+        "opsets": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
+        "ir_version": model.ir_version,
+        "bytes": model.ByteSize(),
+        "inputs": {v.name: type_of(v) for v in graph.input if v.name not in weights},
+        "outputs": {v.name: type_of(v) for v in graph.output},
+        "parameters": {t.name: _tensor(t) for t in graph.initializer if t.name in trained},
+        "constants": {t.name: _tensor(t) for t in graph.initializer if t.name not in trained},
+        "nodes": len(nodes),
+        "operators": dict(sorted(collections.Counter(n.op_type for n in nodes).items(), key=lambda kv: (-kv[1], kv))),
+        "tensors": {
+            name: {"type": f"{array.dtype}{list(array.shape)}", "numbers": array.size, "bytes": array.nbytes}
+            for name, array in subject.tensors.items()
+        },
+        "metrics": facts.get("metrics", {}),
+        "lineage": facts.get("lineage", []),
+    }
+
+
+def _tensor(tensor: onnx.TensorProto) -> dict[str, Any]:
+    import onnx_ir as ir
+
+    from ortpipe.graph.show import type_of
+
+    count = math.prod(tensor.dims)
+    return {
+        "type": type_of(tensor),
+        "numbers": count,
+        "bytes": math.ceil(count * ir.DataType(tensor.data_type).itemsize),
+    }
+
+
+def _text(subject: Subject) -> str:
+    from ortpipe.artifact import without_metadata
+    from ortpipe.graph.show import to_text
+
+    said = described(subject)
+    opsets = ", ".join(f"{domain} {version}" for domain, version in said["opsets"].items())
+    lines = [
+        subject.name,
+        *([f"digest    {subject.digest}"] if subject.digest else []),
+        f"model     {said['task'] or 'unknown to ortpipe'}; opset {opsets}; IR {said['ir_version']}; "
+        f"{said['bytes']:,} bytes; {said['nodes']:,} nodes",
+        f"operators {', '.join(f'{name} {count:,}' for name, count in said['operators'].items())}",
+        *_table("inputs", ([name, kind] for name, kind in said["inputs"].items())),
+        *_table("outputs", ([name, kind] for name, kind in said["outputs"].items())),
+    ]
+    for title in ("parameters", "constants", "tensors"):
+        lines += _sized(title, said[title])
+    metrics = said["metrics"].items()
+    lines += _table("metrics", ([name, *(f"{k} {v:.6g}" for k, v in row.items())] for name, row in metrics))
+    lines += _table("lineage", (_record(record) for record in said["lineage"]))
+    return "\n".join([*lines, "", "graph", to_text(without_metadata(subject.model))])
+
+
+def _record(record: dict[str, Any]) -> list[str]:
+    rest = {k: v for k, v in record.items() if k not in ("stage", "version")}
+    shown = {k: v[:SHORT] if k in ("input", "data") else v for k, v in rest.items()}
+    return [record["stage"], f"version {record['version']}", ", ".join(f"{k} {v}" for k, v in shown.items())]
+
+
+def _sized(title: str, tensors: dict[str, Any]) -> list[str]:
+    rows = [[n, t["type"], f"{t['numbers']:,} numbers", f"{t['bytes']:,} bytes"] for n, t in tensors.items()]
+    if len(rows) > 1:
+        numbers, size = (sum(t[key] for t in tensors.values()) for key in ("numbers", "bytes"))
+        rows.append(["together", "", f"{numbers:,} numbers", f"{size:,} bytes"])
+    return _table(title, rows)
+
+
+def _table(title: str, rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return aligned lines under a title; nothing where there are none."""
+    cells = [list(row) for row in rows]
+    widths = [max(len(row[i]) for row in cells if i < len(row)) for i in range(max(map(len, cells), default=0))]
+    lines = ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=False)).rstrip() for row in cells]
+    return ["", title, *lines] if lines else []
+
+
+def _svg(dot: str, file: Path) -> Path:
+    from ortpipe.files import whole_file
+
+    program = shutil.which("dot")
+    if program is None:
+        fix = "Install it (apt install graphviz, brew install graphviz), or use --mermaid or --dot."
+        raise ConfigError("--svg draws with Graphviz' program dot.", got="no dot on the PATH", fix=fix)
+    done = subprocess.run([program, "-Tsvg"], input=dot.encode(), capture_output=True, check=False)
+    if done.returncode != 0:
+        raise ConfigError("dot must draw the graph.", got=done.stderr.decode().strip(), fix="Use --mermaid or --dot.")
+    return whole_file(file, done.stdout)

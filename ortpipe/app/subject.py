@@ -1,0 +1,150 @@
+"""What a command is about, as a user names it: a file, an artifact's or a run's folder, an MLflow run, a digest."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortpipe.errors import ConfigError, TrackingError, nearest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+    from mlflow import MlflowClient
+
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+HELP = "an .onnx file, an artifact's folder, a run's folder, or the id of an MLflow run"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with all that is known about it; a bare file has neither tensors nor lineage.
+
+    Attributes:
+        name: as the user gave it, and the stage where that was chosen.
+        facts: see `ortpipe.artifact.Facts`, as JSON; empty for a model that ortpipe has not seen.
+        digest: of the artifact.
+        config: of its run, resolved.
+    """
+
+    name: str
+    model: onnx.ModelProto
+    facts: Mapping[str, Any]
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    digest: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find(name: str, settings: Settings, stage: str | None = None) -> Subject:
+    """Return what a name stands for; of a run, the last stage or the one that is named.
+
+    Raises:
+        ConfigError: it stands for nothing, or the run has no such stage.
+        ModelError: the file or artifact is damaged.
+        TrackingError: the MLflow run cannot be read.
+    """
+    path = Path(name)
+    if path.is_file():
+        return _file(path)
+    if (path / "artifact.json").is_file():
+        return _artifact(path, name, path.parents[1] if path.parent.name == "stages" else path)
+    if (path / "stages").is_dir():
+        chosen = _stage([p.name for p in (path / "stages").iterdir() if "_" in p.name[1:]], name, stage)
+        return _artifact(path / "stages" / chosen, f"{name} ({chosen})", path)
+    if path.is_dir():
+        fix = "Name a run's folder, as its last line says it, or a folder with artifact.json."
+        raise ConfigError("A folder is that of an artifact or of a run.", got=name, fix=fix)
+    if RUN_ID.fullmatch(name):
+        return _tracked(name, settings.tracking_uri(), stage)
+    raise ConfigError(f"The name of a model is {HELP}.", got=name, fix="Check the path or the id.")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where runs are recorded, as a run's own arguments say it; asked only for names that are no path.
+
+    Attributes:
+        overrides: as of a run.
+        config_dir: your own configs.
+    """
+
+    overrides: tuple[str, ...] = ()
+    config_dir: str | None = None
+
+    def tracking_uri(self) -> str:
+        """Return the recorder's address.
+
+        Raises:
+            ConfigError: the recorder has none.
+        """
+        from ortpipe.app.compose import composition
+
+        recorder = composition(self.overrides, self.config_dir).values["recorder"]
+        if "tracking_uri" not in recorder:
+            fix = "Leave recorder as it is, or set recorder.tracking_uri."
+            raise ConfigError("The id of a run is looked up in MLflow.", got=f"recorder={recorder['name']}", fix=fix)
+        return recorder["tracking_uri"]
+
+
+def _file(path: Path) -> Subject:
+    from ortpipe.artifact import read_metadata
+    from ortpipe.graph.serial import read
+
+    model = read(path)
+    return Subject(str(path), model, read_metadata(model))
+
+
+def _artifact(folder: Path, name: str, run: Path) -> Subject:
+    import yaml
+
+    from ortpipe.graph.serial import load_artifact
+
+    artifact, config = load_artifact(folder), run / "config.yaml"
+    values = yaml.safe_load(config.read_text()) if config.is_file() else {}
+    return Subject(name, artifact.model, artifact.facts.as_json(), artifact.tensors, artifact.digest(), values)
+
+
+def _stage(folders: list[str], run: str, stage: str | None) -> str:
+    """Return the folder of a run's stage, such as 5_train: the last one, or the one that is named."""
+    numbered = sorted((f for f in folders if f.partition("_")[0].isdigit()), key=lambda f: int(f.partition("_")[0]))
+    if not numbered:
+        raise ConfigError("A run has at least one stage that finished.", got=f"{run}: none", fix="Run it again.")
+    if stage is None:
+        return numbered[-1]
+    names = {folder.partition("_")[2]: folder for folder in numbered}
+    if stage not in names:
+        raise ConfigError("--stage is one that the run finished.", got=stage, fix=nearest(stage, names))
+    return names[stage]
+
+
+def _tracked(run_id: str, uri: str, stage: str | None) -> Subject:
+    from ortpipe.app.recorders.mlflow import SQLITE
+
+    fix = "Set recorder.tracking_uri or paths.outputs as they were for the run."
+    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_file():
+        raise TrackingError("The id of a run is looked up where runs are recorded.", got=f"no database {uri}", fix=fix)
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    client = MlflowClient(tracking_uri=uri)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _downloaded(client, run_id, stage, Path(folder))
+    except MlflowException as error:
+        rule = "The id of a run is one that MLflow knows, with the artifacts that were recorded."
+        raise TrackingError(rule, got=f"{run_id} in {uri}: {str(error).splitlines()[0]}", fix=fix) from error
+
+
+def _downloaded(client: MlflowClient, run_id: str, stage: str | None, folder: Path) -> Subject:
+    names = [Path(entry.path).name for entry in client.list_artifacts(run_id, "stages")]
+    chosen = _stage(names, run_id, stage)
+    artifact = Path(client.download_artifacts(run_id, f"stages/{chosen}", str(folder)))
+    if any(entry.path == "config.yaml" for entry in client.list_artifacts(run_id)):
+        client.download_artifacts(run_id, "config.yaml", str(folder))
+    return _artifact(artifact, f"{run_id} ({chosen})", folder)
