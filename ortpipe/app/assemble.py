@@ -14,6 +14,7 @@ from ortpipe.app.environment import environment
 from ortpipe.app.run_folder import RunFolder
 from ortpipe.app.screen import Screen, closing
 from ortpipe.app.stop import stop_if_asked
+from ortpipe.app.tracking.process import this_process
 from ortpipe.data.split import load
 from ortpipe.errors import ConfigError
 from ortpipe.flow import FLOW
@@ -72,6 +73,7 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
         "ortpipe.seed": facts["seed"],
         "ortpipe.data": data.digest(),
         "ortpipe.run_folder": str(folder),
+        **this_process(),
     }
     if sweep:
         tags |= {"ortpipe.sweep": str(Path(hydra.sweep.dir).absolute()), "ortpipe.job": str(hydra.job.num)}

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import math
-import os
 import shlex
-import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.errors import TrackingError
-from ortpipe.pipeline.events import Event, Listener, RunFailed, RunFinished, RunStarted, StageFinished
 from ortpipe.pipeline.flatten import flatten
+from ortpipe.app.tracking.store import PARENT, SQLITE, open_store, reached
+from ortpipe.pipeline.events import Event, Listener, RunFailed, RunFinished, RunStarted, StageFinished
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
     from ortpipe.artifact import Artifact
 
 BATCH = 1000  # points per call, MLflow's limit
-SQLITE = "sqlite:///"
 LONGEST = 6000  # characters of a param value, MLflow's limit
 
 
@@ -67,8 +60,8 @@ class Recording:
     def __init__(self, target: Mlflow, name: str, config: dict[str, Any], folder: Path, tags: dict[str, str]) -> None:
         self._target, self._config, self._folder = target, config, folder
         self.failed = False
-        with _reached(target.tracking_uri):
-            self._client, experiment = _open(target)
+        self._client, experiment = open_store(target, parent=tags.get(PARENT))
+        with reached(target.tracking_uri):
             created = self._client.create_run(experiment, run_name=name, tags=tags)
         self.run_id: str = created.info.run_id
 
@@ -183,54 +176,3 @@ def _example(artifact: Artifact) -> dict[str, Any]:
 def _key(key: str) -> str:
     """Return a param key that MLflow takes: letters, digits and `_-. :/`, the rest as `_`."""
     return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in key)[:250]
-
-
-@contextlib.contextmanager
-def _reached(uri: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise TrackingError(
-            "The tracking server or database must answer before any work starts.",
-            got=f"{uri}: {reason[0][:300]}",
-            fix="Start it, correct recorder.tracking_uri, or run with recorder=none.",
-        ) from error
-
-
-def _open(target: Mlflow) -> tuple[MlflowClient, str]:
-    """Return a client and the experiment's id, made once even when many jobs start together."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # a server that is away is said so in seconds
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    import logging
-
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
-    from mlflow import MlflowClient
-
-    with _database_lock(target.tracking_uri):
-        client = MlflowClient(tracking_uri=target.tracking_uri)
-        found = client.get_experiment_by_name(target.experiment)
-        if found is not None:
-            return client, found.experiment_id
-        location = None
-        if target.artifacts is not None and not target.tracking_uri.startswith("http"):
-            location = Path(target.artifacts).absolute().as_uri()
-        return client, client.create_experiment(target.experiment, artifact_location=location)
-
-
-@contextlib.contextmanager
-def _database_lock(uri: str) -> Iterator[None]:
-    """Hold a file lock beside an SQLite database, whose first opener must be alone; put a new one in WAL mode."""
-    if not uri.startswith(SQLITE):
-        yield
-        return
-    database = Path(uri.removeprefix(SQLITE))
-    database.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{database}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not database.exists():
-            with contextlib.closing(sqlite3.connect(database)) as connection:
-                connection.execute("PRAGMA journal_mode=WAL")
-        yield

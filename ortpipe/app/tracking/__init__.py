@@ -1,0 +1,1 @@
+"""What recording to MLflow is made of, beside the recorder itself."""

@@ -1,0 +1,127 @@
+"""MLflow's database or server: reached before any work, made once, with the runs of dead processes closed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortpipe.app.tracking.process import HOST, PID, gone, this_process
+from ortpipe.errors import TrackingError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+    from ortpipe.app.recorders.mlflow import Mlflow
+
+SQLITE = "sqlite:///"
+PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
+
+
+def open_store(target: Mlflow, parent: str | None = None) -> tuple[MlflowClient, str]:
+    """Return a client and the id of the experiment, which is made once even when many jobs start together.
+
+    Args:
+        target: where to record.
+        parent: the run id of a sweep: its jobs go into its experiment. Without one, runs that are left over from
+            processes that are gone are closed.
+
+    Raises:
+        TrackingError: the database or server cannot be reached.
+    """
+    with reached(target.tracking_uri), _alone(target.tracking_uri):
+        client = _client(target.tracking_uri)
+        if parent is not None:
+            return client, client.get_run(parent).info.experiment_id
+        experiment = _experiment(client, target)
+        close_dead(client, experiment)
+        return client, experiment
+
+
+def close_dead(client: MlflowClient, experiment: str) -> list[str]:
+    """Close the experiment's running runs whose process on this host is gone, as killed; return their ids."""
+    running = f"attributes.status = 'RUNNING' and tags.`{HOST}` = '{this_process()[HOST]}'"
+    dead = [run for run in client.search_runs([experiment], running) if gone(run.data.tags)]
+    for run in dead:
+        said = f"process {run.data.tags[PID]} on {run.data.tags[HOST]} ended without closing this run: it was killed"
+        client.set_tag(run.info.run_id, "ortpipe.error", said)
+        client.set_terminated(run.info.run_id, "KILLED", end_time=_last_sign(run))
+    return [run.info.run_id for run in dead]
+
+
+def _last_sign(run: Run) -> int:
+    """Return when a dead run last wrote a file, else now, in milliseconds."""
+    folder = run.data.tags.get("ortpipe.run_folder")
+    files = Path(folder).rglob("*") if folder is not None else ()
+    last = max((file.stat().st_mtime for file in files), default=time.time())
+    return max(int(last * 1000), run.info.start_time)
+
+
+@contextlib.contextmanager
+def reached(uri: str) -> Iterator[None]:
+    """Turn whatever MLflow raises into an error that names the way out."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise TrackingError(
+            "The tracking server or database must answer before any work starts.",
+            got=f"{uri}: {reason[0][:300]}",
+            fix="Start it, correct recorder.tracking_uri, or run with recorder=none and record the run's folder later: "
+            "ortpipe sync FOLDER.",
+        ) from error
+
+
+def _client(uri: str) -> MlflowClient:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # a server that is away is said so in seconds
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
+def _experiment(client: MlflowClient, target: Mlflow) -> str:
+    from mlflow import MlflowException
+
+    found = client.get_experiment_by_name(target.experiment)
+    if found is None:
+        try:
+            return client.create_experiment(target.experiment, artifact_location=_location(target))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(target.experiment)  # another process was first
+    return found.experiment_id
+
+
+def _location(target: Mlflow) -> str | None:
+    """Return where a new experiment keeps its artifacts: a folder for a database; a server knows its own place."""
+    if target.artifacts is None or target.tracking_uri.startswith("http"):
+        return None
+    return Path(target.artifacts).absolute().as_uri()
+
+
+@contextlib.contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """Hold a file lock beside an SQLite database, whose first opener must be alone; put a new one in WAL mode."""
+    if not uri.startswith(SQLITE):
+        yield
+        return
+    database = Path(uri.removeprefix(SQLITE))
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{database}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not database.exists():
+            with contextlib.closing(sqlite3.connect(database)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+        yield

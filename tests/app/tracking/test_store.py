@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command import ROOT
+from mlflow import MlflowClient
+
+from ortpipe.app.recorders.mlflow import Mlflow
+from ortpipe.app.tracking.process import this_process
+from ortpipe.app.tracking.store import PARENT, open_store
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Mlflow:
+    folder = tmp_path_factory.mktemp("store")
+    return Mlflow(f"sqlite:///{folder}/mlflow.db", artifacts=str(folder / "mlflow"))
+
+
+def wait_for_a_run(client: MlflowClient, experiment: str) -> str:
+    for _ in range(300):
+        for run in client.search_runs([experiment], "attributes.status = 'RUNNING'"):
+            if "train.epochs" in run.data.params:
+                return run.info.run_id
+        time.sleep(0.1)
+    raise AssertionError("no run was opened")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are known by their start on Linux")
+def test_a_run_whose_process_was_killed_is_closed_by_the_next_one_and_a_living_one_is_not(target: Mlflow) -> None:
+    client, experiment = open_store(target)
+    folder = Path(target.artifacts or "").parent
+    command = [sys.executable, "-m", "ortpipe", "experiment=linear_regression", "train.epochs=1000000"]
+    command += [f"recorder.tracking_uri={target.tracking_uri}", f"recorder.artifacts={target.artifacts}"]
+    process = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=-3, stdout=-3)
+    try:
+        run = wait_for_a_run(client, experiment)
+        open_store(target)
+        assert client.get_run(run).info.status == "RUNNING"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    open_store(target, parent=run)
+    assert client.get_run(run).info.status == "RUNNING", "a sweep's jobs leave that to the sweep"
+    open_store(target)
+    closed = client.get_run(run)
+    assert closed.info.status == "KILLED"
+    assert closed.data.tags["ortpipe.pid"] == str(process.pid)
+    assert f"process {process.pid} on " in closed.data.tags["ortpipe.error"]
+    assert closed.info.start_time <= closed.info.end_time <= time.time() * 1000
+
+
+def test_runs_that_say_nothing_of_their_process_are_left_alone(target: Mlflow) -> None:
+    client, experiment = open_store(target)
+    run = client.create_run(experiment)
+    open_store(target)
+    assert client.get_run(run.info.run_id).info.status == "RUNNING"
+    client.set_terminated(run.info.run_id)
+
+
+def test_a_job_goes_into_the_experiment_of_its_sweep(target: Mlflow) -> None:
+    client, _ = open_store(target)
+    other = client.create_experiment("another")
+    parent = client.create_run(other, tags=this_process()).info.run_id
+    found, experiment = open_store(target, parent=parent)
+    child = found.create_run(experiment, tags={PARENT: parent})
+    assert child.info.experiment_id == other
