@@ -12,6 +12,7 @@ from ortpipe.app.breakdown import Breakdown
 from ortpipe.app.checkpoint import read_checkpoint
 from ortpipe.app.environment import environment
 from ortpipe.app.run_folder import RunFolder
+from ortpipe.app.run_state import RunState
 from ortpipe.app.screen import Screen, closing
 from ortpipe.app.stop import stop_if_asked
 from ortpipe.app.tracking.process import this_process
@@ -78,10 +79,12 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
     if sweep:
         tags |= {"ortpipe.sweep": str(Path(hydra.sweep.dir).absolute()), "ortpipe.job": str(hydra.job.num)}
     name = f"{config.name} {hydra.job.override_dirname}".strip() if sweep else config.name
-    recording = config.recorder(name, container, folder, tags)
+    state = RunState(folder, name, tags)
+    recording = config.recorder(state, container)
     breakdown.lap("recorder opens")
     listeners: list[Listener] = [
         breakdown.timed("run folder", RunFolder(folder, yaml, facts)),
+        state,
         stop_if_asked,  # after a last checkpoint
         breakdown.timed("screen", Screen()),
         breakdown.timed("recorder", recording),

@@ -75,6 +75,19 @@ def build(config: Mapping[str, Any], where: Callable[[str], str | None] | None =
     return RunConfig(**values)
 
 
+def build_key(key: str, node: Any) -> Any:
+    """Return one top-level key's typed value, as for a sweep, whose other keys may be complete in its jobs only.
+
+    Raises:
+        ConfigError: as for all of them.
+    """
+    values, problems = check({key: node})
+    own = [problem.text for problem in problems if problem.key == key or problem.key.startswith(f"{key}.")]
+    if own:
+        raise ConfigError("\n".join(own))
+    return values[key]
+
+
 def check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """Return the typed values of the top-level keys that are right, and everything that is wrong with the others."""
     problems: list[Problem] = []

@@ -11,6 +11,7 @@ COMMANDS = {
     "schedule": "ortpipe.app.commands.schedule",
     "show": "ortpipe.app.commands.show",
     "validate": "ortpipe.app.commands.validate",
+    "sync": "ortpipe.app.commands.sync",
 }
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Protocol
 
 from ortpipe.app.recorders.console import Console
 from ortpipe.app.recorders.mlflow import Mlflow
 from ortpipe.app.recorders.none import Nothing
+from ortpipe.app.run_state import RunState
 from ortpipe.pipeline.events import Listener
 
 
 class Recorder(Protocol):
     """A config that opens a listener when called."""
 
-    def __call__(self, name: str, config: dict[str, Any], folder: Path, tags: dict[str, str]) -> Listener:
-        """Open the record of one run; `config` is resolved, `folder` is where its files are written.
+    def __call__(self, state: RunState, config: dict[str, Any]) -> Listener:
+        """Open the record of one run, whose files are written in its state's folder; `config` is resolved.
 
         Raises:
             TrackingError: what it records to cannot be reached; raised before any work.

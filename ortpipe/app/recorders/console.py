@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from ortpipe.app.run_state import RunState
 from ortpipe.pipeline.events import Event, Listener, RunStarted, StageFinished
 from ortpipe.pipeline.flatten import flatten
 
@@ -14,7 +14,7 @@ from ortpipe.pipeline.flatten import flatten
 class Console:
     """Lines on standard output."""
 
-    def __call__(self, name: str, config: dict[str, Any], folder: Path, tags: dict[str, str]) -> Listener:
+    def __call__(self, state: RunState, config: dict[str, Any]) -> Listener:
         """Return a listener that prints."""
 
         def listen(event: Event) -> None:

@@ -7,21 +7,21 @@ import fcntl
 import logging
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortpipe.app.tracking.process import HOST, PID, gone, this_process
+from ortpipe.app.run_state import died, last_sign, now
+from ortpipe.app.tracking.process import HOST, gone, this_process
 from ortpipe.errors import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
 
     from ortpipe.app.recorders.mlflow import Mlflow
 
 SQLITE = "sqlite:///"
+ERROR = "ortpipe.error"
 PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
 
 
@@ -50,18 +50,10 @@ def close_dead(client: MlflowClient, experiment: str) -> list[str]:
     running = f"attributes.status = 'RUNNING' and tags.`{HOST}` = '{this_process()[HOST]}'"
     dead = [run for run in client.search_runs([experiment], running) if gone(run.data.tags)]
     for run in dead:
-        said = f"process {run.data.tags[PID]} on {run.data.tags[HOST]} ended without closing this run: it was killed"
-        client.set_tag(run.info.run_id, "ortpipe.error", said)
-        client.set_terminated(run.info.run_id, "KILLED", end_time=_last_sign(run))
+        folder = Path(run.data.tags.get("ortpipe.run_folder", "."))
+        client.set_tag(run.info.run_id, ERROR, died(run.data.tags))
+        client.set_terminated(run.info.run_id, "KILLED", last_sign(folder) or now())
     return [run.info.run_id for run in dead]
-
-
-def _last_sign(run: Run) -> int:
-    """Return when a dead run last wrote a file, else now, in milliseconds."""
-    folder = run.data.tags.get("ortpipe.run_folder")
-    files = Path(folder).rglob("*") if folder is not None else ()
-    last = max((file.stat().st_mtime for file in files), default=time.time())
-    return max(int(last * 1000), run.info.start_time)
 
 
 @contextlib.contextmanager
@@ -81,8 +73,8 @@ def reached(uri: str) -> Iterator[None]:
 
 def _client(uri: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # a server that is away is said so in seconds
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # a server that is away is said so in seconds
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     from mlflow import MlflowClient

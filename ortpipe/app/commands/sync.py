@@ -1,0 +1,60 @@
+"""ortpipe sync: record run folders in MLflow, afterwards."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortpipe.app.compose import packaged_conf
+from ortpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ortpipe.app.recorders.mlflow import Mlflow
+
+ABOUT = (
+    "Record runs in MLflow from their folders: those that ran without tracking, or whose record is not complete. "
+    "A record that is complete stays as it is."
+)
+GROUP = "recorder."
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Record every run of the folders where its own config says, or where the arguments say.
+
+    Raises:
+        ConfigError: no folder is given, or the recorder's settings have errors.
+        TrackingError: a folder holds no run, a run still goes on, or the database or server cannot be reached.
+    """
+    parser = argparse.ArgumentParser("ortpipe sync", description=ABOUT, allow_abbrev=False)
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="a run's or a sweep's, or one above them")
+    parser.add_argument("settings", nargs="*", metavar="recorder.key=value", help="where to, if not where the run says")
+    given = parser.parse_args([*arguments]).folders
+    settings = [argument for argument in given if argument.startswith(GROUP) and "=" in argument]
+    folders = [Path(argument) for argument in given if argument not in settings]
+    if not folders:
+        raise ConfigError("ortpipe sync takes a run's folder.", fix="They lie in outputs/runs and outputs/multiruns.")
+    from ortpipe.app.tracking.sync import run_folders, sync
+
+    for folder in itertools.chain.from_iterable(map(run_folders, folders)):
+        target = _target(folder, settings)
+        print(f"{sync(target, folder).run_id}  {folder}", flush=True)
+    print(f"recorded in {target.tracking_uri}")
+
+
+def _target(folder: Path, settings: Sequence[str]) -> Mlflow:
+    """Return the recorder that a run was configured with, MLflow's own config if it was another, and what is given."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    from ortpipe.app.schema import build_key
+
+    config = OmegaConf.load(folder / "config.yaml")
+    if config.recorder.name != "mlflow":
+        config.recorder = OmegaConf.load(packaged_conf() / "recorder" / "mlflow.yaml")
+    for setting in OverridesParser.create().parse_overrides([*settings]):
+        config.recorder[setting.key_or_group.removeprefix(GROUP)] = setting.value()
+    target: Mlflow = build_key("recorder", OmegaConf.to_container(config, resolve=True)["recorder"])  # type: ignore
+    return target

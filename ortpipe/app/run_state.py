@@ -1,0 +1,101 @@
+"""What a run folder says of its run: `run.json` holds its name, tags, times and how it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ortpipe.app.tracking.process import HOST, PID, gone
+from ortpipe.errors import TrackingError
+from ortpipe.files import whole_file
+from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageFinished
+
+FILE = "run.json"
+FORMAT = 1
+RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as MLflow calls them
+
+
+def now() -> int:
+    """Return the time in milliseconds, as MLflow counts it."""
+    return int(time.time() * 1000)
+
+
+@dataclass
+class RunState:
+    """One run's state, which a recorder reads; as a listener it writes `run.json` as the run goes on.
+
+    Attributes:
+        folder: the run's.
+        name: as it is shown.
+        tags: what is known of it before it starts; its process among them.
+        id: its own, whatever records it.
+        started: milliseconds since the epoch, as is `ended`.
+        status: RUNNING, FINISHED, FAILED, or KILLED where somebody stopped it.
+        stages: what each finished stage took in seconds, by its folder's name.
+    """
+
+    folder: Path
+    name: str
+    tags: dict[str, str]
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    started: int = field(default_factory=now)
+    status: str = RUNNING
+    ended: int | None = None
+    error: str | None = None
+    stages: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, event: Event) -> None:
+        """Listen."""
+        if isinstance(event, StageFinished):
+            self.stages[f"{event.number}_{event.name}"] = event.seconds
+        elif isinstance(event, RunFinished):
+            self.end(FINISHED)
+        elif isinstance(event, RunFailed) and self.status == RUNNING:
+            self.end(KILLED if event.killed else FAILED, str(event.error))
+        if isinstance(event, RunStarted | StageFinished):
+            self.write()
+
+    def end(self, status: str, error: str | None = None, at: int | None = None) -> None:
+        """Say how the run ended, and when: now, if nothing else is said."""
+        self.status, self.error, self.ended = status, error, max(at or now(), self.started)
+        self.write()
+
+    def write(self) -> None:
+        """Write `run.json`."""
+        facts = {"format": FORMAT, **dataclasses.asdict(self)}
+        del facts["folder"]
+        whole_file(self.folder / FILE, json.dumps(facts, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> RunState:
+        """Return a run's state; a run that is not closed and whose process is gone is closed as killed.
+
+        Raises:
+            TrackingError: the folder is not a run's, or its file is damaged, or from a later version.
+        """
+        file = folder / FILE
+        try:
+            facts = json.loads(file.read_text())
+            if facts.pop("format") > FORMAT:
+                raise TrackingError(f"{FILE} has format {FORMAT}.", got=file, fix="Use the ortpipe that wrote it.")
+            state = cls(folder=folder.absolute(), **facts)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            fix = "Name a folder that a run wrote: they lie in outputs/runs and outputs/multiruns."
+            raise TrackingError(f"A run folder has a readable {FILE}.", got=f"{file}: {error}", fix=fix) from error
+        if state.status == RUNNING and gone(state.tags):
+            state.end(KILLED, died(state.tags), at=last_sign(folder))
+        return state
+
+
+def died(tags: dict[str, str]) -> str:
+    """Return the reason that is given for a run that its process did not close."""
+    return f"process {tags[PID]} on {tags[HOST]} ended without closing this run: it was killed"
+
+
+def last_sign(folder: Path) -> int | None:
+    """Return when something was last written in a run's folder, in milliseconds; None without such a folder."""
+    return max((int(file.stat().st_mtime * 1000) for file in folder.rglob("*")), default=None)

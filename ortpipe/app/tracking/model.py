@@ -1,0 +1,115 @@
+"""A run's trained model as an MLflow model that predicts, and its place in the model registry."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortpipe.app.tracking.store import open_store, reached
+from ortpipe.errors import TrackingError
+
+if TYPE_CHECKING:
+    import onnx
+    from mlflow import MlflowClient
+
+    from ortpipe.app.recorders.mlflow import Mlflow
+
+NAME = "model"
+
+
+def log_model(client: MlflowClient, run: str, experiment: str, file: Path) -> str:
+    """Log a model file as the run's model, once; return the model's id.
+
+    MLflow's own `log_model` works on the process's current run and server; this is it, step by step, on a given one.
+    """
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+
+    for earlier in client.search_logged_models([experiment], f"source_run_id = '{run}'"):
+        if earlier.status == LoggedModelStatus.READY:
+            return earlier.model_id
+        client.delete_logged_model(earlier.model_id)  # left half-made by a recording that broke off
+    logged = client.create_logged_model(experiment, name=NAME, source_run_id=run, model_type="onnx")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch, NAME)
+        _save(file, folder, run, logged.model_id, logged.artifact_location)
+        client.log_model_artifacts(logged.model_id, str(folder))
+    client.log_outputs(run, [LoggedModelOutput(logged.model_id, step=0)])
+    client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
+    return logged.model_id
+
+
+def register(client: MlflowClient, target: Mlflow, model_id: str) -> str:
+    """Make a logged model the newest version of the registered one, under its alias; return the version.
+
+    Raises:
+        ValueError: nothing is to be registered.
+    """
+    from mlflow import MlflowException
+
+    if target.register is None:
+        raise ValueError("recorder.register names the registered model")
+    model = client.get_logged_model(model_id)
+    try:
+        client.create_registered_model(target.register)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    for version in client.search_model_versions(f"name = '{target.register}'"):
+        if version.model_id == model_id:
+            break
+    else:
+        source = f"models:/{model_id}"
+        version = client.create_model_version(target.register, source, model.source_run_id, model_id=model_id)
+    client.set_registered_model_alias(target.register, target.alias, version.version)
+    return str(version.version)
+
+
+def register_run(target: Mlflow, run: str) -> str:
+    """Register the model that a run has logged, as the best of a sweep; return the version.
+
+    Raises:
+        TrackingError: the database or server cannot be reached, or the run has no model.
+    """
+    client, experiment = open_store(target, run)
+    with reached(target.tracking_uri):
+        for model in client.search_logged_models([experiment], f"source_run_id = '{run}'"):
+            return register(client, target, model.model_id)
+    raise TrackingError(
+        "A run that is registered has a model.", got=f"run {run}", fix="Complete its record: ortpipe sync RUN_FOLDER."
+    )
+
+
+def _save(file: Path, folder: Path, run: str, model_id: str, location: str) -> None:
+    import mlflow.onnx
+    from mlflow.models import Model, infer_signature
+
+    from ortpipe.graph.serial import read
+    from ortpipe.runtime.session import Session
+
+    model = read(file)
+    example = _example(model)
+    session = Session(model)
+    outputs = dict(zip(session.outputs, session.run(example), strict=True))
+    mlflow.onnx.save_model(
+        model,
+        str(folder),
+        mlflow_model=Model(artifact_path=location, model_uuid=model_id, run_id=run, model_id=model_id),
+        signature=infer_signature(example, outputs),
+        input_example=example,
+        pip_requirements=["onnx", "onnxruntime", "numpy"],
+        onnx_execution_providers=["CPUExecutionProvider"],
+    )
+
+
+def _example(model: onnx.ModelProto) -> dict[str, Any]:
+    """Return two rows of zeros for every input; a dimension that is not known is 1."""
+    import numpy as np
+    from onnx import helper
+
+    example = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        shape = [2, *(d.dim_value or 1 for d in tensor.shape.dim[1:])]
+        example[value.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return example

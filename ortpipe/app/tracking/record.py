@@ -1,0 +1,151 @@
+"""A run's record in MLflow, brought up to date with its folder: while it runs, or long after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortpipe.app.run_state import FILE, FINISHED, RUNNING, RunState
+from ortpipe.app.tracking.model import log_model, register
+from ortpipe.app.tracking.points import LONGEST, metrics, params
+from ortpipe.app.tracking.store import ERROR, PARENT, open_store, reached
+from ortpipe.files import whole_file
+
+if TYPE_CHECKING:
+    from ortpipe.app.recorders.mlflow import Mlflow
+
+LEDGER = "mlflow.json"
+POINTS, PARAMS = 1000, 100  # per call, MLflow's limits
+RUN = "ortpipe.run"  # the tag with the run's own id, by which its record is found again
+CONFIG = ("config.yaml", "environment.json")
+OWN = {FILE, LEDGER, "stages", "checkpoint", *CONFIG}  # what is not recorded at the end as it lies there
+
+
+class Record:
+    """An MLflow run; `mlflow.json` in the run's folder remembers which it is, and which parts it has.
+
+    A part that is sent twice is the same as sent once, so that a record that broke off anywhere can be completed.
+
+    Args:
+        target: where to record.
+        state: the run's, which may still go on.
+        parent: the MLflow run of its sweep, if that is another one than its tags say.
+
+    Raises:
+        TrackingError: the database or server cannot be reached.
+
+    Attributes:
+        run_id: the MLflow run.
+    """
+
+    def __init__(self, target: Mlflow, state: RunState, parent: str | None = None) -> None:
+        self._target, self._state = target, state
+        self._tags = {**state.tags, RUN: state.id} | ({} if parent is None else {PARENT: parent})
+        self._client, self._experiment = open_store(target, self._tags.get(PARENT))
+        with reached(target.tracking_uri):
+            found = self._found()
+            self._new = found is None
+            self.run_id = found or self._created()
+        self._done: dict[str, Any] = {} if found is None else self._kept()
+
+    def push(self) -> None:
+        """Record every part that the folder has and the record has not; where one fails, only the end is tried still.
+
+        Raises:
+            Exception: what MLflow raised first.
+        """
+        failure: Exception | None = None
+        for name, record in self._parts():
+            if name in self._done or (failure is not None and name != "end"):
+                continue
+            try:
+                self._done[name] = record()
+            except Exception as error:  # noqa: BLE001 - raised below
+                failure = failure or error
+        self._keep()
+        if failure is not None:
+            raise failure
+
+    def _parts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        state = self._state
+        if (state.folder / "config.yaml").exists():
+            yield "config", self._config
+        for stage in state.stages:
+            yield f"stages/{stage}", partial(self._folder, f"stages/{stage}")
+        if state.status == RUNNING:
+            return
+        if state.status == FINISHED and (state.folder / "model.onnx").exists():
+            yield "model", self._model
+        yield "metrics", self._metrics
+        yield "files", self._files
+        if self._target.register is not None and "model" in self._done and "ortpipe.sweep" not in state.tags:
+            yield "registered", lambda: register(self._client, self._target, self._done["model"])
+        yield "end", self._end
+
+    def _config(self) -> None:
+        sent = params(self._state.folder)
+        for first in range(0, len(sent), PARAMS):
+            self._client.log_batch(self.run_id, params=sent[first : first + PARAMS])
+        for file in CONFIG:
+            self._client.log_artifact(self.run_id, str(self._state.folder / file))
+
+    def _folder(self, name: str) -> None:
+        self._client.log_artifacts(self.run_id, str(self._state.folder / name), name)
+
+    def _model(self) -> str:
+        return log_model(self._client, self.run_id, self._experiment, self._state.folder / "model.onnx")
+
+    def _metrics(self) -> None:
+        sent = metrics(self._state, self._done.get("model"))
+        for first in range(0, len(sent), POINTS):
+            self._client.log_batch(self.run_id, metrics=sent[first : first + POINTS])
+
+    def _files(self) -> None:
+        for path in sorted(self._state.folder.iterdir()):
+            if path.name in OWN or path.name.startswith(".") or (path / FILE).exists():
+                continue
+            if path.is_dir():
+                self._folder(path.name)
+            else:
+                self._client.log_artifact(self.run_id, str(path))
+
+    def _end(self) -> None:
+        state = self._state
+        if state.error is not None:
+            self._client.set_tag(self.run_id, ERROR, state.error[:LONGEST])
+        elif not self._new and ERROR in self._client.get_run(self.run_id).data.tags:
+            self._client.delete_tag(self.run_id, ERROR)  # it was taken for dead
+        self._client.set_terminated(self.run_id, state.status, state.ended)
+
+    def _created(self) -> str:
+        state = self._state
+        run = self._client.create_run(self._experiment, state.started, self._tags, run_name=state.name)
+        return str(run.info.run_id)
+
+    def _found(self) -> str | None:
+        """Return the record that the run has already, if it has one there."""
+        if self._state.status == RUNNING:
+            return None
+        mine = f"tags.`{RUN}` = '{self._state.id}'"
+        runs = self._client.search_runs([self._experiment], mine, max_results=1)
+        return str(runs[0].info.run_id) if runs else None
+
+    def _kept(self) -> dict[str, Any]:
+        try:
+            ledger = json.loads((self._state.folder / LEDGER).read_text())
+        except (OSError, ValueError):
+            return {}
+        return ledger["done"] if ledger["run_id"] == self.run_id else {}
+
+    def _keep(self) -> None:
+        ledger = {"tracking_uri": self._target.tracking_uri, "run_id": self.run_id, "done": self._done}
+        whole_file(self._state.folder / LEDGER, json.dumps(ledger, indent=1) + "\n")
+
+
+def recorded_as(folder: Path) -> str | None:
+    """Return the MLflow run id that a run's folder remembers."""
+    file = folder / LEDGER
+    return str(json.loads(file.read_text())["run_id"]) if file.exists() else None
