@@ -123,7 +123,7 @@ def _stage(folders: list[str], run: str, stage: str | None) -> str:
 
 
 def _tracked(run_id: str, uri: str, stage: str | None) -> Subject:
-    from ortpipe.app.recorders.mlflow import SQLITE
+    from ortpipe.app.tracking.store import SQLITE
 
     fix = "Set recorder.tracking_uri or paths.outputs as they were for the run."
     if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_file():

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import onnx
 
 ABOUT = """Print what a model is: inputs, outputs, parameters, sizes, operators, the state tensors beside it, its
-lineage back to the source, and its graph. The key=value pairs say where a run is recorded, as they did for the run itself."""
+lineage back to the source, and its graph. The key=value pairs say where a run is recorded, as they did for the
+run itself."""
 SHORT = 12  # letters of a digest
 
 

@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.pipeline.flatten import flatten
 from ortpipe.app.run_state import FINISHED
+from ortpipe.pipeline.flatten import flatten
 
 if TYPE_CHECKING:
     import numpy as np
