@@ -81,6 +81,10 @@ class TrackingError(OrtpipeError):
     """A recorder that cannot be reached."""
 
 
+class ReproError(OrtpipeError):
+    """A run that is not the same when it is made again."""
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return a sentence that names the valid choices and guesses the one that was meant.
 

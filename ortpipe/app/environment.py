@@ -24,7 +24,7 @@ PACKAGES = (
 
 
 def environment(seed: int) -> dict[str, str]:
-    """Return the versions, platform, seed and, in a git checkout, the commit (`-dirty` with uncommitted changes)."""
+    """Return versions, platform, seed, command, working folder, and the commit (`-dirty` with uncommitted changes)."""
     facts = {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -37,6 +37,7 @@ def environment(seed: int) -> dict[str, str]:
             facts[package] = "not installed"
     facts["git_commit"] = _commit(Path.cwd())
     facts["seed"] = str(seed)
+    facts["folder"] = str(Path.cwd())
     facts["command"] = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
     return facts
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ortpipe.app.inputs import keep_inputs
 from ortpipe.artifact import Artifact, under
 from ortpipe.files import whole_file
 from ortpipe.pipeline.events import Event, RunFinished, RunStarted, StageFinished, StageProgressed
@@ -18,7 +19,7 @@ from ortpipe.pipeline.events import Event, RunFinished, RunStarted, StageFinishe
 class RunFolder:
     """Writes a run's files as the run goes on.
 
-    - `config.yaml`, `environment.json`: at the start;
+    - `config.yaml`, `environment.json`, `inputs/`: at the start;
     - `checkpoint/`: what training continues from, as often as train.checkpoint says;
     - `stages/<number>_<name>/`: each artifact, with its graph as text in `model.txt`; the files of one that is in the
       store are links to it;
@@ -40,6 +41,7 @@ class RunFolder:
         """Listen."""
         if isinstance(event, RunStarted):
             whole_file(self.folder / "config.yaml", self._config)
+            keep_inputs(event.plan, self.folder)
             whole_file(self.folder / "environment.json", json.dumps(self._environment, indent=1) + "\n")
         elif isinstance(event, StageProgressed):
             self._keep(event.report)

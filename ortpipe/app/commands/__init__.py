@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 COMMANDS = {
     "cache": "ortpipe.app.commands.cache",
     "plan": "ortpipe.app.commands.plan",
+    "repro": "ortpipe.app.commands.repro",
     "schedule": "ortpipe.app.commands.schedule",
     "show": "ortpipe.app.commands.show",
     "validate": "ortpipe.app.commands.validate",

@@ -1,0 +1,158 @@
+"""ortpipe repro: make a run again from what it left behind, and prove that it is the same."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ortpipe.app.compose import Parser
+from ortpipe.app.subject import Settings
+from ortpipe.errors import ReproError
+from ortpipe.pipeline.events import Event, StageFinished
+
+ABOUT = """Make a run again from its record alone, with nothing stored, and compare every stage's digest and every loss.
+RUN is a run's folder, or the id of an MLflow run; key=value pairs say where runs are recorded (recorder.tracking_uri,
+paths.outputs). Where something differs, the first stage that does is named, and how: config, code, data or numbers;
+the exit code is 1. The model file is the copy that the run kept; rows are read from where the run read them."""
+SURROUNDINGS = ("packages", "machine", "format")
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Repeat a run.
+
+    Raises:
+        ReproError: something differs.
+        ConfigError: there is no such run, or its config is no config of this version.
+    """
+    parser = Parser("repro", ABOUT)
+    parser.add_argument("run", metavar="RUN", help="a run's folder, or the id of an MLflow run")
+    given = parser.read(arguments)
+    from ortpipe.app.recorded import recorded
+
+    with recorded(given.run, Settings(tuple(given.overrides), given.config_dir)) as folder:
+        _repeat(folder)
+
+
+def _repeat(folder: Path) -> None:
+    import yaml
+
+    from ortpipe.app.assemble import context_of, plan_of
+    from ortpipe.app.inputs import kept
+    from ortpipe.app.recorded import read_json
+    from ortpipe.app.schema import build
+    from ortpipe.data.split import load
+    from ortpipe.pipeline.run import run
+    from ortpipe.pipeline.store import Store
+
+    stages = read_json(folder / "lock.json")["stages"]
+    _enter(read_json(folder / "environment.json").get("folder"))
+    values = yaml.safe_load((folder / "config.yaml").read_text())
+    source = values["convert"]["source"]
+    if source.get("path") is not None:
+        source["path"] = kept(source["path"], folder) or source["path"]
+    config = build({**values, "recorder": {"name": "none"}, "resume": None})
+    plan = plan_of(config)[: len(stages)]
+    for line in _other_surroundings(stages, plan):
+        print(f"warning: {line}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="ortpipe-") as fresh:
+        context = context_of(config, load(config.data))
+        artifact = run(plan, context, [Witness(stages, folder)], Store(Path(fresh)))
+    kinds = [f"losses/{kind}" for kind in ("step", "train", "validation")]
+    losses = sum(artifact.tensors[kind].size for kind in kinds if kind in artifact.tensors)
+    print(f"reproduced: {len(stages)} stages and {losses:,} losses are the same to the last bit")
+    if len(stages) < len(plan_of(config)):
+        print("(the run itself ended before its last stage)")
+
+
+def _enter(place: str | None) -> None:
+    """Stand where the run stood, for its relative paths and its user's own modules."""
+    if place is not None and Path(place).is_dir():
+        os.chdir(place)
+    elif place is not None:
+        print(f"warning: the run's working folder {place} is gone; paths start at this one", file=sys.stderr)
+
+
+def _other_surroundings(stages: Sequence[Mapping[str, Any]], plan: Any) -> list[str]:
+    """Return in which packages and machine the run was made in other surroundings than these."""
+    import platform
+
+    from ortpipe.pipeline.digest import versions
+    from ortpipe.pipeline.explain import differing
+
+    then = {name: version for stage in stages for name, version in stage["parts"]["packages"].items()}
+    now = {name: version for step in plan for name, version in versions(step.stage.packages).items()}
+    lines = [f"{name} was {old}, is {new}" for name, (old, new) in differing(then, now).items()]
+    made, here = stages[0]["parts"]["machine"], platform.machine()
+    return lines + ([f"the machine was {made}, is {here}"] if made != here else [])
+
+
+class Witness:
+    """Compares each stage with what the run recorded of it, and ends the run at the first that differs."""
+
+    def __init__(self, stages: Sequence[Mapping[str, Any]], folder: Path) -> None:
+        self._stages, self._folder = stages, folder
+
+    def __call__(self, event: Event) -> None:
+        """Listen."""
+        if not isinstance(event, StageFinished):
+            return
+        then = self._stages[event.number - 1]
+        digest = event.artifact.digest()
+        differences = self._inputs(then, event) or self._numbers(then, event, digest)
+        if differences:
+            raise ReproError(f"A run is made again as it was: {event.name} differs.", got="\n       ".join(differences))
+        print(f"{event.name:<9} same  {digest}", flush=True)
+
+    def _inputs(self, then: Mapping[str, Any], event: StageFinished) -> list[str]:
+        from ortpipe.pipeline.explain import differing
+
+        def own(parts: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in parts.items() if name not in SURROUNDINGS}
+
+        kinds = {"version": "code", "data": "data"}
+        return [
+            f"{kinds.get(name, 'config')}: {name} was {old}, is {new}"
+            for name, (old, new) in differing(own(then["parts"]), own(event.parts)).items()
+        ]
+
+    def _numbers(self, then: Mapping[str, Any], event: StageFinished, digest: str) -> list[str]:
+        """Compare digests, and where they differ the tensors."""
+        if digest == then["output"]:
+            return []
+        from ortpipe.graph.serial import load_artifact
+
+        lines = [f"numbers: digest was {then['output']}, is {digest}"]
+        place = self._folder / "stages" / f"{event.number}_{event.name}"
+        if not place.is_dir():
+            return lines
+        before, now = load_artifact(place), event.artifact
+        if before.digest() != then["output"]:
+            return [*lines, f"what the run recorded in {place.name} was changed since"]
+        return lines + [
+            difference
+            for name in sorted({*before.tensors, *now.tensors})
+            for difference in _apart(name, before.tensors.get(name), now.tensors.get(name))
+        ]
+
+
+def _apart(name: str, then: Any, now: Any) -> list[str]:
+    """Return how two tensors differ, if they do.
+
+    >>> import numpy as np
+    >>> _apart("losses/step", np.array([1.0, 2.0]), np.array([1.0, 2.5]))
+    ['losses/step: 1 of 2 differ, first at 1, by 0.5 at most']
+    """
+    import numpy as np
+
+    if then is None or now is None or then.shape != now.shape or then.dtype != now.dtype:
+        said = ["missing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}" for tensor in (then, now)]
+        return [f"{name}: was {said[0]}, is {said[1]}"]
+    other = np.flatnonzero(np.not_equal(then, now) & ~((then != then) & (now != now)))
+    if not len(other):
+        return []
+    size = float(np.abs(now.ravel()[other].astype(np.float64) - then.ravel()[other].astype(np.float64)).max())
+    return [f"{name}: {len(other):,} of {then.size:,} differ, first at {other[0]}, by {size:g} at most"]

@@ -1,0 +1,42 @@
+"""The model files that a run reads, kept in its folder: they may be gone, or others, when it is repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ortpipe.files import whole_folder
+from ortpipe.pipeline.plan import Plan
+
+FOLDER = "inputs"
+
+
+def keep_inputs(plan: Plan, run: Path) -> None:
+    """Copy what the plan's configs read as models, with external data, into `inputs/` of a run's folder."""
+    groups = [files for step in plan for files in _read(step.config) if files]
+    if not groups:
+        return
+    with whole_folder(run / FOLDER) as folder:
+        for first, *others in groups:
+            for file in (first, *others):
+                place = folder / (file.name if file is first else file.relative_to(first.parent.resolve()))
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, place)
+
+
+def _read(config: Any) -> Iterator[tuple[Path, ...]]:
+    if not dataclasses.is_dataclass(config):
+        return
+    if hasattr(config, "files"):
+        yield config.files()
+    for field in dataclasses.fields(config):
+        yield from _read(getattr(config, field.name))
+
+
+def kept(path: str, run: Path) -> str | None:
+    """Return the copy of a model file that a run's folder has, if it has one."""
+    place = run / FOLDER / Path(path).name
+    return str(place) if place.is_file() else None
