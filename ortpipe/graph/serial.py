@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,10 +166,15 @@ def save_artifact(
 
 
 def _linked(source: Path, folder: Path) -> bool:
-    """Link an artifact's model and tensors into a folder, or return that these two are not on one file system."""
+    """Link an artifact's model and tensors into a folder, or return that these two are not on one file system.
+
+    External data are copied: onnx refuses to read them from a file that has two names.
+    """
     try:
         for file in source.iterdir():
-            if file.name != "artifact.json":
+            if file.suffix == ".data":
+                shutil.copyfile(file, folder / file.name)
+            elif file.name != "artifact.json":
                 os.link(file, folder / file.name)
     except OSError:
         for file in folder.iterdir():
@@ -199,19 +205,19 @@ def load_artifact(folder: str | os.PathLike[str]) -> Artifact:
                 got=f"{source}: format {written['format']}",
                 fix="Read it with the version that wrote it, or make it again.",
             )
-        facts, digest = Facts.from_json(written["facts"]), written["digest"]
-        tensors = load_file(source / TENSORS)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        digest = written["digest"]
+        artifact = Artifact(read(source / "model.onnx"), Facts.from_json(written["facts"]), load_file(source / TENSORS))
+        found = artifact.digest()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise ModelError(
             "An artifact's files must be there and readable.",
             got=f"{source}: {error}",
             fix="The folder is damaged: run the stage again.",
         ) from error
-    artifact = Artifact(read(source / "model.onnx"), facts, tensors)
-    if artifact.digest() != digest:
+    if found != digest:
         raise ModelError(
             "An artifact's content must have the digest it was written with.",
-            got=f"{source}: {artifact.digest()} instead of {digest}",
+            got=f"{source}: {found} instead of {digest}",
             fix="The folder is damaged: run the stage again.",
         )
     return artifact

@@ -280,3 +280,27 @@ def test_local_functions_are_inlined(version):
     low = lowered(given)
     assert [node.op_type for node in low.graph.node] == ["MatMul"]
     assert not low.functions
+
+
+@pytest.mark.parametrize("file", ["model.onnx", "tensors.safetensors", "artifact.json"])
+def test_no_flipped_bit_is_read_as_another_artifact_or_ends_in_a_traceback(tmp_path, file):
+    made = Artifact(simple(17), FACTS, {"source/w": np.ones((3, 3), np.float32)})
+    path = save_artifact(made, tmp_path / "a") / file
+    good, refused = path.read_bytes(), 0
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1 :])
+        try:
+            assert load_artifact(tmp_path / "a").digest() == made.digest()  # a bit that no content hangs on
+        except ModelError:
+            refused += 1
+    assert refused > len(good) / 3
+
+
+def test_external_data_are_not_linked_because_onnx_refuses_files_of_two_names(tmp_path, monkeypatch):
+    made = Artifact(model(), FACTS, TENSORS)
+    monkeypatch.setattr(serial, "LARGE", 1000)
+    save_artifact(made, tmp_path / "a")
+    save_artifact(made, tmp_path / "b", like=tmp_path / "a")
+    names = {p.name: p.stat().st_nlink for p in (tmp_path / "b").iterdir()}
+    assert names == {"artifact.json": 1, "model.onnx": 2, "model.onnx.data": 1, "tensors.safetensors": 2}
+    assert [load_artifact(tmp_path / name).digest() for name in "ab"] == [made.digest()] * 2
