@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.errors import ConfigError
+
 if TYPE_CHECKING:
     from ortpipe.pipeline.plan import Step
 
@@ -43,10 +45,12 @@ def parts_of(step: Step, given: str | None, context: Mapping[str, Any]) -> Parts
 def key_of(parts: Parts) -> str:
     """Return the sha256 (hex) of what a result depends on.
 
-    >>> key_of({"stage": "train", "version": 1})[:8] == key_of({"version": 1, "stage": "train"})[:8]
-    True
+    The order of a mapping counts: of the globs that match a parameter, a config may mean the last.
+
+    >>> key_of({"factors": {"*": 0.1, "w": 1}}) == key_of({"factors": {"w": 1, "*": 0.1}})
+    False
     """
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=True)
+    text = json.dumps(parts, separators=(",", ":"), allow_nan=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -55,13 +59,19 @@ def identity(config: Any) -> Any:
 
     That is every field but those whose metadata say `identity: False`, a member of a catalogue by its name there, and
     for a config with a method `files` the content of what that returns.
+
+    Raises:
+        ConfigError: a value is of a type whose content cannot be told.
+
+    >>> identity({"alpha": 0.5, "class_weight": {0: 1, "0": 2}})
+    {'alpha': 0.5, 'class_weight': {'0 (int)': 1, '0': 2}}
     """
     if isinstance(config, Mapping):
-        return {str(key): identity(value) for key, value in config.items()}
+        return {_name(key): identity(value) for key, value in config.items()}
     if isinstance(config, tuple | list):
         return [identity(value) for value in config]
     if not dataclasses.is_dataclass(config):
-        return config
+        return _value(config)
     told: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -78,6 +88,22 @@ def identity(config: Any) -> Any:
 def _content(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _name(key: Any) -> str:
+    return key if isinstance(key, str) else f"{key!r} ({type(key).__name__})"
+
+
+def _value(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # NumPy's scalars and arrays
+        return {str(value.dtype): identity(value.tolist())}
+    raise ConfigError(
+        "Values of a config are text, numbers, true, false, none, or lists and mappings of them.",
+        got=f"{value!r:.200} ({type(value).__name__})",
+        fix="Give a plain value, such as a number as the seed.",
+    )
 
 
 def _told(value: Any) -> Any:

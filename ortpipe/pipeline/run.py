@@ -119,4 +119,4 @@ def _changed(step: Step, parts: Parts, context: Mapping[str, Any]) -> bool:
     read = [context[name] for name in step.stage.reads]
     if any(value.changed() for value in read if hasattr(value, "changed")):
         return True
-    return bool(parts_of(step, parts["input"], context) != parts)
+    return key_of(parts_of(step, parts["input"], context)) != key_of(parts)

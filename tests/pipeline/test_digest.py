@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
+from ortpipe.errors import ConfigError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.digest import identity, key_of, parts_of
 from ortpipe.pipeline.plan import Step
@@ -118,3 +119,43 @@ def test_every_stage_of_the_flow_names_packages_that_are_installed():
 
     for stage in FLOW:
         assert set(stage.packages) - set(versions(stage.packages)) <= {"onnxruntime-training", "onnxruntime"}
+
+
+def test_the_order_of_globs_is_part_of_the_key():
+    """The last that matches counts."""
+    one, other = {"*": 0.1, "layer0.weight": 1.0}, {"layer0.weight": 1.0, "*": 0.1}
+    assert key(TRAIN, dataclasses.replace(BASE, factors=one)) != key(TRAIN, dataclasses.replace(BASE, factors=other))
+
+
+def ridge(**params):
+    return key(CONVERT, ConvertConfig(SklearnEstimator("sklearn.linear_model.Ridge", params=params)), None)
+
+
+def test_parameters_of_every_plain_kind_have_keys_of_their_own():
+    values = [
+        1,
+        1.0,
+        True,
+        "1",
+        None,
+        [1],
+        {"a": 1},
+        {1: 1},
+        {"1": 1},
+        np.int64(1),
+        np.float32(1),
+        np.ones(1),
+        -0.0,
+        0.0,
+    ]
+    values += [float("nan"), float("inf"), float("-inf"), [[1, None], {"b": (2,)}]]
+    keys = [ridge(alpha=value) for value in values]
+    assert len(set(keys)) == len(keys)
+    assert keys == [ridge(alpha=value) for value in values]
+    assert ridge(alpha=(1, 2)) == ridge(alpha=[1, 2])
+    assert ridge(alpha=np.float64(0.1)) == ridge(alpha=0.1)
+
+
+def test_a_parameter_whose_content_cannot_be_told_is_refused():
+    with pytest.raises(ConfigError, match=r"got: RandomState.*\(RandomState\)"):
+        ridge(random_state=np.random.RandomState(0))
