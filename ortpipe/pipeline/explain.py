@@ -64,7 +64,8 @@ def _against_nearest(parts: Parts, store: Store, known: bool) -> tuple[str, ...]
     differences = [(differing(entry.parts, parts, unknown), entry) for entry in entries]
     least, nearest = min(differences, key=lambda found: (len(found[0]), -found[1].made))
     if not least and known:
-        return ("its artifact is gone from the store",)
+        same = nearest.key == key_of(parts)
+        return ("its artifact is gone from the store" if same else "the order of what its config holds",)
     said = [_said(name, least[name], parts["stage"], nearest, store.about) for name in least]
     return (*said[:MOST], *([f"and {len(said) - MOST} more"] if len(said) > MOST else ()))
 

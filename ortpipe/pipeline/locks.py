@@ -26,7 +26,7 @@ def alone(path: Path, say: Say) -> Iterator[None]:
         if handle is not None:
             with contextlib.suppress(OSError):  # the lock goes with the handle; the file is a courtesy
                 path.unlink()
-            os.close(handle)
+            _let_go(handle)
 
 
 def _held(path: Path, say: Say) -> int | None:
@@ -35,10 +35,11 @@ def _held(path: Path, say: Say) -> int | None:
         while True:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                _lock(handle, say)
+                _lock(handle, path, say)
                 if _is_at(handle, path):  # a holder that let go has removed the file that it held
-                    os.truncate(handle, 0)
-                    os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
+                    with contextlib.suppress(OSError):  # a full disk still locks
+                        os.truncate(handle, 0)
+                        os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
                     return handle
             except BaseException:
                 os.close(handle)
@@ -49,13 +50,19 @@ def _held(path: Path, say: Say) -> int | None:
         return None
 
 
-def _lock(handle: int, say: Say) -> None:
+def _lock(handle: int, path: Path, say: Say) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(handle, 200, 0).decode(errors="replace") or "another process"
-        say(f"waiting for {holder}, which computes the same")
+        say(f"waiting for {holder}, which computes {path.name[:8]} too")
         fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def _let_go(handle: int) -> None:
+    with contextlib.suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_UN)  # closing alone would leave it to a process that was forked meanwhile
+    os.close(handle)
 
 
 def _is_at(handle: int, path: Path) -> bool:
@@ -77,7 +84,11 @@ def together(folder: Path, *, exclusive: bool = False) -> Iterator[None]:
         yield  # read-only: nobody can remove anything either
         return
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        except OSError:  # a file system without locks
+            if exclusive:
+                raise
         yield
     finally:
-        os.close(handle)
+        _let_go(handle)

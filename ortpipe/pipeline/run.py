@@ -43,6 +43,7 @@ def run(
             listener(event)
 
     started, artifact, current = time.perf_counter(), None, ""
+    said: set[str] = set()
     try:
         tell(RunStarted(plan))
         for number, step in enumerate(plan, start=1):
@@ -54,7 +55,9 @@ def run(
                 tell(StageProgressed(name, progress))
 
             def say(message: str, name: str = name) -> None:
-                tell(StageSaid(name, message))
+                if message not in said:  # of a store that cannot be written, once is enough
+                    said.add(message)
+                    tell(StageSaid(name, message))
 
             known = {**context, "report": report}
             given = artifact.digest() if artifact is not None else None
@@ -99,12 +102,12 @@ def _performed(
         made = step.stage(artifact, step.config, **context)
         seconds = time.perf_counter() - begun
         if _changed(step, parts, context):
-            say("what it reads changed while it ran: its result is not stored")
+            say(f"what {name} reads changed while it ran: its result is not stored")
             return _Found(made)
         try:
-            entry = store.publish(name, key, parts, made, seconds)
+            entry = store.publish(name, key, parts, made, seconds, say)
         except OSError as error:
-            say(f"its result is not stored in {store.folder}: {error.strerror}; the run goes on")
+            say(f"nothing can be kept in {store.folder}: {error.strerror or error}; the run goes on")
             return _Found(made)
         return _Found(made, store.path(entry.output))
 

@@ -83,7 +83,7 @@ class Store:
         What is damaged is set aside, and said.
         """
         path = self.place(stage, key)
-        if not path.exists():
+        if not os.access(path, os.R_OK):
             return None
         with together(self.folder):
             entry = self.entry(path, say)
@@ -98,7 +98,7 @@ class Store:
     def entry(self, path: Path, say: Say) -> Entry | None:
         """Return the entry in a file; one that is not as it was written is set aside."""
         entry = self._read(path)
-        if entry is None and path.exists():
+        if entry is None and os.access(path, os.R_OK):
             self._set_aside(path, say)
         return entry
 
@@ -108,7 +108,7 @@ class Store:
         from ortpipe.graph.serial import load_artifact
 
         folder = self.path(digest)
-        if not folder.exists():
+        if not os.access(folder, os.R_OK):
             return None
         try:
             artifact = load_artifact(folder)
@@ -120,8 +120,10 @@ class Store:
         self._set_aside(folder, say)
         return None
 
-    def publish(self, stage: str, key: str, parts: Mapping[str, Any], artifact: Artifact, seconds: float) -> Entry:
-        """Keep a stage's result.
+    def publish(
+        self, stage: str, key: str, parts: Mapping[str, Any], artifact: Artifact, seconds: float, say: Say
+    ) -> Entry:
+        """Keep a stage's result; an equal artifact that is there already stays, unless it is damaged.
 
         Raises:
             OSError: it cannot be written; nothing is left of it.
@@ -132,8 +134,9 @@ class Store:
         entry = Entry(stage, key, parts, digest, record, seconds, time.time(), self._run, self.about)
         self.folder.mkdir(parents=True, exist_ok=True)
         with together(self.folder):
-            bare = dataclasses.replace(artifact, facts=dataclasses.replace(artifact.facts, lineage=()))
-            save_artifact(bare, self.path(digest), once=True)
+            if self.artifact(digest, say) is None:
+                bare = dataclasses.replace(artifact, facts=dataclasses.replace(artifact.facts, lineage=()))
+                save_artifact(bare, self.path(digest), once=True)
             whole_file(self.place(stage, key), _sealed(dataclasses.asdict(entry)))
         return entry
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,7 +35,11 @@ def stored(store: Store) -> list[Stored]:
 
 def size(folder: Path) -> int:
     """Return the bytes of a folder's files."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    total = 0
+    for file in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # written or removed by others meanwhile
+            total += file.stat().st_size if file.is_file() else 0
+    return total
 
 
 def verify(store: Store, say: Say) -> tuple[int, int]:
