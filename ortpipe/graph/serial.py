@@ -55,7 +55,7 @@ def read(path: Path) -> onnx.ModelProto:
             got=f"{path}: nothing",
             fix="Export the model again.",
         )
-    for tensor in _tensors(model.graph):  # both forms of storage give the same bytes
+    for tensor in _tensors(model):  # both forms of storage give the same bytes
         tensor.ClearField("data_location")
     return model
 
@@ -71,21 +71,24 @@ def files(path: Path) -> tuple[Path, ...]:
         model = onnx.load(str(path), format="protobuf", load_external_data=False)
     except (DecodeError, ValueError):
         return (path,)
-    stored = [t for t in _tensors(model.graph) if t.data_location == t.EXTERNAL]
+    stored = [t for t in _tensors(model) if t.data_location == t.EXTERNAL]
     places = {entry.value for tensor in stored for entry in tensor.external_data if entry.key == "location"}
     folder = path.parent.resolve()
     found = [(folder / place).resolve() for place in sorted(places)]
     return (path, *(file for file in found if file.is_relative_to(folder) and file.is_file()))
 
 
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor of a graph: initializers and constants, those of inner graphs too."""
-    yield from graph.initializer
-    for attribute in (a for node in graph.node for a in node.attribute):
-        if attribute.HasField("t"):
-            yield attribute.t
-        for inner in (attribute.g, *attribute.graphs):
-            yield from _tensors(inner)
+def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor of a model: initializers and constants, those of inner graphs and local functions too."""
+    places: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
+    for place in places:  # which grows
+        if isinstance(place, onnx.GraphProto):
+            yield from place.initializer
+        for attribute in (a for node in place.node for a in node.attribute):
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            places += (attribute.g, *attribute.graphs)
 
 
 def write(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:

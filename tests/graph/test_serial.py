@@ -304,3 +304,24 @@ def test_external_data_are_not_linked_because_onnx_refuses_files_of_two_names(tm
     names = {p.name: p.stat().st_nlink for p in (tmp_path / "b").iterdir()}
     assert names == {"artifact.json": 1, "model.onnx": 2, "model.onnx.data": 1, "tensors.safetensors": 2}
     assert [load_artifact(tmp_path / name).digest() for name in "ab"] == [made.digest()] * 2
+
+
+def test_external_data_of_a_local_functions_constants_are_found_and_read(tmp_path):
+    made = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21, "own" : 1]>
+        net (float[N, 3] X) => (float[N, 3] Y) { Y = own.shift(X) }
+        <opset_import: ["" : 21], domain: "own">
+        shift (x) => (y) { c = Constant <value = float[3] {1, 2, 3}> () y = Add(x, c) }"""
+    )
+    [tensor] = [a.t for a in made.functions[0].node[0].attribute]
+    weights = onnx.numpy_helper.to_array(tensor).tobytes()
+    (tmp_path / "c.bin").write_bytes(weights)
+    tensor.ClearField("float_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in {"location": "c.bin", "offset": "0", "length": str(len(weights))}.items():
+        tensor.external_data.add(key=key, value=value)
+    (tmp_path / "a.onnx").write_bytes(made.SerializeToString())
+    assert [p.name for p in serial.files(tmp_path / "a.onnx")] == ["a.onnx", "c.bin"]
+    [read_back] = [a.t for a in read(tmp_path / "a.onnx").functions[0].node[0].attribute]
+    assert onnx.numpy_helper.to_array(read_back).tolist() == [1, 2, 3]
+    assert not read_back.HasField("data_location")
