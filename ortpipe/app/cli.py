@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shlex
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ortpipe.app.schema import RunConfig
 
 
-_refused: list[OrtpipeError] = []  # what ended the run; raised, Hydra would print a line of its own above it
+_refused: list[OrtpipeError | OSError] = []  # what ended the run; raised, Hydra would print a line of its own above it
 
 
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
@@ -43,8 +44,8 @@ def _application(config: DictConfig) -> float | None:
     try:
         typed: RunConfig = build(container, Where.now())
         return execute(typed, container, OmegaConf.to_yaml(config, resolve=True), hydra_config)
-    except OrtpipeError as error:
-        if not alone:
+    except (OrtpipeError, OSError) as error:
+        if not alone or isinstance(error, BrokenPipeError):
             raise
         _refused.append(error)
         return None
@@ -81,8 +82,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
-        fix = "Check that the path exists and that you may write there; results go to paths.outputs."
-        _fail(ConfigError("Files and folders must be readable and writable.", got=error, fix=fix), wants_trace)
+        _fail(_unwritten(error), wants_trace)
     except (KeyboardInterrupt, Stopped) as stop:
         print("\nstopped; nothing half-written was left.", *_continuation(stop), sep="\n", file=sys.stderr)
         sys.exit(getattr(stop, "code", 130))
@@ -102,3 +102,11 @@ def _fail(error: OrtpipeError, wants_trace: bool) -> None:
         raise error
     print(f"error: {error}", file=sys.stderr)
     sys.exit(1)
+
+
+def _unwritten(error: OSError) -> ConfigError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        fix = "Free some, or set paths.outputs to a folder on another disk."
+        return ConfigError("There must be room for what a run writes.", got=error, fix=fix)
+    fix = "Check that the path exists and that you may write there; results go to paths.outputs."
+    return ConfigError("Files and folders must be readable and writable.", got=error, fix=fix)

@@ -69,11 +69,11 @@ class RunFolder:
             write_checkpoint(report, self.folder)
 
     def _finish(self, event: RunFinished) -> None:
-        from ortpipe.graph.serial import write
+        from ortpipe.graph.serial import write_whole
         from ortpipe.stages.evaluate.figures import figures
 
         artifact = event.artifact
-        write(artifact.model, self.folder)
+        write_whole(artifact.model, self.folder)
         whole_file(self.folder / "losses.csv", losses_table(artifact))
         whole_file(
             self.folder / "metrics.json",

@@ -103,6 +103,14 @@ def write(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Pat
     return path
 
 
+def write_whole(model: onnx.ModelProto, folder: Path) -> None:
+    """Write a model into a folder where people look: its files appear whole, `model.onnx` last."""
+    with tempfile.TemporaryDirectory(prefix=".model.", dir=folder) as temporary:
+        write(model, Path(temporary))
+        for file in sorted(Path(temporary).iterdir(), reverse=True):
+            os.replace(file, folder / file.name)
+
+
 @contextlib.contextmanager
 def on_disk(model: onnx.ModelProto) -> Iterator[str]:
     """Give the path of a temporary copy, for what cannot take 2 GB of bytes."""
@@ -155,7 +163,7 @@ def save_artifact(
     Args:
         artifact: what to write.
         folder: where; a folder that is there is replaced.
-        once: leave a folder that is there as it is.
+        once: leave a folder that is there as it is; the files of a new one are read-only.
         like: a folder that holds an artifact of the same content: its files are linked instead of written again.
     """
     target = Path(folder)
@@ -165,6 +173,9 @@ def save_artifact(
             (temporary / TENSORS).write_bytes(save(dict(artifact.tensors)))
         facts = {"format": FORMAT, "digest": artifact.digest(), "facts": artifact.facts.as_json()}
         (temporary / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n")
+        if once:
+            for file in temporary.iterdir():
+                file.chmod(0o444)  # others may link them, who would all see an edit in place
     return target
 
 

@@ -72,7 +72,12 @@ def run(
         assert artifact is not None
         tell(RunFinished(artifact, time.perf_counter() - started))
     except BaseException as error:
-        tell(RunFailed(error, current, killed=not isinstance(error, Exception)))
+        failed = RunFailed(error, current, killed=not isinstance(error, Exception))
+        for listener in listeners:
+            try:
+                listener(failed)
+            except OSError as another:  # such as a full disk: it hides neither the first error nor the end of the run
+                error.add_note(f"after it: {another}")
         raise
     return artifact
 
