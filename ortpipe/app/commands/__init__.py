@@ -9,6 +9,7 @@ COMMANDS = {
     "cache": "ortpipe.app.commands.cache",
     "plan": "ortpipe.app.commands.plan",
     "repro": "ortpipe.app.commands.repro",
+    "diff": "ortpipe.app.commands.diff",
     "schedule": "ortpipe.app.commands.schedule",
     "show": "ortpipe.app.commands.show",
     "validate": "ortpipe.app.commands.validate",
