@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
-HELP = "an .onnx file, an artifact's folder, a run's folder, or the id of an MLflow run"
+DIGEST = re.compile(r"[0-9a-f]{6,64}")  # or its beginning
+HELP = "an .onnx file, the folder of an artifact or a run, the id of an MLflow run, or a stored digest's beginning"
 
 
 @dataclass(frozen=True)
@@ -59,22 +61,36 @@ def find(name: str, settings: Settings, stage: str | None = None) -> Subject:
     if path.is_dir():
         fix = "Name a run's folder, as its last line says it, or a folder with artifact.json."
         raise ConfigError("A folder is that of an artifact or of a run.", got=name, fix=fix)
+    stored = _stored(name, settings.cache()) if DIGEST.fullmatch(name) else None
+    if stored is not None:
+        return stored
     if RUN_ID.fullmatch(name):
         return _tracked(name, settings.tracking_uri(), stage)
-    raise ConfigError(f"The name of a model is {HELP}.", got=name, fix="Check the path or the id.")
+    raise ConfigError(f"The name of a model is {HELP}.", got=name, fix="Check the path, the id or the digest.")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where runs are recorded, as a run's own arguments say it; asked only for names that are no path.
+    """Where runs are recorded and results stored, as a run's own arguments say; asked only for names that are no path.
 
     Attributes:
         overrides: as of a run.
         config_dir: your own configs.
     """
 
-    overrides: tuple[str, ...] = ()
+    overrides: Sequence[str] = ()
     config_dir: str | None = None
+
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        from ortpipe.app.compose import composition
+
+        return composition(self.overrides, self.config_dir).values
+
+    def cache(self) -> Path | None:
+        """Return the folder of the store, if there is one."""
+        folder = self._values["paths"]["cache"]
+        return None if folder is None else Path(folder)
 
     def tracking_uri(self) -> str:
         """Return the recorder's address.
@@ -82,13 +98,25 @@ class Settings:
         Raises:
             ConfigError: the recorder has none.
         """
-        from ortpipe.app.compose import composition
-
-        recorder = composition(self.overrides, self.config_dir).values["recorder"]
+        recorder = self._values["recorder"]
         if "tracking_uri" not in recorder:
             fix = "Leave recorder as it is, or set recorder.tracking_uri."
             raise ConfigError("The id of a run is looked up in MLflow.", got=f"recorder={recorder['name']}", fix=fix)
-        return recorder["tracking_uri"]
+        return str(recorder["tracking_uri"])
+
+
+def _stored(digest: str, cache: Path | None) -> Subject | None:
+    """Return the only stored artifact whose digest begins so."""
+    from ortpipe.pipeline.store import Store
+
+    if cache is None:
+        return None
+    place = Store(cache).path(digest)
+    found = sorted(path.name for path in place.parent.glob(f"{digest}*"))
+    if len(found) > 1:
+        fix = "Give more of it."
+        raise ConfigError("A digest's beginning is that of one artifact.", got=f"{digest}: {', '.join(found)}", fix=fix)
+    return _artifact(place.with_name(found[0]), found[0], place) if found else None
 
 
 def _file(path: Path) -> Subject:
@@ -123,16 +151,15 @@ def _stage(folders: list[str], run: str, stage: str | None) -> str:
 
 
 def _tracked(run_id: str, uri: str, stage: str | None) -> Subject:
-    from ortpipe.app.tracking.store import SQLITE
+    from ortpipe.app.tracking.store import SQLITE, client_at
 
     fix = "Set recorder.tracking_uri or paths.outputs as they were for the run."
     if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_file():
         raise TrackingError("The id of a run is looked up where runs are recorded.", got=f"no database {uri}", fix=fix)
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    client = MlflowClient(tracking_uri=uri)
+    client = client_at(uri)
     try:
         with tempfile.TemporaryDirectory() as folder:
             return _downloaded(client, run_id, stage, Path(folder))

@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--json", action="store_true", help="all of it, as JSON")
     parser.add_argument("--exit-code", action="store_true", help=f"exit with {DIFFERENT} where they differ")
     given = parser.read(arguments)
-    settings = Settings(tuple(given.overrides), given.config_dir)
+    settings = Settings(given.overrides, given.config_dir)
     a, b = (find(name, settings, given.stage) for name in (given.a, given.b))
     from ortpipe.app.difference import difference
 

@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> None:
         ModelError: the model cannot be read.
     """
     parser = Parser("show", ABOUT)
-    parser.add_argument("subject", metavar="FILE|RUN", help=HELP)
+    parser.add_argument("subject", metavar="FILE|RUN|DIGEST", help=HELP)
     parser.add_argument("--stage", help="of a run: the stage whose result is shown; by default the last one")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="all but the graph itself, as JSON")
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> None:
     form.add_argument("--dot", action="store_true", help="the graph in Graphviz' language")
     form.add_argument("--svg", metavar="PICTURE", help="draw the graph into this file (needs Graphviz)")
     given = parser.read(arguments)
-    subject = find(given.subject, Settings(tuple(given.overrides), given.config_dir), given.stage)
+    subject = find(given.subject, Settings(given.overrides, given.config_dir), given.stage)
     from ortpipe.graph.draw import to_dot, to_mermaid
 
     parameters = tuple(subject.facts.get("parameters", ()))

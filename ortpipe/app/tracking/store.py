@@ -37,7 +37,7 @@ def open_store(target: Mlflow, parent: str | None = None) -> tuple[MlflowClient,
         TrackingError: the database or server cannot be reached.
     """
     with reached(target.tracking_uri), _alone(target.tracking_uri):
-        client = _client(target.tracking_uri)
+        client = client_at(target.tracking_uri)
         if parent is not None:
             return client, client.get_run(parent).info.experiment_id
         experiment = _experiment(client, target)
@@ -71,9 +71,10 @@ def reached(uri: str) -> Iterator[None]:
         ) from error
 
 
-def _client(uri: str) -> MlflowClient:
+def client_at(uri: str) -> MlflowClient:
+    """Return a client that sends no telemetry, and says in seconds where a server is away."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # a server that is away is said so in seconds
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)

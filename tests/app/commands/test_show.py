@@ -72,6 +72,22 @@ def test_a_run_is_found_by_its_id(call: Callable[..., str], tracked: str, linear
     assert by_id == by_folder
 
 
+def test_a_stored_artifact_is_found_by_the_beginning_of_its_digest(call: Callable[..., str], linear: Path) -> None:
+    digest = load_artifact(linear / "stages" / "4_derive").digest()
+    for name in (digest, digest[:8], digest[:32]):  # the last has the form of a run's id
+        shown = call("show", name, f"paths.outputs={linear.parent}")
+        assert shown.splitlines()[:2] == [digest, f"digest    {digest}"]
+    with pytest.raises(ConfigError, match="got: 000000"):
+        call("show", "000000", f"paths.outputs={linear.parent}")
+
+
+def test_a_beginning_that_two_digests_share_is_refused(call: Callable[..., str], tmp_path: Path) -> None:
+    for end in ("a", "b"):
+        (tmp_path / "store" / "artifacts" / "12" / f"123456{end}").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"123456: 123456a, 123456b\n  fix: Give more"):
+        call("show", "123456", "paths.cache=store")
+
+
 def test_pictures_are_of_the_same_graph(call: Callable[..., str], linear: Path) -> None:
     model = str(linear / "model.onnx")
     assert call("show", model, "--mermaid").startswith("flowchart TD")
