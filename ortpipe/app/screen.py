@@ -15,7 +15,6 @@ from ortpipe.stages.train.losses import Epoch
 BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
 SHORT_BAR = "{n_fmt}/{total_fmt} |{bar}| {desc} {remaining}"
 WIDE = 100  # columns from which on words are not cut
-COLUMNS = {"before": "before", "trained": "trained", "source": "source"}
 
 
 class Screen:
@@ -95,19 +94,19 @@ def table(artifact: Artifact) -> str:
 
     The source of a scikit-learn run is the estimator as scikit-learn fitted it.
     """
-    source = (
-        str(artifact.facts.lineage[0].get("source", "source")).rpartition(".")[2]
-        if artifact.facts.lineage
-        else "source"
-    )
-    heads = ["metric", "before", "trained", "onnx file" if source == "onnx" else f"scikit-learn {source}"]
-    rows = [[name, *(f"{values[k]:.4f}" for k in COLUMNS)] for name, values in artifact.facts.metrics.items()]
-    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    source = str(artifact.facts.lineage[0].get("source", "")).rpartition(".")[2] if artifact.facts.lineage else ""
+    known = {"": "source", "onnx": "onnx file"}.get(source, f"scikit-learn {source}")
+    heads = {"before": "before", "trained": "trained", "source": known}
+    metrics = artifact.facts.metrics
+    states = [state for state in heads if any(state in values for values in metrics.values())]
+    table = [["metric", *(heads[state] for state in states)]]
+    table += [[name, *(f"{values[state]:.4f}" for state in states)] for name, values in metrics.items()]
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = [
         "  ".join(
             cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
         )
-        for row in [heads, ["-" * w for w in widths], *rows]
+        for row in [table[0], ["-" * w for w in widths], *table[1:]]
     ]
     return "\n".join(lines)
 

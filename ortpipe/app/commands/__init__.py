@@ -10,6 +10,7 @@ COMMANDS = {
     "plan": "ortpipe.app.commands.plan",
     "repro": "ortpipe.app.commands.repro",
     "diff": "ortpipe.app.commands.diff",
+    "run-stage": "ortpipe.app.commands.run_stage",
     "schedule": "ortpipe.app.commands.schedule",
     "show": "ortpipe.app.commands.show",
     "validate": "ortpipe.app.commands.validate",

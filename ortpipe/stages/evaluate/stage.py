@@ -29,6 +29,7 @@ def evaluate(
 ) -> Artifact:
     """Return the artifact with metrics on the test rows: before training, trained, and the source's own weights.
 
+    A model that comes without the weights of a state, such as a bare file, has no metrics of that state.
     Its tensors gain `evaluation/label` and `evaluation/prediction` (class indices, or values [N, K]).
 
     Raises:
@@ -39,10 +40,11 @@ def evaluate(
     check(facts, config, data=data)
     assert data.test is not None
     names = config.metrics or fitting(facts.task)
-    sessions = {state: _session(artifact, folder, runtime) for state, folder in STATES.items()}
+    known = {state: folder for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)}
+    sessions = {state: _session(artifact, folder, runtime) for state, folder in known.items()}
     labels: list[np.ndarray] = []
     weights: list[np.ndarray] = []
-    predictions: dict[str, list[np.ndarray]] = {state: [] for state in STATES}
+    predictions: dict[str, list[np.ndarray]] = {state: [] for state in known}
     for piece in data.test.pieces(config.rows):
         rows = feed_inputs(artifact.model, facts, piece)
         labels.append(truth(facts, piece))

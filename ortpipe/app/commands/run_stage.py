@@ -1,0 +1,152 @@
+"""ortpipe run-stage: one stage on one file, without the others, a store or a record."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortpipe.app.compose import Composition, Parser, composition
+from ortpipe.app.subject import Settings, find
+from ortpipe.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from ortpipe.artifact import Artifact
+    from ortpipe.pipeline.plan import Stage
+
+ABOUT = """Run one stage on one file: its settings, and the data where it reads them, are those of a run with the same
+key=value pairs. A model that ortpipe wrote says in its metadata what a stage must know, so a bare .onnx file is enough.
+Nothing is stored or recorded."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run one stage.
+
+    Raises:
+        ConfigError: no such stage, input or config; or the output is there already.
+        OrtpipeError: what the stage itself refuses.
+    """
+    parser = Parser("run-stage", ABOUT)
+    parser.add_argument("stage", metavar="STAGE", help="convert, add_loss, penalty, derive, train or evaluate")
+    parser.add_argument(
+        "--input",
+        metavar="FILE|FOLDER|RUN|DIGEST",
+        help="a model as of ortpipe show; of a run, the result of the stage before; of convert any .onnx file, or none",
+    )
+    parser.add_argument("--output", required=True, metavar="FILE.onnx|FOLDER", help="a model, or a whole artifact")
+    parser.add_argument("--force", action="store_true", help="write over an output that is there")
+    given = parser.read(arguments)
+    target = Path(given.output)
+    _refuse_taken(target, given.force)
+    found = composition(given.overrides, given.config_dir)
+    from ortpipe.flow import FLOW
+
+    names = [stage.name for stage in FLOW]
+    if given.stage not in names:
+        raise ConfigError("STAGE is one of the flow's.", got=given.stage, fix=nearest(given.stage, names))
+    place = names.index(given.stage)
+    stage, artifact = FLOW[place], None
+    if place == 0 and given.input is not None:
+        _read_from(given.input, found.values[stage.name])
+    config, context = _settings(stage, found)
+    if place > 0:
+        artifact = _artifact(given.input, Settings(given.overrides, given.config_dir), names[place - 1])
+        if not artifact.tensors and place < len(names) - 1:
+            artifact = _as_source(artifact)
+        stage.refuse_early(artifact.facts, config, **context)
+    begun = time.perf_counter()
+    result = stage(artifact, config, **context)
+    seconds = time.perf_counter() - begun
+    from ortpipe.app.screen import table
+
+    _write(result, target)
+    if result.facts.metrics:
+        print(table(result), end="\n\n")
+    print(f"{stage.name}  {len(result.model.graph.node)} nodes, {seconds:.2f} s, digest {result.digest()}")
+    print(f"output  {target}")
+
+
+def _settings(stage: Stage, found: Composition) -> tuple[Any, dict[str, Any]]:
+    """Return the stage's config and what it reads; errors in other parts of the config do not matter."""
+    from ortpipe.app.checkpoint import read_checkpoint
+    from ortpipe.app.schema import all_at_once, check, located
+    from ortpipe.app.screen import Screen
+    from ortpipe.data.split import load
+    from ortpipe.pipeline.events import StageProgressed
+    from ortpipe.runtime.one import check_one_runtime
+    from ortpipe.runtime.session import check_provider
+
+    values, problems = check(found.values)
+    config, screen, resume = values.get(stage.name), Screen(), values.get("resume")
+    reads_data = "data" in stage.reads or ("data" in stage.takes and getattr(config, "check", False))
+    needed = {stage.name, "runtime", "seed", "resume", *(["data"] if reads_data else [])}
+    wrong = [located(problem, found.where) for problem in problems if problem.key.partition(".")[0] in needed]
+    if wrong:
+        raise all_at_once(wrong)
+    check_one_runtime()
+    check_provider(values["runtime"])
+    context = {
+        "data": load(values["data"]) if reads_data else None,
+        "runtime": values["runtime"],
+        "start": read_checkpoint(Path(resume)) if resume is not None and "start" in stage.takes else None,
+        "report": lambda progress: screen(StageProgressed(stage.name, progress)),
+    }
+    return config, context
+
+
+def _read_from(file: str, convert: dict[str, Any]) -> None:
+    """Let convert's config, as it was composed, read this file; other settings of an .onnx source stay."""
+    source = convert["source"]
+    kept = source if source.get("name") == "onnx" else {"name": "onnx"}
+    convert["source"] = {**kept, "path": file}
+
+
+def _artifact(name: str | None, settings: Settings, before: str) -> Artifact:
+    from ortpipe.artifact import Artifact, Facts
+
+    if name is None:
+        raise ConfigError(
+            "A stage behind convert needs a model.", got="no --input", fix=f"Give the result of {before}."
+        )
+    subject = find(name, settings, before)
+    if "task" not in subject.facts:
+        raise ConfigError(
+            "The input's metadata say what the stage must know.",
+            got=f"{name}: a model that ortpipe has not seen",
+            fix=f"First: ortpipe run-stage convert --input {name} --output forward.onnx",
+        )
+    return Artifact(subject.model, Facts.from_json(subject.facts), subject.tensors)
+
+
+def _as_source(artifact: Artifact) -> Artifact:
+    """Return a bare model with its weights as those of its source, which training compares itself with."""
+    import onnx
+
+    weights = (t for t in artifact.model.graph.initializer if t.name in artifact.facts.parameters)
+    return dataclasses.replace(artifact, tensors={f"source/{t.name}": onnx.numpy_helper.to_array(t) for t in weights})
+
+
+def _refuse_taken(target: Path, force: bool) -> None:
+    """Refuse to write over what is there, and with --force over what is no model or artifact."""
+    if not target.exists():
+        return
+    if not force:
+        raise ConfigError("The output must not be there yet.", got=target, fix="Name another, or add --force.")
+    replaceable = target.is_file() if target.suffix == ".onnx" else (target / "artifact.json").is_file()
+    if not replaceable:
+        fix = "Name an .onnx file or a folder of an artifact."
+        raise ConfigError("--force writes over a model or an artifact, nothing else.", got=target, fix=fix)
+
+
+def _write(artifact: Artifact, target: Path) -> None:
+    from ortpipe.files import whole_file
+    from ortpipe.graph.serial import LARGE, save_artifact
+
+    if target.suffix != ".onnx":
+        save_artifact(artifact, target)
+    elif artifact.model.ByteSize() > LARGE:
+        raise ConfigError("A model above 2 GB takes more than one file.", got=target, fix="Let --output be a folder.")
+    else:
+        whole_file(target, artifact.model.SerializeToString(deterministic=True))
