@@ -35,12 +35,12 @@ OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True)  # Hydra's own i
 
 
 class Parser(argparse.ArgumentParser):
-    """A command's arguments: its own options, `key=value` pairs as of a run, and `--config-dir`."""
+    """A command's arguments: its own options and, but for those without `overrides`, a run's pairs and --config-dir."""
 
-    def __init__(self, name: str, about: str) -> None:
+    def __init__(self, name: str, about: str, *, overrides: bool = True) -> None:
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(f"ortpipe {name}", description=about, allow_abbrev=False, formatter_class=form)
-        self.name = name
+        self.name, self.overrides = name, overrides
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Return what was given, in any order.
@@ -48,11 +48,14 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigError: an argument is an option that the command does not have, or one that it needs is missing.
         """
-        self.add_argument("overrides", nargs="*", metavar="key=value", help="as of a run: see ortpipe --help")
-        self.add_argument("--config-dir", "-cd", metavar="FOLDER", help="your own configs, beside the packaged ones")
+        if self.overrides:
+            self.add_argument("overrides", nargs="*", metavar="key=value", help="as of a run: see ortpipe --help")
+            self.add_argument(
+                "--config-dir", "-cd", metavar="FOLDER", help="your own configs, beside the packaged ones"
+            )
         given, unknown = self.parse_known_intermixed_args(list(arguments))
         if unknown:
-            raise ConfigError(f"ortpipe {self.name} has no such option.", got=" ".join(unknown), fix=self._help())
+            raise ConfigError(f"ortpipe {self.name} has no such argument.", got=" ".join(unknown), fix=self._help())
         return given
 
     def error(self, message: str) -> NoReturn:

@@ -10,6 +10,8 @@ COMMANDS = {
     "plan": "ortpipe.app.commands.plan",
     "repro": "ortpipe.app.commands.repro",
     "diff": "ortpipe.app.commands.diff",
+    "doctor": "ortpipe.app.commands.doctor",
+    "init": "ortpipe.app.commands.init",
     "run-stage": "ortpipe.app.commands.run_stage",
     "schedule": "ortpipe.app.commands.schedule",
     "show": "ortpipe.app.commands.show",

@@ -52,7 +52,7 @@ def test_it_reads_a_users_own_configs(tmp_path: Path) -> None:
         (["schedule", "train.epoch=3"], ["Did you mean 'train.epochs'?"]),
         (["schedule", "train.epochs=0"], ["train.epochs must be at least 1"]),
         (["schedule", "experiment=digit"], ["Did you mean 'digits'?"]),
-        (["schedule", "--multirun"], ["has no such option", "--multirun"]),
+        (["schedule", "--multirun"], ["has no such argument", "--multirun"]),
         (["schedule", "--config-dir", "away"], ["--config-dir is a folder"]),
         (["schedule", "train/optimizer=lbfgs", "~train.optimizer.lr"], ["lbfgs, which has none"]),
         (["shedule"], ["neither a command nor a key=value pair", "Did you mean 'schedule'?"]),

@@ -1,0 +1,175 @@
+"""ortpipe doctor: whether this machine, this environment and these folders can train and record; how to mend them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortpipe.app.compose import Parser, composition
+from ortpipe.errors import OrtpipeError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+    from ortpipe.app.schema import RunConfig
+
+ABOUT = """Check the runtime, the packages' versions, the folders that runs write to, the disk, the tracking server or
+database, and train a tiny problem whose losses are known. Every problem is printed with its mend; the exit code is
+1 where there is one. Takes a run's key=value pairs, such as paths.outputs=… or recorder=none."""
+LEAST = 2**30  # bytes that should be free
+AGAIN = "In a fresh environment: pip install ortpipe."
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check says; `fix` is the mend where it is a problem."""
+
+    name: str
+    said: str
+    fix: str | None = None
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Print what every check finds; exit with 1 where one is a problem.
+
+    Raises:
+        ConfigError: the config has errors.
+    """
+    given = Parser("doctor", ABOUT).read(arguments)
+    found = composition(given.overrides, given.config_dir)
+    from ortpipe.app.schema import build
+
+    config, problems = build(found.values, found.where), 0
+    for check in (_runtime, _packages, _folders, _disk, _tracking, _training):
+        for finding in _examined(check, config):
+            print(f"{'ok' if finding.fix is None else 'PROBLEM':<8} {finding.name:<9} {finding.said}", flush=True)
+            if finding.fix is not None:
+                problems += 1
+                print(f"         mend      {finding.fix}", flush=True)
+    print("all is well" if not problems else "1 problem" if problems == 1 else f"{problems} problems")
+    if problems:
+        sys.exit(1)
+
+
+def _examined(check: Callable[[RunConfig], Iterator[Finding]], config: RunConfig) -> Iterator[Finding]:
+    name = check.__name__.removeprefix("_")
+    try:
+        yield from check(config)
+    except OrtpipeError as error:
+        said, _, fix = str(error).partition("\n  fix: ")
+        yield Finding(name, " ".join(said.split()), fix or AGAIN)
+    except Exception as error:  # noqa: BLE001 - whatever a broken installation raises is what this is there to say
+        yield Finding(name, f"{type(error).__name__}: {error}".splitlines()[0], AGAIN)
+
+
+def _runtime(config: RunConfig) -> Iterator[Finding]:
+    from ortpipe.runtime.about import about
+    from ortpipe.runtime.one import DISTRIBUTIONS
+
+    found = about()
+    name = next(name for name in DISTRIBUTIONS if _version(name) is not None)
+    engines = "engines native and ort" if found.builds_gradients else "engine native (ort needs onnxruntime-training)"
+    yield Finding("runtime", f"{name} {found.version}; {engines}; {', '.join(found.providers)}")
+    from ortpipe.runtime.session import check_provider
+
+    check_provider(config.runtime)
+    yield Finding("provider", f"{config.runtime.provider}, threads: {config.runtime.threads} of {os.cpu_count()} cores")
+
+
+def _packages(config: RunConfig) -> Iterator[Finding]:
+    wrong, count = False, 0
+    for needed in requirements():
+        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+            continue
+        count += 1
+        version = _version(needed.name)
+        if version is None or not needed.specifier.contains(version, prereleases=True):
+            wrong = True
+            said = f"{needed.name} {version or 'is not installed'}, and ortpipe needs {needed.specifier}"
+            yield Finding("packages", said, f"pip install '{needed.name}{needed.specifier}'")
+    if not wrong:
+        yield Finding("packages", f"Python {platform.python_version()}; all {count} in the versions that ortpipe needs")
+
+
+def requirements() -> list[Requirement]:
+    """Return what ortpipe needs: from pyproject.toml in a checkout, else from the installed metadata."""
+    import tomllib
+
+    from packaging.requirements import Requirement
+
+    project = Path(__file__).resolve().parents[3] / "pyproject.toml"
+    if project.is_file():
+        return [Requirement(line) for line in tomllib.loads(project.read_text())["project"]["dependencies"]]
+    return [Requirement(line) for line in metadata.requires("ortpipe") or ()]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _folders(config: RunConfig) -> Iterator[Finding]:
+    for key in ("outputs", "cache"):
+        folder = getattr(config.paths, key)
+        if folder is None:
+            continue
+        existing = _existing(Path(folder))
+        said = f"paths.{key} {folder}" + ("" if existing == Path(folder) else f", which will be made in {existing}")
+        try:
+            with tempfile.TemporaryFile(dir=existing) as file:
+                file.write(b"x")
+            yield Finding("folders", said)
+        except OSError as error:
+            fix = f"Set paths.{key} to a folder of yours, or change its rights."
+            yield Finding("folders", f"{said}: {error.strerror}", fix)
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that is there."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+def _disk(config: RunConfig) -> Iterator[Finding]:
+    place = _existing(Path(config.paths.outputs))
+    free = shutil.disk_usage(place).free
+    short = (
+        f"Free some, or set paths.outputs to another disk; ortpipe cache gc frees the cache in {config.paths.cache}."
+    )
+    yield Finding("disk", f"{free / 2**30:,.1f} GiB free at {place}", None if free >= LEAST else short)
+
+
+def _tracking(config: RunConfig) -> Iterator[Finding]:
+    uri = getattr(config.recorder, "tracking_uri", None)
+    if uri is None:
+        yield Finding("tracking", f"recorder {type(config.recorder).__name__.lower()} reaches for nothing")
+        return
+    from ortpipe.app.tracking.store import SQLITE, client_at, reached
+
+    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
+        yield Finding("tracking", f"{uri} is not there yet: the first run makes it")
+        return
+    begun = time.perf_counter()
+    with reached(uri):
+        client_at(uri).search_experiments(max_results=1)
+    yield Finding("tracking", f"{uri} answers in {time.perf_counter() - begun:.1f} s")
+
+
+def _training(config: RunConfig) -> Iterator[Finding]:
+    from ortpipe.app.self_test import self_test
+    from ortpipe.runtime.about import about
+
+    for engine in ("native", "ort") if about().builds_gradients else ("native",):
+        begun = time.perf_counter()
+        said = self_test(engine, config.runtime)
+        yield Finding("training", f"{said}; {time.perf_counter() - begun:.1f} s")

@@ -1,0 +1,34 @@
+"""ortpipe init: a small project of one's own that runs at once."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from ortpipe.app.compose import Parser
+from ortpipe.errors import ConfigError
+
+ABOUT = """Make a small project: an experiment, a table of rows to replace with your own, and a README with the commands
+that run it. Nothing that is there is written over."""
+FILES = ("conf/experiment/mine.yaml", "rows.csv", ".gitignore", "README.md")
+TEMPLATES = Path(__file__).resolve().parents[1] / "project"
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Write the project's files into a new or empty folder.
+
+    Raises:
+        ConfigError: the folder holds something, or is none.
+    """
+    parser = Parser("init", ABOUT, overrides=False)
+    parser.add_argument("folder", metavar="DIR", help="the project's folder: a new or an empty one")
+    folder = Path(parser.read(arguments).folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError("A new project's folder is new or empty.", got=folder, fix="Name another folder.")
+    from ortpipe.files import whole_file
+
+    for name in FILES:
+        whole_file(folder / name, (TEMPLATES / name.replace(".gitignore", "gitignore")).read_bytes())
+    print(f"made    {folder}: {', '.join(FILES)}")
+    print(f"run it  cd {shlex.quote(str(folder))} && ortpipe --config-dir conf experiment=mine")

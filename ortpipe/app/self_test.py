@@ -1,0 +1,71 @@
+"""A training of a tiny problem through the stages, held against the same arithmetic in NumPy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortpipe.errors import TrainError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ortpipe.runtime.config import RuntimeConfig
+
+MODEL = """<ir_version: 8, opset_import: ["": 17]> line (float[N, 3] X) => (float[N, 1] y)
+  <float[3, 1] w = {0, 0, 0}, float[1] b = {0}> { h = MatMul(X, w) y = Add(h, b) }"""
+ROWS, BATCH, EPOCHS, RATE = 64, 16, 25, 0.1
+TOLERANCE = 1e-4  # of a float32 loss, relative to the first one
+
+
+def self_test(engine: str, runtime: RuntimeConfig) -> str:
+    """Train a line on 64 rows with gradients of an engine; return what happened in words.
+
+    Raises:
+        TrainError: a loss is not that of gradient descent in NumPy, or does not fall.
+        OrtpipeError: a stage fails.
+    """
+    import numpy as np
+    import onnx
+
+    from ortpipe.data.rows import Data, Rows
+    from ortpipe.stages.add_loss.config import AddLossConfig
+    from ortpipe.stages.add_loss.losses import LOSSES
+    from ortpipe.stages.add_loss.stage import add_loss
+    from ortpipe.stages.convert.stage import convert
+    from ortpipe.stages.derive.config import DeriveConfig
+    from ortpipe.stages.derive.engines import ENGINES
+    from ortpipe.stages.derive.stage import derive
+    from ortpipe.stages.train.config import TrainConfig
+    from ortpipe.stages.train.optimizers import OPTIMIZERS
+    from ortpipe.stages.train.stage import train
+
+    X = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
+    y = X @ np.array([1.0, -2.0, 3.0], np.float32) + 0.5
+    loss = add_loss(convert(onnx.parser.parse_model(MODEL)), AddLossConfig(LOSSES["l2"](), reduction="mean"))
+    gradient = derive(loss, DeriveConfig(engine=ENGINES[engine]()))
+    config = TrainConfig(OPTIMIZERS["sgd"](lr=RATE), epochs=EPOCHS, batch_size=BATCH, shuffle=False)
+    found = train(gradient, config, data=Data(Rows({"X": X}, y)), runtime=runtime).tensors["losses/step"]
+    expected = descent(X, y)
+    worst = float(abs(found - expected).max() / expected[0])
+    if not worst <= TOLERANCE or not found[-1] < found[0] / 1000:
+        raise TrainError(
+            "Training a line gives the losses of gradient descent in NumPy.",
+            got=f"engine {engine}: {found[0]:.6g} to {found[-1]:.6g} in {len(found)} steps, NumPy {expected[0]:.6g} to "
+            f"{expected[-1]:.6g}",
+            fix="Install onnxruntime again in a fresh environment; if that does not help, report it with this output.",
+        )
+    return f"{len(found)} steps with {engine} gradients, loss {found[0]:.3g} to {found[-1]:.2g} as in NumPy"
+
+
+def descent(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the loss of every step: ℓ = mean (X·w + b − y)², w ← w − η·∂ℓ/∂w, b ← b − η·∂ℓ/∂b, in float64."""
+    import numpy as np
+
+    w, b, losses = np.zeros(3), 0.0, []
+    for _ in range(EPOCHS):
+        for first in range(0, ROWS, BATCH):
+            rows = X[first : first + BATCH].astype(np.float64)
+            rest = rows @ w + b - y[first : first + BATCH]
+            losses.append((rest**2).mean())
+            w, b = w - RATE * 2 * rows.T @ rest / BATCH, b - RATE * 2 * rest.mean()
+    return np.array(losses)
