@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from ortpipe.app.commands import COMMANDS, command
 from ortpipe.app.compose import packaged_conf
-from ortpipe.app.hydra_errors import explained
+from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.app.where import Where
 from ortpipe.errors import ConfigError, OrtpipeError
@@ -72,7 +70,7 @@ def main() -> None:
         gc.freeze()  # the interpreter's last collections would walk every object of the libraries, for a second
     except OrtpipeError as error:
         _fail(error, wants_trace)
-    except (HydraException, OmegaConfBaseException) as error:
+    except REFUSALS as error:
         _fail(explained(error), wants_trace)
     except ValueError as error:
         if "Config group override" not in str(error):  # Hydra's own, for group=null

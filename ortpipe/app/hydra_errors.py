@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from hydra.errors import MissingConfigException, OverrideParseException
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
+from yaml import MarkedYAMLError, YAMLError
 
 from ortpipe.app.commands import COMMANDS
 from ortpipe.errors import ConfigError, nearest
+
+REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)  # what composing raises
+STRANGE_GROUP = re.compile(r"In '(.+)': Could not override '(.+?)'")
 
 
 def explained(error: Exception) -> ConfigError:
@@ -21,6 +30,16 @@ def explained(error: Exception) -> ConfigError:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         return ConfigError(f"{group}={choice} is not a choice.", fix=nearest(choice, error.options))
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        rule, place = "A config file is written in YAML.", f"{mark.name}, line {mark.line + 1}: {error.problem}"
+        return ConfigError(rule, got=place, fix="Correct that line: mind indentation, colons, brackets and quotes.")
+    if isinstance(error, InterpolationKeyError):
+        rule = f"{error.full_key} refers to another key with ${{…}}, and that key is there."
+        return ConfigError(rule, got=str(error).splitlines()[0], fix="Write a key's whole dotted name.")
+    if strange := STRANGE_GROUP.search(str(error)):
+        file, group = strange.groups()
+        return ConfigError(f"{file}.yaml overrides groups of a run.", got=group, fix=nearest(group, _groups()))
     cause: BaseException | None = error
     while cause is not None:
         key = getattr(cause, "full_key", None)
@@ -28,6 +47,13 @@ def explained(error: Exception) -> ConfigError:
             return _unknown_key(str(key), sorted(set(keys())))
         cause = cause.__cause__
     return ConfigError(str(error).strip())
+
+
+def _groups() -> Iterator[str]:
+    from ortpipe.app.compose import packaged_conf
+
+    conf: Path = packaged_conf()
+    yield from {str(file.parent.relative_to(conf)) for file in conf.glob("*/**/*.yaml")}
 
 
 def _unknown_key(key: str, valid: list[str]) -> ConfigError:

@@ -9,11 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-
 from ortpipe.app.compose import Composition, Parser, composition
-from ortpipe.app.hydra_errors import explained
+from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.errors import OrtpipeError
 from ortpipe.pipeline.flatten import flatten
 
@@ -26,7 +23,6 @@ the key, its value, where it was set, and the nearest valid choice. Nothing is t
 fitted on a few rows only. The exit code is 1 where there are errors."""
 FEW = 256  # rows that an estimator is fitted on
 MOST_CLASSES = 1000
-REFUSALS = (HydraException, OmegaConfBaseException)
 
 
 def run(arguments: Sequence[str]) -> None:
