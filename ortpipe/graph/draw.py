@@ -123,7 +123,8 @@ def to_dot(model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> str:
         f'  n{a} -> n{b} [label="{_dot(name)}"];' if name else f"  n{a} -> n{b} [style=dotted];"
         for a, b, name in drawn.edges
     ]
-    head = ["digraph model {", '  node [fontname="Helvetica"]; edge [fontname="Helvetica", fontsize=9];']
+    fonts = '  graph [fontname="Helvetica"]; node [fontname="Helvetica"]; edge [fontname="Helvetica", fontsize=9];'
+    head = ["digraph model {", fonts]
     return "\n".join([*head, *lines(drawn.box, "  "), *arrows, "}"]) + "\n"
 
 

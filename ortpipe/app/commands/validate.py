@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.compose import Composition, Parser, composition
@@ -80,6 +81,7 @@ def _check_parts(values: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
     Returns:
         Each error with the group of the config that it is about; where there are none, all that was found, in a line.
     """
+    from ortpipe.app.checkpoint import read_checkpoint
     from ortpipe.data.split import load
     from ortpipe.runtime.one import check_one_runtime
     from ortpipe.runtime.session import check_provider
@@ -92,6 +94,9 @@ def _check_parts(values: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
         context["runtime"] = values["runtime"]
         with _collected(errors, "runtime"):
             check_provider(values["runtime"])
+    if values.get("resume") is not None:
+        with _collected(errors, "resume"):
+            context["start"] = read_checkpoint(Path(values["resume"]))
     if "data" in values:
         with _collected(errors, "data"):
             context["data"] = load(values["data"])

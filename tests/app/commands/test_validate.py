@@ -97,6 +97,10 @@ def test_a_missing_model_is_told_beside_missing_data(call: Callable[..., str]) -
     assert "set: data.source.path=no.npz on" in said
 
 
+def test_a_run_to_continue_must_be_there(call: Callable[..., str]) -> None:
+    assert "set: resume=nowhere on the command line" in refused(call, LINEAR, "resume=nowhere")
+
+
 def test_missing_data_are_not_blamed_on_the_estimator(call: Callable[..., str]) -> None:
     said = refused(call, LINEAR, "data=npz", "data.source.path=no.npz")
     assert said.startswith("The config has 1 error.")
