@@ -139,23 +139,38 @@ def _build(cls: type, node: Any, path: str, problems: list[Problem], member: str
         return None
     before = len(problems)
     values = _fields(cls, node, path, problems, member)
-    if len(problems) > before:
-        return None
-    try:
-        return cls(**values)
-    except OrtpipeError as error:
-        problems.append(Problem(path + _named(str(error), node), str(error)))
-        return None
+    built = _obeying(cls, node, values, path, problems)
+    return built if len(problems) == before else None
 
 
-def _named(message: str, node: Mapping[str, Any]) -> str:
-    """Return the key of a group that a message speaks of: the first one in it.
+def _obeying(cls: type, node: Mapping[str, Any], values: dict[str, Any], path: str, problems: list[Problem]) -> Any:
+    """Return the instance once no rule is broken; a key that breaks one is told, and its default stands in for it."""
+    fields, told = dataclasses.fields(cls), set[str]()
+    optional = {f.name for f in fields if not (f.default is f.default_factory is dataclasses.MISSING)}
+    while {f.name for f in fields} - optional <= set(values):
+        try:
+            return cls(**values)
+        except OrtpipeError as error:
+            rule, named = str(error).partition("\n")[0], _named(str(error), node)
+            if rule in told or set(named) - set(values):  # of a default: its own key is wrong already
+                return None
+            told.add(rule)
+            key = named[0] if named else ""
+            problems.append(Problem(path + key, str(error)))
+            if key not in optional:
+                return None
+            values = {name: value for name, value in values.items() if name != key}
+    return None
+
+
+def _named(message: str, node: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a group that a message speaks of, as they come.
 
     >>> _named("A seed is not negative.", {"test": 0.25, "seed": -1})
-    'seed'
+    ['seed']
     """
     places = {key: found.start() for key in node if (found := re.search(rf"\b{re.escape(str(key))}\b", message))}
-    return min(places, key=lambda key: places[key], default="")
+    return sorted(places, key=lambda key: places[key])
 
 
 def _value(entry: dataclasses.Field[Any], hint: Any, node: Any, path: str, problems: list[Problem]) -> Any:

@@ -66,9 +66,28 @@ def test_every_override_that_does_not_compose_is_listed_with_the_nearest(call: C
         assert f"set: {override} on the command line" in said
 
 
+def test_every_broken_rule_of_one_group_is_listed(call: Callable[..., str]) -> None:
+    wrong = ["train.epochs=many", "train.batch_size=0", "train.warmup=-1", "train.optimizer.lr=-1", "data.split.test=2"]
+    said = refused(call, *wrong, "data.split.seed=-1")
+    assert said.startswith("The config has 6 errors.")
+    assert all(f"set: {override} on the command line" in said for override in wrong)
+
+
+def test_a_default_that_stands_in_is_not_blamed(call: Callable[..., str]) -> None:
+    said = refused(call, "convert.source.estimator=[a]", "train.clip.norm=-1")
+    assert said.startswith("The config has 2 errors.")
+    assert "either a class path" not in said
+
+
+def test_one_rule_that_two_keys_break_is_told_once(call: Callable[..., str]) -> None:
+    said = refused(call, "train/optimizer=lbfgs", "~train.optimizer.lr", "train/schedule=cosine", "train.warmup=3")
+    assert said.startswith("The config has 1 error.")
+    assert "train.schedule, train.warmup" in said
+
+
 def test_an_error_in_a_users_file_is_found_by_file_and_line(call: Callable[..., str], mine: Path) -> None:
     said = refused(call, "--config-dir", "my", "experiment=mine")
-    assert said.startswith("The config has 3 errors.")
+    assert said.startswith("The config has 4 errors.")
     assert "train.epochs in my/experiment/mine.yaml, line 11" in said
     assert "convert.source.estimator in my/experiment/mine.yaml, line 9" in said
     lines = (ROOT / "conf/data/npz.yaml").read_text().splitlines()
