@@ -38,8 +38,9 @@ class Mlflow:
         if self.tracking_uri.startswith(SQLITE):
             database = Path(self.tracking_uri.removeprefix(SQLITE)).absolute()
             object.__setattr__(self, "tracking_uri", f"{SQLITE}{database}")
-        if self.register is not None and not re.fullmatch(r"[^/:]+", self.register):
-            raise ConfigError("recorder.register is a name without / and :", got=self.register, fix="Choose another.")
+        if self.register is not None and not re.fullmatch(r"[^/:'\"]+", self.register):
+            rule = "recorder.register is a name without /, : and quotes."
+            raise ConfigError(rule, got=repr(self.register), fix="Choose another.")
         if not re.fullmatch(r"(?!latest$|v\d+$)[\w-]+", self.alias, re.IGNORECASE):
             rule = "recorder.alias is letters, digits, _ and -, and neither latest nor v and a number."
             raise ConfigError(rule, got=repr(self.alias), fix="Choose another, such as champion.")

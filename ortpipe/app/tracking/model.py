@@ -19,16 +19,12 @@ NAME = "model"
 
 
 def log_model(client: MlflowClient, run: str, experiment: str, file: Path) -> str:
-    """Log a model file as the run's model, once; return the model's id.
+    """Log a model file as the run's model; return the model's id.
 
     MLflow's own `log_model` works on the process's current run and server; this is it, step by step, on a given one.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
-    for earlier in client.search_logged_models([experiment], f"source_run_id = '{run}'"):
-        if earlier.status == LoggedModelStatus.READY:
-            return earlier.model_id
-        client.delete_logged_model(earlier.model_id)  # left half-made by a recording that broke off
     logged = client.create_logged_model(experiment, name=NAME, source_run_id=run, model_type="onnx")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, NAME)
@@ -37,6 +33,17 @@ def log_model(client: MlflowClient, run: str, experiment: str, file: Path) -> st
     client.log_outputs(run, [LoggedModelOutput(logged.model_id, step=0)])
     client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
     return logged.model_id
+
+
+def logged_model(client: MlflowClient, run: str, experiment: str) -> str | None:
+    """Return the id of a run's logged model, if it has one; one that a broken recording left half-made is deleted."""
+    from mlflow.entities import LoggedModelStatus
+
+    for model in client.search_logged_models([experiment], f"source_run_id = '{run}'"):
+        if model.status == LoggedModelStatus.READY:
+            return str(model.model_id)
+        client.delete_logged_model(model.model_id)
+    return None
 
 
 def register(client: MlflowClient, target: Mlflow, model_id: str) -> str:
@@ -55,11 +62,12 @@ def register(client: MlflowClient, target: Mlflow, model_id: str) -> str:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    for version in client.search_model_versions(f"name = '{target.register}'"):
-        if version.model_id == model_id:
-            break
+    versions = client.search_model_versions(f"name = '{target.register}' and run_id = '{model.source_run_id}'")
+    if versions:
+        version = versions[0]
     else:
-        source = f"models:/{model_id}"
+        by_server = target.tracking_uri.startswith("http")  # else MLflow looks for it in the process's own database
+        source = f"models:/{model_id}" if by_server else model.artifact_location
         version = client.create_model_version(target.register, source, model.source_run_id, model_id=model_id)
     client.set_registered_model_alias(target.register, target.alias, version.version)
     return str(version.version)
@@ -73,11 +81,11 @@ def register_run(target: Mlflow, run: str) -> str:
     """
     client, experiment = open_store(target, run)
     with reached(target.tracking_uri):
-        for model in client.search_logged_models([experiment], f"source_run_id = '{run}'"):
-            return register(client, target, model.model_id)
-    raise TrackingError(
-        "A run that is registered has a model.", got=f"run {run}", fix="Complete its record: ortpipe sync RUN_FOLDER."
-    )
+        model = logged_model(client, run, experiment)
+        if model is not None:
+            return register(client, target, model)
+    fix = "Complete its record: ortpipe sync RUN_FOLDER."
+    raise TrackingError("A run that is registered has a model.", got=f"run {run}", fix=fix)
 
 
 def _save(file: Path, folder: Path, run: str, model_id: str, location: str) -> None:

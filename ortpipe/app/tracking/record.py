@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.run_state import FILE, FINISHED, RUNNING, RunState
-from ortpipe.app.tracking.model import log_model, register
+from ortpipe.app.tracking.model import log_model, logged_model, register
 from ortpipe.app.tracking.points import LONGEST, metrics, params
 from ortpipe.app.tracking.store import ERROR, PARENT, open_store, reached
 from ortpipe.files import whole_file
@@ -82,7 +82,8 @@ class Record:
         yield "metrics", self._metrics
         yield "files", self._files
         if self._target.register is not None and "model" in self._done and "ortpipe.sweep" not in state.tags:
-            yield "registered", lambda: register(self._client, self._target, self._done["model"])
+            name = f"{self._target.register}@{self._target.alias}"
+            yield f"registered {name}", lambda: register(self._client, self._target, self._done["model"])
         yield "end", self._end
 
     def _config(self) -> None:
@@ -96,7 +97,9 @@ class Record:
         self._client.log_artifacts(self.run_id, str(self._state.folder / name), name)
 
     def _model(self) -> str:
-        return log_model(self._client, self.run_id, self._experiment, self._state.folder / "model.onnx")
+        place = (self._client, self.run_id, self._experiment)
+        earlier = None if self._new else logged_model(*place)
+        return earlier or log_model(*place, self._state.folder / "model.onnx")
 
     def _metrics(self) -> None:
         sent = metrics(self._state, self._done.get("model"))

@@ -36,11 +36,14 @@ def open_store(target: Mlflow, parent: str | None = None) -> tuple[MlflowClient,
     Raises:
         TrackingError: the database or server cannot be reached.
     """
-    with reached(target.tracking_uri), _alone(target.tracking_uri):
-        client = client_at(target.tracking_uri)
-        if parent is not None:
+    _import()  # which takes seconds: not while others wait
+    with reached(target.tracking_uri):
+        if parent is not None:  # who has a parent has a database
+            client = client_at(target.tracking_uri)
             return client, client.get_run(parent).info.experiment_id
-        experiment = _experiment(client, target)
+        with _alone(target.tracking_uri):
+            client = client_at(target.tracking_uri)
+            experiment = _experiment(client, target)
         close_dead(client, experiment)
         return client, experiment
 
@@ -73,6 +76,10 @@ def reached(uri: str) -> Iterator[None]:
 
 def client_at(uri: str) -> MlflowClient:
     """Return a client that sends no telemetry, and says in seconds where a server is away."""
+    return _import()(tracking_uri=uri)
+
+
+def _import() -> type[MlflowClient]:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
@@ -80,7 +87,7 @@ def client_at(uri: str) -> MlflowClient:
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     from mlflow import MlflowClient
 
-    return MlflowClient(tracking_uri=uri)
+    return MlflowClient
 
 
 def _experiment(client: MlflowClient, target: Mlflow) -> str:
