@@ -168,3 +168,31 @@ def test_a_tracking_failure_on_the_way_is_reported_and_kills_nothing(tmp_path: P
     assert "MLflow did not record everything" in done.stderr
     [folder] = tmp_path.glob("outputs/runs/*/*")
     assert json.loads((folder / "metrics.json").read_text())["accuracy"]["trained"] > 0.5
+
+
+def test_a_run_from_the_store_has_a_record_as_complete_and_says_whose_results_it_took(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    for _ in range(2):
+        done = ortpipe("experiment=linear_regression", "train.epochs=3", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    client = MlflowClient(f"sqlite:///{tmp_path}/outputs/mlflow.db")
+    experiment = client.get_experiment_by_name("ortpipe").experiment_id
+    made, taken = client.search_runs([experiment], order_by=["attributes.start_time"])
+    stages = ("convert", "add_loss", "penalty", "derive", "train", "evaluate")
+    assert {made.data.tags[f"ortpipe.stage.{stage}"] for stage in stages} == {"computed"}
+    assert {taken.data.tags[f"ortpipe.stage.{stage}"] for stage in stages} == {f"hit from {made.info.run_id}"}
+
+    def numbers(run) -> dict[str, list[tuple[int, float]]]:  # type: ignore[no-untyped-def]
+        keys = [key for key in run.data.metrics if not key.startswith("seconds/")]
+        return {key: [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, key)] for key in keys}
+
+    def files(run, path: str | None = None) -> set[str]:  # type: ignore[no-untyped-def]
+        found = client.list_artifacts(run.info.run_id, path)
+        return {f.path for f in found} | {p for f in found if f.is_dir for p in files(run, f.path)}
+
+    assert len(numbers(made)["loss/train"]) == 3
+    assert numbers(taken) == numbers(made)
+    assert files(taken) == files(made) >= {"lock.json", "figures/losses.png", "stages/5_train/tensors.safetensors"}
+    assert taken.data.metrics.keys() == made.data.metrics.keys()
+    assert len(taken.outputs.model_outputs) == len(made.outputs.model_outputs) == 1

@@ -12,7 +12,7 @@ from ortpipe.pipeline.flatten import flatten
 
 if TYPE_CHECKING:
     import numpy as np
-    from mlflow.entities import Metric, Param
+    from mlflow.entities import Metric, Param, RunTag
 
     from ortpipe.app.run_state import RunState
 
@@ -68,6 +68,23 @@ def metrics(state: RunState, model: str | None) -> list[Metric]:
             for when, value in values.items()
         ]
     return points
+
+
+def origins(state: RunState) -> list[RunTag]:
+    """Return where each stage's result is from, as tags: computed, or taken from the store and by whom it was made."""
+    from mlflow.entities import RunTag
+
+    if not state.stages:
+        return []
+    lock = json.loads((state.folder / "lock.json").read_text())
+    return [RunTag(f"ortpipe.stage.{stage['stage']}", _origin(stage)) for stage in lock["stages"]]
+
+
+def _origin(stage: dict[str, Any]) -> str:
+    if not stage["hit"]:
+        return "computed"
+    maker = stage["from"] or {}
+    return f"hit from {maker.get('mlflow') or maker.get('folder') or 'a run that is not known'}"
 
 
 def _series(state: RunState) -> dict[str, np.ndarray]:

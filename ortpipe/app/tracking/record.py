@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.run_state import FILE, FINISHED, RUNNING, RunState
 from ortpipe.app.tracking.model import log_model, logged_model, register
-from ortpipe.app.tracking.points import LONGEST, metrics, params
+from ortpipe.app.tracking.points import LONGEST, metrics, origins, params
 from ortpipe.app.tracking.store import ERROR, PARENT, open_store, reached
 from ortpipe.files import whole_file
 
@@ -102,9 +102,9 @@ class Record:
         return earlier or log_model(*place, self._state.folder / "model.onnx")
 
     def _metrics(self) -> None:
-        sent = metrics(self._state, self._done.get("model"))
+        sent, tags = metrics(self._state, self._done.get("model")), origins(self._state)
         for first in range(0, len(sent), POINTS):
-            self._client.log_batch(self.run_id, metrics=sent[first : first + POINTS])
+            self._client.log_batch(self.run_id, metrics=sent[first : first + POINTS], tags=() if first else tags)
 
     def _files(self) -> None:
         for path in sorted(self._state.folder.iterdir()):
