@@ -10,12 +10,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def picture(draw: Callable[[Axes], object]) -> bytes:
-    """Return what is drawn on axes, as PNG: the same drawing gives the same bytes."""
+def picture(*draw: Callable[[Axes], object]) -> bytes:
+    """Return what is drawn on axes, up to three side by side, as PNG: the same drawings give the same bytes."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 4.5), dpi=120, layout="constrained")
-    draw(figure.add_subplot())
+    columns = min(len(draw), 3)
+    rows = -(-len(draw) // 3)
+    size = (6.0, 4.5) if len(draw) == 1 else (4.0 * columns, 3.5 * rows)
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    for i, panel in enumerate(draw, start=1):
+        panel(figure.add_subplot(rows, columns, i))
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})  # no version
     return buffer.getvalue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,14 @@ from ortpipe.app.tracking.process import this_process
 from ortpipe.data.split import load
 from ortpipe.errors import ConfigError
 from ortpipe.flow import FLOW
-from ortpipe.pipeline.events import Listener
+from ortpipe.metrics import check_fits
+from ortpipe.pipeline.events import Event, Listener, StageFinished
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
 from ortpipe.runtime.one import check_one_runtime
 from ortpipe.runtime.session import check_provider
+from ortpipe.stages.train.early_stop import trained_loss
 from ortpipe.timing import BEGAN
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from ortpipe.app.schema import RunConfig
     from ortpipe.data.rows import Data
     from ortpipe.stages.train.checkpoint import Checkpoint
+    from ortpipe.app.sweep.job import Job
 
 
 def plan_of(config: RunConfig) -> Plan:
@@ -52,10 +56,18 @@ def context_of(config: RunConfig, data: Data, start: Checkpoint | None = None) -
     return {"data": data, "runtime": config.runtime, "start": start}
 
 
-def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: HydraConf) -> float | None:
-    """Run one job; return its final validation loss (else training loss), which sweepers minimize."""
-    sweep = hydra.mode is not None and hydra.mode.name == "MULTIRUN"
-    breakdown = Breakdown(None if sweep else BEGAN)
+@dataclass(frozen=True)
+class Outcome:
+    """What a run found: `loss` and each metric of the trained model on the test rows, by name."""
+
+    values: Mapping[str, float]
+
+
+def execute(
+    config: RunConfig, container: dict[str, Any], yaml: str, hydra: HydraConf, job: Job | None = None
+) -> Outcome:
+    """Run the flow, alone or as a job of a sweep."""
+    breakdown = Breakdown(BEGAN if job is None else None)
     breakdown.lap("imports, config")
     check_one_runtime()
     check_provider(config.runtime)
@@ -76,13 +88,16 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
         "ortpipe.run_folder": str(folder),
         **this_process(),
     }
-    if sweep:
-        tags |= {"ortpipe.sweep": str(Path(hydra.sweep.dir).absolute()), "ortpipe.job": str(hydra.job.num)}
-    name = f"{config.name} {hydra.job.override_dirname}".strip() if sweep else config.name
+    if job is not None:
+        tags |= job.tags
+    name = (job.name if job is not None else "") or config.name
     state = RunState(folder, name, tags)
     recording = config.recorder(state, container)
+    if job is not None:
+        job.say(mlflow=getattr(recording, "run_id", None))
     breakdown.lap("recorder opens")
     listeners: list[Listener] = [
+        _refuse_objective(config.objective),
         breakdown.timed("run folder", RunFolder(folder, yaml, facts)),
         state,
         stop_if_asked,  # after a last checkpoint
@@ -92,10 +107,22 @@ def execute(config: RunConfig, container: dict[str, Any], yaml: str, hydra: Hydr
     store = store_of(config, {"folder": str(folder), "mlflow": getattr(recording, "run_id", None)}, container["data"])
     artifact = run(plan_of(config), context_of(config, data, start), listeners, store)
     record = {**getattr(recording, "summary", {}), "took": f"{time.perf_counter() - begun:.1f} s"}
-    print(closing(artifact, folder, record), flush=True)
+    if job is None:
+        print(closing(artifact, folder, record), flush=True)
     breakdown.log()
-    monitored = artifact.tensors.get("losses/validation", artifact.tensors["losses/train"])
-    return float(monitored[-1])
+    trained = {name: values["trained"] for name, values in artifact.facts.metrics.items()}
+    loss = trained_loss(artifact.tensors, config.train.early_stop)
+    return Outcome({"loss": loss, **trained})
+
+
+def _refuse_objective(objective: str) -> Listener:
+    """Return a listener that refuses an objective that does not fit the task, as soon as that is known."""
+
+    def listen(event: Event) -> None:
+        if objective != "loss" and isinstance(event, StageFinished) and event.number == 1:
+            check_fits(objective, event.artifact.facts.task)
+
+    return listen
 
 
 def _writable(folder: Path) -> None:

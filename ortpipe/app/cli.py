@@ -19,13 +19,14 @@ from ortpipe.app.commands import COMMANDS, command
 from ortpipe.app.compose import packaged_conf
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.stop import Stopped, listen_for_signals
+from ortpipe.app.sweep.sweep import sweeping
 from ortpipe.app.where import Where
 from ortpipe.errors import ConfigError, OrtpipeError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from ortpipe.app.schema import RunConfig
+    from ortpipe.app.sweep.job import Job
 
 
 _refused: list[OrtpipeError | OSError] = []  # what ended the run; raised, Hydra would print a line of its own above it
@@ -33,24 +34,30 @@ _refused: list[OrtpipeError | OSError] = []  # what ended the run; raised, Hydra
 
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
 def _application(config: DictConfig) -> float | None:
-    from ortpipe.app.assemble import execute
+    from ortpipe.app.assemble import Outcome, execute
     from ortpipe.app.schema import build
 
-    container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     hydra_config = HydraConfig.get()
-    alone = hydra_config.mode is None or hydra_config.mode.name != "MULTIRUN"
+
+    def run(job: Job | None = None) -> Outcome:
+        container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        yaml = OmegaConf.to_yaml(config, resolve=True)
+        return execute(build(container, Where.now()), container, yaml, hydra_config, job)
+
+    if hydra_config.mode is not None and hydra_config.mode.name == "MULTIRUN":
+        from ortpipe.app.sweep.job import run_job
+
+        return run_job(hydra_config, run)
     try:
-        typed: RunConfig = build(container, Where.now())
-        return execute(typed, container, OmegaConf.to_yaml(config, resolve=True), hydra_config)
+        run()
     except (OrtpipeError, OSError) as error:
-        if not alone or isinstance(error, BrokenPipeError):
+        if isinstance(error, BrokenPipeError):
             raise
         _refused.append(error)
-        return None
     except Stopped as stop:
-        if alone:
-            stop.folder = Path(hydra_config.runtime.output_dir)
+        stop.folder = Path(hydra_config.runtime.output_dir)
         raise
+    return None
 
 
 def main() -> None:
@@ -64,7 +71,8 @@ def main() -> None:
         if name in COMMANDS:
             command(name)(arguments)
         else:
-            _application()
+            with sweeping():
+                _application()
         if _refused:
             raise _refused[0]
         gc.freeze()  # the interpreter's last collections would walk every object of the libraries, for a second

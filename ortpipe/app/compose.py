@@ -31,7 +31,17 @@ OmegaConf.register_new_resolver("packaged", lambda name: str(packaged_conf() / n
 OmegaConf.register_new_resolver(
     "experiment", lambda: HydraConfig.get().runtime.choices.get("experiment", "run"), replace=True
 )
-OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True)  # Hydra's own is not set yet where a sweep begins
+# Hydra's own is not set yet where a sweep begins. The jobs of a sweep find the sweep's own in their config's cache.
+OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True, use_cache=True)
+
+
+def _direction(objective: str) -> str:
+    from ortpipe.metrics import greater_is_better
+
+    return "maximize" if greater_is_better(objective) else "minimize"
+
+
+OmegaConf.register_new_resolver("direction", _direction, replace=True)
 
 
 class Parser(argparse.ArgumentParser):

@@ -15,6 +15,13 @@ from ortpipe.errors import ConfigError, nearest
 
 REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)  # what composing raises
 STRANGE_GROUP = re.compile(r"In '(.+)': Could not override '(.+?)'")
+EXTRAS = {  # choices of Hydra's that come with a plugin
+    "hydra/launcher/joblib": "joblib",
+    "hydra/launcher/ray": "ray",
+    "hydra/launcher/submitit_local": "submitit",
+    "hydra/launcher/submitit_slurm": "submitit",
+    "hydra/sweeper/optuna": "optuna",
+}
 
 
 def explained(error: Exception) -> ConfigError:
@@ -27,6 +34,10 @@ def explained(error: Exception) -> ConfigError:
             return ConfigError(rule, fix=nearest(error.override, COMMANDS))
         fix = "Names with brackets, quotes or dots of their own are written in an experiment file: see the README."
         return ConfigError(f"{error.override} is not in Hydra's grammar of overrides.", fix=fix)
+    missing = str(getattr(error, "missing_cfg_file", None))
+    if missing in EXTRAS:
+        fix = f"pip install 'ortpipe[{EXTRAS[missing]}]'"
+        return ConfigError(f"{missing} comes with an extra package that is not installed.", fix=fix)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, choice = error.missing_cfg_file.rpartition("/")
         return ConfigError(f"{group}={choice} is not a choice.", fix=nearest(choice, error.options))

@@ -12,6 +12,7 @@ from typing import Any
 from ortpipe.app.recorders import RECORDERS, Recorder
 from ortpipe.data.config import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
+from ortpipe.metrics import check_known
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.convert.config import ConvertConfig
@@ -34,6 +35,8 @@ class RunConfig:
     """A whole run, in flow order; the fields are the top-level keys of conf/config.yaml.
 
     `resume` is the run folder of a run that was stopped: training continues from its last checkpoint.
+    `objective` is what a sweep compares its jobs by: the loss (of validation rows where there are any, else of
+    training), or a metric of evaluate.
     """
 
     data: DataConfig
@@ -49,6 +52,14 @@ class RunConfig:
     seed: int = 0
     name: str = "run"
     resume: str | None = None
+    objective: str = "loss"
+
+    def __post_init__(self) -> None:
+        check_known(self.objective, "objective", besides=("loss",))
+        metrics = self.evaluate.metrics
+        if self.objective != "loss" and metrics is not None and self.objective not in metrics:
+            fix = f"Add it to evaluate.metrics, or choose from {', '.join(['loss', *metrics])}."
+            raise ConfigError("The objective is a metric that evaluate computes.", got=self.objective, fix=fix)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,15 @@ METRICS: dict[str, Metric] = {
 }
 
 
+def greater_is_better(name: str) -> bool:
+    """Return the direction of a metric, or of the loss, which falls.
+
+    >>> greater_is_better("accuracy"), greater_is_better("loss")
+    (True, False)
+    """
+    return name in METRICS and METRICS[name].greater_is_better
+
+
 def fitting(task: str) -> tuple[str, ...]:
     """Return the names of the metrics that fit a task.
 

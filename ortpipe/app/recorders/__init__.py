@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ortpipe.app.recorders.console import Console
 from ortpipe.app.recorders.mlflow import Mlflow
 from ortpipe.app.recorders.none import Nothing
 from ortpipe.app.run_state import RunState
 from ortpipe.pipeline.events import Listener
+
+if TYPE_CHECKING:
+    from ortpipe.app.tracking.parent import Parent
 
 
 class Recorder(Protocol):
@@ -19,6 +22,13 @@ class Recorder(Protocol):
 
         Raises:
             TrackingError: what it records to cannot be reached; raised before any work.
+        """
+
+    def sweep(self, name: str, tags: dict[str, str]) -> Parent | None:
+        """Open the record of a sweep, if it has one beside those of its jobs.
+
+        Raises:
+            TrackingError: as for a run.
         """
 
 

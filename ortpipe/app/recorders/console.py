@@ -29,3 +29,6 @@ class Console:
                 )
 
         return listen
+
+    def sweep(self, name: str, tags: dict[str, str]) -> None:
+        """A sweep has no record of its own beside its folder."""

@@ -7,13 +7,16 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.run_state import RunState
 from ortpipe.app.tracking.record import Record
 from ortpipe.app.tracking.store import SQLITE
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline.events import Event, Listener, RunFailed, RunFinished, RunStarted, StageFinished
+
+if TYPE_CHECKING:
+    from ortpipe.app.tracking.parent import Parent
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,16 @@ class Mlflow:
             TrackingError: the database or server cannot be reached.
         """
         return Recording(self, state)
+
+    def sweep(self, name: str, tags: dict[str, str]) -> Parent:
+        """Open the run of a sweep.
+
+        Raises:
+            TrackingError: the database or server cannot be reached.
+        """
+        from ortpipe.app.tracking.parent import Parent
+
+        return Parent(self, name, tags)
 
 
 class Recording:

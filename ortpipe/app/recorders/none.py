@@ -20,3 +20,6 @@ class Nothing:
             return None
 
         return listen
+
+    def sweep(self, name: str, tags: dict[str, str]) -> None:
+        """A sweep has no record of its own beside its folder."""

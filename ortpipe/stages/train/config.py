@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ortpipe.errors import ConfigError
-from ortpipe.metrics import METRICS, check_known
+from ortpipe.metrics import check_known, greater_is_better
 from ortpipe.stages.train.checks import check_decay
 from ortpipe.stages.train.optimizer import Optimizer
 from ortpipe.stages.train.optimizers import LBFGS, OPTIMIZERS, SGD
@@ -36,7 +36,7 @@ class EarlyStopConfig:
     @property
     def sign(self) -> float:
         """−1 where greater is better: what is watched times this falls as it improves."""
-        return -1.0 if self.monitor != LOSS and METRICS[self.monitor].greater_is_better else 1.0
+        return -1.0 if greater_is_better(self.monitor) else 1.0
 
     def __post_init__(self) -> None:
         check_known(self.monitor, "train.early_stop.monitor", besides=(LOSS,))

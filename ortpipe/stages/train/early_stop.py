@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ortpipe.stages.train.config import EarlyStopConfig
+from ortpipe.stages.train.config import LOSS, EarlyStopConfig
 
 
 class EarlyStop:
@@ -34,3 +34,19 @@ class EarlyStop:
         """Take the losses that it has not seen, of which only the last one's values are known."""
         for loss in monitored[self._seen :]:
             self(loss, values)
+
+
+def trained_loss(tensors: Mapping[str, np.ndarray], config: EarlyStopConfig) -> float:
+    """Return the loss of the weights that training gave: of the validation rows where there are any, else of training.
+
+    That is the last epoch's, or with early stopping that of the epoch whose weights were kept.
+    """
+    validation = tensors.get("losses/validation")
+    if validation is None or config.patience is None:
+        return float((tensors["losses/train"] if validation is None else validation)[-1])
+    watched = validation if config.monitor == LOSS else tensors[f"monitor/{config.monitor}"]
+    stop = EarlyStop(config, {})
+    for loss, seen in zip(validation, watched, strict=True):
+        if not np.isnan(seen):
+            stop(config.sign * float(seen), {LOSS: loss})
+    return float(stop.best_values[LOSS])

@@ -1,0 +1,79 @@
+"""A picture of a sweep: the objective against each key that varies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ortpipe.app.sweep.varies import names, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ortpipe.app.sweep.summary import Summary
+
+PANELS = 6  # keys that are drawn, the first of the command
+FEW = 8  # values that are ticks, or groups of a colour
+
+
+def figure(summary: Summary) -> bytes | None:
+    """Return a panel for each key that varies, as PNG: a point is a job, the star the best; None without results."""
+    from ortpipe.picture import picture
+
+    keys = summary.varying[:PANELS]
+    if not summary.ranked or not keys:
+        return None
+    return picture(*(partial(_panel, summary, key) for key in keys))
+
+
+def _panel(summary: Summary, key: str, axes: Axes) -> None:
+    called, ranked = names(summary.varying), summary.ranked
+    heights = [row.status.values[summary.objective] for row in ranked]
+    places = _places([row.status.varies.get(key, "") for row in ranked], axes)
+    other = _other(summary, key)
+    groups = [row.status.varies.get(other, "") if other else "" for row in ranked]
+    for i, group in enumerate(sorted(set(groups), key=_in_order)):
+        mine = sorted((x, y) for x, y, of in zip(places, heights, groups, strict=True) if of == group)
+        grid = len({x for x, _ in mine}) == len(mine) and len(set(places)) < len(places)
+        label = f"{called[other]}={short(group)}" if other else None
+        axes.plot(*zip(*mine, strict=True), "o-" if grid else "o", markersize=5, alpha=0.8, color=f"C{i}", label=label)
+    axes.plot(places[0], heights[0], "*", color="black", markersize=13, label="best", zorder=3)
+    if min(heights) > 0 and max(heights) > 30 * min(heights):
+        axes.set_yscale("log")
+    axes.set(xlabel=called[key], ylabel=summary.objective)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+
+
+def _places(values: Sequence[str], axes: Axes) -> list[float]:
+    """Return where values lie on the axis, and scale it for them: numbers where they are, words side by side."""
+    distinct = sorted(set(values), key=_in_order)
+    try:
+        places = {value: float(value) for value in distinct}
+    except ValueError:
+        places = {value: float(i) for i, value in enumerate(distinct)}
+        axes.margins(x=0.15)
+    else:
+        if min(places.values()) > 0 and max(places.values()) >= 10 * min(places.values()):
+            axes.set_xscale("log")
+    if len(distinct) <= FEW:
+        axes.set_xticks(list(places.values()), [short(value) for value in distinct])
+        axes.minorticks_off()
+    return [places[value] for value in values]
+
+
+def _in_order(value: str) -> tuple[float, str]:
+    try:
+        return float(value), value
+    except ValueError:
+        return float("inf"), value
+
+
+def _other(summary: Summary, key: str) -> str | None:
+    """Return the key whose values are told apart by colour: of the others, the first with few of them."""
+    for other in summary.varying:
+        values = {row.status.varies.get(other, "") for row in summary.ranked}
+        if other != key and 1 < len(values) <= FEW:
+            return other
+    return None

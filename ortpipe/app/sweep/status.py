@@ -1,0 +1,79 @@
+"""What a sweep and each of its jobs say about themselves, as files: `sweep.json`, and `status.json` of every job."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ortpipe.files import whole_file
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the jobs of a sweep share; written to `sweep.json` before the first one starts, wherever jobs run.
+
+    Attributes:
+        sweep: a name of its own.
+        began: unix time.
+        cwd: where it was started: relative paths of configs start there.
+        fixed: keys that the command sets to one value; what else a job sets is what varies.
+        objective: `loss`, or a metric of evaluate.
+        parent: the MLflow run of the sweep.
+    """
+
+    sweep: str
+    began: float
+    cwd: str
+    fixed: Sequence[str]
+    objective: str
+    parent: str | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """One job; `running` is what is left of one whose process was killed.
+
+    Attributes:
+        sweep: whose job it is.
+        job: its number, from 0.
+        varies: the keys that the sweep varies, and this job's values of them.
+        state: how it ended.
+        values: `loss`, and each metric of the trained model on the test rows.
+        seconds: it took.
+        error: what was wrong; the traceback is in `error.txt`.
+        mlflow: its run.
+    """
+
+    sweep: str
+    job: int
+    varies: Mapping[str, str]
+    state: Literal["running", "finished", "failed", "killed"] = "running"
+    values: Mapping[str, float] = field(default_factory=dict)
+    seconds: float | None = None
+    error: str | None = None
+    mlflow: str | None = None
+
+
+def write(facts: Ground | Status, folder: Path) -> None:
+    """Write a sweep's or a job's file."""
+    name = "sweep.json" if isinstance(facts, Ground) else "status.json"
+    whole_file(folder / name, json.dumps({"format": 1, **dataclasses.asdict(facts)}, indent=1) + "\n")
+
+
+def read_ground(sweep: Path) -> Ground:
+    """Return what the jobs of a sweep share."""
+    return Ground(**_facts(sweep / "sweep.json"))
+
+
+def read_jobs(sweep: Path, name: str) -> Iterator[tuple[Path, Status]]:
+    """Yield the folder and the status of every job that began, in their order; of this sweep only."""
+    found = [(file.parent, Status(**_facts(file))) for file in sweep.rglob("status.json")]
+    yield from sorted(((f, s) for f, s in found if s.sweep == name), key=lambda pair: pair[1].job)
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    return {key: value for key, value in json.loads(file.read_text()).items() if key != "format"}

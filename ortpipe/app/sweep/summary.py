@@ -1,0 +1,151 @@
+"""What a sweep found: a row for each job, the best marked."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortpipe.app.sweep.status import Ground, Status, read_jobs
+from ortpipe.app.sweep.varies import names, short
+from ortpipe.metrics import greater_is_better
+
+SHOWN = 20  # jobs on the screen; the file has all
+
+
+@dataclass(frozen=True)
+class Row:
+    """A job that began, and how many of its stages' results were in the store."""
+
+    folder: Path
+    status: Status
+    hits: str | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The jobs of a sweep that began, in their order.
+
+    Attributes:
+        objective: what the best is the best of.
+        rows: a job each.
+    """
+
+    objective: str
+    rows: Sequence[Row]
+
+    @classmethod
+    def of(cls, sweep: Path, ground: Ground) -> Summary:
+        """Return what is in a sweep's folder; a job that says it is running was killed."""
+        return cls(ground.objective, [Row(f, s, _hits(f / "lock.json")) for f, s in read_jobs(sweep, ground.sweep)])
+
+    @property
+    def varying(self) -> list[str]:
+        """The keys that jobs set, without those that are the same in all of several."""
+        values: dict[str, list[str | None]] = {}
+        for key in dict.fromkeys(key for row in self.rows for key in row.status.varies):
+            values[key] = [row.status.varies.get(key) for row in self.rows]
+        return [key for key, found in values.items() if len(found) == 1 or len(set(found)) > 1]
+
+    @property
+    def measured(self) -> list[str]:
+        """The names of what was measured, the objective first."""
+        found = dict.fromkeys([self.objective, *(name for row in self.rows for name in row.status.values)])
+        return [name for name in found if any(name in row.status.values for row in self.rows)]
+
+    @property
+    def ranked(self) -> list[Row]:
+        """The finished jobs that have the objective, the best first; of equals, the first."""
+        sign = -1 if greater_is_better(self.objective) else 1
+        have = [row for row in self.rows if row.status.state == "finished" and self.objective in row.status.values]
+        return sorted(have, key=lambda row: sign * row.status.values[self.objective])
+
+    @property
+    def unfinished(self) -> list[Row]:
+        """The jobs that failed or were killed."""
+        return [row for row in self.rows if row.status.state != "finished"]
+
+    def cells(self) -> list[dict[str, object]]:
+        """Return a mapping of column to value for each job, all with the same columns."""
+        best = self.ranked[0] if self.ranked else None
+        varying, measured = self.varying, self.measured
+        return [
+            {
+                "job": row.status.job,
+                **{key: row.status.varies.get(key, "") for key in varying},
+                **{name: row.status.values.get(name, "") for name in measured},
+                "best": row is best,
+                "hits": row.hits or "",
+                "seconds": "" if row.status.seconds is None else round(row.status.seconds, 3),
+                "status": _state(row),
+                "error": (row.status.error or "").partition("\n")[0],
+                "mlflow": row.status.mlflow or "",
+                "folder": str(row.folder),
+            }
+            for row in self.rows
+        ]
+
+    def as_csv(self) -> str:
+        """Return the table of all jobs."""
+        text, cells = io.StringIO(), self.cells()
+        table = csv.DictWriter(text, list(cells[0]) if cells else ["job"], lineterminator="\n")
+        table.writeheader()
+        table.writerows(cells)
+        return text.getvalue()
+
+    def as_text(self) -> str:
+        """Return what a person reads: the jobs, the best first and marked, then what failed and why."""
+        ranked, varying, measured = self.ranked, self.varying, self.measured
+        others = [row for row in self.rows if row not in ranked]
+        called = names(varying)
+        with_hits = any(row.hits for row in self.rows)
+        heads = ["", "job", *called.values(), *measured, *(["hits"] if with_hits else []), "seconds", "status"]
+        lines = [
+            [
+                "*" if ranked and row is ranked[0] else "",
+                str(row.status.job),
+                *(short(row.status.varies.get(key, "")) for key in varying),
+                *(f"{row.status.values[name]:.4g}" if name in row.status.values else "" for name in measured),
+                *([row.hits or ""] if with_hits else []),
+                "" if row.status.seconds is None else f"{row.status.seconds:.1f}",
+                _state(row),
+            ]
+            for row in [*ranked, *others][:SHOWN]
+        ]
+        rest = len(self.rows) - len(lines)
+        return "\n".join([*_aligned(heads, lines), *([f"   and {rest} more"] if rest else []), *self._errors()])
+
+    def _errors(self) -> list[str]:
+        """Return each rule that was broken, by which jobs, and what the first of them said."""
+        alike: Mapping[str, list[Row]] = defaultdict(list)
+        for row in self.rows:
+            if row.status.error is not None:
+                alike[row.status.error.partition("\n")[0]].append(row)
+        lines = []
+        for rows in alike.values():
+            jobs = ", ".join(str(row.status.job) for row in rows)
+            lines += ["", f"{'job' if len(rows) == 1 else 'jobs'} {jobs} failed: {rows[0].status.error}"]
+            lines += [f"  see: {rows[0].folder / 'error.txt'}"]
+        return lines
+
+
+def _state(row: Row) -> str:
+    return "killed" if row.status.state == "running" else row.status.state
+
+
+def _aligned(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(line[i]) for line in [heads, *lines]) for i in range(len(heads))]
+    ruled = [heads, ["-" * width for width in widths], *lines]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in ruled]
+
+
+def _hits(lock: Path) -> str | None:
+    """Return how many of a job's stages were taken from the store, of how many."""
+    if not lock.is_file():
+        return None
+    stages = json.loads(lock.read_text())["stages"]
+    return f"{sum(stage['hit'] for stage in stages)}/{len(stages)}"

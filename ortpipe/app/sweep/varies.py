@@ -1,0 +1,73 @@
+"""What varies between the jobs of a sweep, and how it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+
+def _parsed(overrides: Iterable[str]) -> list[Override]:
+    return OverridesParser.create().parse_overrides(list(overrides))
+
+
+def _key(override: Override) -> str:
+    return override.get_key_element().lstrip("+~")
+
+
+def fixed_keys(overrides: Sequence[str]) -> list[str]:
+    """Return the keys that a sweep's overrides set to one value; of a key that comes twice, the last counts.
+
+    >>> fixed_keys(["seed=1,2", "train.epochs=5", "train.optimizer.lr=interval(0.1, 1)"])
+    ['train.epochs']
+    """
+    swept = {_key(override): override.is_sweep_override() for override in _parsed(overrides)}
+    return [key for key, sweeps in swept.items() if not sweeps]
+
+
+def varying(overrides: Sequence[str], fixed: Iterable[str]) -> dict[str, str]:
+    """Return a job's own keys and values.
+
+    >>> varying(["seed=1", "train.epochs=5", "+penalty.terms.coefficient.l2=0.1"], ["train.epochs"])
+    {'seed': '1', 'penalty.terms.coefficient.l2': '0.1'}
+    """
+    own = {_key(override): override.get_value_element_as_str() for override in _parsed(overrides)}
+    return {key: value for key, value in own.items() if key not in set(fixed)}
+
+
+def short(value: str) -> str:
+    """Return a number with at most four digits, and everything else as it is.
+
+    >>> short("0.012345678"), short("64"), short("adam")
+    ('0.01235', '64', 'adam')
+    """
+    try:
+        return value if len(value) <= 6 else f"{float(value):.4g}"
+    except ValueError:
+        return value
+
+
+def names(keys: Sequence[str]) -> dict[str, str]:
+    """Return the shortest ends of keys that tell them apart.
+
+    >>> names(["train.optimizer.lr", "train/optimizer", "seed"])
+    {'train.optimizer.lr': 'lr', 'train/optimizer': 'optimizer', 'seed': 'seed'}
+    >>> names(["data.seed", "train.seed"])
+    {'data.seed': 'data.seed', 'train.seed': 'train.seed'}
+    """
+    last = {key: key.replace("/", ".").rpartition(".")[2] for key in keys}
+    return {key: end if list(last.values()).count(end) == 1 else key for key, end in last.items()}
+
+
+def title(values: Mapping[str, str]) -> str:
+    """Return a job's name: what varies.
+
+    >>> title({"train.optimizer.lr": "0.1", "seed": "3"})
+    'lr=0.1 seed=3'
+    """
+    called = names(list(values))
+    return " ".join(f"{called[key]}={short(value)}" for key, value in values.items())
