@@ -101,6 +101,7 @@ def execute(
         breakdown.timed("run folder", RunFolder(folder, yaml, facts)),
         state,
         stop_if_asked,  # after a last checkpoint
+        *([] if job is None else [job.stop_with_leader]),
         breakdown.timed("screen", Screen()),
         breakdown.timed("recorder", recording),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
 import sys
 import time
 import traceback
@@ -12,10 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.status import Status, read_ground, write
 from ortpipe.app.sweep.varies import title, varying
+from ortpipe.app.tracking.process import gone
 from ortpipe.app.tracking.store import PARENT
 from ortpipe.files import whole_file
+from ortpipe.pipeline.events import Event, RunFailed
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -34,7 +38,7 @@ class Job:
 
     def __init__(self, hydra: HydraConf) -> None:
         self.folder, self._sweep, self._began = Path(hydra.runtime.output_dir), Path(hydra.sweep.dir), time.time()
-        self.ground = read_ground(self._sweep)
+        self.ground, self._looked = read_ground(self._sweep), 0.0
         varies = varying(list(hydra.overrides.task), self.ground.fixed)
         self.status = Status(self.ground.sweep, int(hydra.job.num), varies)
 
@@ -48,6 +52,13 @@ class Job:
         """How its record says whose job it is."""
         tags = {"ortpipe.sweep": str(self._sweep.absolute()), "ortpipe.job": str(self.status.job)}
         return tags if self.ground.parent is None else {**tags, PARENT: self.ground.parent}
+
+    def stop_with_leader(self, event: Event) -> None:
+        """Listen to the run: stop it if the process that leads the sweep was killed and left its workers behind."""
+        if time.monotonic() - self._looked > 1 and not isinstance(event, RunFailed):
+            if gone(self.ground.leader):
+                raise Stopped(signal.SIGTERM)
+            self._looked = time.monotonic()
 
     def say(self, **facts: Any) -> None:
         """Write more of its status."""
@@ -75,6 +86,8 @@ def run_job(hydra: HydraConf, run: Callable[[Job], Outcome]) -> float | None:
         return None
     except BaseException:
         job.say(state="killed")
+        if gone(job.ground.leader):
+            os._exit(128 + signal.SIGTERM)  # nobody waits for this worker
         raise
     job.say(state="finished", values=outcome.values)
     found = ", ".join(f"{name} {value:.4g}" for name, value in outcome.values.items())

@@ -23,6 +23,7 @@ class Ground:
         fixed: keys that the command sets to one value; what else a job sets is what varies.
         objective: `loss`, or a metric of evaluate.
         parent: the MLflow run of the sweep.
+        leader: the process that leads it (see `this_process`).
     """
 
     sweep: str
@@ -31,17 +32,18 @@ class Ground:
     fixed: Sequence[str]
     objective: str
     parent: str | None
+    leader: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Status:
-    """One job; `running` is what is left of one whose process was killed.
+    """One job.
 
     Attributes:
         sweep: whose job it is.
         job: its number, from 0.
         varies: the keys that the sweep varies, and this job's values of them.
-        state: how it ended.
+        state: how it ended; `running` also where sweep and job were killed at once, and neither could say so.
         values: `loss`, and each metric of the trained model on the test rows.
         seconds: it took.
         error: what was wrong; the traceback is in `error.txt`.
@@ -73,6 +75,13 @@ def read_jobs(sweep: Path, name: str) -> Iterator[tuple[Path, Status]]:
     """Yield the folder and the status of every job that began, in their order; of this sweep only."""
     found = [(file.parent, Status(**_facts(file))) for file in sweep.rglob("status.json")]
     yield from sorted(((f, s) for f, s in found if s.sweep == name), key=lambda pair: pair[1].job)
+
+
+def close_jobs(sweep: Path, name: str) -> None:
+    """Write of the jobs that say they are running that they were killed: the sweep is over."""
+    for folder, status in read_jobs(sweep, name):
+        if status.state == "running":
+            write(dataclasses.replace(status, state="killed"), folder)
 
 
 def _facts(file: Path) -> dict[str, Any]:

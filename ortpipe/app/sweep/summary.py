@@ -40,7 +40,7 @@ class Summary:
 
     @classmethod
     def of(cls, sweep: Path, ground: Ground) -> Summary:
-        """Return what is in a sweep's folder; a job that says it is running was killed."""
+        """Return what is in a sweep's folder."""
         return cls(ground.objective, [Row(f, s, _hits(f / "lock.json")) for f, s in read_jobs(sweep, ground.sweep)])
 
     @property
@@ -81,7 +81,7 @@ class Summary:
                 "best": row is best,
                 "hits": row.hits or "",
                 "seconds": "" if row.status.seconds is None else round(row.status.seconds, 3),
-                "status": _state(row),
+                "status": row.status.state,
                 "error": (row.status.error or "").partition("\n")[0],
                 "mlflow": row.status.mlflow or "",
                 "folder": str(row.folder),
@@ -112,7 +112,7 @@ class Summary:
                 *(f"{row.status.values[name]:.4g}" if name in row.status.values else "" for name in measured),
                 *([row.hits or ""] if with_hits else []),
                 "" if row.status.seconds is None else f"{row.status.seconds:.1f}",
-                _state(row),
+                row.status.state,
             ]
             for row in [*ranked, *others][:SHOWN]
         ]
@@ -131,10 +131,6 @@ class Summary:
             lines += ["", f"{'job' if len(rows) == 1 else 'jobs'} {jobs} failed: {rows[0].status.error}"]
             lines += [f"  see: {rows[0].folder / 'error.txt'}"]
         return lines
-
-
-def _state(row: Row) -> str:
-    return "killed" if row.status.state == "running" else row.status.state
 
 
 def _aligned(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:

@@ -51,9 +51,11 @@ class Sweep:
             SweepError: jobs failed, and nothing worse happened.
         """
         from ortpipe.app.sweep.figure import figure
+        from ortpipe.app.sweep.status import close_jobs
         from ortpipe.app.sweep.summary import Summary
         from ortpipe.files import whole_file
 
+        close_jobs(self.folder, self.ground.sweep)
         summary = Summary.of(self.folder, self.ground)
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
         if not summary.rows and not stopped:  # it did not begin: a value of what varies is no choice, or the like
@@ -65,13 +67,13 @@ class Sweep:
         if drawn is not None:
             whole_file(self.folder / "summary.png", drawn)
         print("", summary.as_text(), "", f"summary        {table}", sep="\n")
-        failed = f"{len(summary.unfinished)} of {len(summary.rows)} jobs failed" if summary.unfinished else None
+        failed = f"{len(summary.unfinished)} of {len(summary.rows)} jobs did not finish" if summary.unfinished else None
         status = "KILLED" if stopped else "FINISHED" if error is None and failed is None else "FAILED"
         if self.parent is not None:
             self.parent.close(status, self.folder, summary, str(error) if error is not None else failed)
             print(f"MLflow run     {self.parent.run_id}", flush=True)
         if failed is not None and not stopped:  # a sweeper's own error, if it has one, is for want of results
-            fix = "Their errors are above, each with its traceback in error.txt of the job's folder."
+            fix = "Each error is above, and with its traceback in error.txt of its job's folder."
             raise SweepError(f"{failed}.", got=error, fix=fix) from error
 
 
@@ -88,6 +90,7 @@ def begin(config: DictConfig) -> None:
     from ortpipe.app.schema import build_key
     from ortpipe.app.sweep.status import Ground, write
     from ortpipe.app.sweep.varies import fixed_keys
+    from ortpipe.app.tracking.process import this_process
     from ortpipe.metrics import check_known
 
     HydraConfig.instance().set_config(config)
@@ -108,7 +111,7 @@ def begin(config: DictConfig) -> None:
     }
     parent = recorder.sweep(f"{config.name} sweep", tags)
     run = None if parent is None else parent.run_id
-    ground = Ground(uuid.uuid4().hex, time.time(), os.getcwd(), fixed, config.objective, run)
+    ground = Ground(uuid.uuid4().hex, time.time(), os.getcwd(), fixed, config.objective, run, this_process())
     _begun.append(Sweep(folder, ground, parent))
     write(ground, folder)
 
