@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from hydra.conf import HydraConf
 
     from ortpipe.app.schema import RunConfig
+    from ortpipe.app.sweep.job import Job
     from ortpipe.data.rows import Data
     from ortpipe.stages.train.checkpoint import Checkpoint
-    from ortpipe.app.sweep.job import Job
 
 
 def plan_of(config: RunConfig) -> Plan:

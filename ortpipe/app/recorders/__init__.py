@@ -24,7 +24,7 @@ class Recorder(Protocol):
             TrackingError: what it records to cannot be reached; raised before any work.
         """
 
-    def sweep(self, name: str, tags: dict[str, str]) -> Parent | None:
+    def sweep(self, state: RunState) -> Parent | None:
         """Open the record of a sweep, if it has one beside those of its jobs.
 
         Raises:

@@ -30,5 +30,5 @@ class Console:
 
         return listen
 
-    def sweep(self, name: str, tags: dict[str, str]) -> None:
+    def sweep(self, state: RunState) -> None:
         """A sweep has no record of its own beside its folder."""

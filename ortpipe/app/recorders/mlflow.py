@@ -56,15 +56,15 @@ class Mlflow:
         """
         return Recording(self, state)
 
-    def sweep(self, name: str, tags: dict[str, str]) -> Parent:
-        """Open the run of a sweep.
+    def sweep(self, state: RunState) -> Parent:
+        """Open a sweep's record.
 
         Raises:
             TrackingError: the database or server cannot be reached.
         """
         from ortpipe.app.tracking.parent import Parent
 
-        return Parent(self, name, tags)
+        return Parent(self, state)
 
 
 class Recording:

@@ -17,8 +17,7 @@ class Ground:
     """What the jobs of a sweep share; written to `sweep.json` before the first one starts, wherever jobs run.
 
     Attributes:
-        sweep: a name of its own.
-        began: unix time.
+        sweep: its own id.
         cwd: where it was started: relative paths of configs start there.
         fixed: keys that the command sets to one value; what else a job sets is what varies.
         objective: `loss`, or a metric of evaluate.
@@ -27,7 +26,6 @@ class Ground:
     """
 
     sweep: str
-    began: float
     cwd: str
     fixed: Sequence[str]
     objective: str

@@ -97,6 +97,18 @@ class Summary:
         table.writerows(cells)
         return text.getvalue()
 
+    def as_table(self) -> str:
+        """Return the same as JSON that MLflow's page shows as a table."""
+        cells = self.cells()
+        return json.dumps({"columns": list(cells[0]), "data": [list(row.values()) for row in cells]}) + "\n"
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Return what the best job has, and how many jobs ended how."""
+        best = self.ranked[0].status.values if self.ranked else {}
+        states = ("finished", "failed", "killed")
+        counts = {state: float(sum(row.status.state == state for row in self.rows)) for state in states}
+        return {**{name: {"best": value} for name, value in best.items()}, "jobs": counts}
+
     def as_text(self) -> str:
         """Return what a person reads: the jobs, the best first and marked, then what failed and why."""
         ranked, varying, measured = self.ranked, self.varying, self.measured

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,9 @@ from ortpipe.errors import OrtpipeError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from ortpipe.app.run_state import RunState
     from ortpipe.app.sweep.status import Ground
+    from ortpipe.app.sweep.summary import Summary
     from ortpipe.app.tracking.parent import Parent
 
 
@@ -40,41 +41,50 @@ class Refused(BaseException):
 class Sweep:
     """A sweep that has begun in this process."""
 
-    folder: Path
+    state: RunState
     ground: Ground
     parent: Parent | None
 
     def end(self, error: BaseException | None) -> None:
-        """Print the summary, write it into the sweep's folder, record it and close the record.
+        """Write the summary into the sweep's folder, print it, and close the sweep's record.
 
         Raises:
-            SweepError: jobs failed, and nothing worse happened.
+            SweepError: jobs did not finish, though nobody stopped the sweep.
         """
-        from ortpipe.app.sweep.figure import figure
+        from ortpipe.app.run_state import FAILED, FINISHED, KILLED
+        from ortpipe.app.sweep import summary as summaries
         from ortpipe.app.sweep.status import close_jobs
-        from ortpipe.app.sweep.summary import Summary
-        from ortpipe.files import whole_file
 
-        close_jobs(self.folder, self.ground.sweep)
-        summary = Summary.of(self.folder, self.ground)
+        close_jobs(self.state.folder, self.ground.sweep)
+        summary = summaries.Summary.of(self.state.folder, self.ground)
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
         if not summary.rows and not stopped:  # it did not begin: a value of what varies is no choice, or the like
             if self.parent is not None:
                 self.parent.withdraw()
             return
-        table = whole_file(self.folder / "summary.csv", summary.as_csv())
-        drawn = figure(summary)
-        if drawn is not None:
-            whole_file(self.folder / "summary.png", drawn)
-        print("", summary.as_text(), "", f"summary        {table}", sep="\n")
-        failed = f"{len(summary.unfinished)} of {len(summary.rows)} jobs did not finish" if summary.unfinished else None
-        status = "KILLED" if stopped else "FINISHED" if error is None and failed is None else "FAILED"
+        self._write(summary)
+        print("", summary.as_text(), "", f"summary        {self.state.folder / 'summary.csv'}", sep="\n")
+        count = len(summary.unfinished)
+        failed = f"{count} of {len(summary.rows)} jobs did not finish" if count else None
+        status = KILLED if stopped else FINISHED if error is None and failed is None else FAILED
+        self.state.end(status, failed if error is None else str(error))
         if self.parent is not None:
-            self.parent.close(status, self.folder, summary, str(error) if error is not None else failed)
+            self.parent.close(summary.ranked[0].status.mlflow if summary.ranked else None)
             print(f"MLflow run     {self.parent.run_id}", flush=True)
         if failed is not None and not stopped:  # a sweeper's own error, if it has one, is for want of results
             fix = "Each error is above, and with its traceback in error.txt of its job's folder."
             raise SweepError(f"{failed}.", got=error, fix=fix) from error
+
+    def _write(self, summary: Summary) -> None:
+        from ortpipe.app.sweep.figure import figure
+        from ortpipe.files import whole_file
+
+        folder = self.state.folder
+        whole_file(folder / "summary.csv", summary.as_csv())
+        whole_file(folder / "summary.json", summary.as_table())
+        whole_file(folder / "metrics.json", json.dumps(summary.metrics(), indent=1) + "\n")
+        if (drawn := figure(summary)) is not None:
+            whole_file(folder / "summary.png", drawn)
 
 
 _begun: list[Sweep] = []  # Hydra starts a sweep deep inside; here it is found again, where it ends
@@ -87,6 +97,7 @@ def begin(config: DictConfig) -> None:
         OrtpipeError: the objective or the recorder is wrong, or the recorder's server cannot be reached.
     """
     from ortpipe.app.environment import environment
+    from ortpipe.app.run_state import RunState
     from ortpipe.app.schema import build_key
     from ortpipe.app.sweep.status import Ground, write
     from ortpipe.app.sweep.varies import fixed_keys
@@ -103,16 +114,19 @@ def begin(config: DictConfig) -> None:
     facts = environment(config.seed)
     tags = {
         "mlflow.source.name": facts["command"],
+        "mlflow.loggedArtifacts": json.dumps([{"path": "summary.json", "type": "table"}]),  # MLflow's page shows it
         "ortpipe.git_commit": facts["git_commit"],
         "ortpipe.version": facts["ortpipe"],
         "ortpipe.objective": config.objective,
-        "ortpipe.sweep": str(folder),
         "ortpipe.run_folder": str(folder),
+        **this_process(),
     }
-    parent = recorder.sweep(f"{config.name} sweep", tags)
+    state = RunState(folder, f"{config.name} sweep", tags)
+    parent = recorder.sweep(state)
     run = None if parent is None else parent.run_id
-    ground = Ground(uuid.uuid4().hex, time.time(), os.getcwd(), fixed, config.objective, run, this_process())
-    _begun.append(Sweep(folder, ground, parent))
+    ground = Ground(state.id, os.getcwd(), fixed, config.objective, run, this_process())
+    _begun.append(Sweep(state, ground, parent))
+    state.write()
     write(ground, folder)
 
 

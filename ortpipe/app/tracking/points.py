@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.run_state import FINISHED
 from ortpipe.pipeline.flatten import flatten
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def metrics(state: RunState, model: str | None) -> list[Metric]:
         if not math.isnan(value)
     ]
     points += [Metric(f"seconds/{name.partition('_')[2]}", value, at, 0) for name, value in state.stages.items()]
-    if state.status == FINISHED and (state.folder / METRICS).exists():
+    if (state.folder / METRICS).exists():
         table: dict[str, dict[str, float]] = json.loads((state.folder / METRICS).read_text())
         points += [
             Metric(f"{when}/{name}", value, at, 0, model_id=model)
