@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from ortpipe.app.stop import Stopped
 from ortpipe.errors import OrtpipeError
+from ortpipe.files import whole_file
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -77,7 +78,6 @@ class Sweep:
 
     def _write(self, summary: Summary) -> None:
         from ortpipe.app.sweep.figure import figure
-        from ortpipe.files import whole_file
 
         folder = self.state.folder
         whole_file(folder / "summary.csv", summary.as_csv())
@@ -100,18 +100,23 @@ def begin(config: DictConfig) -> None:
     from ortpipe.app.run_state import RunState
     from ortpipe.app.schema import build_key
     from ortpipe.app.sweep.status import Ground, write
-    from ortpipe.app.sweep.varies import fixed_keys
+    from ortpipe.app.sweep.varies import planned
     from ortpipe.app.tracking.process import this_process
     from ortpipe.metrics import check_known
 
     HydraConfig.instance().set_config(config)
     check_known(config.objective, "objective", besides=("loss",))
-    recorder = build_key("recorder", OmegaConf.to_container(config.recorder, resolve=True))
+    records = OmegaConf.to_container(config.recorder, resolve=True)
+    recorder = build_key("recorder", records)
     folder = Path(config.hydra.sweep.dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     searched = OmegaConf.select(config, "hydra.sweeper.params") or {}
-    fixed = fixed_keys([*(f"{key}={value}" for key, value in searched.items()), *config.hydra.overrides.task])
+    fixed, varies = planned([*(f"{key}={value}" for key, value in searched.items()), *config.hydra.overrides.task])
     facts = environment(config.seed)
+    about = {"name": config.name, "objective": config.objective, "fixed": fixed, "varies": varies, "recorder": records}
+    about["paths"] = OmegaConf.to_container(config.paths, resolve=True)
+    whole_file(folder / "config.yaml", OmegaConf.to_yaml(about))
+    whole_file(folder / "environment.json", json.dumps(facts, indent=1) + "\n")
     tags = {
         "mlflow.source.name": facts["command"],
         "mlflow.loggedArtifacts": json.dumps([{"path": "summary.json", "type": "table"}]),  # MLflow's page shows it
@@ -124,7 +129,7 @@ def begin(config: DictConfig) -> None:
     state = RunState(folder, f"{config.name} sweep", tags)
     parent = recorder.sweep(state)
     run = None if parent is None else parent.run_id
-    ground = Ground(state.id, os.getcwd(), fixed, config.objective, run, this_process())
+    ground = Ground(state.id, os.getcwd(), [*fixed], config.objective, run, this_process())
     _begun.append(Sweep(state, ground, parent))
     state.write()
     write(ground, folder)

@@ -19,14 +19,16 @@ def _key(override: Override) -> str:
     return override.get_key_element().lstrip("+~")
 
 
-def fixed_keys(overrides: Sequence[str]) -> list[str]:
-    """Return the keys that a sweep's overrides set to one value; of a key that comes twice, the last counts.
+def planned(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what a sweep's overrides fix and what they vary; of a key that comes twice, the last counts.
 
-    >>> fixed_keys(["seed=1,2", "train.epochs=5", "train.optimizer.lr=interval(0.1, 1)"])
-    ['train.epochs']
+    >>> planned(["seed=1,2", "train.epochs=5", "train.optimizer.lr=interval(0.1, 1)"])
+    ({'train.epochs': '5'}, {'seed': '1,2', 'train.optimizer.lr': 'interval(0.1, 1)'})
     """
-    swept = {_key(override): override.is_sweep_override() for override in _parsed(overrides)}
-    return [key for key, sweeps in swept.items() if not sweeps]
+    last = {_key(override): override for override in _parsed(overrides)}
+    values = {key: str(override.input_line).partition("=")[2] for key, override in last.items()}
+    varies = {key: value for key, value in values.items() if last[key].is_sweep_override()}
+    return {key: value for key, value in values.items() if key not in varies}, varies
 
 
 def varying(overrides: Sequence[str], fixed: Iterable[str]) -> dict[str, str]:

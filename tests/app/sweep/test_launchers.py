@@ -1,0 +1,97 @@
+"""Every launcher that is installed runs a sweep of eight jobs, two of which fail."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from app.sweep.sweeps import EIGHT, folder_of, parent_and_children, rows_of
+from command import ROOT, ortpipe
+
+LAUNCHERS = {
+    "joblib": ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2"),
+    "submitit": ("hydra/launcher=submitit_local",),
+}
+
+
+def _needs(launcher: str) -> None:
+    if importlib.util.find_spec(f"hydra_plugins.hydra_{launcher}_launcher") is None:
+        pytest.skip(f"the extra [{launcher}] is not installed")
+
+
+def _right(where: Path, done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 1, done.stderr
+    assert "2 of 8 jobs did not finish" in done.stderr
+    rows = rows_of(folder_of(where))
+    assert [row["status"] for row in rows] == ["finished"] * 6 + ["failed"] * 2
+    assert [row["job"] for row in rows if row["best"] == "True"] == ["5"]
+    parent, children = parent_and_children(where)
+    assert parent.info.status == "FAILED"
+    assert sorted(child.info.status for child in children) == ["FAILED"] * 2 + ["FINISHED"] * 6
+    assert {child.data.tags["ortpipe.job"] for child in children} == {str(i) for i in range(8)}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_parallel_launcher_records_every_job_under_one_parent(launcher: str, tmp_path: Path) -> None:
+    _needs(launcher)
+    _right(tmp_path, ortpipe(*EIGHT, *LAUNCHERS[launcher], cwd=tmp_path))
+    pids = {child.data.tags["ortpipe.pid"] for child in parent_and_children(tmp_path)[1]}
+    assert len(pids) == (8 if launcher == "submitit" else 2)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[list[str]]:
+    """Start a Ray cluster in a network of its own; yield the words in front of a command that runs there."""
+    _needs("ray")
+    isolated = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*isolated, "true"], capture_output=True).returncode:
+        pytest.skip("needs unshare, and the right to make a network namespace")
+    ray = f"{Path(sys.executable).parent}/ray"
+    start = f"ip link set lo up; exec {ray} start --head --num-cpus=2 --include-dashboard=false --block --temp-dir={{}}"
+    scratch = Path("/tmp") / f"ray-{os.getpid()}"  # paths of sockets are short
+    with (tmp_path / "ray.log").open("w") as log:
+        head = subprocess.Popen(
+            [*isolated, "bash", "-c", start.format(scratch)],
+            env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        while "Ray runtime started" not in (tmp_path / "ray.log").read_text():
+            assert head.poll() is None, (tmp_path / "ray.log").read_text()
+            time.sleep(0.2)
+        inside = subprocess.check_output(["pgrep", "-P", str(head.pid)], text=True).split()[0]
+        yield ["nsenter", "--target", inside, "--net", "--pid", "--mount", f"--wd={tmp_path}"]
+    finally:
+        head.kill()  # everything in its process namespace goes with it
+        head.wait()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def test_jobs_on_a_ray_cluster_are_recorded_under_one_parent(cluster: list[str], tmp_path: Path) -> None:
+    command = [*cluster, sys.executable, "-m", "ortpipe", *EIGHT, "hydra/launcher=ray_cluster"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    _right(tmp_path, subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300))
+
+
+@pytest.mark.parametrize(
+    ("choice", "module", "extra"),
+    [
+        ("hydra/launcher=submitit_local", "hydra_submitit_launcher", "submitit"),
+        ("hydra/launcher=ray_cluster", "hydra_ray_launcher", "ray"),
+        ("hparams_search=optuna", "hydra_optuna_sweeper", "optuna"),
+    ],
+)
+def test_what_is_not_installed_is_named_with_its_extra(choice: str, module: str, extra: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(f"hydra_plugins.{module}") is not None:
+        pytest.skip(f"the extra [{extra}] is installed")
+    done = ortpipe("-m", choice, "seed=0,1", cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"pip install 'ortpipe[{extra}]'" in done.stderr

@@ -1,0 +1,139 @@
+"""A sweep of eight jobs, two of which diverge: folders, summary, exit code, and what MLflow holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from app.sweep.sweeps import EIGHT, TINY, folder_of, parent_and_children, rows_of, runs_of, states_of
+from command import ortpipe
+
+Done = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    where = tmp_path_factory.mktemp("sweep")
+    return where, ortpipe(*EIGHT, "objective=r2", "recorder.register=mine", cwd=where)
+
+
+def test_failing_jobs_stop_no_other_and_the_exit_code_tells(world: tuple[Path, Done]) -> None:
+    where, done = world
+    assert done.returncode == 1
+    assert "2 of 8 jobs did not finish" in done.stderr
+    assert [*states_of(folder_of(where)).values()] == ["finished"] * 6 + ["failed"] * 2
+
+
+def test_a_failing_job_keeps_its_error_and_the_summary_shows_it(world: tuple[Path, Done]) -> None:
+    where, done = world
+    traceback = (folder_of(where) / "6" / "error.txt").read_text()
+    assert "Traceback" in traceback
+    assert "ConvergenceError: Training must keep losses and parameters finite" in traceback
+    assert "jobs 6, 7 failed: Training must keep losses and parameters finite" in done.stdout
+    assert f"see: {folder_of(where)}/6/error.txt" in done.stdout
+
+
+def test_the_summary_has_a_row_for_every_job_and_marks_the_best(world: tuple[Path, Done]) -> None:
+    where, done = world
+    rows = rows_of(folder_of(where))
+    assert [(row["train.optimizer.lr"], row["seed"]) for row in rows] == [
+        (rate, seed) for rate in ("0.002", "0.02", "0.1", "10") for seed in ("0", "1")
+    ]
+    measured = {row["job"]: float(row["r2"]) for row in rows if row["r2"]}
+    assert len(measured) == 6
+    [best] = [row["job"] for row in rows if row["best"] == "True"]
+    assert measured[best] == max(measured.values())
+    metrics = json.loads((folder_of(where) / best / "metrics.json").read_text())
+    assert metrics["r2"]["trained"] == measured[best]
+    first = next(line for line in done.stdout.splitlines() if line.startswith("*"))
+    assert first.split()[1] == best
+
+
+def test_stages_that_jobs_share_run_once(world: tuple[Path, Done]) -> None:
+    hits = [row["hits"] for row in rows_of(folder_of(world[0]))]
+    assert hits == ["0/6", "0/6", "4/6", "4/6", "4/6", "4/6", "4/4", "4/4"]  # of both seeds; then training fails
+
+
+def test_mlflow_has_one_parent_with_a_child_for_every_job_named_after_what_varies(world: tuple[Path, Done]) -> None:
+    parent, children = parent_and_children(world[0])
+    assert parent.info.status == "FAILED"
+    assert parent.data.tags["ortpipe.error"] == "2 of 8 jobs did not finish"
+    names = {f"lr={rate} seed={seed}" for rate in ("0.002", "0.02", "0.1", "10") for seed in (0, 1)}
+    assert {child.info.run_name for child in children} == names
+    ended = {child.info.run_name: child.info.status for child in children}
+    assert {name for name, status in ended.items() if status == "FAILED"} == {"lr=10 seed=0", "lr=10 seed=1"}
+    assert [*ended.values()].count("FINISHED") == 6
+
+
+def test_the_parent_holds_table_figure_and_best(world: tuple[Path, Done]) -> None:
+    from mlflow import MlflowClient
+
+    where, _ = world
+    client = MlflowClient(f"sqlite:///{where}/outputs/mlflow.db")
+    parent, children = parent_and_children(where)
+    files = {file.path for file in client.list_artifacts(parent.info.run_id)}
+    assert {"summary.csv", "summary.json", "summary.png", "config.yaml"} <= files
+    assert (folder_of(where) / "summary.png").read_bytes().startswith(b"\x89PNG")
+    table = json.loads(Path(client.download_artifacts(parent.info.run_id, "summary.json")).read_text())
+    assert len(table["data"]) == 8
+    assert json.loads(parent.data.tags["mlflow.loggedArtifacts"]) == [{"path": "summary.json", "type": "table"}]
+    [best] = [child for child in children if child.info.run_id == parent.data.tags["ortpipe.best"]]
+    assert best.data.metrics["trained/r2"] == parent.data.metrics["best/r2"]
+    assert parent.data.metrics["failed/jobs"] == 2
+    assert parent.data.params["varies.seed"] == "0,1"
+
+
+def test_the_best_of_a_sweep_is_registered(world: tuple[Path, Done]) -> None:
+    from mlflow import MlflowClient
+
+    parent, _ = parent_and_children(world[0])
+    [version] = MlflowClient(f"sqlite:///{world[0]}/outputs/mlflow.db").search_model_versions("name = 'mine'")
+    assert version.run_id == parent.data.tags["ortpipe.best"]
+
+
+def test_a_sweep_that_does_not_compose_leaves_no_run(world: tuple[Path, Done]) -> None:
+    done = ortpipe("-m", *TINY, "train/optimizer=sgd,adm", cwd=world[0])
+    assert done.returncode == 1
+    assert "Did you mean 'adam'?" in done.stderr
+    assert len(runs_of(world[0])) == 9
+
+
+def test_the_same_command_again_takes_what_succeeded_from_the_store_and_can_be_recorded_later(
+    world: tuple[Path, Done],
+) -> None:
+    where, _ = world
+    again = ortpipe(*EIGHT, "objective=r2", "recorder=none", cwd=where)
+    assert again.returncode == 1
+    assert [row["hits"] for row in rows_of(folder_of(where))] == ["6/6"] * 6 + ["4/4"] * 2
+    before = {run.info.run_id for run in runs_of(where)}
+    assert len(before) == 9
+    assert ortpipe("sync", str(folder_of(where)), cwd=where).returncode == 0
+    added = [run for run in runs_of(where) if run.info.run_id not in before]
+    [parent] = [run for run in added if "mlflow.parentRunId" not in run.data.tags]
+    assert parent.info.status == "FAILED"
+    children = [run for run in added if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert sorted(run.info.status for run in children) == ["FAILED"] * 2 + ["FINISHED"] * 6
+
+
+BAD = {
+    "objective=acuracy": "Did you mean 'accuracy'?",
+    "objective=accuracy": "A metric must fit the model's task.",
+    "recorder=mlflow recorder.tracking_uri=http://127.0.0.1:9": "The tracking server or database must answer",
+}
+
+
+@pytest.mark.parametrize("given", BAD)
+def test_what_cannot_work_is_said_before_any_training(given: str, tmp_path: Path) -> None:
+    done = ortpipe("-m", *TINY, "seed=0", "recorder=none", *given.split(), cwd=tmp_path)
+    assert done.returncode == 1
+    assert BAD[given] in done.stdout + done.stderr
+    assert list(tmp_path.glob("outputs/multiruns/*/*/*/stages/5_train")) == []
+
+
+def test_a_job_whose_config_is_wrong_fails_alone(tmp_path: Path) -> None:
+    done = ortpipe("-m", *TINY, "train.batch_size=0,32", "recorder=none", cwd=tmp_path)
+    assert done.returncode == 1
+    assert states_of(folder_of(tmp_path)) == {0: "failed", 1: "finished"}
+    assert "train.batch_size must be at least 1" in done.stdout

@@ -1,0 +1,66 @@
+"""Optuna proposes jobs: in the right direction, past failing ones, and again the same."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+from app.sweep.sweeps import TINY, folder_of, rows_of
+from command import ortpipe
+
+RATES = 'hydra.sweeper.params={train.optimizer.lr: "tag(log, interval(0.001, 100))"}'  # most of them diverge
+STUDY = ("-m", "hparams_search=optuna", *TINY, "recorder=none", "objective=r2", RATES)
+
+
+@pytest.fixture(autouse=True)
+def optuna() -> None:
+    if importlib.util.find_spec("hydra_plugins.hydra_optuna_sweeper") is None:
+        pytest.skip("the extra [optuna] is not installed")
+
+
+def test_a_study_maximizes_its_metric_survives_failures_and_starts_again_where_it_was(tmp_path: Path) -> None:
+    done = ortpipe(*STUDY, "hydra.sweeper.n_trials=5", cwd=tmp_path)
+    first = rows_of(folder_of(tmp_path))
+    assert {row["status"] for row in first} == {"finished", "failed"}
+    assert done.returncode == 1
+    assert "Directions: ['maximize']" in done.stdout
+    best = max(float(row["r2"]) for row in first if row["r2"])
+    assert f"Best value: {best}" in done.stdout
+    ortpipe(*STUDY, "hydra.sweeper.n_trials=8", cwd=tmp_path)
+    second = rows_of(folder_of(tmp_path))
+    assert len(second) == 8
+    assert [row["train.optimizer.lr"] for row in second[:5]] == [row["train.optimizer.lr"] for row in first]
+    hits = [row["hits"] for row in second if row["status"] == "finished"]
+    assert hits[: len([row for row in first if row["r2"]])] == ["6/6"] * len([row for row in first if row["r2"]])
+
+
+def test_a_study_in_a_database_goes_on_where_it_was(tmp_path: Path) -> None:
+    import sqlalchemy
+
+    if int(sqlalchemy.__version__.split(".")[0]) >= 2:
+        pytest.skip("the extra [optuna] brings an SQLAlchemy that Optuna's database knows; another one is installed")
+    storage = (f"hydra.sweeper.storage=sqlite:///{tmp_path}/study.db", "hydra.sweeper.study_name=mine")
+    rates = []
+    for _ in range(2):
+        done = ortpipe(*STUDY, *storage, "hydra.sweeper.n_trials=4", cwd=tmp_path)
+        rates += [row["train.optimizer.lr"] for row in rows_of(folder_of(tmp_path))]
+    with contextlib.closing(sqlite3.connect(tmp_path / "study.db")) as database:
+        trials = database.execute("SELECT number, state FROM trials ORDER BY number").fetchall()
+        [best] = database.execute("SELECT MAX(value) FROM trial_values").fetchone()
+    assert [number for number, _ in trials] == [*range(8)]
+    assert {state for _, state in trials} == {"COMPLETE", "FAIL"}
+    assert len(set(rates)) == 8
+    assert f"Best value: {best}" in done.stdout
+
+
+def test_draws_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    drawn = []
+    for _ in range(2):
+        done = ortpipe("-m", "hparams_search=random", *TINY, "recorder=none", "hydra.sweeper.n_trials=2", cwd=tmp_path)
+        assert re.search("Sampler: RandomSampler", done.stdout)
+        drawn.append([row["train.optimizer.lr"] for row in rows_of(folder_of(tmp_path))])
+    assert drawn[0] == drawn[1]
