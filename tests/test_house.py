@@ -30,6 +30,7 @@ CONF = ROOT / "conf"
 EXPERIMENTS = sorted(
     str(path.relative_to(CONF / "experiment").with_suffix("")) for path in (CONF / "experiment").rglob("*.yaml")
 )
+SEARCHES = sorted(path.stem for path in (CONF / "hparams_search").glob("*.yaml"))
 
 # catalogue → (its conf group, where a file of the group says the member's name, the table of tests that lists it)
 CATALOGUES = {
@@ -91,6 +92,13 @@ def test_every_experiment_composes_and_validates(experiment: str, tmp_path: Path
 def test_every_experiment_opens_with_the_command_that_runs_it(experiment: str) -> None:
     lines = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
     assert lines[:2] == ["# @package _global_", f"# ortpipe experiment={experiment}"]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_every_search_opens_with_the_command_that_runs_it_and_sweeps_without_it_too(search: str) -> None:
+    text = (CONF / "hparams_search" / f"{search}.yaml").read_text()
+    assert text.splitlines()[:2] == ["# @package _global_", f"# ortpipe -m hparams_search={search}"]
+    assert yaml.safe_load(text)["hydra"]["mode"] == "MULTIRUN"
 
 
 @pytest.mark.parametrize("group", ["data", "add_loss", "penalty", "train/optimizer", "train/schedule", "recorder"])

@@ -115,19 +115,6 @@ def test_the_closing_lines_name_run_and_page(world: tuple[Path, subprocess.Compl
     assert f"mlflow ui --backend-store-uri sqlite:///{folder}/outputs/mlflow.db" in done.stdout
 
 
-def test_a_sweep_is_one_run_per_job_tagged_with_the_sweep(tmp_path: Path) -> None:
-    from mlflow import MlflowClient
-
-    done = ortpipe("-m", "train.batch_size=16,32", "train.epochs=2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    client = MlflowClient(f"sqlite:///{tmp_path}/outputs/mlflow.db")
-    runs = client.search_runs([client.get_experiment_by_name("ortpipe").experiment_id])
-    assert {r.data.params["train.batch_size"] for r in runs} == {"16", "32"}
-    assert len({r.data.tags["ortpipe.sweep"] for r in runs}) == 1
-    assert {r.data.tags["ortpipe.job"] for r in runs} == {"0", "1"}
-    assert {r.info.status for r in runs} == {"FINISHED"}
-
-
 def test_a_failed_stage_closes_the_run_as_failed(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 

@@ -39,9 +39,8 @@ def _panel(summary: Summary, key: str, axes: Axes) -> None:
         label = f"{called[other]}={short(group)}" if other else None
         axes.plot(*zip(*mine, strict=True), "o-" if grid else "o", markersize=5, alpha=0.8, color=f"C{i}", label=label)
     axes.plot(places[0], heights[0], "*", color="black", markersize=13, label="best", zorder=3)
-    if min(heights) > 0 and max(heights) > 30 * min(heights):
-        axes.set_yscale("log")
     axes.set(xlabel=called[key], ylabel=summary.objective)
+    _scale_heights(heights, axes)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
 
@@ -61,6 +60,18 @@ def _places(values: Sequence[str], axes: Axes) -> list[float]:
         axes.set_xticks(list(places.values()), [short(value) for value in distinct])
         axes.minorticks_off()
     return [places[value] for value in values]
+
+
+def _scale_heights(heights: Sequence[float], axes: Axes) -> None:
+    """Scale the axis so that the better three quarters, given the best first, can be told apart."""
+    near = heights[: max(2, len(heights) * 3 // 4)]
+    span, low, high = abs(near[-1] - near[0]), min(near), max(near)
+    if min(heights) > 0 and max(heights) > 30 * min(heights):
+        axes.set_yscale("log")
+    elif 0 < 20 * span < abs(heights[-1] - heights[0]):
+        axes.set_ylim(low - 0.1 * span, high + 0.1 * span)
+        beyond = sum(not low <= height <= high for height in heights)
+        axes.set_title(f"{beyond} more beyond this range", fontsize="small")
 
 
 def _in_order(value: str) -> tuple[float, str]:

@@ -21,6 +21,7 @@ from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.early_stop import trained_loss
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
@@ -176,3 +177,15 @@ def test_lbfgs_is_watched_and_stopped_like_the_others(case, every):
     [output] = Session(result.model).run({"X": part.inputs["X"].astype(np.float32)}, [facts.prediction])
     y = np.searchsorted(facts.classes, part.label)
     assert metrics.accuracy_score(y, output.argmax(1)) == np.nanmax(seen)
+
+
+def test_the_loss_of_what_was_trained_is_that_of_the_epoch_whose_weights_were_kept() -> None:
+    losses = {"losses/train": np.array([3.0, 2.0, 1.0])}
+    assert trained_loss(losses, EarlyStopConfig()) == 1.0
+    losses["losses/validation"] = np.array([5.0, 4.0, 6.0])
+    losses["monitor/accuracy"] = np.array([0.9, 0.8, 0.7])
+    assert trained_loss(losses, EarlyStopConfig()) == 6.0  # nothing is restored
+    assert trained_loss(losses, EarlyStopConfig(patience=5)) == 4.0
+    assert trained_loss(losses, EarlyStopConfig(patience=5, monitor="accuracy")) == 5.0
+    losses["losses/validation"] = losses["monitor/accuracy"] = np.array([np.nan, 0.5, 0.6])
+    assert trained_loss(losses, EarlyStopConfig(patience=5)) == 0.5

@@ -1,0 +1,56 @@
+"""What a summary makes of jobs: rank, columns, and what is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ortpipe.app.sweep.figure import figure
+from ortpipe.app.sweep.status import Status
+from ortpipe.app.sweep.summary import Row, Summary
+
+
+def _summary(objective: str, *values: dict[str, float], **keys: list[str]) -> Summary:
+    rows = []
+    for i, found in enumerate(values):
+        varies = {key: value[i] for key, value in keys.items()}
+        state = "finished" if found else "failed"
+        rows.append(Row(Path(str(i)), Status("s", i, varies, state, found, 1.0), None))  # type: ignore[arg-type]
+    return Summary(objective, rows)
+
+
+def test_the_best_of_a_metric_that_rises_is_the_highest_and_of_a_loss_the_lowest() -> None:
+    found = [{"loss": 1.0, "accuracy": 0.5}, {"loss": 2.0, "accuracy": 0.9}, {}]
+    assert [row.status.job for row in _summary("accuracy", *found, lr=["1", "2", "3"]).ranked] == [1, 0]
+    assert [row.status.job for row in _summary("loss", *found, lr=["1", "2", "3"]).ranked] == [0, 1]
+
+
+def test_of_equal_jobs_the_first_is_best() -> None:
+    assert _summary("loss", {"loss": 1.0}, {"loss": 1.0}, lr=["1", "2"]).ranked[0].status.job == 0
+
+
+def test_a_key_with_one_value_in_all_jobs_is_no_column() -> None:
+    summary = _summary("loss", {"loss": 1.0}, {"loss": 2.0}, lr=["1", "2"], seed=["0", "0"])
+    assert summary.varying == ["lr"]
+    assert "seed" not in summary.as_csv()
+
+
+def test_every_row_has_the_same_columns_and_a_failing_job_empty_cells() -> None:
+    lines = _summary("loss", {"loss": 1.0, "r2": 0.5}, {}, lr=["1", "2"]).as_csv().splitlines()
+    assert lines[0] == "job,lr,loss,r2,best,hits,seconds,status,error,mlflow,folder"
+    assert lines[2].startswith("1,2,,,False,,1.0,failed")
+
+
+def test_a_long_table_is_cut_on_the_screen_but_not_in_the_file() -> None:
+    summary = _summary("loss", *[{"loss": float(i)} for i in range(50)], seed=[str(i) for i in range(50)])
+    assert "and 30 more" in summary.as_text()
+    assert len(summary.as_csv().splitlines()) == 51
+
+
+def test_words_numbers_and_outliers_are_drawn_and_nothing_without_results() -> None:
+    found = [{"r2": 0.1}, {"r2": 0.2}, {"r2": -1e15}, {}]
+    keys = {"optimizer": ["sgd", "adam", "sgd", "adam"], "lr": ["0.1", "0.001", "10", "1e9"]}
+    drawn = figure(_summary("r2", *found, **keys))
+    assert drawn is not None
+    assert drawn.startswith(b"\x89PNG")
+    assert drawn == figure(_summary("r2", *found, **keys))
+    assert figure(_summary("r2", {}, {}, lr=["1", "2"])) is None
