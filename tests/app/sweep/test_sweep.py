@@ -16,7 +16,7 @@ Done = subprocess.CompletedProcess[str]
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     where = tmp_path_factory.mktemp("sweep")
-    return where, ortpipe(*EIGHT, "objective=r2", "recorder.register=mine", cwd=where)
+    return where, ortpipe(*EIGHT, "objective=r2", cwd=where)
 
 
 def test_failing_jobs_stop_no_other_and_the_exit_code_tells(world: tuple[Path, Done]) -> None:
@@ -83,14 +83,6 @@ def test_the_parent_holds_table_figure_and_best(world: tuple[Path, Done]) -> Non
     assert best.data.metrics["trained/r2"] == parent.data.metrics["best/r2"]
     assert parent.data.metrics["failed/jobs"] == 2
     assert parent.data.params["varies.seed"] == "0,1"
-
-
-def test_the_best_of_a_sweep_is_registered(world: tuple[Path, Done]) -> None:
-    from mlflow import MlflowClient
-
-    parent, _ = parent_and_children(world[0])
-    [version] = MlflowClient(f"sqlite:///{world[0]}/outputs/mlflow.db").search_model_versions("name = 'mine'")
-    assert version.run_id == parent.data.tags["ortpipe.best"]
 
 
 def test_a_sweep_that_does_not_compose_leaves_no_run(world: tuple[Path, Done]) -> None:

@@ -60,14 +60,15 @@ def test_recording_again_registers_nothing_twice_and_another_name_once(world: Pa
     assert client.get_run(version.run_id).data.params["train.epochs"] == "2"
 
 
-def test_the_best_run_of_a_sweep_is_registered_by_its_id(world: Path, target: Mlflow) -> None:
+def test_of_a_sweep_only_the_best_run_is_registered_and_once(world: Path, target: Mlflow) -> None:
     jobs = ("-m", "experiment=linear_regression", "train.epochs=1,2", "recorder.register=best")
     done = ortpipe(*jobs, "recorder.experiment=sweep", cwd=world)
     assert done.returncode == 0, done.stderr
     client = MlflowClient(target.tracking_uri)
-    assert [model.name for model in client.search_registered_models() if model.name == "best"] == []
     experiment = client.get_experiment_by_name("sweep")
-    [best, *_] = client.search_runs([experiment.experiment_id], "params.`train.epochs` = '2'")
+    [best] = client.search_runs([experiment.experiment_id], "params.`train.epochs` = '2'")
+    [version] = client.search_model_versions("name = 'best'")
+    assert version.run_id == best.info.run_id
     named = Mlflow(target.tracking_uri, register="best")
     assert register_run(named, best.info.run_id) == register_run(named, best.info.run_id) == "1"
     assert client.get_model_version_by_alias("best", "champion").run_id == best.info.run_id
