@@ -53,9 +53,10 @@ def close_dead(client: MlflowClient, experiment: str) -> list[str]:
     running = f"attributes.status = 'RUNNING' and tags.`{HOST}` = '{this_process()[HOST]}'"
     dead = [run for run in client.search_runs([experiment], running) if gone(run.data.tags)]
     for run in dead:
-        folder = Path(run.data.tags.get("ortpipe.run_folder", "."))
+        folder = run.data.tags.get("ortpipe.run_folder")
+        last = None if folder is None else last_sign(Path(folder))
         client.set_tag(run.info.run_id, ERROR, died(run.data.tags))
-        client.set_terminated(run.info.run_id, "KILLED", last_sign(folder) or now())
+        client.set_terminated(run.info.run_id, "KILLED", last or now())
     return [run.info.run_id for run in dead]
 
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -61,6 +63,19 @@ def test_runs_that_say_nothing_of_their_process_are_left_alone(target: Mlflow) -
     open_store(target)
     assert client.get_run(run.info.run_id).info.status == "RUNNING"
     client.set_terminated(run.info.run_id)
+
+
+def test_a_locked_database_is_waited_for(target: Mlflow) -> None:
+    client, experiment = open_store(target)
+    database = target.tracking_uri.removeprefix("sqlite:///")
+    lock = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
+    lock.execute("BEGIN IMMEDIATE")
+    threading.Timer(7, lambda: lock.execute("COMMIT")).start()  # longer than SQLite's own patience of 5 s
+    began = time.monotonic()
+    run = client.create_run(experiment)
+    assert time.monotonic() - began > 5
+    client.set_terminated(run.info.run_id)
+    lock.close()
 
 
 def test_a_job_goes_into_the_experiment_of_its_sweep(target: Mlflow) -> None:
