@@ -53,6 +53,7 @@ class Function(TableSource):
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Call the function; the digest of its rows covers the file that it is written in."""
         function = self._function()
+        origin = _source_digest(function)
         try:
             made = function(**self.params)
         except Exception as error:
@@ -62,7 +63,7 @@ class Function(TableSource):
                 fix="Correct the function or data.source.params.",
             ) from error
         rows = self._rows(made, split.column if split else None)
-        return dataclasses.replace(rows, origin=_source_digest(function))
+        return dataclasses.replace(rows, origin=origin)
 
     def _function(self) -> Callable[..., Any]:
         module, name = self._name

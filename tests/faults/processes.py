@@ -1,0 +1,36 @@
+"""Runs of the command line that a test interferes with while they go on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from command import ROOT
+
+SMALL = ("experiment=linear_regression", "train.epochs=1", "recorder=none")
+
+
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start the command line in a folder; what it says is read with `until` and `end`."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true", **variables}
+    command = [sys.executable, "-m", "ortpipe", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes)
+
+
+def until(process: subprocess.Popen[str], text: str) -> str:
+    """Read what a process says to a line with this text; return that line."""
+    heard = []
+    for line in process.stdout or ():
+        heard.append(line)
+        if text in line:
+            return line
+    raise AssertionError(f"{text!r} was not said: {''.join(heard)}")
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Wait for a process; return its exit code and the rest of what it said."""
+    said, _ = process.communicate(timeout=120)
+    return process.returncode, said
