@@ -1,4 +1,4 @@
-"""Kill runs with SIGKILL, each stage in turn at a random moment and while it is published; look at what is left.
+"""Kill runs with SIGKILL: in each stage at a random moment, and while its result is published; look at what is left.
 
 PYTHONPATH=.:tests python -m faults.kills 100 [recorder]
 """
@@ -124,9 +124,11 @@ def statuses(folder: Path) -> collections.Counter[str]:
     return collections.Counter(run.info.status for run in found)
 
 
-def kills(folder: Path, count: int, recorder: str = "none", seed: int = 0) -> list[Kill]:
+def kills(folder: Path, count: int, recorder: str = "none") -> list[Kill]:
     """Kill so many runs, each with a store of its own, and complete each."""
-    moments, found = random.Random(seed), []
+    moments, found = random.Random(0), []
+    aims = [(stage, where) for stage in STAGES for where in WHERE]
+    moments.shuffle(aims)
     (folder / "unkilled").mkdir()
     done = ortpipe(*arguments(folder / "unkilled", recorder), cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -135,8 +137,7 @@ def kills(folder: Path, count: int, recorder: str = "none", seed: int = 0) -> li
     for number in range(count):
         outputs = folder / str(number)
         outputs.mkdir()
-        aim = (STAGES[number % len(STAGES)], WHERE[number // len(STAGES) % len(WHERE)])
-        found.append(kill(outputs, recorder, aim, moments))
+        found.append(kill(outputs, recorder, aims[number % len(aims)], moments))
         complete(outputs, recorder, found[-1], expected)
     return found
 
@@ -146,9 +147,10 @@ def main() -> None:
     count, recorder = int(sys.argv[1]), (sys.argv[2:] or ["none"])[0]
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        found = kills(Path(folder), count, recorder, seed=int(os.environ.get("SEED", "0")))
+        found = kills(Path(folder), count, recorder)
         print(f"{sum(k.met for k in found)} of {count} runs were killed, {time.perf_counter() - begun:.0f} s")
-        print("recorded:", dict(statuses(Path(folder)))) if recorder == "mlflow" else None
+        if recorder == "mlflow":
+            print("recorded:", dict(statuses(Path(folder))))
     for where in WHERE:
         met = collections.Counter(k.aim[0] for k in found if k.met and k.aim[1] == where)
         print(f"killed {where}:", dict(met), "half-written:", sum(where in k.half for k in found))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 from command import ROOT
+
+from ortpipe.pipeline.locks import alone
 
 SMALL = ("experiment=linear_regression", "train.epochs=1", "recorder=none")
 
@@ -34,3 +37,15 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Wait for a process; return its exit code and the rest of what it said."""
     said, _ = process.communicate(timeout=120)
     return process.returncode, said
+
+
+def contend(path: Path, rounds: int, inside: str, failures: multiprocessing.Queue[str]) -> None:
+    """Hold a lock again and again, and tell where another process holds it too."""
+    for _ in range(rounds):
+        with alone(path, lambda _: None):
+            try:
+                os.close(os.open(inside, os.O_CREAT | os.O_EXCL))  # fails where another is inside
+            except FileExistsError:
+                failures.put("two at once")
+            else:
+                os.unlink(inside)

@@ -46,18 +46,15 @@ def test_a_store_is_of_use_to_a_machine_whose_clock_is_a_year_behind(
     gone = ortpipe("cache", "gc", "--keep", "30d", cwd=copy, **behind)
     assert gone.returncode == 0, gone.stderr
     assert "0 entries removed" in gone.stdout
-    done = ortpipe(*SMALL, "train.seed=1", cwd=copy)
-    assert done.returncode == 0, done.stderr
-    assert sorted(outputs_of(copy)[0]) == ["add_loss", "convert", "derive", "evaluate", "penalty", "train"]
 
 
 def test_a_clock_that_jumps_back_while_a_run_goes_on_leaves_times_in_order(copy: Path, clock: str) -> None:
     jumped = copy / "jumped"
     uri = f"sqlite:///{copy}/mlflow.db"
     variables = {"LD_PRELOAD": clock, "CLOCK_SHIFT": str(-YEAR), "CLOCK_FILE": str(jumped)}
-    arguments = (*SMALL[:1], "train.epochs=3000", "recorder=mlflow", f"recorder.tracking_uri={uri}")
+    arguments = (*SMALL[:1], "train.epochs=1500", "recorder=mlflow", f"recorder.tracking_uri={uri}")
     process = start(copy, *arguments, **variables)
-    until(process, "epoch 300/3000")
+    until(process, "epoch 150/1500")
     jumped.touch()
     code, said = end(process)
     assert code == 0, said
@@ -67,7 +64,7 @@ def test_a_clock_that_jumps_back_while_a_run_goes_on_leaves_times_in_order(copy:
     assert state["ended"] >= state["started"]
     timings = json.loads(next(copy.glob("outputs/runs/*/*/timings.json")).read_text())
     assert all(seconds >= 0 for seconds in timings.values())
-    [entry] = [e for e in Store(copy / "outputs" / "cache").entries("train") if e.parts["train"]["epochs"] == 3000]
+    [entry] = [e for e in Store(copy / "outputs" / "cache").entries("train") if e.parts["train"]["epochs"] == 1500]
     assert entry.made < time.time() - YEAR / 2  # it did jump
     assert entry.seconds > 0
     from mlflow import MlflowClient

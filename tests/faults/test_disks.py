@@ -120,8 +120,8 @@ def test_a_store_of_another_user_is_read_and_not_written(copy: Path, expected: l
 
 
 def test_a_store_that_is_deleted_while_a_run_goes_on_is_begun_again(copy: Path) -> None:
-    process = start(copy, *SMALL[:1], "train.epochs=3000", "recorder=none")
-    until(process, "epoch 300/3000")
+    process = start(copy, *SMALL[:1], "train.epochs=1500", "recorder=none")
+    until(process, "epoch 150/1500")
     shutil.rmtree(copy / "outputs" / "cache")
     code, said = end(process)
     assert code == 0, said

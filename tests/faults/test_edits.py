@@ -59,7 +59,6 @@ def test_an_experiment_and_a_function_that_are_edited_are_of_the_next_run(tmp_pa
     assert done.returncode == 0, done.stderr
     second = outputs_of(tmp_path)
     assert first[0] == second[0] == []
-    assert len((tmp_path / sorted(tmp_path.glob("outputs/runs/*/*"))[1] / "losses.csv").read_text().splitlines()) > 0
 
     (conf / "mine.yaml").write_text(EXPERIMENT)  # and back: what the first run computed is what it said it would
     (tmp_path / "mine.py").write_text(ROWS)
@@ -86,16 +85,16 @@ def test_rows_and_a_model_that_are_edited_while_training_goes_on_are_of_the_next
         "convert.source.path=a.onnx",
     )
     command = ("~experiment", *sources, "add_loss=l2", "recorder=none", "train.optimizer.lr=0.001", "name=edited")
-    process = start(tmp_path, *command, "train.epochs=2000")
-    until(process, "epoch 200/2000")
+    process = start(tmp_path, *command, "train.epochs=1000")
+    until(process, "epoch 100/1000")
     save(tmp_path, 2.0, -1.0)
     code, said = end(process)
     assert code == 0, said
     first = outputs_of(tmp_path)
-    done = ortpipe(*command, "train.epochs=2000", cwd=tmp_path)
+    done = ortpipe(*command, "train.epochs=1000", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert outputs_of(tmp_path)[0] == []
     save(tmp_path, 1.0, 1.0)
-    done = ortpipe(*command, "train.epochs=2000", cwd=tmp_path)
+    done = ortpipe(*command, "train.epochs=1000", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert outputs_of(tmp_path) == (["convert", "add_loss", "penalty", "derive", "train", "evaluate"], first[1])
