@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import re
 import sqlite3
 from pathlib import Path
 
@@ -12,8 +11,9 @@ import pytest
 from app.sweep.sweeps import TINY, folder_of, rows_of
 from command import ortpipe
 
-RATES = 'hydra.sweeper.params={train.optimizer.lr: "tag(log, interval(0.001, 100))"}'  # most of them diverge
-STUDY = ("-m", "hparams_search=optuna", *TINY, "recorder=none", "objective=r2", RATES)
+DIVERGE = 'hydra.sweeper.params={train.optimizer.lr: "tag(log, interval(0.001, 100))"}'  # most of them
+CONVERGE = 'hydra.sweeper.params={train.optimizer.lr: "tag(log, interval(0.001, 0.1))"}'
+STUDY = ("-m", "hparams_search=optuna", *TINY, "recorder=none", "objective=r2")
 
 
 @pytest.fixture(autouse=True)
@@ -23,19 +23,18 @@ def optuna() -> None:
 
 
 def test_a_study_maximizes_its_metric_survives_failures_and_starts_again_where_it_was(tmp_path: Path) -> None:
-    done = ortpipe(*STUDY, "hydra.sweeper.n_trials=5", cwd=tmp_path)
+    done = ortpipe(*STUDY, DIVERGE, "hydra.sweeper.n_trials=3", cwd=tmp_path)
     first = rows_of(folder_of(tmp_path))
     assert {row["status"] for row in first} == {"finished", "failed"}
     assert done.returncode == 1
     assert "Directions: ['maximize']" in done.stdout
     best = max(float(row["r2"]) for row in first if row["r2"])
     assert f"Best value: {best}" in done.stdout
-    ortpipe(*STUDY, "hydra.sweeper.n_trials=8", cwd=tmp_path)
+    ortpipe(*STUDY, DIVERGE, "hydra.sweeper.n_trials=5", cwd=tmp_path)
     second = rows_of(folder_of(tmp_path))
-    assert len(second) == 8
-    assert [row["train.optimizer.lr"] for row in second[:5]] == [row["train.optimizer.lr"] for row in first]
-    hits = [row["hits"] for row in second if row["status"] == "finished"]
-    assert hits[: len([row for row in first if row["r2"]])] == ["6/6"] * len([row for row in first if row["r2"]])
+    assert len(second) == 5
+    assert [row["train.optimizer.lr"] for row in second[:3]] == [row["train.optimizer.lr"] for row in first]
+    assert {row["hits"] for row in second[:3] if row["status"] == "finished"} == {"6/6"}
 
 
 def test_a_study_in_a_database_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -43,24 +42,27 @@ def test_a_study_in_a_database_goes_on_where_it_was(tmp_path: Path) -> None:
 
     if int(sqlalchemy.__version__.split(".")[0]) >= 2:
         pytest.skip("the extra [optuna] brings an SQLAlchemy that Optuna's database knows; another one is installed")
-    storage = (f"hydra.sweeper.storage=sqlite:///{tmp_path}/study.db", "hydra.sweeper.study_name=mine")
+    storage = (
+        f"hydra.sweeper.storage=sqlite:///{tmp_path}/study.db",
+        "hydra.sweeper.study_name=mine",
+        "hydra.sweeper.sampler.seed=null",
+    )
     rates = []
     for _ in range(2):
-        done = ortpipe(*STUDY, *storage, "hydra.sweeper.n_trials=4", cwd=tmp_path)
+        done = ortpipe(*STUDY, CONVERGE, *storage, "hydra.sweeper.n_trials=3", cwd=tmp_path)
         rates += [row["train.optimizer.lr"] for row in rows_of(folder_of(tmp_path))]
     with contextlib.closing(sqlite3.connect(tmp_path / "study.db")) as database:
         trials = database.execute("SELECT number, state FROM trials ORDER BY number").fetchall()
         [best] = database.execute("SELECT MAX(value) FROM trial_values").fetchone()
-    assert [number for number, _ in trials] == [*range(8)]
-    assert {state for _, state in trials} == {"COMPLETE", "FAIL"}
-    assert len(set(rates)) == 8
+    assert [number for number, _ in trials] == [*range(6)]
+    assert {state for _, state in trials} <= {"COMPLETE", "FAIL"}
+    assert len(set(rates)) == 6
     assert f"Best value: {best}" in done.stdout
 
 
-def test_draws_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
-    drawn = []
-    for _ in range(2):
-        done = ortpipe("-m", "hparams_search=random", *TINY, "recorder=none", "hydra.sweeper.n_trials=2", cwd=tmp_path)
-        assert re.search("Sampler: RandomSampler", done.stdout)
-        drawn.append([row["train.optimizer.lr"] for row in rows_of(folder_of(tmp_path))])
-    assert drawn[0] == drawn[1]
+def test_a_random_search_draws_what_it_was_told_to_draw(tmp_path: Path) -> None:
+    done = ortpipe("-m", "hparams_search=random", *TINY, "recorder=none", "hydra.sweeper.n_trials=2", cwd=tmp_path)
+    assert "Sampler: RandomSampler" in done.stdout
+    rates = {float(row["train.optimizer.lr"]) for row in rows_of(folder_of(tmp_path))}
+    assert len(rates) == 2
+    assert all(0.01 <= rate <= 1 for rate in rates)
