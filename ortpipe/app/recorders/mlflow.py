@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.run_state import RunState
+from ortpipe.app.tracking.live import Epochs
 from ortpipe.app.tracking.record import Record
 from ortpipe.app.tracking.store import SQLITE
 from ortpipe.errors import ConfigError
-from ortpipe.pipeline.events import Event, Listener, RunFailed, RunFinished, RunStarted, StageFinished
+from ortpipe.pipeline.events import Event, Listener, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
 
 if TYPE_CHECKING:
     from ortpipe.app.tracking.parent import Parent
@@ -77,6 +78,7 @@ class Recording:
     def __init__(self, target: Mlflow, state: RunState) -> None:
         self._target, self._folder = target, state.folder
         self._record, self._failed = Record(target, state), False
+        self._epochs = Epochs()
         self.run_id = self._record.run_id
 
     @property
@@ -89,10 +91,11 @@ class Recording:
     def __call__(self, event: Event) -> None:
         """Listen; after a failure the rest waits for the run's end, where it is tried once more."""
         last = isinstance(event, RunFinished | RunFailed)
-        if not last and (self._failed or not isinstance(event, RunStarted | StageFinished)):
-            return
         try:
-            self._record.push()
+            if last or (isinstance(event, RunStarted | StageFinished) and not self._failed):
+                self._record.push()
+            elif isinstance(event, StageProgressed) and not self._failed and (due := self._epochs.due(event.report)):
+                self._record.send(due)
         except Exception as error:  # noqa: BLE001 - tracking never kills training, whatever it raises
             self._say(str(error).strip().splitlines(), last)
             self._failed = True

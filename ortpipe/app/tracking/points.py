@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LONGEST = 6000  # characters of a param's value, MLflow's limit
 LOSSES = {f"losses/{kind}": f"loss/{kind}" for kind in ("step", "train", "validation")}
-WATCHED = "monitor/"
+STEP, WATCHED = "losses/step", "monitor/"
 METRICS = "metrics.json"
 
 
@@ -40,7 +40,7 @@ def key(name: str) -> str:
     return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)[:250]
 
 
-def metrics(state: RunState, model: str | None) -> list[Metric]:
+def metrics(state: RunState, model: str | None, sent: range) -> list[Metric]:
     """Return the losses of every step and epoch, what was watched, the metrics, and the stages' seconds.
 
     All have the time at which the run ended, so that the same points are sent however often they are.
@@ -48,6 +48,7 @@ def metrics(state: RunState, model: str | None) -> list[Metric]:
     Args:
         state: of a run that has ended.
         model: the id of the logged model that the metrics are of.
+        sent: the epochs that were recorded while it went on.
     """
     from mlflow.entities import Metric
 
@@ -56,7 +57,7 @@ def metrics(state: RunState, model: str | None) -> list[Metric]:
         Metric(LOSSES.get(name, name), float(value), at, step)
         for name, values in _series(state).items()
         for step, value in enumerate(values, start=1)
-        if not math.isnan(value)
+        if not math.isnan(value) and (step not in sent or name == STEP)
     ]
     points += [Metric(f"seconds/{name.partition('_')[2]}", value, at, 0) for name, value in state.stages.items()]
     if (state.folder / METRICS).exists():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.run_state import FILE, FINISHED, RUNNING, RunState
+from ortpipe.app.tracking.live import points
 from ortpipe.app.tracking.model import log_model, logged_model, register
 from ortpipe.app.tracking.points import LONGEST, metrics, origins, params
 from ortpipe.app.tracking.store import ERROR, PARENT, open_store, reached
@@ -16,6 +17,7 @@ from ortpipe.files import whole_file
 
 if TYPE_CHECKING:
     from ortpipe.app.recorders.mlflow import Mlflow
+    from ortpipe.stages.train.losses import Epoch
 
 LEDGER = "mlflow.json"
 POINTS, PARAMS = 1000, 100  # per call, MLflow's limits
@@ -69,6 +71,17 @@ class Record:
         if failure is not None:
             raise failure
 
+    def send(self, epochs: list[tuple[int, Epoch]]) -> None:
+        """Record epochs, each with its time, while training goes on; the end leaves them out.
+
+        Raises:
+            Exception: what MLflow raised.
+        """
+        self._client.log_batch(self.run_id, metrics=points(epochs))
+        first, _ = self._done.get("epochs", (epochs[0][1].number, None))
+        self._done["epochs"] = (first, epochs[-1][1].number + 1)
+        self._keep()
+
     def _parts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         state = self._state
         if (state.folder / "config.yaml").exists():
@@ -102,7 +115,8 @@ class Record:
         return earlier or log_model(*place, self._state.folder / "model.onnx")
 
     def _metrics(self) -> None:
-        sent, tags = metrics(self._state, self._done.get("model")), origins(self._state)
+        live = range(*self._done.get("epochs", (0, 0)))
+        sent, tags = metrics(self._state, self._done.get("model"), live), origins(self._state)
         for first in range(0, len(sent), POINTS):
             self._client.log_batch(self.run_id, metrics=sent[first : first + POINTS], tags=() if first else tags)
 
