@@ -36,11 +36,18 @@ def run(arguments: Sequence[str]) -> None:
     folders = [Path(argument) for argument in given if argument not in settings]
     if not folders:
         raise ConfigError("ortpipe sync takes a run's folder.", fix="They lie in outputs/runs and outputs/multiruns.")
+    from ortpipe.app.tracking.parent import best_job, name_best
     from ortpipe.app.tracking.sync import run_folders, sync
 
+    recorded: dict[Path, str] = {}
     for folder in itertools.chain.from_iterable(map(run_folders, folders)):
         target = _target(folder, settings)
-        print(f"{sync(target, folder).run_id}  {folder}", flush=True)
+        recorded[folder] = sync(target, folder).run_id
+        print(f"{recorded[folder]}  {folder}", flush=True)
+    for folder, record in recorded.items():
+        best = best_job(folder)
+        if best in recorded:
+            name_best(_target(folder, settings), record, recorded[best])
     print(f"recorded in {target.tracking_uri}")
 
 

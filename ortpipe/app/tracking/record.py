@@ -23,7 +23,7 @@ LEDGER = "mlflow.json"
 POINTS, PARAMS = 1000, 100  # per call, MLflow's limits
 RUN = "ortpipe.run"  # the tag with the run's own id, by which its record is found again
 CONFIG = ("config.yaml", "environment.json")
-OWN = {FILE, LEDGER, "stages", "checkpoint", *CONFIG}  # what is not recorded at the end as it lies there
+OWN = {FILE, LEDGER, "stages", "checkpoint", "status.json", *CONFIG}  # what is not recorded at the end as it lies there
 
 
 class Record:

@@ -152,6 +152,21 @@ def test_a_failed_run_is_recorded_as_failed(tmp_path: Path) -> None:
     assert "finite" in failed.data.tags["ortpipe.error"]
 
 
+def test_a_sweep_without_tracking_is_recorded_with_its_jobs_and_its_best_is_registered(tmp_path: Path) -> None:
+    done = ortpipe("-m", *SMALL, "recorder=none", "train.batch_size=16,32", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for _ in range(2):
+        sync([str(tmp_path / "outputs"), "recorder.register=best"])
+    [parent] = [run for run in runs(database(tmp_path)) if "mlflow.parentRunId" not in run.data.tags]
+    jobs = [run for run in runs(database(tmp_path)) if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert len(jobs) == 2
+    best = min(jobs, key=lambda run: run.data.metrics["loss/train"])
+    assert parent.data.tags["ortpipe.best"] == best.info.run_id
+    [version] = MlflowClient(database(tmp_path)).search_model_versions("name = 'best'")
+    assert version.run_id == best.info.run_id
+    assert MlflowClient(database(tmp_path)).get_model_version_by_alias("best", "champion").version == version.version
+
+
 def test_what_is_no_run_and_settings_that_are_wrong_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match=r"has a run\.json"):
         sync([str(tmp_path)])
