@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,7 +101,7 @@ def kill(outputs: Path, recorder: str, aim: tuple[str, str], moments: random.Ran
 def half_written(cache: Path, part: str) -> bool:
     """Return whether something of a part of the store has a temporary name."""
     try:
-        return any(name.startswith(".") for place in os.scandir(cache / part) for name in os.listdir(place))
+        return any(name[0] == "." for place in os.listdir(cache / part) for name in os.listdir(cache / part / place))
     except FileNotFoundError:
         return False
 
@@ -124,20 +126,18 @@ def statuses(folder: Path) -> collections.Counter[str]:
     return collections.Counter(run.info.status for run in found)
 
 
-def kills(folder: Path, count: int, recorder: str = "none") -> list[Kill]:
-    """Kill so many runs, each with a store of its own, and complete each."""
+def kills(folder: Path, aims: Sequence[tuple[str, str]], recorder: str = "none") -> list[Kill]:
+    """Kill a run for every aim, each with a store of its own, and complete each."""
     moments, found = random.Random(0), []
-    aims = [(stage, where) for stage in STAGES for where in WHERE]
-    moments.shuffle(aims)
     (folder / "unkilled").mkdir()
     done = ortpipe(*arguments(folder / "unkilled", recorder), cwd=folder)
     assert done.returncode == 0, done.stderr
     expected = content(run_folder(folder / "unkilled"))
     assert len(expected) == 3 + 2 * len(STAGES)
-    for number in range(count):
+    for number, aim in enumerate(aims):
         outputs = folder / str(number)
         outputs.mkdir()
-        found.append(kill(outputs, recorder, aims[number % len(aims)], moments))
+        found.append(kill(outputs, recorder, aim, moments))
         complete(outputs, recorder, found[-1], expected)
     return found
 
@@ -147,7 +147,8 @@ def main() -> None:
     count, recorder = int(sys.argv[1]), (sys.argv[2:] or ["none"])[0]
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        found = kills(Path(folder), count, recorder)
+        every = itertools.cycle(itertools.product(STAGES, WHERE))
+        found = kills(Path(folder), list(itertools.islice(every, count)), recorder)
         print(f"{sum(k.met for k in found)} of {count} runs were killed, {time.perf_counter() - begun:.0f} s")
         if recorder == "mlflow":
             print("recorded:", dict(statuses(Path(folder))))
