@@ -29,6 +29,19 @@ def alone(path: Path, say: Say) -> Iterator[None]:
             _let_go(handle)
 
 
+def forget(folder: Path) -> None:
+    """Remove the files of locks that nobody holds, which processes that were killed left behind."""
+    for path in folder.glob("*"):
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # gone, or held
+            handle = os.open(path, os.O_RDWR)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(handle, path):
+                    path.unlink()
+            finally:
+                os.close(handle)
+
+
 def _held(path: Path, say: Say) -> int | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortpipe.pipeline.locks import Say, together
+from ortpipe.pipeline.locks import Say, forget, together
 from ortpipe.pipeline.store import Entry, Store
 
 
@@ -96,4 +96,5 @@ def remove(store: Store, entries: Iterable[Entry]) -> int:
                 shutil.rmtree(folder)
         for file in (store.folder / "entries").glob("*/.*"):
             file.unlink()
+        forget(store.folder / "locks")
         return before - size(store.folder)

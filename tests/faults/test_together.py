@@ -23,7 +23,7 @@ from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.events import StageFinished
-from ortpipe.pipeline.locks import together
+from ortpipe.pipeline.locks import alone, forget, together
 from ortpipe.pipeline.plan import Step
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
@@ -135,6 +135,13 @@ def test_a_lock_is_let_go_although_a_process_was_forked_under_it(tmp_path: Path)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where the child still holds it
     finally:
         os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+def test_only_locks_that_nobody_holds_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "left behind").write_text("process 1 on a machine that is no more")
+    with alone(tmp_path / "held", print):
+        forget(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["held"]
 
 
 def test_who_removes_waits_for_who_publishes(tmp_path: Path) -> None:
