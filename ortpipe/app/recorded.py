@@ -1,18 +1,82 @@
-"""What a run left behind, wherever that is: its folder, or the folder's copy in MLflow."""
+"""What runs left behind, wherever that is: in their folders, in MLflow, in the store."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.subject import RUN_ID, Settings
-from ortpipe.app.tracking.store import SQLITE
 from ortpipe.errors import ConfigError, TrackingError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where runs are recorded and results stored, as a run's own arguments say; asked only for names that are no path.
+
+    Attributes:
+        overrides: as of a run.
+        config_dir: your own configs.
+    """
+
+    overrides: Sequence[str] = ()
+    config_dir: str | None = None
+
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        from ortpipe.app.compose import composition
+
+        return composition(self.overrides, self.config_dir).values
+
+    def cache(self) -> Path | None:
+        """Return the folder of the store, if there is one."""
+        folder = self._values["paths"]["cache"]
+        return None if folder is None else Path(folder)
+
+    def tracking_uri(self) -> str:
+        """Return the recorder's address.
+
+        Raises:
+            ConfigError: the recorder has none.
+        """
+        recorder = self._values["recorder"]
+        if "tracking_uri" not in recorder:
+            fix = "Leave recorder as it is, or set recorder.tracking_uri."
+            raise ConfigError("The id of a run is looked up in MLflow.", got=f"recorder={recorder['name']}", fix=fix)
+        return str(recorder["tracking_uri"])
+
+
+@contextlib.contextmanager
+def tracked(run_id: str, uri: str) -> Iterator[MlflowClient]:
+    """Give a client that reads an MLflow run.
+
+    Raises:
+        TrackingError: what is asked of it cannot be read.
+    """
+    from ortpipe.app.tracking.store import SQLITE, client_at
+
+    fix = "Set recorder.tracking_uri or paths.outputs as they were for the run."
+    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_file():
+        raise TrackingError("The id of a run is looked up where runs are recorded.", got=f"no database {uri}", fix=fix)
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield client_at(uri)
+    except MlflowException as error:
+        rule = "The id of a run is one that MLflow knows, with the artifacts that were recorded."
+        raise TrackingError(rule, got=f"{run_id} in {uri}: {str(error).splitlines()[0]}", fix=fix) from error
 
 
 @contextlib.contextmanager
@@ -28,29 +92,15 @@ def recorded(name: str, settings: Settings) -> Iterator[Path]:
         yield folder.absolute()
     elif RUN_ID.fullmatch(name):
         with tempfile.TemporaryDirectory(prefix="ortpipe-") as temporary:
-            yield _downloaded(name, settings.tracking_uri(), Path(temporary))
+            with tracked(name, settings.tracking_uri()) as client:
+                folder = Path(client.download_artifacts(name, "", temporary))
+            if not (folder / "lock.json").is_file():
+                fix = "Choose a run, not a sweep, whose first stage finished."
+                raise TrackingError("The record of a run holds its lock file.", got=f"{name}: none", fix=fix)
+            yield folder
     else:
         fix = "Take either from the run's last lines; a run has a lock file once its first stage has finished."
         raise ConfigError("A run is named by its folder, or by its MLflow id.", got=name, fix=fix)
-
-
-def _downloaded(run_id: str, uri: str, folder: Path) -> Path:
-    fix = "Set recorder.tracking_uri or paths.outputs as they were for the run."
-    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_file():
-        raise TrackingError("The id of a run is looked up where runs are recorded.", got=f"no database {uri}", fix=fix)
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
-
-    try:
-        found = Path(MlflowClient(tracking_uri=uri).download_artifacts(run_id, "", str(folder)))
-    except (MlflowException, OSError) as error:
-        rule = "The id of a run is one that MLflow knows, with the artifacts that were recorded."
-        raise TrackingError(rule, got=f"{run_id} in {uri}: {str(error).splitlines()[0]}", fix=fix) from error
-    if not (found / "lock.json").is_file():
-        rule = "The record of a run holds its lock file."
-        raise TrackingError(rule, got=f"{run_id} in {uri}: none", fix="Choose a run whose first stage finished.")
-    return found
 
 
 def read_json(file: Path) -> Any:

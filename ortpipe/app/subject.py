@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.errors import ConfigError, TrackingError, nearest
+from ortpipe.app.recorded import RUN_ID, Settings, tracked
+from ortpipe.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
-    from mlflow import MlflowClient
 
-RUN_ID = re.compile(r"[0-9a-f]{32}")
 DIGEST = re.compile(r"[0-9a-f]{6,64}")  # or its beginning
 HELP = "an .onnx file, the folder of an artifact or a run, the id of an MLflow run, or a stored digest's beginning"
 
@@ -69,42 +66,6 @@ def find(name: str, settings: Settings, stage: str | None = None) -> Subject:
     raise ConfigError(f"The name of a model is {HELP}.", got=name, fix="Check the path, the id or the digest.")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Where runs are recorded and results stored, as a run's own arguments say; asked only for names that are no path.
-
-    Attributes:
-        overrides: as of a run.
-        config_dir: your own configs.
-    """
-
-    overrides: Sequence[str] = ()
-    config_dir: str | None = None
-
-    @cached_property
-    def _values(self) -> dict[str, Any]:
-        from ortpipe.app.compose import composition
-
-        return composition(self.overrides, self.config_dir).values
-
-    def cache(self) -> Path | None:
-        """Return the folder of the store, if there is one."""
-        folder = self._values["paths"]["cache"]
-        return None if folder is None else Path(folder)
-
-    def tracking_uri(self) -> str:
-        """Return the recorder's address.
-
-        Raises:
-            ConfigError: the recorder has none.
-        """
-        recorder = self._values["recorder"]
-        if "tracking_uri" not in recorder:
-            fix = "Leave recorder as it is, or set recorder.tracking_uri."
-            raise ConfigError("The id of a run is looked up in MLflow.", got=f"recorder={recorder['name']}", fix=fix)
-        return str(recorder["tracking_uri"])
-
-
 def _stored(digest: str, cache: Path | None) -> Subject | None:
     """Return the only stored artifact whose digest begins so."""
     from ortpipe.pipeline.store import Store
@@ -151,27 +112,11 @@ def _stage(folders: list[str], run: str, stage: str | None) -> str:
 
 
 def _tracked(run_id: str, uri: str, stage: str | None) -> Subject:
-    from ortpipe.app.tracking.store import SQLITE, client_at
-
-    fix = "Set recorder.tracking_uri or paths.outputs as they were for the run."
-    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_file():
-        raise TrackingError("The id of a run is looked up where runs are recorded.", got=f"no database {uri}", fix=fix)
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    from mlflow.exceptions import MlflowException
-
-    client = client_at(uri)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            return _downloaded(client, run_id, stage, Path(folder))
-    except MlflowException as error:
-        rule = "The id of a run is one that MLflow knows, with the artifacts that were recorded."
-        raise TrackingError(rule, got=f"{run_id} in {uri}: {str(error).splitlines()[0]}", fix=fix) from error
-
-
-def _downloaded(client: MlflowClient, run_id: str, stage: str | None, folder: Path) -> Subject:
-    names = [Path(entry.path).name for entry in client.list_artifacts(run_id, "stages")]
-    chosen = _stage(names, run_id, stage)
-    artifact = Path(client.download_artifacts(run_id, f"stages/{chosen}", str(folder)))
-    if any(entry.path == "config.yaml" for entry in client.list_artifacts(run_id)):
-        client.download_artifacts(run_id, "config.yaml", str(folder))
-    return _artifact(artifact, f"{run_id} ({chosen})", folder)
+    with tracked(run_id, uri) as client, tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        names = [Path(entry.path).name for entry in client.list_artifacts(run_id, "stages")]
+        chosen = _stage(names, run_id, stage)
+        artifact = Path(client.download_artifacts(run_id, f"stages/{chosen}", str(folder)))
+        if any(entry.path == "config.yaml" for entry in client.list_artifacts(run_id)):
+            client.download_artifacts(run_id, "config.yaml", str(folder))
+        return _artifact(artifact, f"{run_id} ({chosen})", folder)

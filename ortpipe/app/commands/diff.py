@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ortpipe.app.compose import Parser
-from ortpipe.app.subject import HELP, Settings, Subject, find
+from ortpipe.app.recorded import Settings
+from ortpipe.app.subject import HELP, Subject, find
 
 ABOUT = """Compare two models or runs: config, facts, graph (nodes, initializers, opset), tensors (norms, largest
 difference) and metrics. The exit code is 0 whether or not they differ, as of git diff; with --exit-code it is 2 where

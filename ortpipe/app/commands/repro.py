@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortpipe.app.compose import Parser
-from ortpipe.app.subject import Settings
+from ortpipe.app.recorded import Settings, recorded
 from ortpipe.errors import ReproError
 from ortpipe.pipeline.events import Event, StageFinished
 
@@ -31,8 +31,6 @@ def run(arguments: Sequence[str]) -> None:
     parser = Parser("repro", ABOUT)
     parser.add_argument("run", metavar="RUN", help="a run's folder, or the id of an MLflow run")
     given = parser.read(arguments)
-    from ortpipe.app.recorded import recorded
-
     with recorded(given.run, Settings(tuple(given.overrides), given.config_dir)) as folder:
         _repeat(folder)
 

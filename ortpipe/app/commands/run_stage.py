@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.compose import Composition, Parser, composition
-from ortpipe.app.subject import Settings, find
+from ortpipe.app.recorded import Settings
+from ortpipe.app.subject import find
 from ortpipe.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.compose import Parser
-from ortpipe.app.subject import HELP, Settings, Subject, find
+from ortpipe.app.recorded import Settings
+from ortpipe.app.subject import HELP, Subject, find
 from ortpipe.errors import ConfigError
 
 if TYPE_CHECKING:
