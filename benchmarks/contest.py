@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pyarrow import parquet
 
 from benchmarks.work import Work, prepare
 
@@ -179,11 +179,11 @@ class Contest:
 
     def _trained(self, log: Path) -> tuple[list[float], float]:
         """Return the losses of a job's epochs, and when its weights were on disk."""
-        tables = list((self.folder / "job").glob("runs/*/*/losses.csv"))
+        tables = list((self.folder / "job").glob("runs/*/*/losses.parquet"))
         if tables:  # the command: its folder of the train stage appears whole
-            rows = list(csv.reader(tables[0].open()))
+            rows = parquet.read_table(tables[0]).to_pylist()
             stage = tables[0].parent / "stages" / "5_train"
-            return [float(row[2]) for row in rows if row[0] == "train"], stage.stat().st_ctime
+            return [row["value"] for row in rows if row["kind"] == "train"], stage.stat().st_ctime
         [written] = (self.folder / "job").iterdir()
         return json.loads(log.read_text().strip().splitlines()[-1])["losses"], written.stat().st_mtime
 

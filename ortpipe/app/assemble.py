@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.again import command_of
 from ortpipe.app.breakdown import Breakdown
 from ortpipe.app.checkpoint import read_checkpoint
 from ortpipe.app.environment import environment
+from ortpipe.app.report import Report
 from ortpipe.app.run_folder import RunFolder
-from ortpipe.app.run_state import RunState
+from ortpipe.app.run_state import COMMAND, RunState
 from ortpipe.app.screen import Screen, closing
+from ortpipe.app.stage_log import StageLogs
 from ortpipe.app.stop import stop_if_asked
 from ortpipe.app.tracking.process import this_process
 from ortpipe.data.split import load
@@ -63,6 +66,22 @@ class Outcome:
     values: Mapping[str, float]
 
 
+def about(data: Data, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a report says of data: their source's config, their digest, and how many rows each part has."""
+    parts = {name: getattr(data, name) for name in ("train", "validation", "test")}
+    rows = {name: len(part) for name, part in parts.items() if part is not None}
+    return {"source": source, "digest": data.digest(), "rows": rows}
+
+
+def choice(config: Mapping[str, Any]) -> str:
+    """Return the member of a catalogue that a stage's config chooses first, or nothing.
+
+    >>> choice({"reduction": "mean", "loss": {"name": "l2"}}), choice({"terms": {}})
+    ('l2', '')
+    """
+    return next((str(value["name"]) for value in config.values() if isinstance(value, dict) and "name" in value), "")
+
+
 def execute(
     config: RunConfig, container: dict[str, Any], yaml: str, hydra: HydraConf, job: Job | None = None
 ) -> Outcome:
@@ -77,10 +96,10 @@ def execute(
     begun = time.perf_counter()
     data = load(config.data)
     breakdown.lap("data")
-    facts = environment(config.seed)
+    facts = environment(config.seed, command_of(hydra))
     breakdown.lap("environment")
     tags = {
-        "mlflow.source.name": facts["command"],
+        COMMAND: facts["command"],
         "ortpipe.git_commit": facts["git_commit"],
         "ortpipe.version": facts["ortpipe"],
         "ortpipe.seed": facts["seed"],
@@ -91,15 +110,18 @@ def execute(
     if job is not None:
         tags |= job.tags
     name = (job.name if job is not None else "") or config.name
-    state = RunState(folder, name, tags)
+    chosen = {stage.name: choice(container[stage.name]) for stage in FLOW}
+    state = RunState(folder, name, tags, chosen, about(data, container["data"]["source"]))
     recording = config.recorder(state, container)
     if job is not None:
         job.say(mlflow=getattr(recording, "run_id", None))
     breakdown.lap("recorder opens")
     listeners: list[Listener] = [
         _refuse_objective(config.objective),
+        breakdown.timed("run folder", StageLogs(folder)),
         breakdown.timed("run folder", RunFolder(folder, yaml, facts)),
-        state,
+        breakdown.timed("run folder", state),
+        breakdown.timed("run folder", Report(state)),
         stop_if_asked,  # after a last checkpoint
         *([] if job is None else [job.stop_with_leader]),
         breakdown.timed("screen", Screen()),

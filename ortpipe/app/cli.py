@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import shlex
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
@@ -54,9 +52,6 @@ def _application(config: DictConfig) -> float | None:
         if isinstance(error, BrokenPipeError):
             raise
         _refused.append(error)
-    except Stopped as stop:
-        stop.folder = Path(hydra_config.runtime.output_dir)
-        raise
     return None
 
 
@@ -88,25 +83,24 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
-        _fail(_unwritten(error), wants_trace)
+        told = _unwritten(error)
+        for note in _notes(error):
+            told.add_note(note)
+        _fail(told, wants_trace)
     except (KeyboardInterrupt, Stopped) as stop:
-        print("\nstopped; nothing half-written was left.", *_continuation(stop), sep="\n", file=sys.stderr)
+        print("\nstopped; nothing half-written was left.", *_notes(stop), sep="\n", file=sys.stderr)
         sys.exit(getattr(stop, "code", 130))
 
 
-def _continuation(stop: BaseException) -> list[str]:
-    """Return the command that continues a stopped run, if it has a checkpoint."""
-    folder = getattr(stop, "folder", None)
-    if folder is None or not (folder / "checkpoint").is_dir():
-        return []
-    arguments = [a for a in sys.argv[1:] if not a.startswith("resume=")]
-    return [f"continue with: ortpipe {shlex.join([*arguments, f'resume={folder}'])}"]
+def _notes(error: BaseException) -> list[str]:
+    """Return what the run adds to the error that ended it: the stage, its log, the command that does what is left."""
+    return getattr(error, "__notes__", [])
 
 
 def _fail(error: OrtpipeError, wants_trace: bool) -> None:
     if wants_trace:
         raise error
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {error}", *_notes(error), sep="\n", file=sys.stderr)
     sys.exit(1)
 
 

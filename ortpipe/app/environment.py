@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -23,7 +22,7 @@ PACKAGES = (
 )
 
 
-def environment(seed: int) -> dict[str, str]:
+def environment(seed: int, command: str) -> dict[str, str]:
     """Return versions, platform, seed, command, working folder, and the commit (`-dirty` with uncommitted changes)."""
     facts = {
         "python": platform.python_version(),
@@ -38,7 +37,7 @@ def environment(seed: int) -> dict[str, str]:
     facts["git_commit"] = _commit(Path.cwd())
     facts["seed"] = str(seed)
     facts["folder"] = str(Path.cwd())
-    facts["command"] = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    facts["command"] = command
     return facts
 
 

@@ -8,14 +8,20 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.again import again
 from ortpipe.app.tracking.process import HOST, PID, gone
-from ortpipe.errors import TrackingError
+from ortpipe.errors import OrtpipeError, TrackingError
 from ortpipe.files import whole_file
 from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageFinished
 
+if TYPE_CHECKING:
+    from ortpipe.artifact import Artifact
+
 FILE = "run.json"
 FORMAT = 1
+COMMAND = "mlflow.source.name"  # the tag with the command that started the run
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as MLflow calls them
 
 
@@ -32,32 +38,51 @@ class RunState:
         folder: the run's.
         name: as it is shown.
         tags: what is known of it before it starts; its process among them.
+        plan: the stages in order, each with what the config chooses for it from a catalogue.
+        data: the `source` of its rows, their `digest`, and how many `rows` each part has.
         id: its own, whatever records it.
         started: milliseconds since the epoch, as is `ended`.
         status: RUNNING, FINISHED, FAILED, or KILLED where somebody stopped it.
+        error: what ended it.
+        stage: that was at work then.
+        again: the command that does what is left.
+        model: of the last stage that finished, what it was converted `from`, its `task`, how far its predictions were
+            from its source's (`discrepancy`), and the shapes of its `parameters`.
         stages: what each finished stage took in seconds, by its folder's name.
     """
 
     folder: Path
     name: str
     tags: dict[str, str]
+    plan: dict[str, str] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started: int = field(default_factory=now)
     status: str = RUNNING
     ended: int | None = None
     error: str | None = None
+    stage: str | None = None
+    again: str | None = None
+    model: dict[str, Any] = field(default_factory=dict)
     stages: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
         """Listen."""
         if isinstance(event, StageFinished):
             self.stages[f"{event.number}_{event.name}"] = event.seconds
+            self.model = _about(event.artifact)
         elif isinstance(event, RunFinished):
             self.end(FINISHED)
         elif isinstance(event, RunFailed) and self.status == RUNNING:
-            self.end(KILLED if event.killed else FAILED, str(event.error))
+            self.stage, self.again = event.stage, self._again(event.error)
+            self.end(KILLED if event.killed else FAILED, str(event.error) or type(event.error).__name__)
         if isinstance(event, RunStarted | StageFinished):
             self.write()
+
+    def _again(self, error: BaseException) -> str:
+        same = not isinstance(error, OrtpipeError)  # ours asks for another config, a checkpoint for the same one
+        kept = self.folder if same and (self.folder / "checkpoint").is_dir() else None
+        return again(self.tags[COMMAND], kept)
 
     def end(self, status: str, error: str | None = None, at: int | None = None) -> None:
         """Say how the run ended, and when: now, if nothing else is said."""
@@ -89,6 +114,19 @@ class RunState:
         if state.status == RUNNING and gone(state.tags):
             state.end(KILLED, died(state.tags), at=last_sign(folder))
         return state
+
+
+def _about(artifact: Artifact) -> dict[str, Any]:
+    from ortpipe.app.screen import source_of
+
+    facts = artifact.facts
+    shapes = {tensor.name: list(tensor.dims) for tensor in artifact.model.graph.initializer}
+    return {
+        "from": source_of(facts),
+        "task": facts.task,
+        "discrepancy": facts.lineage[0].get("discrepancy") if facts.lineage else None,
+        "parameters": {name: shapes[name] for name in facts.parameters},
+    }
 
 
 def died(tags: dict[str, str]) -> str:

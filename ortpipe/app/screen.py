@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortpipe.artifact import Artifact
+from ortpipe.artifact import Artifact, Facts
 from ortpipe.pipeline.events import Event, RunFailed, StageFinished, StageProgressed, StageSaid, StageStarted
 from ortpipe.stages.train.losses import Epoch
 
@@ -94,9 +94,7 @@ def table(artifact: Artifact) -> str:
 
     The source of a scikit-learn run is the estimator as scikit-learn fitted it.
     """
-    source = str(artifact.facts.lineage[0].get("source", "")).rpartition(".")[2] if artifact.facts.lineage else ""
-    known = {"": "source", "onnx": "onnx file"}.get(source, f"scikit-learn {source}")
-    heads = {"before": "before", "trained": "trained", "source": known}
+    heads = {"before": "before", "trained": "trained", "source": source_of(artifact.facts)}
     metrics = artifact.facts.metrics
     states = [state for state in heads if any(state in values for values in metrics.values())]
     table = [["metric", *(heads[state] for state in states)]]
@@ -109,6 +107,12 @@ def table(artifact: Artifact) -> str:
         for row in [table[0], ["-" * w for w in widths], *table[1:]]
     ]
     return "\n".join(lines)
+
+
+def source_of(facts: Facts) -> str:
+    """Return what a model was converted from, in words."""
+    source = str(facts.lineage[0].get("source", "")).rpartition(".")[2] if facts.lineage else ""
+    return {"": "source", "onnx": "onnx file"}.get(source, f"scikit-learn {source}")
 
 
 def closing(artifact: Artifact, folder: Path, record: Mapping[str, str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from types import FrameType
 
 from ortpipe.pipeline.events import Event, RunFailed
@@ -14,10 +13,7 @@ class Stopped(BaseException):
 
     Attributes:
         code: the exit code, 128 + the signal's number.
-        folder: the folder of the run that was stopped, once it is known.
     """
-
-    folder: Path | None = None
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")

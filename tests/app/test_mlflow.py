@@ -78,7 +78,7 @@ def test_graphs_tensors_tables_and_figures_are_artifacts(client, run) -> None:  
     top = {
         "config.yaml",
         "environment.json",
-        "losses.csv",
+        "losses.parquet",
         "metrics.json",
         "timings.json",
         "model.onnx",

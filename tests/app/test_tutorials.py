@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import ROOT
+from pyarrow import parquet
 from sklearn.datasets import make_regression
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import train_test_split
@@ -30,8 +30,8 @@ GOALS = {
 
 
 def losses(folder: Path) -> list[float]:
-    rows = csv.DictReader((folder / "losses.csv").read_text().splitlines())
-    return [float(row["value"]) for row in rows if row["kind"] == "train"]
+    rows = parquet.read_table(folder / "losses.parquet").to_pylist()
+    return [row["value"] for row in rows if row["kind"] == "train"]
 
 
 def test_every_tutorial_has_a_goal() -> None:

@@ -1,0 +1,35 @@
+"""The command of a run, to be pasted into a shell."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from hydra.conf import HydraConf
+
+
+def command_of(hydra: HydraConf) -> str:
+    """Return the command that this run was started with; of a sweep's job, the one that does the same alone."""
+    if hydra.mode is None or hydra.mode.name != "MULTIRUN":
+        return shlex.join(["ortpipe", *sys.argv[1:]])
+    folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
+    options = [word for folder in folders for word in ("--config-dir", unquote(folder).removeprefix("file://"))]
+    return shlex.join(["ortpipe", *options, *hydra.overrides.task])
+
+
+def again(command: str, checkpoint: Path | None = None) -> str:
+    """Return the command that does what is left of a run; `checkpoint` is the run folder that holds one.
+
+    >>> again("ortpipe seed=1 resume=outputs/one", Path("outputs/two"))
+    'ortpipe seed=1 resume=outputs/two'
+    >>> again("ortpipe seed=1 resume=outputs/one")
+    'ortpipe seed=1 resume=outputs/one'
+    """
+    if checkpoint is None:
+        return command
+    words = [word for word in shlex.split(command) if not word.startswith("resume=")]
+    return shlex.join([*words, f"resume={checkpoint}"])

@@ -1,0 +1,213 @@
+"""report.md and report.html: a run on one page, for a person who was not there."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortpipe.app.run_state import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunState
+from ortpipe.files import whole_file
+from ortpipe.pipeline.events import Event, RunFailed, RunFinished, StageFinished
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = Path(__file__).parent / "templates"
+TAIL = 40  # lines of the failing stage's log
+STATUS = {RUNNING: "running", FINISHED: "finished", FAILED: "failed", KILLED: "stopped"}
+STATES = ("before", "trained", "source")
+
+
+class Report:
+    """Writes a run's reports at its end, and adds to the error that ended it what its user needs next.
+
+    These notes say which stage was at work, where its log and the report are, and the command that does what is left.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._stored: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        """Listen."""
+        if isinstance(event, StageFinished) and event.stored is not None:
+            self._stored.append(event.name)
+        if isinstance(event, RunFailed) and self._state.status != FINISHED:
+            for name, value in self._way_on(event.stage).items():
+                event.error.add_note(f"{name:<14} {value}")
+        if isinstance(event, RunFinished | RunFailed):
+            write_report(self._state.folder)
+
+    def _way_on(self, stage: str) -> dict[str, Any]:
+        folder, found = self._state.folder, log_of(self._state, stage)
+        log = {"stage": stage, "its log": folder / found} if found is not None else {}
+        stored = {"in the store": ", ".join(self._stored)} if self._stored else {}
+        return {**log, "report": folder / "report.html", **stored, "continue with:": self._state.again}
+
+
+def write_report(folder: Path) -> None:
+    """Write both reports of a run folder from its files, those that there are if the run failed or was killed."""
+    page = gathered(folder)
+    for name in ("report.md", "report.html"):
+        whole_file(folder / name, _templates().get_template(f"{name}.jinja").render(page))
+
+
+@functools.cache  # a sweep compiles them once
+def _templates() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=lambda name: name is not None and ".html" in name,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters.update(seconds=seconds, number=number, code=code, fenced=fenced, plain=plain)
+    return templates
+
+
+def gathered(folder: Path) -> dict[str, Any]:
+    """Return what a report says of the run in a folder."""
+
+    def read(name: str) -> Any:
+        path = folder / name
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    run = RunState.read(folder)
+    stages = stages_of(run, read("lock.json").get("stages", []))
+    pictures = sorted((folder / "figures").glob("*.png"), key=lambda path: (path.stem != "losses", path.stem))
+    return {
+        "run": run,
+        "status": STATUS[run.status],
+        "started": datetime.fromtimestamp(run.started / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        "took": (run.ended - run.started) / 1000 if run.ended is not None else None,
+        "mlflow": read("mlflow.json").get("run_id"),
+        "command": run.tags[COMMAND],
+        "stages": stages,
+        "saved": sum(stage["of"]["seconds"] - stage["seconds"] for stage in stages if stage["of"]),
+        "metrics": metrics_of(read("metrics.json")),
+        "figures": [
+            {
+                "name": path.stem,
+                "path": str(path.relative_to(folder)),
+                "data": base64.b64encode(path.read_bytes()).decode(),
+            }
+            for path in pictures
+        ],
+        "parameters": [
+            {"name": name, "shape": " × ".join(map(str, shape)) or "scalar", "count": math.prod(shape)}
+            for name, shape in run.model.get("parameters", {}).items()
+        ],
+        "log": log_of(run, run.stage),
+        "tail": tail_of(folder, log_of(run, run.stage)),
+        "config": (folder / "config.yaml").read_text(),
+        "environment": read("environment.json"),
+    }
+
+
+def log_of(run: RunState, stage: str | None) -> str | None:
+    """Return where a stage's log is in the run's folder; None if it has none."""
+    found = [f"logs/{number}_{name}.log" for number, name in enumerate(run.plan, start=1) if name == stage]
+    return next((path for path in found if (run.folder / path).exists()), None)
+
+
+def stages_of(run: RunState, locked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return every stage of the plan: what is chosen for it, what became of it, in how many seconds.
+
+    Its `state` is computed, stored (taken from the store `of` another run), failed, stopped, unfinished or waiting.
+    """
+    done = {stage["stage"]: stage for stage in locked}
+    stages = []
+    for name, choice in run.plan.items():
+        lock, log = done.get(name), log_of(run, name)
+        if lock is not None:
+            state = "stored" if lock["hit"] else "computed"
+        else:
+            state = STATUS[run.status] if name == run.stage else "unfinished" if log is not None else "waiting"
+        stages.append(
+            {
+                "name": name,
+                "choice": choice,
+                "state": state,
+                "seconds": lock["seconds"] if lock else None,
+                "of": lock["from"] if lock else None,
+                "log": log,
+                "lock": lock,
+            }
+        )
+    return stages
+
+
+def tail_of(folder: Path, log: str | None) -> str:
+    """Return the last lines of a log, if there is one."""
+    path = folder / (log or "-")
+    return "\n".join(path.read_text().splitlines()[-TAIL:]) if path.exists() else ""
+
+
+def metrics_of(metrics: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Return a row per metric: its values by state, which way is better, whether training did as well as the source."""
+    from ortpipe.metrics import METRICS
+
+    rows = []
+    for name, values in metrics.items():
+        up = METRICS[name].greater_is_better
+        wins = values["trained"] >= values["source"] if up else values["trained"] <= values["source"]
+        rows.append({"name": name, "up": up, "wins": wins, **{state: values[state] for state in STATES}})
+    return rows
+
+
+def seconds(value: float) -> str:
+    """Return a time as people say it.
+
+    >>> seconds(0.0042), seconds(1.26), seconds(75), seconds(7325)
+    ('0.004 s', '1.26 s', '1 min 15 s', '2 h 02 min')
+    """
+    if value < 60:
+        return f"{value:.3f} s" if value < 0.1 else f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def number(value: float) -> str:
+    """Return a number to the fourth digit, of very large and small ones four digits.
+
+    >>> number(0.97551), number(-3180.4), number(1.5e-9)
+    ('0.9755', '−3180.4000', '1.5e−09')
+    """
+    form = ".4f" if value == 0 or 1e-3 <= abs(value) < 1e6 else ".4g"
+    return f"{value:{form}}".replace("-", "−")
+
+
+def plain(text: object) -> str:
+    r"""Return text that Markdown shows as it is, on one line.
+
+    >>> print(plain("a|b <i> *c*"))
+    a\|b \<i\> \*c\*
+    """
+    return re.sub(r"([\\`*_\[\]<>|&#~$])", r"\\\1", " ".join(str(text).split()))
+
+
+def code(text: object) -> str:
+    r"""Return text as Markdown's inline code, in a table too.
+
+    >>> print(code("a|b"), code("a`b"))
+    `a\|b` `` a`b ``
+    """
+    line = " ".join(str(text).split()).replace("|", r"\|")
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    return f"{ticks}{line}{ticks}" if len(ticks) == 1 else f"{ticks} {line} {ticks}"
+
+
+def fenced(text: str, language: str = "text") -> str:
+    """Return text as a block of Markdown code that nothing within it ends."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"

@@ -1,0 +1,143 @@
+"""A log per stage: when it began, what it said, reported, logged and warned of, how it ended."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from ortpipe.pipeline.events import (
+    Event,
+    RunFailed,
+    RunStarted,
+    StageFinished,
+    StageProgressed,
+    StageSaid,
+    StageStarted,
+)
+from ortpipe.stages.train.losses import Epoch
+
+MOST = 1000  # lines about epochs; of more epochs, evenly spaced ones and the last
+
+
+class StageLogs(logging.Handler):
+    """Writes `logs/<number>_<name>.log` for each stage, line by line as it goes on, each opening with its time in UTC.
+
+    While a stage is at work, whatever Python logs and warns of is in its log too. A log that cannot be written is given
+    up, and said so; the run goes on.
+
+    Args:
+        folder: the run's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder / "logs"
+        self._numbers: dict[str, int] = {}
+        self._file: IO[bytes] | None = None
+        self._late: Epoch | None = None  # the last one, until it has a line
+        self._show: Any = None  # what showed warnings before the stage began
+
+    def __call__(self, event: Event) -> None:
+        """Listen."""
+        if isinstance(event, RunStarted):
+            self._numbers = {step.stage.name: i for i, step in enumerate(event.plan, start=1)}
+        elif isinstance(event, StageStarted):
+            self._open(event.name)
+            self._say(f"stage {event.number} of {event.stages}: {event.name}")
+        elif isinstance(event, StageProgressed):
+            self._progressed(event.report)
+        elif isinstance(event, StageSaid):
+            self._say(event.message)
+        elif isinstance(event, StageFinished):
+            self._finished(event)
+        elif isinstance(event, RunFailed):
+            self._failed(event)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record of Python's logging."""
+        self._say(f"{record.levelname} {record.name}: {self.format(record)}")
+
+    def _open(self, stage: str) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            log = self.folder / f"{self._numbers[stage]}_{stage}.log"
+            self._file = log.open("ab", buffering=0)  # a line is there as soon as it is said
+        except OSError as error:
+            self._give_up(error)
+        logging.getLogger().addHandler(self)
+        self._show, warnings.showwarning = warnings.showwarning, self._warned
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        logging.getLogger().removeHandler(self)
+        if self._show is not None:
+            warnings.showwarning, self._show = self._show, None
+
+    def _warned(self, message: Warning | str, category: type[Warning], *where: Any, **others: Any) -> None:
+        self._say(f"{category.__name__}: {message}")
+        self._show(message, category, *where, **others)
+
+    def _say(self, text: str) -> None:
+        if self._file is None:
+            return
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        try:
+            self._file.write(f"{now} {text}\n".encode())
+        except OSError as error:
+            self._file.close()
+            self._file = None
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        print(f"warning: no log in {self.folder}: {error.strerror}; the run goes on.", file=sys.stderr)
+
+    def _progressed(self, report: object) -> None:
+        from ortpipe.stages.train.checkpoint import Checkpoint
+
+        if isinstance(report, Epoch):
+            self._late = report
+            if report.number % max(1, report.epochs // MOST) == 0:
+                self._say_late()
+        elif isinstance(report, Checkpoint):
+            self._say(f"checkpoint after epoch {report.epochs}")
+
+    def _say_late(self) -> None:
+        if self._late is not None:
+            self._say(line(self._late))
+            self._late = None
+
+    def _finished(self, event: StageFinished) -> None:
+        self._say_late()
+        if event.hit is not None:
+            made = datetime.fromtimestamp(event.hit.made, UTC).isoformat(timespec="seconds")
+            by = ", ".join(f"{name} {value}" for name, value in event.hit.run.items()) or "a run of no name"
+            self._say(f"taken from the store: computed in {event.hit.seconds:.3f} s at {made} by {by}")
+        self._say(f"result {event.artifact.digest()}")
+        self._say(f"finished in {event.seconds:.3f} s")
+        self._close()
+
+    def _failed(self, event: RunFailed) -> None:
+        if self._file is None and event.stage:  # refused before its turn, or the run failed between stages
+            self._open(event.stage)
+        self._say_late()
+        self._say("stopped" if event.killed else "failed")
+        self._say("".join(traceback.format_exception(event.error)).rstrip())
+        self._close()
+
+
+def line(epoch: Epoch) -> str:
+    """Return an epoch as a line.
+
+    >>> line(Epoch(3, 60, 0.25, 0.5, 0.1, 300, 1.5, 200.0, {"accuracy": 0.9}))
+    'epoch 3/60: loss 0.25, validation 0.5, accuracy 0.9, rate 0.1, step 300, 1.50 s'
+    """
+    numbers = {"loss": epoch.loss, "validation": epoch.validation, **epoch.metrics, "rate": epoch.rate}
+    said = [f"{name} {value:.6g}" for name, value in numbers.items() if value is not None]
+    return f"epoch {epoch.number}/{epoch.epochs}: {', '.join([*said, f'step {epoch.steps}', f'{epoch.seconds:.2f} s'])}"

@@ -1,0 +1,230 @@
+"""What a run folder holds beside artifacts: a log per stage, losses as Parquet, and the way on after a failure."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import re
+import shlex
+import warnings
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from command import ortpipe
+from pyarrow import parquet
+
+from ortpipe import load_artifact
+from ortpipe.app.losses import as_parquet, losses_table
+from ortpipe.app.report import Report
+from ortpipe.app.run_folder import RunFolder
+from ortpipe.app.run_state import COMMAND, RunState
+from ortpipe.app.stage_log import MOST, StageLogs
+from ortpipe.errors import TrainError
+from ortpipe.flow import FLOW
+from ortpipe.pipeline.events import Event, RunFailed, RunStarted, StageProgressed, StageSaid, StageStarted
+from ortpipe.pipeline.plan import Stage, Step
+from ortpipe.pipeline.run import run
+from ortpipe.stages.train.losses import Epoch
+
+SMALL = ("experiment=linear_regression", "train.epochs=3")
+PLAN = tuple(Step(stage, None) for stage in FLOW)
+STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) (.*)")
+
+
+def said(log: Path) -> list[str]:
+    """Return what a log says, without its times."""
+    matches = [STAMP.fullmatch(line) for line in log.read_text().splitlines()]
+    return [match[2] for match in matches if match]
+
+
+def test_every_stage_has_a_log_of_what_it_reported_and_which_run_computed_it(cli: Callable, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert cli(*SMALL, "train.checkpoint.epochs=2").returncode == 0
+    first, second = sorted(tmp_path.glob("outputs/runs/*/*"))
+    logs = [f"{i}_{stage.name}.log" for i, stage in enumerate(FLOW, start=1)]
+    assert sorted(path.name for path in (first / "logs").iterdir()) == logs
+    lines = said(first / "logs" / "5_train.log")
+    assert lines[0] == "stage 5 of 6: train"
+    epochs = [line.split(":")[0] for line in lines if line.startswith("epoch ")]
+    assert epochs == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    assert "checkpoint after epoch 2" in lines
+    assert f"result {load_artifact(first / 'stages' / '5_train').digest()}" in lines
+    assert re.fullmatch(r"finished in \d+\.\d{3} s", lines[-1])
+    began = datetime.fromisoformat(STAMP.match((first / "logs" / "1_convert.log").read_text())[1])
+    assert timedelta() < datetime.now(UTC) - began < timedelta(minutes=5)
+    again = said(second / "logs" / "5_train.log")
+    assert re.fullmatch(rf"taken from the store: computed in \d+\.\d+ s at \S+ by folder {first}", again[1])
+
+
+def test_what_is_logged_and_warned_of_during_a_stage_is_in_its_log_and_still_shown(
+    tmp_path: Path,
+) -> None:
+    logs = StageLogs(tmp_path)
+    logs(RunStarted(PLAN))
+    logging.getLogger("ortpipe").warning("before any stage")
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        before = warnings.showwarning
+        logs(StageStarted("convert", 1, 6))
+        logging.getLogger("ortpipe.stages").warning("about %s", "rows")
+        warnings.warn("a scale of zero", UserWarning, stacklevel=1)
+        logs(StageSaid("convert", "waits for another"))
+        logs(RunFailed(ValueError("no rows"), "convert", killed=False))
+        assert warnings.showwarning is before
+    logging.getLogger("ortpipe").warning("after it")
+    lines = said(tmp_path / "logs" / "1_convert.log")
+    assert lines[1:5] == [
+        "WARNING ortpipe.stages: about rows",
+        "UserWarning: a scale of zero",
+        "waits for another",
+        "failed",
+    ]
+    assert (tmp_path / "logs" / "1_convert.log").read_text().endswith("ValueError: no rows\n")
+    assert [str(warning.message) for warning in shown] == ["a scale of zero"]
+
+
+def test_a_log_of_very_many_epochs_has_a_thousand_lines_and_the_last(tmp_path: Path) -> None:
+    logs, epochs = StageLogs(tmp_path), 10 * MOST + 7
+    logs(RunStarted(PLAN))
+    logs(StageStarted("train", 5, 6))
+    for number in range(1, epochs - 2):
+        logs(StageProgressed("train", Epoch(number, epochs, 0.5, None, 0.1, number, 1.0, 1.0)))
+    logs(RunFailed(KeyboardInterrupt(), "train", killed=True))
+    lines = [line for line in said(tmp_path / "logs" / "5_train.log") if line.startswith("epoch ")]
+    assert len(lines) == MOST + 1
+    assert lines[-1].startswith(f"epoch {epochs - 3}/{epochs}: loss 0.5, rate 0.1")
+
+
+def test_a_log_that_cannot_be_written_is_given_up_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "logs").write_text("a file where a folder should be")
+    logs = StageLogs(tmp_path)
+    logs(RunStarted(PLAN))
+    logs(StageStarted("convert", 1, 6))
+    logs(StageSaid("convert", "goes on"))
+    logs(RunFailed(ValueError(), "convert", killed=False))
+    assert "warning: no log in" in capsys.readouterr().err
+
+
+def test_losses_are_typed_columns_with_nulls_where_nothing_is_known(tmp_path: Path) -> None:
+    tensors = {
+        "losses/step": np.array([0.5, 0.25, 0.125, 0.1], np.float32),
+        "losses/rate": np.array([0.1, 0.1, 0.05, 0.05]),
+        "losses/train": np.array([0.4, 0.2]),
+        "losses/validation": np.array([np.nan, 0.3]),
+        "monitor/r2": np.array([np.nan, 0.9]),
+    }
+    table = losses_table(SimpleNamespace(tensors=tensors))
+    (tmp_path / "losses.parquet").write_bytes(as_parquet(table))
+    back = parquet.read_table(tmp_path / "losses.parquet")
+    assert back.schema.types == [pa.string(), pa.int64(), pa.float64(), pa.float64()]
+    assert back.column_names == ["kind", "number", "value", "rate"]
+    rows = [tuple(row.values()) for row in back.to_pylist()]
+    assert rows[2:] == [
+        ("step", 3, 0.125, 0.05),
+        ("step", 4, pytest.approx(0.1), 0.05),
+        ("train", 1, 0.4, None),
+        ("train", 2, 0.2, None),
+        ("validation", 1, None, None),
+        ("validation", 2, 0.3, None),
+        ("r2", 1, None, None),
+        ("r2", 2, 0.9, None),
+    ]
+
+
+def test_the_losses_of_a_run_are_those_of_its_artifact(cli: Callable, only_run: Callable) -> None:
+    assert cli(*SMALL, "train/optimizer=lbfgs", "~train.optimizer.lr").returncode == 0
+    tensors = load_artifact(only_run() / "stages" / "5_train").tensors
+    table = parquet.read_table(only_run() / "losses.parquet").to_pylist()
+    for kind in ("step", "train"):
+        values = [row["value"] for row in table if row["kind"] == kind]
+        np.testing.assert_array_equal(values, tensors[f"losses/{kind}"])
+    assert {row["rate"] for row in table} == {None}
+
+
+def way_on(error: str) -> dict[str, str]:
+    """Return what a run that failed says beside its error."""
+    lines = [re.match(r"(stage|its log|report|in the store|continue with:)\s+(.*)", s) for s in error.splitlines()]
+    return {match[1]: match[2] for match in lines if match}
+
+
+def test_a_stage_that_fails_ends_the_run_with_its_name_its_log_and_the_command_that_does_what_is_left(
+    cli: Callable, tmp_path: Path
+) -> None:
+    done = cli(*SMALL, "train.optimizer.lr=1e12", "name='two words'")
+    assert done.returncode == 1
+    [folder] = tmp_path.glob("outputs/runs/*/*")
+    told = way_on(done.stderr)
+    assert told["stage"] == "train"
+    assert told["its log"] == str(folder / "logs" / "5_train.log")
+    assert "ConvergenceError: Training must keep losses" in Path(told["its log"]).read_text()
+    assert Path(told["report"]).is_file()
+    assert told["in the store"] == "convert, add_loss, penalty, derive"
+    arguments = shlex.split(told["continue with:"])
+    assert arguments == ["ortpipe", "recorder=none", *SMALL, "train.optimizer.lr=1e12", "name='two words'"]
+    mended = [word.replace("lr=1e12", "lr=0.01") for word in arguments[1:]]
+    assert ortpipe(*mended, cwd=tmp_path).returncode == 0
+    last = max(tmp_path.glob("outputs/runs/*/*"))
+    assert [s["hit"] for s in json.loads((last / "lock.json").read_text())["stages"]] == [True] * 4 + [False] * 2
+
+
+def test_a_stage_that_is_refused_before_its_turn_has_a_log_too(cli: Callable, only_run: Callable) -> None:
+    done = cli(*SMALL, "evaluate.metrics=[accuracy]")
+    assert done.returncode == 1
+    assert way_on(done.stderr)["stage"] == "evaluate"
+    assert sorted(path.name for path in (only_run() / "logs").iterdir()) == ["1_convert.log", "6_evaluate.log"]
+    assert "EvaluateError" in (only_run() / "logs" / "6_evaluate.log").read_text()
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Callable[[BaseException], tuple[BaseException, dict[str, str]]]:
+    """Return what breaks a run at train with an error, beside a checkpoint; it returns that error and what it says."""
+
+    def broken(error: BaseException) -> tuple[BaseException, dict[str, str]]:
+        (tmp_path / "checkpoint").mkdir()
+        rows = {"source": {"name": "npz"}, "digest": "0", "rows": {"train": 3}}
+        state = RunState(tmp_path, "mine", {COMMAND: "ortpipe seed=1 resume=elsewhere"}, {"train": "sgd"}, rows)
+
+        def breaks(event: Event) -> None:
+            if isinstance(event, StageStarted):
+                raise error
+
+        listeners = [StageLogs(tmp_path), RunFolder(tmp_path, "seed: 1\n", {}), state, Report(state), breaks]
+        with pytest.raises(type(error)) as raised:
+            run((Step(Stage("train", "never:called"), None),), {}, listeners)
+        return raised.value, way_on("\n".join(raised.value.__notes__))
+
+    return broken
+
+
+def test_a_run_that_trained_continues_from_its_checkpoint_whatever_broke_it(broken: Callable, tmp_path: Path) -> None:
+    _, told = broken(OSError(errno.ENOSPC, "No space left on device"))
+    assert told["continue with:"] == f"ortpipe seed=1 resume={tmp_path}"
+    assert told["its log"] == str(tmp_path / "logs" / "1_train.log")
+
+
+def test_an_error_that_asks_for_another_config_does_not_name_the_checkpoint_of_this_one(broken: Callable) -> None:
+    _, told = broken(TrainError("Training needs a lower rate."))
+    assert told["continue with:"] == "ortpipe seed=1 resume=elsewhere"
+
+
+def test_a_run_that_is_stopped_says_so_in_its_report(broken: Callable, tmp_path: Path) -> None:
+    _, told = broken(KeyboardInterrupt())
+    assert told["continue with:"] == f"ortpipe seed=1 resume={tmp_path}"
+    text = (tmp_path / "report.md").read_text()
+    assert text.startswith("# mine: stopped\n")
+    assert "KeyboardInterrupt" in text
+    assert said(tmp_path / "logs" / "1_train.log")[1] == "stopped"
+
+
+def test_a_report_that_cannot_be_written_does_not_hide_the_error(broken: Callable, tmp_path: Path) -> None:
+    (tmp_path / "report.md").mkdir()  # no file can take its place
+    error, told = broken(ValueError("the reason"))
+    assert str(error) == "the reason"
+    assert told["stage"] == "train"
+    assert any(note.startswith("after it: [Errno ") for note in error.__notes__)
