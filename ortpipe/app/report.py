@@ -178,12 +178,13 @@ def seconds(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number to the fourth digit, of very large and small ones four digits.
+    """Return a number to the fourth decimal; of large ones the first, of very large and small ones four digits.
 
-    >>> number(0.97551), number(-3180.4), number(1.5e-9)
-    ('0.9755', '−3180.4000', '1.5e−09')
+    >>> number(0.97551), number(-3180.44), number(1.5e-9)
+    ('0.9755', '−3,180.4', '1.5e−09')
     """
-    form = ".4f" if value == 0 or 1e-3 <= abs(value) < 1e6 else ".4g"
+    size = abs(value)
+    form = ".4f" if size == 0 or 1e-3 <= size < 1e3 else ",.1f" if 1e3 <= size < 1e6 else ".4g"
     return f"{value:{form}}".replace("-", "−")
 
 

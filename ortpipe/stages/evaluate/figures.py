@@ -38,6 +38,7 @@ def _losses(artifact: Artifact, axes: Axes) -> None:
     if (train > 0).all() and train.max() > 20 * train.min():
         axes.set_yscale("log")
     axes.set(xlabel="epoch", ylabel="loss per row", title="Loss")
+    axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)
     for metric, values in under("monitor", artifact.tensors).items():
         right, at = axes.twinx(), np.flatnonzero(~np.isnan(values))
