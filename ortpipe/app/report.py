@@ -159,9 +159,9 @@ def metrics_of(metrics: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any
 
     rows = []
     for name, values in metrics.items():
-        up = METRICS[name].greater_is_better
-        wins = values["trained"] >= values["source"] if up else values["trained"] <= values["source"]
-        rows.append({"name": name, "up": up, "wins": wins, **{state: values[state] for state in STATES}})
+        up, known = METRICS[name].greater_is_better, {state: values.get(state, math.nan) for state in STATES}
+        wins = known["trained"] >= known["source"] if up else known["trained"] <= known["source"]
+        rows.append({"name": name, "up": up, "wins": wins, **known})
     return rows
 
 
@@ -180,12 +180,12 @@ def seconds(value: float) -> str:
 def number(value: float) -> str:
     """Return a number to the fourth decimal; of large ones the first, of very large and small ones four digits.
 
-    >>> number(0.97551), number(-3180.44), number(1.5e-9)
-    ('0.9755', '−3,180.4', '1.5e−09')
+    >>> number(0.97551), number(-3180.44), number(1.5e-9), number(math.nan)
+    ('0.9755', '−3,180.4', '1.5e−09', '')
     """
     size = abs(value)
     form = ".4f" if size == 0 or 1e-3 <= size < 1e3 else ",.1f" if 1e3 <= size < 1e6 else ".4g"
-    return f"{value:{form}}".replace("-", "−")
+    return "" if math.isnan(value) else f"{value:{form}}".replace("-", "−")
 
 
 def plain(text: object) -> str:
