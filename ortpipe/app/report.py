@@ -56,7 +56,8 @@ def write_report(folder: Path) -> None:
     """Write both reports of a run folder from its files, those that there are if the run failed or was killed."""
     page = gathered(folder)
     for name in ("report.md", "report.html"):
-        whole_file(folder / name, _templates().get_template(f"{name}.jinja").render(page))
+        text = without_passwords(_templates().get_template(f"{name}.jinja").render(page))
+        whole_file(folder / name, text.encode(errors="backslashreplace"))  # what names of files may hold
 
 
 @functools.cache  # a sweep compiles them once
@@ -83,7 +84,8 @@ def gathered(folder: Path) -> dict[str, Any]:
         return json.loads(path.read_text()) if path.exists() else {}
 
     run = RunState.read(folder)
-    stages = stages_of(run, read("lock.json").get("stages", []))
+    done = {stage["stage"]: stage for stage in read("lock.json").get("stages", [])}
+    stages = stages_of(run, done)
     pictures = sorted((folder / "figures").glob("*.png"), key=lambda path: (path.stem != "losses", path.stem))
     return {
         "run": run,
@@ -107,6 +109,7 @@ def gathered(folder: Path) -> dict[str, Any]:
             {"name": name, "shape": " × ".join(map(str, shape)) or "scalar", "count": math.prod(shape)}
             for name, shape in run.model.get("parameters", {}).items()
         ],
+        "where": f" {'after' if run.stage in done else 'at'} {run.stage}" if run.stage else "",
         "log": log_of(run, run.stage),
         "tail": tail_of(folder, log_of(run, run.stage)),
         "config": (folder / "config.yaml").read_text(),
@@ -120,12 +123,12 @@ def log_of(run: RunState, stage: str | None) -> str | None:
     return next((path for path in found if (run.folder / path).exists()), None)
 
 
-def stages_of(run: RunState, locked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def stages_of(run: RunState, done: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Return every stage of the plan: what is chosen for it, what became of it, in how many seconds.
 
-    Its `state` is computed, stored (taken from the store `of` another run), failed, stopped, unfinished or waiting.
+    `done` are the parts of the lock file by stage. A `state` is computed, stored (taken from the store `of` another
+    run), failed, stopped, unfinished or waiting.
     """
-    done = {stage["stage"]: stage for stage in locked}
     stages = []
     for name, choice in run.plan.items():
         lock, log = done.get(name), log_of(run, name)
@@ -186,6 +189,15 @@ def number(value: float) -> str:
     size = abs(value)
     form = ".4f" if size == 0 or 1e-3 <= size < 1e3 else ",.1f" if 1e3 <= size < 1e6 else ".4g"
     return "" if math.isnan(value) else f"{value:{form}}".replace("-", "−")
+
+
+def without_passwords(text: str) -> str:
+    """Return text, which may be mailed, without the passwords of addresses.
+
+    >>> without_passwords("recorder.tracking_uri=postgresql://me:secret@server/runs")
+    'recorder.tracking_uri=postgresql://me:***@server/runs'
+    """
+    return re.sub(r"(://[^/:@\s]*:)[^/@\s]+@", r"\1***@", text)
 
 
 def plain(text: object) -> str:

@@ -89,7 +89,7 @@ class StageLogs(logging.Handler):
             return
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         try:
-            self._file.write(f"{now} {text}\n".encode())
+            self._file.write(f"{now} {text}\n".encode(errors="backslashreplace"))
         except OSError as error:
             self._file.close()
             self._file = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -139,6 +140,26 @@ def test_the_report_of_a_run_that_failed_says_where_why_and_what_is_left(runs: l
         assert run["again"] in shown
         assert "ConvergenceError" in shown  # the end of its log
         assert "Metrics" not in shown
+
+
+def test_a_report_can_be_mailed_without_the_passwords_of_addresses(cli: Callable, only_run: Callable) -> None:
+    assert cli(*SMALL, "name='postgresql://me:secret@server/runs'").returncode == 0
+    assert "secret" in (only_run() / "config.yaml").read_text()
+    for name in ("report.md", "report.html"):
+        text = (only_run() / name).read_text()
+        assert "secret" not in text
+        assert "name: postgresql://me:***@server/runs" in text
+
+
+def test_a_run_that_fails_after_its_last_stage_says_so(cli: Callable, tmp_path: Path, only_run: Callable) -> None:
+    assert cli(*SMALL, "hydra.run.dir=outputs/runs/day/again").returncode == 0
+    shutil.rmtree(only_run() / "figures")
+    (only_run() / "figures").write_text("a file where a folder should be")
+    done = cli(*SMALL, "hydra.run.dir=outputs/runs/day/again")
+    assert done.returncode == 1
+    assert "stage          evaluate" in done.stderr
+    assert "## Failed after evaluate" in (only_run() / "report.md").read_text()
+    assert [stage["state"] for stage in gathered(only_run())["stages"]] == ["stored"] * 6
 
 
 def test_reports_are_written_again_from_the_folder_byte_for_byte(runs: list[Path]) -> None:

@@ -222,6 +222,13 @@ def test_a_run_that_is_stopped_says_so_in_its_report(broken: Callable, tmp_path:
     assert said(tmp_path / "logs" / "1_train.log")[1] == "stopped"
 
 
+def test_an_error_of_any_letters_is_in_log_and_report(broken: Callable, tmp_path: Path) -> None:
+    error, _ = broken(ValueError("no rows in caf\udce9.csv"))  # a file's name that is not UTF-8
+    assert not any(note.startswith("after it") for note in error.__notes__)
+    for name in ("report.md", "report.html", "logs/1_train.log"):
+        assert "no rows in caf\\udce9.csv" in (tmp_path / name).read_text()
+
+
 def test_a_report_that_cannot_be_written_does_not_hide_the_error(broken: Callable, tmp_path: Path) -> None:
     (tmp_path / "report.md").mkdir()  # no file can take its place
     error, told = broken(ValueError("the reason"))
