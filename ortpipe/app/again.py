@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from hydra.conf import HydraConf
 
 
+def typed() -> str:
+    """Return the command that this process was started with."""
+    return shlex.join(["ortpipe", *sys.argv[1:]])
+
+
 def command_of(hydra: HydraConf) -> str:
-    """Return the command that this run was started with; of a sweep's job, the one that does the same alone."""
+    """Return the command of a run; of a sweep's job, the one that does the same alone."""
     if hydra.mode is None or hydra.mode.name != "MULTIRUN":
-        return shlex.join(["ortpipe", *sys.argv[1:]])
+        return typed()
     folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
     options = [word for folder in folders for word in ("--config-dir", unquote(folder).removeprefix("file://"))]
     return shlex.join(["ortpipe", *options, *hydra.overrides.task])

@@ -29,7 +29,7 @@ from ortpipe.pipeline.store import Store
 WHERE = ("in", "artifacts", "entries")
 STAGES = [stage.name for stage in FLOW]
 RUN = ("experiment=linear_regression", "train.epochs=20", "name=killed")
-SAME = ("model.onnx", "losses.csv", "metrics.json", "stages/*/model.onnx", "stages/*/tensors.safetensors")
+SAME = ("model.onnx", "losses.parquet", "metrics.json", "stages/*/model.onnx", "stages/*/tensors.safetensors")
 
 
 @dataclass(frozen=True)

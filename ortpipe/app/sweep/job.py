@@ -82,7 +82,8 @@ def run_job(hydra: HydraConf, run: Callable[[Job], Outcome]) -> float | None:
         said = str(error) or type(error).__name__
         whole_file(job.folder / "error.txt", "".join(traceback.format_exception(error)))
         job.say(state="failed", error=said)
-        print(f"{called} failed: {said}", file=sys.stderr, flush=True)
+        notes = getattr(error, "__notes__", [])  # its stage, log, and the command that does what is left
+        print(f"{called} failed: {said}", *notes, sep="\n", file=sys.stderr, flush=True)
         return None
     except BaseException:
         job.say(state="killed")

@@ -96,6 +96,7 @@ def begin(config: DictConfig) -> None:
     Raises:
         OrtpipeError: the objective or the recorder is wrong, or the recorder's server cannot be reached.
     """
+    from ortpipe.app.again import typed
     from ortpipe.app.environment import environment
     from ortpipe.app.run_state import RunState
     from ortpipe.app.schema import build_key
@@ -112,7 +113,7 @@ def begin(config: DictConfig) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     searched = OmegaConf.select(config, "hydra.sweeper.params") or {}
     fixed, varies = planned([*(f"{key}={value}" for key, value in searched.items()), *config.hydra.overrides.task])
-    facts = environment(config.seed)
+    facts = environment(config.seed, typed())
     about = {"name": config.name, "objective": config.objective, "fixed": fixed, "varies": varies, "recorder": records}
     about["paths"] = OmegaConf.to_container(config.paths, resolve=True)
     whole_file(folder / "config.yaml", OmegaConf.to_yaml(about))
