@@ -39,17 +39,20 @@ class Report:
         """Listen."""
         if isinstance(event, StageFinished) and event.stored is not None:
             self._stored.append(event.name)
-        if isinstance(event, RunFailed) and self._state.status != FINISHED:
-            for name, value in self._way_on(event.stage).items():
-                event.error.add_note(f"{name:<14} {value}")
-        if isinstance(event, RunFinished | RunFailed):
-            write_report(self._state.folder)
+        try:
+            if isinstance(event, RunFinished | RunFailed):
+                write_report(self._state.folder)
+        finally:
+            if isinstance(event, RunFailed) and self._state.status != FINISHED:
+                for name, value in self._way_on(event.stage).items():
+                    event.error.add_note(f"{name:<14} {value}")
 
     def _way_on(self, stage: str) -> dict[str, Any]:
         folder, found = self._state.folder, log_of(self._state, stage)
         log = {"stage": stage, "its log": folder / found} if found is not None else {}
+        report = {"report": folder / "report.html"} if (folder / "report.html").is_file() else {}
         stored = {"in the store": ", ".join(self._stored)} if self._stored else {}
-        return {**log, "report": folder / "report.html", **stored, "continue with:": self._state.again}
+        return {**log, **report, **stored, "continue with:": self._state.again}
 
 
 def write_report(folder: Path) -> None:

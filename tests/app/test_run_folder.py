@@ -234,4 +234,5 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_error(broken: Callabl
     error, told = broken(ValueError("the reason"))
     assert str(error) == "the reason"
     assert told["stage"] == "train"
+    assert "report" not in told
     assert any(note.startswith("after it: [Errno ") for note in error.__notes__)

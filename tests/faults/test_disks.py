@@ -54,7 +54,9 @@ def test_a_full_disk_of_outputs_ends_the_run_with_what_to_do(tmp_path: Path, mou
     outputs = mount("outputs", "size=64k")
     done = ortpipe(*SMALL, f"paths.cache={tmp_path / 'cache'}", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-3:] == [
+    told = done.stderr.splitlines()
+    first = told.index("error: There must be room for what a run writes.")
+    assert told[first : first + 3] == [
         "error: There must be room for what a run writes.",
         f"  got: [Errno 28] {FULL}",
         "  fix: Free some, or set paths.outputs to a folder on another disk.",
