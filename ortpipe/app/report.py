@@ -166,6 +166,6 @@ def metrics_of(metrics: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any
     rows = []
     for name, values in metrics.items():
         up, known = METRICS[name].greater_is_better, {state: values.get(state, math.nan) for state in STATES}
-        wins = known["trained"] >= known["source"] if up else known["trained"] <= known["source"]
-        rows.append({"name": name, "up": up, "wins": wins, **known})
+        worse = known["trained"] < known["source"] if up else known["trained"] > known["source"]
+        rows.append({"name": name, "up": up, "wins": not worse, **known})
     return rows
