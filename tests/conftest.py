@@ -10,6 +10,12 @@ import pytest
 from command import Run, ortpipe
 
 
+@pytest.fixture(autouse=True)
+def own_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget where another test recorded: `mlflow.set_tracking_uri` leaves it in the environment."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
 @pytest.fixture
 def cli(tmp_path: Path) -> Run:
     """Run the command line in an empty folder, without tracking unless the test says so."""

@@ -17,7 +17,6 @@ from ortpipe.app.commands import command
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Return a function that runs a command in an empty folder and returns what it prints."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
     def run(name: str, *arguments: str) -> str:
         capsys.readouterr()

@@ -66,11 +66,6 @@ def entries(uri: str) -> dict[str, int]:
         return {name: connection.execute(f"select count(*) from {name}").fetchone()[0] for name in tables}
 
 
-@pytest.fixture(autouse=True)
-def no_other_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # mlflow.set_tracking_uri of another test leaves it
-
-
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
     world = tmp_path_factory.mktemp("live")

@@ -27,9 +27,8 @@ def test_many_processes_at_once_lose_nothing_in_sqlite(capsys: pytest.CaptureFix
 
 
 def test_postgresql_behind_a_server_gets_the_same_and_serves_the_registered_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with postgresql() as database, mlflow_server(database, tmp_path) as (address, _):
         with pytest.raises(SystemExit) as ended:
             record_children(["--children", "8", "--points", "200", "--processes", "4", "--tracking-uri", address])
