@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from ortpipe.app.recorders.mlflow import Mlflow
-from ortpipe.app.run_state import FINISHED, RunState
+from ortpipe.app.run.state import FINISHED, RunState
 from ortpipe.app.tracking.process import this_process
 from ortpipe.app.tracking.record import LEDGER, Record
 from ortpipe.app.tracking.store import PARENT, open_store

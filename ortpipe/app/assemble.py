@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.again import command_of
-from ortpipe.app.breakdown import Breakdown
-from ortpipe.app.checkpoint import read_checkpoint
-from ortpipe.app.environment import environment
-from ortpipe.app.report import Report
-from ortpipe.app.run_folder import RunFolder
-from ortpipe.app.run_state import COMMAND, RunState
-from ortpipe.app.screen import Screen, closing
-from ortpipe.app.stage_log import StageLogs
+from ortpipe.app.run.again import command_of
+from ortpipe.app.run.breakdown import Breakdown
+from ortpipe.app.run.checkpoint import read_checkpoint
+from ortpipe.app.run.environment import environment
+from ortpipe.app.run.folder import RunFolder
+from ortpipe.app.run.report import Report
+from ortpipe.app.run.screen import Screen, closing
+from ortpipe.app.run.stage_log import StageLogs
+from ortpipe.app.run.state import COMMAND, RunState
 from ortpipe.app.stop import stop_if_asked
 from ortpipe.app.tracking.process import this_process
 from ortpipe.data.split import load

@@ -12,7 +12,7 @@ import pytest
 from command import ortpipe
 from sklearn.datasets import load_digits
 
-from ortpipe.app.checkpoint import read_checkpoint
+from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.runtime.session import Session
 
 

@@ -39,8 +39,8 @@ def _repeat(folder: Path) -> None:
     import yaml
 
     from ortpipe.app.assemble import context_of, plan_of
-    from ortpipe.app.inputs import kept
     from ortpipe.app.recorded import read_json
+    from ortpipe.app.run.inputs import kept
     from ortpipe.app.schema import build
     from ortpipe.data.split import load
     from ortpipe.pipeline.run import run

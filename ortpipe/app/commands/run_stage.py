@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> None:
     begun = time.perf_counter()
     result = stage(artifact, config, **context)
     seconds = time.perf_counter() - begun
-    from ortpipe.app.screen import table
+    from ortpipe.app.run.screen import table
 
     _write(result, target)
     if result.facts.metrics:
@@ -71,9 +71,9 @@ def run(arguments: Sequence[str]) -> None:
 
 def _settings(stage: Stage, found: Composition) -> tuple[Any, dict[str, Any]]:
     """Return the stage's config and what it reads; errors in other parts of the config do not matter."""
-    from ortpipe.app.checkpoint import read_checkpoint
+    from ortpipe.app.run.checkpoint import read_checkpoint
+    from ortpipe.app.run.screen import Screen
     from ortpipe.app.schema import all_at_once, check, located
-    from ortpipe.app.screen import Screen
     from ortpipe.data.split import load
     from ortpipe.pipeline.events import StageProgressed
     from ortpipe.runtime.one import check_one_runtime

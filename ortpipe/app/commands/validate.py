@@ -81,7 +81,7 @@ def _check_parts(values: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
     Returns:
         Each error with the group of the config that it is about; where there are none, all that was found, in a line.
     """
-    from ortpipe.app.checkpoint import read_checkpoint
+    from ortpipe.app.run.checkpoint import read_checkpoint
     from ortpipe.data.split import load
     from ortpipe.runtime.one import check_one_runtime
     from ortpipe.runtime.session import check_provider

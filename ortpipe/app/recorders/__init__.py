@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ortpipe.app.recorders.console import Console
 from ortpipe.app.recorders.mlflow import Mlflow
 from ortpipe.app.recorders.none import Nothing
-from ortpipe.app.run_state import RunState
+from ortpipe.app.run.state import RunState
 from ortpipe.pipeline.events import Listener
 
 if TYPE_CHECKING:

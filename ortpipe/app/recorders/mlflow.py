@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.run_state import RunState
+from ortpipe.app.run.state import RunState
 from ortpipe.app.tracking.live import Epochs
 from ortpipe.app.tracking.record import Record
 from ortpipe.app.tracking.store import SQLITE

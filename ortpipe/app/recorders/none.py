@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ortpipe.app.run_state import RunState
+from ortpipe.app.run.state import RunState
 from ortpipe.pipeline.events import Event, Listener
 
 

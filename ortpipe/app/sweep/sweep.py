@@ -20,7 +20,7 @@ from ortpipe.files import whole_file
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from ortpipe.app.run_state import RunState
+    from ortpipe.app.run.state import RunState
     from ortpipe.app.sweep.status import Ground
     from ortpipe.app.sweep.summary import Summary
     from ortpipe.app.tracking.parent import Parent
@@ -52,7 +52,7 @@ class Sweep:
         Raises:
             SweepError: jobs did not finish, though nobody stopped the sweep.
         """
-        from ortpipe.app.run_state import FAILED, FINISHED, KILLED
+        from ortpipe.app.run.state import FAILED, FINISHED, KILLED
         from ortpipe.app.sweep import summary as summaries
         from ortpipe.app.sweep.status import close_jobs
 
@@ -96,9 +96,9 @@ def begin(config: DictConfig) -> None:
     Raises:
         OrtpipeError: the objective or the recorder is wrong, or the recorder's server cannot be reached.
     """
-    from ortpipe.app.again import typed
-    from ortpipe.app.environment import environment
-    from ortpipe.app.run_state import RunState
+    from ortpipe.app.run.again import typed
+    from ortpipe.app.run.environment import environment
+    from ortpipe.app.run.state import RunState
     from ortpipe.app.schema import build_key
     from ortpipe.app.sweep.status import Ground, write
     from ortpipe.app.sweep.varies import planned

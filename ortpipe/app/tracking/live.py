@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ortpipe.app.run_state import now
+from ortpipe.app.run.state import now
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric

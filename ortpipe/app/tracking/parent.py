@@ -12,7 +12,7 @@ from ortpipe.app.tracking.store import close_dead, open_store, reached
 
 if TYPE_CHECKING:
     from ortpipe.app.recorders.mlflow import Mlflow
-    from ortpipe.app.run_state import RunState
+    from ortpipe.app.run.state import RunState
 
 BEST = "ortpipe.best"  # the tag with the run of the best job
 

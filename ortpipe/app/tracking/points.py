@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from mlflow.entities import Metric, Param, RunTag
 
-    from ortpipe.app.run_state import RunState
+    from ortpipe.app.run.state import RunState
 
 LONGEST = 6000  # characters of a param's value, MLflow's limit
 LOSSES = {f"losses/{kind}": f"loss/{kind}" for kind in ("step", "train", "validation")}

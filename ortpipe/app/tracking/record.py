@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.run_state import FILE, FINISHED, RUNNING, RunState
+from ortpipe.app.run.state import FILE, FINISHED, RUNNING, RunState
 from ortpipe.app.tracking.live import points
 from ortpipe.app.tracking.model import log_model, logged_model, register
 from ortpipe.app.tracking.points import LONGEST, metrics, origins, params

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortpipe.app.run_state import died, last_sign, now
+from ortpipe.app.run.state import died, last_sign, now
 from ortpipe.app.tracking.process import HOST, gone, this_process
 from ortpipe.errors import TrackingError
 

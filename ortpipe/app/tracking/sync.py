@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortpipe.app.run_state import FILE, RUNNING, RunState
+from ortpipe.app.run.state import FILE, RUNNING, RunState
 from ortpipe.app.tracking.process import HOST, PID
 from ortpipe.app.tracking.record import Record
 from ortpipe.errors import TrackingError

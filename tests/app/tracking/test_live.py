@@ -11,7 +11,7 @@ from command import ortpipe
 from mlflow import MlflowClient
 
 from ortpipe.app.recorders.mlflow import Mlflow, Recording
-from ortpipe.app.run_state import FINISHED, RunState
+from ortpipe.app.run.state import FINISHED, RunState
 from ortpipe.app.tracking import live
 from ortpipe.graph.serial import load_artifact
 from ortpipe.pipeline.events import RunFinished, StageProgressed

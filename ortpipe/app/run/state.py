@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.again import again
+from ortpipe.app.run.again import again
 from ortpipe.app.tracking.process import HOST, PID, gone
 from ortpipe.errors import OrtpipeError, TrackingError
 from ortpipe.files import whole_file
@@ -117,7 +117,7 @@ class RunState:
 
 
 def _about(artifact: Artifact) -> dict[str, Any]:
-    from ortpipe.app.screen import source_of
+    from ortpipe.app.run.screen import source_of
 
     facts = artifact.facts
     shapes = {tensor.name: list(tensor.dims) for tensor in artifact.model.graph.initializer}

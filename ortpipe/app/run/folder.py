@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortpipe.app.inputs import keep_inputs
+from ortpipe.app.run.inputs import keep_inputs
 from ortpipe.files import whole_file
 from ortpipe.pipeline.events import Event, RunFinished, RunStarted, StageFinished, StageProgressed
 
@@ -63,14 +63,14 @@ class RunFolder:
         whole_file(self.folder / "lock.json", _json({"format": 1, "stages": self._lock}))
 
     def _keep(self, report: object) -> None:
-        from ortpipe.app.checkpoint import write_checkpoint
+        from ortpipe.app.run.checkpoint import write_checkpoint
         from ortpipe.stages.train.checkpoint import Checkpoint
 
         if isinstance(report, Checkpoint):
             write_checkpoint(report, self.folder)
 
     def _finish(self, event: RunFinished) -> None:
-        from ortpipe.app.losses import as_parquet, losses_table
+        from ortpipe.app.run.losses import as_parquet, losses_table
         from ortpipe.graph.serial import write_whole
         from ortpipe.stages.evaluate.figures import figures
 

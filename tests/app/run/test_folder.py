@@ -20,11 +20,11 @@ from command import ortpipe
 from pyarrow import parquet
 
 from ortpipe import load_artifact
-from ortpipe.app.losses import as_parquet, losses_table
-from ortpipe.app.report import Report
-from ortpipe.app.run_folder import RunFolder
-from ortpipe.app.run_state import COMMAND, RunState
-from ortpipe.app.stage_log import MOST, StageLogs
+from ortpipe.app.run.folder import RunFolder
+from ortpipe.app.run.losses import as_parquet, losses_table
+from ortpipe.app.run.report import Report
+from ortpipe.app.run.stage_log import MOST, StageLogs
+from ortpipe.app.run.state import COMMAND, RunState
 from ortpipe.errors import TrainError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.events import Event, RunFailed, RunStarted, StageProgressed, StageSaid, StageStarted

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.report_text import code, fenced, number, plain, seconds, without_passwords
-from ortpipe.app.run_state import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunState
+from ortpipe.app.run.report_text import code, fenced, number, plain, seconds, without_passwords
+from ortpipe.app.run.state import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunState
 from ortpipe.files import whole_file
 from ortpipe.pipeline.events import Event, RunFailed, RunFinished, StageFinished
 

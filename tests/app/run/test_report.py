@@ -15,7 +15,7 @@ import pytest
 from command import ortpipe
 from markdown_it import MarkdownIt
 
-from ortpipe.app.report import gathered, write_report
+from ortpipe.app.run.report import gathered, write_report
 from ortpipe.flow import FLOW
 
 SMALL = ("recorder=none", "experiment=linear_regression", "train.epochs=2")

@@ -1,0 +1,1 @@
+"""One run, from outside: its folder and what listens to it."""
