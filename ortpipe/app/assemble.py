@@ -17,9 +17,8 @@ from ortpipe.app.run.folder import RunFolder
 from ortpipe.app.run.report import Report
 from ortpipe.app.run.screen import Screen, closing
 from ortpipe.app.run.stage_log import StageLogs
-from ortpipe.app.run.state import COMMAND, RunState
+from ortpipe.app.run.state import RunState, origin
 from ortpipe.app.stop import stop_if_asked
-from ortpipe.app.tracking.process import this_process
 from ortpipe.data.split import load
 from ortpipe.errors import ConfigError
 from ortpipe.flow import FLOW
@@ -98,15 +97,7 @@ def execute(
     breakdown.lap("data")
     facts = environment(config.seed, command_of(hydra))
     breakdown.lap("environment")
-    tags = {
-        COMMAND: facts["command"],
-        "ortpipe.git_commit": facts["git_commit"],
-        "ortpipe.version": facts["ortpipe"],
-        "ortpipe.seed": facts["seed"],
-        "ortpipe.data": data.digest(),
-        "ortpipe.run_folder": str(folder),
-        **this_process(),
-    }
+    tags = {**origin(facts, folder), "ortpipe.seed": facts["seed"], "ortpipe.data": data.digest()}
     if job is not None:
         tags |= job.tags
     name = (job.name if job is not None else "") or config.name

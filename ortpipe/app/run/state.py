@@ -6,12 +6,13 @@ import dataclasses
 import json
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.run.again import again
-from ortpipe.app.tracking.process import HOST, PID, gone
+from ortpipe.app.tracking.process import HOST, PID, gone, this_process
 from ortpipe.errors import OrtpipeError, TrackingError
 from ortpipe.files import whole_file
 from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageFinished
@@ -21,8 +22,20 @@ if TYPE_CHECKING:
 
 FILE = "run.json"
 FORMAT = 1
-COMMAND = "mlflow.source.name"  # the tag with the command that started the run
+COMMAND = "ortpipe.command"  # the tag with the command that started the run
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as MLflow calls them
+
+
+def origin(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the tags that say where a run or a sweep comes from; see `environment` for the facts."""
+    return {
+        "mlflow.source.name": "ortpipe",
+        COMMAND: environment["command"],
+        "ortpipe.git_commit": environment["git_commit"],
+        "ortpipe.version": environment["ortpipe"],
+        "ortpipe.run_folder": str(folder),
+        **this_process(),
+    }
 
 
 def now() -> int:

@@ -98,7 +98,7 @@ def begin(config: DictConfig) -> None:
     """
     from ortpipe.app.run.again import typed
     from ortpipe.app.run.environment import environment
-    from ortpipe.app.run.state import RunState
+    from ortpipe.app.run.state import RunState, origin
     from ortpipe.app.schema import build_key
     from ortpipe.app.sweep.status import Ground, write
     from ortpipe.app.sweep.varies import planned
@@ -119,13 +119,9 @@ def begin(config: DictConfig) -> None:
     whole_file(folder / "config.yaml", OmegaConf.to_yaml(about))
     whole_file(folder / "environment.json", json.dumps(facts, indent=1) + "\n")
     tags = {
-        "mlflow.source.name": facts["command"],
+        **origin(facts, folder),
         "mlflow.loggedArtifacts": json.dumps([{"path": "summary.json", "type": "table"}]),  # MLflow's page shows it
-        "ortpipe.git_commit": facts["git_commit"],
-        "ortpipe.version": facts["ortpipe"],
         "ortpipe.objective": config.objective,
-        "ortpipe.run_folder": str(folder),
-        **this_process(),
     }
     state = RunState(folder, f"{config.name} sweep", tags)
     parent = recorder.sweep(state)
