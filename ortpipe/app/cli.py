@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import hydra
@@ -63,7 +64,9 @@ def main() -> None:
     listen_for_signals()
     name, *arguments = sys.argv[1:] or [""]
     try:
-        if name in COMMANDS:
+        if name == "--version":
+            print(f"ortpipe {metadata.version('ortpipe')}")
+        elif name in COMMANDS:
             command(name)(arguments)
         else:
             with sweeping():

@@ -32,6 +32,8 @@ def explained(error: Exception) -> ConfigError:
         if error.override.isidentifier():
             rule = f"{error.override} is neither a command nor a key=value pair."
             return ConfigError(rule, fix=nearest(error.override, COMMANDS))
+        if "=" not in error.override and not error.override.startswith("~"):
+            return ConfigError("An override is key=value.", got=error.override, fix=f"Write {error.override}=…")
         fix = "Names with brackets, quotes or dots of their own are written in an experiment file: see the README."
         return ConfigError(f"{error.override} is not in Hydra's grammar of overrides.", fix=fix)
     missing = str(getattr(error, "missing_cfg_file", None))

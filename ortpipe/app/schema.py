@@ -163,7 +163,8 @@ def _obeying(cls: type, node: Mapping[str, Any], values: dict[str, Any], path: s
             return cls(**values)
         except OrtpipeError as error:
             rule, named = str(error).partition("\n")[0], _named(str(error), node)
-            if rule in told or set(named) - set(values):  # of a default: its own key is wrong already
+            wrong = {problem.key for problem in problems}
+            if rule in told or any(path + name in wrong for name in set(named) - set(values)):  # of a default
                 return None
             told.add(rule)
             key = named[0] if named else ""

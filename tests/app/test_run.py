@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
-from command import ROOT, ortpipe
+from command import ROOT, Run, ortpipe
 from pyarrow import parquet
 from sklearn.datasets import load_digits
 
@@ -237,3 +237,19 @@ def test_epochs_without_validation_leave_their_cells_empty(cli: Callable, only_r
         known = [row["value"] is not None for row in rows if row["kind"] == kind]
         assert known == [False, True, False, True, True]
     assert ", accuracy 0." in done.stderr
+
+
+def test_a_run_into_the_folder_of_another_leaves_nothing_of_it(cli: Run, tmp_path: Path) -> None:
+    place = f"hydra.run.dir={tmp_path}/same"
+    assert cli("experiment=linear_regression", "train.epochs=1", place).returncode == 0
+    older = {path.name for path in (tmp_path / "same" / "figures").iterdir()}
+    assert cli("experiment=logistic_regression", "train.epochs=1", place).returncode == 0
+    newer = {path.name for path in (tmp_path / "same" / "figures").iterdir()}
+    assert "predicted.png" in older - newer
+    assert "predicted.png" not in (tmp_path / "same" / "report.md").read_text()
+
+
+def test_the_version_is_our_own(cli: Run, tmp_path: Path) -> None:
+    from importlib.metadata import version
+
+    assert ortpipe("--version", cwd=tmp_path).stdout == f"ortpipe {version('ortpipe')}\n"

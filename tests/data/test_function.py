@@ -78,6 +78,14 @@ def test_a_module_in_the_working_folder_is_found_and_its_code_is_in_the_digest(t
     assert digests[0] != Rows({"X": np.array([[1.0], [2.0]])}, np.array([0.0, 1.0])).digest()
 
 
+def test_a_function_may_import_modules_of_the_working_folder_when_it_is_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_helper.py").write_text("ROWS = [[1.0], [2.0]], [0.0, 1.0]\n")
+    (tmp_path / "own_late.py").write_text("def rows():\n    from own_helper import ROWS\n    return ROWS\n")
+    assert len(Function(function="own_late.rows")()) == 2
+    assert str(tmp_path) not in sys.path
+
+
 WRONG = {
     "a module that is away": ("nowhere_at_all:rows", {}, r"importable(.|\n)*No module named 'nowhere_at_all'"),
     "a function that is away": (f"{__name__}:giv", {}, r"which is not there(.|\n)*Did you mean 'give'"),

@@ -132,10 +132,9 @@ def _named(store: Store, names: Sequence[str]) -> list[Stored]:
 def _remove(store: Store, going: list[Stored], *, dry: bool) -> None:
     from ortpipe.pipeline.upkeep import remove
 
+    gained = None if dry else remove(store, [one.entry for one in going])
     for one in going:
         print(f"{one.entry.stage:<10}{one.entry.key[:12]:<14}{size(one.bytes):>10}")
-    if dry:
-        print(f"{len(going)} entries would go")
-        return
-    gained = remove(store, [one.entry for one in going])
-    print(f"{len(going)} entries removed, {size(gained)} gained")
+    print(
+        f"{len(going)} entries would go" if gained is None else f"{len(going)} entries removed, {size(gained)} gained"
+    )

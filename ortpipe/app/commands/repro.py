@@ -11,7 +11,7 @@ from typing import Any
 
 from ortpipe.app.compose import Parser
 from ortpipe.app.recorded import Settings, recorded
-from ortpipe.errors import ReproError
+from ortpipe.errors import ConfigError, ReproError
 from ortpipe.pipeline.events import Event, StageFinished
 
 ABOUT = """Make a run again from its record alone, with nothing stored, and compare every stage's digest and every loss.
@@ -31,6 +31,10 @@ def run(arguments: Sequence[str]) -> None:
     parser = Parser("repro", ABOUT)
     parser.add_argument("run", metavar="RUN", help="a run's folder, or the id of an MLflow run")
     given = parser.read(arguments)
+    strange = [word for word in given.overrides if not word.lstrip("+~").startswith(("recorder", "paths."))]
+    if strange:
+        fix = "Give recorder.tracking_uri or paths.outputs, where the run is not found; leave out the rest."
+        raise ConfigError("A run is made again with its own config.", got=" ".join(strange), fix=fix)
     with recorded(given.run, Settings(tuple(given.overrides), given.config_dir)) as folder:
         _repeat(folder)
 
@@ -48,7 +52,11 @@ def _repeat(folder: Path) -> None:
 
     stages = read_json(folder / "lock.json")["stages"]
     _enter(read_json(folder / "environment.json").get("folder"))
-    values = yaml.safe_load((folder / "config.yaml").read_text())
+    try:
+        values = yaml.safe_load((folder / "config.yaml").read_text())
+    except (OSError, yaml.YAMLError) as error:
+        fix = "Choose another run."
+        raise ConfigError("A run's config.yaml is as it was written.", got=f"{folder}: {error}", fix=fix) from error
     source = values["convert"]["source"]
     if source.get("path") is not None:
         source["path"] = kept(source["path"], folder) or source["path"]

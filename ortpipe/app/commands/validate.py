@@ -83,6 +83,7 @@ def _check_parts(values: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
     """
     from ortpipe.app.run.checkpoint import read_checkpoint
     from ortpipe.data.split import load
+    from ortpipe.metrics import check_fits, check_known
     from ortpipe.runtime.one import check_one_runtime
     from ortpipe.runtime.session import check_provider
 
@@ -101,6 +102,11 @@ def _check_parts(values: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
         with _collected(errors, "data"):
             context["data"] = load(values["data"])
     artifact = _check_stages(values, context, errors)
+    if (objective := values.get("objective", "loss")) != "loss":
+        with _collected(errors, "objective"):
+            check_known(objective, "objective", besides=("loss",))
+            if artifact is not None:
+                check_fits(objective, artifact.facts.task)
     return errors, "" if artifact is None or errors or "data" not in context else _summary(context["data"], artifact)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,11 @@ from typing import Any
 from ortpipe.app.run.inputs import keep_inputs
 from ortpipe.files import whole_file
 from ortpipe.pipeline.events import Event, RunFinished, RunStarted, StageFinished, StageProgressed
+
+OF_ONE_RUN = (
+    *("inputs", "stages", "figures", "model.onnx", "model.onnx.data"),
+    *("lock.json", "losses.parquet", "metrics.json", "timings.json"),
+)
 
 
 class RunFolder:
@@ -47,6 +53,12 @@ class RunFolder:
             self._finish(event)
 
     def _start(self, event: RunStarted) -> None:
+        for name in OF_ONE_RUN:  # of an older run into the same folder
+            place = self.folder / name
+            if place.is_dir():
+                shutil.rmtree(place)
+            else:
+                place.unlink(missing_ok=True)
         whole_file(self.folder / "config.yaml", self._config)
         keep_inputs(event.plan, self.folder)
         whole_file(self.folder / "environment.json", _json(self._environment))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,23 +53,22 @@ class Function(TableSource):
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Call the function; the digest of its rows covers the file that it is written in."""
-        function = self._function()
-        origin = _source_digest(function)
-        try:
-            made = function(**self.params)
-        except Exception as error:
-            raise DataError(
-                "data.source.function must return rows.",
-                got=f"{self.function} raised {type(error).__name__}: {error}",
-                fix="Correct the function or data.source.params.",
-            ) from error
+        with _working_folder_first():
+            function = self._function()
+            origin = _source_digest(function)
+            try:
+                made = function(**self.params)
+            except Exception as error:
+                raise DataError(
+                    "data.source.function must return rows.",
+                    got=f"{self.function} raised {type(error).__name__}: {error}",
+                    fix="Correct the function or data.source.params.",
+                ) from error
         rows = self._rows(made, split.column if split else None)
         return dataclasses.replace(rows, origin=origin)
 
     def _function(self) -> Callable[..., Any]:
         module, name = self._name
-        before = list(sys.path)
-        sys.path.insert(0, str(Path.cwd()))
         try:
             found = importlib.import_module(module)
         except Exception as error:
@@ -77,8 +77,6 @@ class Function(TableSource):
                 got=f"{module}: {type(error).__name__}: {error}",
                 fix="Install it, or run where it lies in the working folder.",
             ) from error
-        finally:
-            sys.path[:] = before
         function = getattr(found, name, None)
         if not callable(function):
             names = [n for n, value in vars(found).items() if callable(value) and not n.startswith("_")]
@@ -126,6 +124,17 @@ class Function(TableSource):
         table = pa.Table.from_pandas(made, preserve_index=False) if hasattr(made, "iloc") else pa.table(made)
         layout = lay_out(self, {self.function: table.schema}, column)
         return Stream(TableReader(layout, [Group(self.function, 0, None, table.to_batches)])).rows()
+
+
+@contextlib.contextmanager
+def _working_folder_first() -> Iterator[None]:
+    """Find modules of the working folder, those too that a function imports only when it is called."""
+    before = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _source_digest(function: Callable[..., Any]) -> str:

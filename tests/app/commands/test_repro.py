@@ -114,3 +114,9 @@ def test_other_packages_are_told_first(cli: Run, only_run: Callable[[], Path], r
 def test_what_is_no_run_is_refused(repro: Repro) -> None:
     done = repro("nowhere")
     assert (done.returncode, "named by its folder, or by its MLflow id" in done.stderr) == (1, True)
+
+
+def test_a_run_is_made_again_with_its_own_config_only(cli: Run, only_run: Callable[[], Path], repro: Repro) -> None:
+    assert cli(*SMALL).returncode == 0
+    done = repro(only_run(), "train.epochs=3")
+    assert (done.returncode, "with its own config" in done.stderr) == (1, True)

@@ -174,3 +174,15 @@ def test_a_file_that_cannot_be_read_is_told_by_its_fault(
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert [word for word in words if word not in said or word not in done.stderr] == []
+
+
+def test_an_objective_that_is_no_metric_or_does_not_fit_is_refused(call: Callable[..., str]) -> None:
+    with pytest.raises(ConfigError, match=r"Did you mean 'accuracy'"):
+        call("validate", "objective=acuracy")
+    with pytest.raises(ConfigError, match=r"r2"):
+        call("validate", "objective=r2")
+
+
+def test_an_estimator_that_is_not_named_is_told_beside_the_rest(call: Callable[..., str]) -> None:
+    with pytest.raises(ConfigError, match=r"2 errors(.|\n)*estimator=None(.|\n)*train.epochs"):
+        call("validate", "~experiment", "name=mine", "data=iris", "train.epochs=0")
