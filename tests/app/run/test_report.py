@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
-import shutil
+import shlex
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from command import ortpipe
+from command import ROOT, ortpipe
 from markdown_it import MarkdownIt
 
 from ortpipe.app.run.report import gathered, write_report
@@ -152,11 +155,14 @@ def test_a_report_can_be_mailed_without_the_passwords_of_addresses(cli: Callable
 
 
 def test_a_run_that_fails_after_its_last_stage_says_so(cli: Callable, tmp_path: Path, only_run: Callable) -> None:
-    assert cli(*SMALL, "hydra.run.dir=outputs/runs/day/again").returncode == 0
-    shutil.rmtree(only_run() / "figures")
-    (only_run() / "figures").write_text("a file where a folder should be")
-    done = cli(*SMALL, "hydra.run.dir=outputs/runs/day/again")
+    place = "hydra.run.dir=outputs/runs/day/again"
+    assert cli(*SMALL, place).returncode == 0
+    small_files = "ulimit -f 12; exec"  # 12 KiB: there is room for the stages, and none for figures
+    command = f"{small_files} {shlex.join([sys.executable, '-m', 'ortpipe', *SMALL, place])}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
+    assert "File too large" in done.stderr
     assert "stage          evaluate" in done.stderr
     assert "## Failed after evaluate" in (only_run() / "report.md").read_text()
     assert [stage["state"] for stage in gathered(only_run())["stages"]] == ["stored"] * 6
