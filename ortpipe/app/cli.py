@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import sys
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import hydra
@@ -65,6 +64,8 @@ def main() -> None:
     name, *arguments = sys.argv[1:] or [""]
     try:
         if name == "--version":
+            from importlib import metadata
+
             print(f"ortpipe {metadata.version('ortpipe')}")
         elif name in COMMANDS:
             command(name)(arguments)

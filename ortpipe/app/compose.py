@@ -59,7 +59,8 @@ class Parser(argparse.ArgumentParser):
             ConfigError: an argument is an option that the command does not have, or one that it needs is missing.
         """
         if self.overrides:
-            self.add_argument("overrides", nargs="*", metavar="key=value", help="as of a run: see ortpipe --help")
+            about = "as of a run: see ortpipe --help"
+            self.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=about)
             self.add_argument(
                 "--config-dir", "-cd", metavar="FOLDER", help="your own configs, beside the packaged ones"
             )

@@ -56,6 +56,7 @@ class StageFinished:
         seconds: it took in this run.
         key: of the result, and `parts`, what the key stands for (see `digest.parts_of`).
         given: the digest of its input; None for the first stage.
+        output: the digest of its result.
         stored: the folder that holds the same artifact in the store, if one does.
         hit: the entry that it was taken from; None where the stage ran.
     """
@@ -67,6 +68,7 @@ class StageFinished:
     key: str
     parts: Mapping[str, Any]
     given: str | None
+    output: str
     stored: Path | None
     hit: Entry | None
 

@@ -43,6 +43,7 @@ def run(
             listener(event)
 
     started, artifact, current = time.perf_counter(), None, ""
+    given: str | None = None
     said: set[str] = set()
     try:
         tell(RunStarted(plan))
@@ -60,11 +61,13 @@ def run(
                     tell(StageSaid(name, message))
 
             known = {**context, "report": report}
-            given = artifact.digest() if artifact is not None else None
             parts = parts_of(step, given, known)
-            found = _performed(step, artifact, parts, known, store, say)
+            key = key_of(parts)
+            found = _performed(step, artifact, parts, key, known, store, say)
             artifact, seconds = found.artifact, time.perf_counter() - begun
-            tell(StageFinished(name, number, artifact, seconds, key_of(parts), parts, given, found.stored, found.hit))
+            output = found.hit.output if found.hit is not None else artifact.digest()
+            tell(StageFinished(name, number, artifact, seconds, key, parts, given, output, found.stored, found.hit))
+            given = output
             if number == 1:
                 for later in plan[1:]:
                     current = later.stage.name
@@ -92,12 +95,18 @@ class _Found:
 
 
 def _performed(
-    step: Step, artifact: Artifact | None, parts: Parts, context: Mapping[str, Any], store: Store | None, say: Say
+    step: Step,
+    artifact: Artifact | None,
+    parts: Parts,
+    key: str,
+    context: Mapping[str, Any],
+    store: Store | None,
+    say: Say,
 ) -> _Found:
     """Take a stage's result from the store, or run the stage and keep what it gives."""
     if store is None:
         return _Found(step.stage(artifact, step.config, **context))
-    name, key = step.stage.name, key_of(parts)
+    name = step.stage.name
     if found := _taken(store, name, key, artifact, say):
         return found
     with store.alone(key, say):
@@ -106,7 +115,7 @@ def _performed(
         begun = time.perf_counter()
         made = step.stage(artifact, step.config, **context)
         seconds = time.perf_counter() - begun
-        if _changed(step, parts, context):
+        if _changed(step, parts["input"], key, context):
             say(f"what {name} reads changed while it ran: its result is not stored")
             return _Found(made)
         try:
@@ -122,9 +131,9 @@ def _taken(store: Store, name: str, key: str, artifact: Artifact | None, say: Sa
     return None if found is None else _Found(found[0], store.path(found[1].output), found[1])
 
 
-def _changed(step: Step, parts: Parts, context: Mapping[str, Any]) -> bool:
+def _changed(step: Step, given: str | None, key: str, context: Mapping[str, Any]) -> bool:
     """Return whether a file that the stage reads is another one than when its key was made."""
     read = [context[name] for name in step.stage.reads]
     if any(value.changed() for value in read if hasattr(value, "changed")):
         return True
-    return key_of(parts_of(step, parts["input"], context)) != key_of(parts)
+    return key_of(parts_of(step, given, context)) != key

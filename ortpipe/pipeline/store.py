@@ -111,10 +111,7 @@ class Store:
         if not os.access(folder, os.R_OK):
             return None
         try:
-            artifact = load_artifact(folder)
-            if artifact.digest() == digest:
-                return artifact
-            say("A stored artifact is found under its own digest.")
+            return load_artifact(folder, digest)
         except ModelError as error:
             say(str(error).splitlines()[0])
         self._set_aside(folder, say)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ortpipe.app.compose import Parser, composition
 from ortpipe.errors import OrtpipeError
+from ortpipe.pipeline.digest import versions
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -76,7 +77,7 @@ def _runtime(config: RunConfig) -> Iterator[Finding]:
     from ortpipe.runtime.one import DISTRIBUTIONS
 
     found = about()
-    name = next(name for name in DISTRIBUTIONS if _version(name) is not None)
+    name = next(iter(versions(DISTRIBUTIONS)))
     engines = "engines native and ort" if found.builds_gradients else "engine native (ort needs onnxruntime-training)"
     yield Finding("runtime", f"{name} {found.version}; {engines}; {', '.join(found.providers)}")
     from ortpipe.runtime.session import check_provider
@@ -91,7 +92,7 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
         if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
             continue
         count += 1
-        version = _version(needed.name)
+        version = versions((needed.name,)).get(needed.name)
         if version is None or not needed.specifier.contains(version, prereleases=True):
             wrong = True
             said = f"{needed.name} {version or 'is not installed'}, and ortpipe needs {needed.specifier}"
@@ -112,20 +113,15 @@ def requirements() -> list[Requirement]:
     return [Requirement(line) for line in metadata.requires("ortpipe") or ()]
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _folders(config: RunConfig) -> Iterator[Finding]:
     for key in ("outputs", "cache"):
         folder = getattr(config.paths, key)
         if folder is None:
             continue
         existing = _existing(Path(folder))
-        said = f"paths.{key} {folder}" + ("" if existing == Path(folder) else f", which will be made in {existing}")
+        said = f"paths.{key} {folder}" + (
+            "" if existing == Path(folder).absolute() else f", which will be made in {existing}"
+        )
         try:
             with tempfile.TemporaryFile(dir=existing) as file:
                 file.write(b"x")

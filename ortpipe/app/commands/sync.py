@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortpipe.app.compose import packaged_conf
+from ortpipe.app.compose import Parser, packaged_conf
 from ortpipe.errors import ConfigError
 
 if TYPE_CHECKING:
     from ortpipe.app.recorders.mlflow import Mlflow
 
-ABOUT = (
-    "Record runs in MLflow from their folders: those that ran without tracking, or whose record is not complete. "
-    "A record that is complete stays as it is."
-)
+ABOUT = """Record runs in MLflow from their folders: those that ran without tracking, or whose record is not complete.
+A record that is complete stays as it is."""
 GROUP = "recorder."
 
 
@@ -28,10 +25,10 @@ def run(arguments: Sequence[str]) -> None:
         ConfigError: no folder is given, or the recorder's settings have errors.
         TrackingError: a folder holds no run, a run still goes on, or the database or server cannot be reached.
     """
-    parser = argparse.ArgumentParser("ortpipe sync", description=ABOUT, allow_abbrev=False)
-    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="a run's or a sweep's, or one above them")
-    parser.add_argument("settings", nargs="*", metavar="recorder.key=value", help="where to, if not where the run says")
-    given = parser.parse_args([*arguments]).folders
+    parser = Parser("sync", ABOUT, overrides=False)
+    about = "a run's or a sweep's, or one above them; and where to, if not where the run says"
+    parser.add_argument("folders", nargs="+", metavar="FOLDER|recorder.key=value", help=about)
+    given = parser.read(arguments).folders
     settings = [argument for argument in given if argument.startswith(GROUP) and "=" in argument]
     folders = [Path(argument) for argument in given if argument not in settings]
     if not folders:

@@ -24,7 +24,7 @@ class Console:
             elif isinstance(event, StageFinished):
                 nodes = len(event.artifact.model.graph.node)
                 print(
-                    f"{event.name}: {nodes} nodes, {event.seconds:.2f} s, {event.artifact.digest()}",
+                    f"{event.name}: {nodes} nodes, {event.seconds:.2f} s, {event.output}",
                     flush=True,
                 )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from importlib import metadata
 from pathlib import Path
+
+from ortpipe.pipeline.digest import versions
 
 PACKAGES = (
     "ortpipe",
@@ -29,11 +30,7 @@ def environment(seed: int, command: str) -> dict[str, str]:
         "platform": platform.platform(),
         "machine": platform.machine(),
     }
-    for package in PACKAGES:
-        try:
-            facts[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            facts[package] = "not installed"
+    facts |= dict.fromkeys(PACKAGES, "not installed") | versions(PACKAGES)
     facts["git_commit"] = _commit(Path.cwd())
     facts["seed"] = str(seed)
     facts["folder"] = str(Path.cwd())

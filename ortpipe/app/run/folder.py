@@ -110,7 +110,7 @@ def locked(event: StageFinished) -> dict[str, Any]:
         "key": event.key,
         "parts": event.parts,
         "input": event.given,
-        "output": event.artifact.digest(),
+        "output": event.output,
         "hit": event.hit is not None,
         "from": None if event.hit is None else {**event.hit.run, "made": event.hit.made, "seconds": event.hit.seconds},
         "seconds": event.seconds,

@@ -119,7 +119,7 @@ class StageLogs(logging.Handler):
             made = datetime.fromtimestamp(event.hit.made, UTC).isoformat(timespec="seconds")
             by = ", ".join(f"{name} {value}" for name, value in event.hit.run.items()) or "a run of no name"
             self._say(f"taken from the store: computed in {event.hit.seconds:.3f} s at {made} by {by}")
-        self._say(f"result {event.artifact.digest()}")
+        self._say(f"result {event.output}")
         self._say(f"finished in {event.seconds:.3f} s")
         self._close()
 
