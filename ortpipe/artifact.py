@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -107,10 +107,19 @@ class Artifact:
         *,
         model: onnx.ModelProto | None = None,
         tensors: Mapping[str, np.ndarray] | None = None,
+        notes: Sequence[str] = (),
         **facts: Any,
     ) -> Artifact:
-        """Return a new artifact: this one with another model, other tensors or facts, one lineage record longer."""
-        record = {"stage": stage, "version": version, "input": self.digest()}
+        """Return a new artifact: this one with another model, other tensors or facts, one lineage record longer.
+
+        `notes` are sentences for whoever runs the stage; a run shows and records them, from the store too.
+        """
+        record = {
+            "stage": stage,
+            "version": version,
+            "input": self.digest(),
+            **({"notes": list(notes)} if notes else {}),
+        }
         return Artifact(
             self.model if model is None else model,
             dataclasses.replace(self.facts, **facts, lineage=(*self.facts.lineage, record)),

@@ -103,6 +103,8 @@ def execute(
     name = (job.name if job is not None else "") or config.name
     chosen = {stage.name: choice(container[stage.name]) for stage in FLOW}
     state = RunState(folder, name, tags, chosen, about(data, container["data"]["source"]))
+    if data.notes:
+        state.notes["data"] = list(data.notes)
     recording = config.recorder(state, container)
     if job is not None:
         job.say(mlflow=getattr(recording, "run_id", None))
@@ -115,7 +117,7 @@ def execute(
         breakdown.timed("run folder", Report(state)),
         stop_if_asked,  # after a last checkpoint
         *([] if job is None else [job.stop_with_leader]),
-        breakdown.timed("screen", Screen()),
+        breakdown.timed("screen", Screen(data.notes)),
         breakdown.timed("recorder", recording),
     ]
     store = store_of(config, {"folder": str(folder), "mlflow": getattr(recording, "run_id", None)}, container["data"])

@@ -149,12 +149,14 @@ class Data:
     Attributes:
         train, validation, test: the rows.
         files: the files that they were read from, each with what tells a changed one (see `files.stamps`).
+        notes: sentences about the rows for whoever runs on them; not part of the digest.
     """
 
     train: Rows | Stream
     validation: Rows | Stream | None = None
     test: Rows | Stream | None = None
     files: Mapping[str, Stamp] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """Return the sha256 (hex) of the three parts."""

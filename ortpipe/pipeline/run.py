@@ -66,6 +66,8 @@ def run(
             found = _performed(step, artifact, parts, key, known, store, say)
             artifact, seconds = found.artifact, time.perf_counter() - begun
             output = found.hit.output if found.hit is not None else artifact.digest()
+            for note in artifact.facts.lineage[-1].get("notes", ()) if artifact.facts.lineage else ():
+                say(note)
             tell(StageFinished(name, number, artifact, seconds, key, parts, given, output, found.stored, found.hit))
             given = output
             if number == 1:

@@ -15,13 +15,16 @@ from ortpipe.pipeline.events import (
     RunStarted,
     StageFinished,
     StageProgressed,
+    StageSaid,
     StageStarted,
 )
 from ortpipe.pipeline.plan import Step
 from ortpipe.pipeline.run import run
+from ortpipe.pipeline.store import Store
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import L2
+from ortpipe.stages.convert import stage
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources import OnnxFile, SklearnEstimator
 from ortpipe.stages.derive.config import DeriveConfig
@@ -182,3 +185,20 @@ OLD = {
 def test_models_of_every_age_train_to_the_same_weights(tmp_path, context, text):
     for one, other in zip(trained(tmp_path, text, context), trained(tmp_path, named(), context), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_note_of_a_stage_is_said_whether_the_stage_ran_or_was_taken_from_the_store(context, tmp_path, monkeypatch):
+    converted = stage.convert
+
+    def noting(*given, **rest):
+        return converted(*given, **rest).next("convert", 1, notes=["look at this"])
+
+    monkeypatch.setattr(stage, "convert", noting)
+    said = []
+    for _ in range(2):
+        events = []
+        run(plan(stages=1), context, [events.append], Store(tmp_path))
+        said.append([(e.name, e.message) for e in events if isinstance(e, StageSaid)])
+    assert said == [[("convert", "look at this")]] * 2
+    [finished] = [e for e in events if isinstance(e, StageFinished)]
+    assert finished.hit is not None

@@ -189,7 +189,9 @@ def _summary(data: Data, artifact: Artifact) -> str:
     rows = {"to train": data.train, "to validate": data.validation, "to test": data.test}
     counts = ", ".join(f"{len(part):,} {what}" for what, part in rows.items() if part is not None)
     trained = sum(sizes[name] for name in facts.parameters)
+    notes = {"data": data.notes, **{r["stage"]: r.get("notes", ()) for r in facts.lineage}}
+    said = "".join(f"{name}: {note}\n" for name, about in notes.items() for note in about)
     return (
-        f"all is well: rows: {counts}; {facts.task} model: {trained:,} numbers in {len(facts.parameters)} parameters "
-        f"to train; config, data, model and gradients checked, nothing was trained"
+        f"{said}all is well: rows: {counts}; {facts.task} model: {trained:,} numbers in {len(facts.parameters)} "
+        f"parameters to train; config, data, model and gradients checked, nothing was trained"
     )

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ortpipe.artifact import Artifact, Facts
-from ortpipe.pipeline.events import Event, RunFailed, StageFinished, StageProgressed, StageSaid, StageStarted
+from ortpipe.pipeline.events import (
+    Event,
+    RunFailed,
+    RunStarted,
+    StageFinished,
+    StageProgressed,
+    StageSaid,
+    StageStarted,
+)
 from ortpipe.stages.train.losses import Epoch
 
 BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
@@ -18,9 +26,14 @@ WIDE = 100  # columns from which on words are not cut
 
 
 class Screen:
-    """Shows stages on standard error: a bar on a terminal, plain lines elsewhere."""
+    """Shows stages on standard error: a bar on a terminal, plain lines elsewhere.
 
-    def __init__(self) -> None:
+    Args:
+        notes: about the data, shown before the first stage.
+    """
+
+    def __init__(self, notes: Sequence[str] = ()) -> None:
+        self._notes = notes
         self._bar: Any = None
         self._terminal = sys.stderr.isatty()
         self._last_line = 0
@@ -28,7 +41,10 @@ class Screen:
 
     def __call__(self, event: Event) -> None:
         """Listen."""
-        if isinstance(event, StageStarted):
+        if isinstance(event, RunStarted):
+            for note in self._notes:
+                self._say(f"data: {note}")
+        elif isinstance(event, StageStarted):
             self._say(f"[{event.number}/{event.stages}] {event.name}")
         elif isinstance(event, StageProgressed) and isinstance(event.report, Epoch):
             self._progress(event.report)

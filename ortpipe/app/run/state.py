@@ -62,6 +62,7 @@ class RunState:
         model: of the last stage that finished, what it was converted `from`, its `task`, how far its predictions were
             from its source's (`discrepancy`), and the shapes of its `parameters`.
         stages: what each finished stage took in seconds, by its folder's name.
+        notes: what the data and each stage want their reader to know, by stage.
     """
 
     folder: Path
@@ -78,12 +79,15 @@ class RunState:
     again: str | None = None
     model: dict[str, Any] = field(default_factory=dict)
     stages: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, list[str]] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
         """Listen."""
         if isinstance(event, StageFinished):
             self.stages[f"{event.number}_{event.name}"] = event.seconds
             self.model = _about(event.artifact)
+            if notes := event.artifact.facts.lineage[-1].get("notes"):
+                self.notes[event.name] = list(notes)
         elif isinstance(event, RunFinished):
             self.end(FINISHED)
         elif isinstance(event, RunFailed) and self.status == RUNNING:
