@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -147,6 +148,27 @@ def test_training_an_onnx_file_imports_neither_scikit_learn_nor_sympy_nor_matplo
 def test_every_python_file_explains_itself_in_its_first_line() -> None:
     for path in (ROOT / "ortpipe").rglob("*.py"):
         assert re.match(r'"""[^\n]+', path.read_text()), path
+
+
+def text_without_encoding(code: str) -> list[int]:
+    """Return the lines that read or write text in the locale's encoding."""
+    lines = []
+    for call in (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        words = [value.value for value in ast.walk(call) if isinstance(value, ast.Constant)]
+        binary = any(isinstance(word, str) and re.fullmatch("[rwax+]*b[rwax+]*", word) for word in words)
+        mode = any(isinstance(word, str) and re.fullmatch("[rwax]t?[+]?", word) for word in words)
+        opens = name == "fdopen" or (name == "open" and (isinstance(call.func, ast.Name) or mode or not call.args))
+        said = {keyword.arg: keyword.value for keyword in call.keywords}
+        if "encoding" not in said and (name in ("read_text", "write_text") or "text" in said or opens) and not binary:
+            lines.append(call.lineno)
+    return lines
+
+
+def test_text_is_read_and_written_as_utf_8_whatever_the_locale() -> None:
+    assert text_without_encoding("p.read_text()\nopen(p)\np.open('w')\nrun(c, text=True)") == [1, 2, 3, 4]
+    found = {str(p): text_without_encoding(p.read_text(encoding="utf-8")) for p in (ROOT / "ortpipe").rglob("*.py")}
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 def test_metrics_name_functions_that_scikit_learn_has() -> None:

@@ -110,7 +110,7 @@ def read_json(file: Path) -> Any:
         ConfigError: it is missing or damaged.
     """
     try:
-        return json.loads(file.read_text())
+        return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
             "A run's folder is as it was written.", got=f"{file}: {error}", fix="Choose another."

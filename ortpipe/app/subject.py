@@ -94,7 +94,7 @@ def _artifact(folder: Path, name: str, run: Path) -> Subject:
     from ortpipe.graph.serial import load_artifact
 
     artifact, config = load_artifact(folder), run / "config.yaml"
-    values = yaml.safe_load(config.read_text()) if config.is_file() else {}
+    values = yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else {}
     return Subject(name, artifact.model, artifact.facts.as_json(), artifact.tensors, artifact.digest(), values)
 
 

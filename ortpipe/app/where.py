@@ -81,7 +81,7 @@ class Where:
         key, inner = ".".join(parts), parts[len(package) :]
         if not inner:
             return f"{key} by {_near(file)}"
-        found = line_of(file.read_text(), inner)
+        found = line_of(file.read_text(encoding="utf-8"), inner)
         if found is None:
             return None
         line, value = found

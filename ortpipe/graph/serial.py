@@ -172,7 +172,7 @@ def save_artifact(
             write(artifact.model, temporary)
             (temporary / TENSORS).write_bytes(save(dict(artifact.tensors)))
         facts = {"format": FORMAT, "digest": artifact.digest(), "facts": artifact.facts.as_json()}
-        (temporary / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n")
+        (temporary / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         if once:
             for file in temporary.iterdir():
                 file.chmod(0o444)  # others may link them, who would all see an edit in place
@@ -216,7 +216,7 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
             fix="Name a stage's folder that a run wrote.",
         )
     try:
-        written = json.loads(record.read_text())
+        written = json.loads(record.read_text(encoding="utf-8"))
         if written.get("format", FORMAT) > FORMAT:
             raise ModelError(
                 f"An artifact's format is one that this version of ortpipe knows: {FORMAT} or lower.",

@@ -154,7 +154,7 @@ class Store:
 
     def _read(self, path: Path) -> Entry | None:
         try:
-            written = json.loads(path.read_text())
+            written = json.loads(path.read_text(encoding="utf-8"))
             said = written.pop("sha256")
             entry = Entry(**written)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

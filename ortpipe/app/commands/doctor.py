@@ -109,7 +109,9 @@ def requirements() -> list[Requirement]:
 
     project = Path(__file__).resolve().parents[3] / "pyproject.toml"
     if project.is_file():
-        return [Requirement(line) for line in tomllib.loads(project.read_text())["project"]["dependencies"]]
+        return [
+            Requirement(line) for line in tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
+        ]
     return [Requirement(line) for line in metadata.requires("ortpipe") or ()]
 
 

@@ -53,7 +53,7 @@ def _repeat(folder: Path) -> None:
     stages = read_json(folder / "lock.json")["stages"]
     _enter(read_json(folder / "environment.json").get("folder"))
     try:
-        values = yaml.safe_load((folder / "config.yaml").read_text())
+        values = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         fix = "Choose another run."
         raise ConfigError("A run's config.yaml is as it was written.", got=f"{folder}: {error}", fix=fix) from error

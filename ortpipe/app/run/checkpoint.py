@@ -23,7 +23,7 @@ def write_checkpoint(checkpoint: Checkpoint, run: Path) -> None:
         arrays = {name: np.ascontiguousarray(array) for name, array in checkpoint.tensors.items()}
         save_file(arrays, folder / "tensors.safetensors")
         facts = {"epochs": checkpoint.epochs, "key": checkpoint.key}
-        (folder / "checkpoint.json").write_text(json.dumps(facts, indent=1) + "\n")
+        (folder / "checkpoint.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def read_checkpoint(run: Path) -> Checkpoint | None:
@@ -45,7 +45,7 @@ def read_checkpoint(run: Path) -> Checkpoint | None:
         print(f"no checkpoint in {run}: training starts from its beginning", file=sys.stderr)
         return None
     try:
-        facts = json.loads((folder / "checkpoint.json").read_text())
+        facts = json.loads((folder / "checkpoint.json").read_text(encoding="utf-8"))
         return Checkpoint(facts["epochs"], facts["key"], load_file(folder / "tensors.safetensors"))
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         fix = f"Remove {folder} to start anew."

@@ -84,7 +84,7 @@ def gathered(folder: Path) -> dict[str, Any]:
 
     def read(name: str) -> Any:
         path = folder / name
-        return json.loads(path.read_text()) if path.exists() else {}
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     run = RunState.read(folder)
     done = {stage["stage"]: stage for stage in read("lock.json").get("stages", [])}
@@ -115,7 +115,7 @@ def gathered(folder: Path) -> dict[str, Any]:
         "where": f" {'after' if run.stage in done else 'at'} {run.stage}" if run.stage else "",
         "log": log_of(run, run.stage),
         "tail": tail_of(folder, log_of(run, run.stage)),
-        "config": (folder / "config.yaml").read_text(),
+        "config": (folder / "config.yaml").read_text(encoding="utf-8"),
         "environment": read("environment.json"),
     }
 
@@ -156,7 +156,7 @@ def stages_of(run: RunState, done: Mapping[str, dict[str, Any]]) -> list[dict[st
 def tail_of(folder: Path, log: str | None) -> str:
     """Return the last lines of a log, if there is one."""
     path = folder / (log or "-")
-    return "\n".join(path.read_text().splitlines()[-TAIL:]) if path.exists() else ""
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]) if path.exists() else ""
 
 
 def metrics_of(metrics: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:

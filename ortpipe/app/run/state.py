@@ -121,7 +121,7 @@ class RunState:
         """
         file = folder / FILE
         try:
-            facts = json.loads(file.read_text())
+            facts = json.loads(file.read_text(encoding="utf-8"))
             if facts.pop("format") > FORMAT:
                 raise TrackingError(f"{FILE} has format {FORMAT}.", got=file, fix="Use the ortpipe that wrote it.")
             state = cls(folder=folder.absolute(), **facts)

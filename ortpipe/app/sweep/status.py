@@ -83,4 +83,4 @@ def close_jobs(sweep: Path, name: str) -> None:
 
 
 def _facts(file: Path) -> dict[str, Any]:
-    return {key: value for key, value in json.loads(file.read_text()).items() if key != "format"}
+    return {key: value for key, value in json.loads(file.read_text(encoding="utf-8")).items() if key != "format"}

@@ -155,5 +155,5 @@ def _hits(lock: Path) -> str | None:
     """Return how many of a job's stages were taken from the store, of how many."""
     if not lock.is_file():
         return None
-    stages = json.loads(lock.read_text())["stages"]
+    stages = json.loads(lock.read_text(encoding="utf-8"))["stages"]
     return f"{sum(stage['hit'] for stage in stages)}/{len(stages)}"

@@ -61,7 +61,7 @@ def metrics(state: RunState, model: str | None, sent: range) -> list[Metric]:
     ]
     points += [Metric(f"seconds/{name.partition('_')[2]}", value, at, 0) for name, value in state.stages.items()]
     if (state.folder / METRICS).exists():
-        table: dict[str, dict[str, float]] = json.loads((state.folder / METRICS).read_text())
+        table: dict[str, dict[str, float]] = json.loads((state.folder / METRICS).read_text(encoding="utf-8"))
         points += [
             Metric(f"{when}/{name}", value, at, 0, model_id=model)
             for name, values in table.items()
@@ -76,7 +76,7 @@ def origins(state: RunState) -> list[RunTag]:
 
     if not state.stages:
         return []
-    lock = json.loads((state.folder / "lock.json").read_text())
+    lock = json.loads((state.folder / "lock.json").read_text(encoding="utf-8"))
     return [RunTag(f"ortpipe.stage.{stage['stage']}", _origin(stage)) for stage in lock["stages"]]
 
 

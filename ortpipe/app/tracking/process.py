@@ -43,7 +43,7 @@ FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's own number for the one that is not 
 def _started(pid: int) -> str | None:
     """Return a process's start in clock ticks since boot, or None if there is none that still works (Linux only)."""
     try:
-        said = Path(f"/proc/{pid}/stat").read_text()
+        said = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     state, *numbers = said.rpartition(")")[2].split()  # the name before it may hold anything

@@ -152,7 +152,7 @@ class Record:
 
     def _kept(self) -> dict[str, Any]:
         try:
-            ledger = json.loads((self._state.folder / LEDGER).read_text())
+            ledger = json.loads((self._state.folder / LEDGER).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return ledger["done"] if ledger["run_id"] == self.run_id else {}
@@ -165,4 +165,4 @@ class Record:
 def recorded_as(folder: Path) -> str | None:
     """Return the MLflow run id that a run's folder remembers."""
     file = folder / LEDGER
-    return str(json.loads(file.read_text())["run_id"]) if file.exists() else None
+    return str(json.loads(file.read_text(encoding="utf-8"))["run_id"]) if file.exists() else None

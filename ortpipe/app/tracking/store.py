@@ -120,7 +120,7 @@ def _alone(uri: str) -> Iterator[None]:
         return
     database = Path(uri.removeprefix(SQLITE))
     database.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{database}.lock", "w") as lock:
+    with open(f"{database}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not database.exists():
             with contextlib.closing(sqlite3.connect(database)) as connection:
