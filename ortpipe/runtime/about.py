@@ -27,10 +27,7 @@ def about() -> Runtime:
         ModelError: more than one distribution is.
         ImportError: none is, or it is damaged.
     """
-    from ortpipe.runtime.one import check_one_runtime
-
-    check_one_runtime()
-    import onnxruntime as ort
+    from ortpipe.runtime.library import ort
 
     builds = hasattr(ort.capi._pybind_state, "OrtModuleGraphBuilder")
     return Runtime(ort.__version__, builds, tuple(ort.get_available_providers()))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph.builder import Names, used_names
+from ortpipe.runtime.library import ort
 
 
 def gradient_model(

@@ -11,13 +11,7 @@ import onnx
 from ortpipe.errors import ModelError
 from ortpipe.graph.serial import LARGE, on_disk
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.runtime.one import check_one_runtime
-
-check_one_runtime()
-import onnxruntime as ort  # noqa: E402 - only once it is known to be one
-
-ort.set_default_logger_severity(4)  # what fails is raised with its message; the rest is about its own optimizations
-
+from ortpipe.runtime.library import ort
 
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 
