@@ -1,4 +1,4 @@
-"""A checkpoint as a folder of the run's: `checkpoint/tensors.safetensors` and `checkpoint/checkpoint.json`."""
+"""A checkpoint as one file of a run's folder: tensors, and in the file's own metadata what they belong to."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortpipe.errors import ConfigError
-from ortpipe.files import whole_folder
+from ortpipe.files import whole_file
 
 if TYPE_CHECKING:
     from ortpipe.stages.train.checkpoint import Checkpoint
 
+FILE = "checkpoint.safetensors"
+
 
 def write_checkpoint(checkpoint: Checkpoint, run: Path) -> None:
-    """Write a checkpoint into a run's folder; the one before it stays until this one is whole."""
+    """Write a checkpoint into a run's folder; one rename replaces the one before it, so that there is always one."""
     import numpy as np
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
-    with whole_folder(run / "checkpoint") as folder:
-        arrays = {name: np.ascontiguousarray(array) for name, array in checkpoint.tensors.items()}
-        save_file(arrays, folder / "tensors.safetensors")
-        facts = {"epochs": checkpoint.epochs, "key": checkpoint.key}
-        (folder / "checkpoint.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    arrays = {name: np.asarray(array, order="C") for name, array in checkpoint.tensors.items()}
+    facts = {"epochs": checkpoint.epochs, "key": checkpoint.key}
+    whole_file(run / FILE, save(arrays, {"checkpoint": json.dumps(facts)}))  # one key: the format does not order them
 
 
 def read_checkpoint(run: Path) -> Checkpoint | None:
@@ -31,22 +31,25 @@ def read_checkpoint(run: Path) -> Checkpoint | None:
 
     Raises:
         ConfigError: there is no such folder, or the checkpoint is damaged.
+        OSError: it cannot be read now.
     """
     from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from safetensors.numpy import load
 
     from ortpipe.stages.train.checkpoint import Checkpoint
 
     if not run.is_dir():
         fix = "Take it from that run's last lines, or from outputs/runs/."
         raise ConfigError("resume is the folder of a run.", got=str(run), fix=fix)
-    folder = run / "checkpoint"
-    if not folder.is_dir():
+    try:
+        content = (run / FILE).read_bytes()
+    except FileNotFoundError:
         print(f"no checkpoint in {run}: training starts from its beginning", file=sys.stderr)
         return None
     try:
-        facts = json.loads((folder / "checkpoint.json").read_text(encoding="utf-8"))
-        return Checkpoint(facts["epochs"], facts["key"], load_file(folder / "tensors.safetensors"))
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        fix = f"Remove {folder} to start anew."
-        raise ConfigError("A checkpoint is as it was written.", got=f"{folder}: {error}", fix=fix) from error
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        facts = json.loads(header["__metadata__"]["checkpoint"])
+        return Checkpoint(facts["epochs"], facts["key"], load(content))
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        fix = f"Remove {run / FILE} to start anew."
+        raise ConfigError("A checkpoint is as it was written.", got=f"{run / FILE}: {error}", fix=fix) from error

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ortpipe.app.run.checkpoint import write_checkpoint
 from ortpipe.app.run.inputs import keep_inputs
 from ortpipe.files import whole_file
 from ortpipe.pipeline.events import Event, RunFinished, RunStarted, StageFinished, StageProgressed
@@ -22,7 +23,7 @@ class RunFolder:
     """Writes a run's files as the run goes on.
 
     - `config.yaml`, `environment.json`, `inputs/`: at the start;
-    - `checkpoint/`: what training continues from, as often as train.checkpoint says;
+    - `checkpoint.safetensors`: what training continues from, as often as train.checkpoint says;
     - `stages/<number>_<name>/`: each artifact, with its graph as text in `model.txt`; the files of one that is in the
       store are links to it;
     - `lock.json`: after every stage, what it was made of and where it came from;
@@ -75,7 +76,6 @@ class RunFolder:
         whole_file(self.folder / "lock.json", _json({"format": 1, "stages": self._lock}))
 
     def _keep(self, report: object) -> None:
-        from ortpipe.app.run.checkpoint import write_checkpoint
         from ortpipe.stages.train.checkpoint import Checkpoint
 
         if isinstance(report, Checkpoint):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.run.again import again
+from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.tracking.process import HOST, PID, gone, this_process
 from ortpipe.errors import OrtpipeError, TrackingError
 from ortpipe.files import whole_file
@@ -98,7 +99,7 @@ class RunState:
 
     def _again(self, error: BaseException) -> str:
         same = not isinstance(error, OrtpipeError)  # ours asks for another config, a checkpoint for the same one
-        kept = self.folder if same and (self.folder / "checkpoint").is_dir() else None
+        kept = self.folder if same and (self.folder / CHECKPOINT).is_file() else None
         return again(self.tags[COMMAND], kept)
 
     def end(self, status: str, error: str | None = None, at: int | None = None) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.state import FILE, FINISHED, RUNNING, RunState
 from ortpipe.app.tracking.live import points
 from ortpipe.app.tracking.model import log_model, logged_model, register
@@ -23,7 +24,7 @@ LEDGER = "mlflow.json"
 POINTS, PARAMS = 1000, 100  # per call, MLflow's limits
 RUN = "ortpipe.run"  # the tag with the run's own id, by which its record is found again
 CONFIG = ("config.yaml", "environment.json")
-OWN = {FILE, LEDGER, "stages", "checkpoint", "status.json", *CONFIG}  # what is not recorded at the end as it lies there
+OWN = {FILE, LEDGER, "stages", CHECKPOINT, "status.json", *CONFIG}  # what is not recorded at the end as it lies there
 
 
 class Record:

@@ -186,7 +186,7 @@ def broken(tmp_path: Path) -> Callable[[BaseException], tuple[BaseException, dic
     """Return what breaks a run at train with an error, beside a checkpoint; it returns that error and what it says."""
 
     def broken(error: BaseException) -> tuple[BaseException, dict[str, str]]:
-        (tmp_path / "checkpoint").mkdir()
+        (tmp_path / "checkpoint.safetensors").touch()
         rows = {"source": {"name": "npz"}, "digest": "0", "rows": {"train": 3}}
         state = RunState(tmp_path, "mine", {COMMAND: "ortpipe seed=1 resume=elsewhere"}, {"train": "sgd"}, rows)
 

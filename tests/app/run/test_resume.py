@@ -28,7 +28,7 @@ def runs(folder: Path) -> list[Path]:
 
 
 def newest_checkpoint(folder: Path) -> str:
-    return max((str(path.parent) for path in folder.glob("outputs/runs/*/*/checkpoint")), default="")
+    return max((str(path.parent) for path in folder.glob("outputs/runs/*/*/checkpoint.safetensors")), default="")
 
 
 def trained(folder: Path) -> str:
@@ -72,7 +72,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path,
 
 def test_a_stopped_run_prints_the_command_that_continues_it(tmp_path: Path, unkilled: str) -> None:
     process = start(tmp_path, *LONG)
-    while not list(tmp_path.glob("outputs/runs/*/*/checkpoint/checkpoint.json")):
+    while not list(tmp_path.glob("outputs/runs/*/*/checkpoint.safetensors")):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
@@ -93,8 +93,8 @@ def test_what_is_no_run_or_another_run_is_refused(tmp_path: Path) -> None:
     done = ortpipe("recorder=none", *short, "train.batch_size=16", f"resume={runs(tmp_path)[-1]}", cwd=tmp_path)
     assert done.returncode == 1
     assert "the same model, data and train settings" in done.stderr
-    run = next(p for p in tmp_path.glob("outputs/runs/*/*") if (p / "checkpoint").is_dir())
-    (run / "checkpoint" / "tensors.safetensors").write_bytes(b"no tensors")
+    run = next(p for p in tmp_path.glob("outputs/runs/*/*") if (p / "checkpoint.safetensors").is_file())
+    (run / "checkpoint.safetensors").write_bytes(b"no tensors")
     done = ortpipe("recorder=none", *short, f"resume={run}", cwd=tmp_path)
     assert done.returncode == 1
     assert "A checkpoint is as it was written." in done.stderr
