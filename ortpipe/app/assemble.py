@@ -22,7 +22,7 @@ from ortpipe.app.stop import stop_if_asked
 from ortpipe.data.split import load
 from ortpipe.errors import ConfigError
 from ortpipe.flow import FLOW
-from ortpipe.metrics import check_fits
+from ortpipe.metrics import check_objective
 from ortpipe.pipeline.events import Event, Listener, StageFinished
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
@@ -110,7 +110,7 @@ def execute(
         job.say(mlflow=getattr(recording, "run_id", None))
     breakdown.lap("recorder opens")
     listeners: list[Listener] = [
-        _refuse_objective(config.objective),
+        _refuse_objective(config.objective, data),
         breakdown.timed("run folder", StageLogs(folder)),
         breakdown.timed("run folder", RunFolder(folder, yaml, facts)),
         breakdown.timed("run folder", state),
@@ -131,12 +131,12 @@ def execute(
     return Outcome({"loss": loss, **trained})
 
 
-def _refuse_objective(objective: str) -> Listener:
-    """Return a listener that refuses an objective that does not fit the task, as soon as that is known."""
+def _refuse_objective(objective: str, data: Data) -> Listener:
+    """Return a listener that refuses an objective that does not fit the task or data, as soon as that is known."""
 
     def listen(event: Event) -> None:
-        if objective != "loss" and isinstance(event, StageFinished) and event.number == 1:
-            check_fits(objective, event.artifact.facts.task)
+        if isinstance(event, StageFinished) and event.number == 1:
+            check_objective(objective, event.artifact.facts.task, weighted=data.weighted)
 
     return listen
 

@@ -12,7 +12,7 @@ from typing import Any
 from ortpipe.app.recorders import RECORDERS, Recorder
 from ortpipe.data.config import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
-from ortpipe.metrics import check_known
+from ortpipe.metrics import OBJECTIVES, UNWEIGHTED, check_known
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.convert.config import ConvertConfig
@@ -55,9 +55,9 @@ class RunConfig:
     objective: str = "loss"
 
     def __post_init__(self) -> None:
-        check_known(self.objective, "objective", besides=("loss",))
+        check_known(self.objective, "objective", besides=OBJECTIVES)
         metrics = self.evaluate.metrics
-        if self.objective != "loss" and metrics is not None and self.objective not in metrics:
+        if self.objective != "loss" and metrics is not None and self.objective.removesuffix(UNWEIGHTED) not in metrics:
             fix = f"Add it to evaluate.metrics, or choose from {', '.join(['loss', *metrics])}."
             raise ConfigError("The objective is a metric that evaluate computes.", got=self.objective, fix=fix)
 

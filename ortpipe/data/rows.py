@@ -167,6 +167,12 @@ class Data:
         parts = [part.digest() if part is not None else "-" for part in (self.train, self.validation, self.test)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
+    @functools.cached_property
+    def weighted(self) -> bool:
+        """Whether rows have weights."""
+        parts = [part for part in (self.train, self.validation, self.test) if part is not None]
+        return any(part.head(1).sample_weight is not None for part in parts)
+
     def changed(self) -> bool:
         """Return whether rows that are read anew for every pass have changed on disk since they were first read."""
         from ortpipe.data.files import stamp

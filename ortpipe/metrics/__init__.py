@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,15 +62,29 @@ METRICS: dict[str, Metric] = {
     "log_loss": Metric("log_loss", CLASSES, "probability", False),
     "roc_auc": Metric("roc_auc_score", ("binary",), "probability", True),
 }
+UNWEIGHTED = "_unweighted"  # ends the name of a metric that counts each row once, beside the one that weighs them
+OBJECTIVES = ("loss", *(f"{name}{UNWEIGHTED}" for name in METRICS))  # what a sweep compares by, besides metrics
+
+
+def label(name: str, measured: Collection[str]) -> str:
+    """Return what a table calls a metric: where both kinds were measured, each says which it is.
+
+    >>> [label(name, ["r2", "r2_unweighted"]) for name in ("r2", "r2_unweighted")], label("r2", ["r2"])
+    (['r2 (weighted)', 'r2 (unweighted)'], 'r2')
+    """
+    if name.endswith(UNWEIGHTED):
+        return f"{name.removesuffix(UNWEIGHTED)} (unweighted)"
+    return f"{name} (weighted)" if f"{name}{UNWEIGHTED}" in measured else name
 
 
 def greater_is_better(name: str) -> bool:
     """Return the direction of a metric, or of the loss, which falls.
 
-    >>> greater_is_better("accuracy"), greater_is_better("loss")
-    (True, False)
+    >>> greater_is_better("accuracy"), greater_is_better("accuracy_unweighted"), greater_is_better("loss")
+    (True, True, False)
     """
-    return name in METRICS and METRICS[name].greater_is_better
+    found = METRICS.get(name.removesuffix(UNWEIGHTED))
+    return found is not None and found.greater_is_better
 
 
 def fitting(task: str) -> tuple[str, ...]:
@@ -89,6 +103,19 @@ def check_fits(name: str, task: str) -> None:
             "A metric must fit the model's task.",
             got=f"{name} for a {task} model",
             fix=f"Choose from {', '.join(fitting(task))}.",
+        )
+
+
+def check_objective(name: str, task: str, *, weighted: bool) -> None:
+    """Refuse an objective that does not fit the model's task, or is of unweighted rows where none have weights."""
+    if name == "loss":
+        return
+    check_fits(plain := name.removesuffix(UNWEIGHTED), task)
+    if name != plain and not weighted:
+        raise EvaluateError(
+            f"An objective that ends in {UNWEIGHTED} needs rows with weights.",
+            got=f"{name}, and rows without weights",
+            fix=f"Set objective={plain}: each row counts once.",
         )
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from ortpipe.errors import ConfigError
-from ortpipe.metrics import METRICS
+from ortpipe.errors import ConfigError, EvaluateError
+from ortpipe.metrics import METRICS, check_objective, greater_is_better
 from ortpipe.stages.evaluate.config import EvaluateConfig
 
 RNG = np.random.default_rng(6)
@@ -114,3 +114,18 @@ def test_log_loss_knows_the_classes_that_the_rows_lack():
 def test_an_unknown_metric_names_the_nearest():
     with pytest.raises(ConfigError, match="Did you mean 'accuracy'"):
         EvaluateConfig(("acuracy",))
+
+
+def test_an_objective_of_unweighted_rows_needs_rows_with_weights():
+    check_objective("accuracy_unweighted", "binary", weighted=True)
+    check_objective("accuracy", "binary", weighted=False)
+    check_objective("loss", "binary", weighted=False)
+    with pytest.raises(EvaluateError, match="objective=accuracy"):
+        check_objective("accuracy_unweighted", "binary", weighted=False)
+    with pytest.raises(EvaluateError, match="fit the model's task"):
+        check_objective("accuracy_unweighted", "regression", weighted=True)
+
+
+def test_an_objective_of_unweighted_rows_has_the_direction_of_its_metric():
+    for name, metric in METRICS.items():
+        assert greater_is_better(f"{name}_unweighted") == metric.greater_is_better

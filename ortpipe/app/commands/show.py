@@ -15,6 +15,7 @@ from ortpipe.app.compose import Parser
 from ortpipe.app.recorded import Settings
 from ortpipe.app.subject import HELP, Subject, find
 from ortpipe.errors import ConfigError
+from ortpipe.metrics import label
 
 if TYPE_CHECKING:
     import onnx
@@ -119,7 +120,9 @@ def _text(subject: Subject) -> str:
     for title in ("parameters", "constants", "tensors"):
         lines += _sized(title, said[title])
     metrics = said["metrics"].items()
-    lines += _table("metrics", ([name, *(f"{k} {v:.6g}" for k, v in row.items())] for name, row in metrics))
+    lines += _table(
+        "metrics", ([label(name, said["metrics"]), *(f"{k} {v:.6g}" for k, v in row.items())] for name, row in metrics)
+    )
     lines += _table("lineage", (_record(record) for record in said["lineage"]))
     return "\n".join([*lines, "", "graph", to_text(without_metadata(subject.model))])
 

@@ -83,7 +83,7 @@ def _check_parts(values: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
     """
     from ortpipe.app.run.checkpoint import read_checkpoint
     from ortpipe.data.split import load
-    from ortpipe.metrics import check_fits, check_known
+    from ortpipe.metrics import OBJECTIVES, check_known, check_objective
     from ortpipe.runtime.one import check_one_runtime
     from ortpipe.runtime.session import check_provider
 
@@ -104,9 +104,9 @@ def _check_parts(values: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
     artifact = _check_stages(values, context, errors)
     if (objective := values.get("objective", "loss")) != "loss":
         with _collected(errors, "objective"):
-            check_known(objective, "objective", besides=("loss",))
-            if artifact is not None:
-                check_fits(objective, artifact.facts.task)
+            check_known(objective, "objective", besides=OBJECTIVES)
+            if artifact is not None and "data" in context:
+                check_objective(objective, artifact.facts.task, weighted=context["data"].weighted)
     return errors, "" if artifact is None or errors or "data" not in context else _summary(context["data"], artifact)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ortpipe.app.run.report_text import code, fenced, number, plain, seconds, without_passwords
 from ortpipe.app.run.state import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunState
 from ortpipe.files import whole_file
+from ortpipe.metrics import greater_is_better, label
 from ortpipe.pipeline.events import Event, RunFailed, RunFinished, StageFinished
 
 if TYPE_CHECKING:
@@ -161,11 +162,9 @@ def tail_of(folder: Path, log: str | None) -> str:
 
 def metrics_of(metrics: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
     """Return a row per metric: its values by state, which way is better, whether training did as well as the source."""
-    from ortpipe.metrics import METRICS
-
     rows = []
     for name, values in metrics.items():
-        up, known = METRICS[name].greater_is_better, {state: values.get(state, math.nan) for state in STATES}
+        up, known = greater_is_better(name), {state: values.get(state, math.nan) for state in STATES}
         worse = known["trained"] < known["source"] if up else known["trained"] > known["source"]
-        rows.append({"name": name, "up": up, "wins": not worse, **known})
+        rows.append({"name": label(name, metrics), "up": up, "wins": not worse, **known})
     return rows

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortpipe.artifact import Artifact, Facts
+from ortpipe.metrics import label
 from ortpipe.pipeline.events import (
     Event,
     RunFailed,
@@ -114,7 +115,7 @@ def table(artifact: Artifact) -> str:
     metrics = artifact.facts.metrics
     states = [state for state in heads if any(state in values for values in metrics.values())]
     table = [["metric", *(heads[state] for state in states)]]
-    table += [[name, *(f"{values[state]:.4f}" for state in states)] for name, values in metrics.items()]
+    table += [[label(name, metrics), *(f"{values[state]:.4f}" for state in states)] for name, values in metrics.items()]
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = [
         "  ".join(

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ortpipe.app.sweep.varies import names, short
+from ortpipe.metrics import label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,10 +37,10 @@ def _panel(summary: Summary, key: str, axes: Axes) -> None:
     for i, group in enumerate(sorted(set(groups), key=_in_order)):
         mine = sorted((x, y) for x, y, of in zip(places, heights, groups, strict=True) if of == group)
         grid = len({x for x, _ in mine}) == len(mine) and len(set(places)) < len(places)
-        label = f"{called[other]}={short(group)}" if other else None
-        axes.plot(*zip(*mine, strict=True), "o-" if grid else "o", markersize=5, alpha=0.8, color=f"C{i}", label=label)
+        named = f"{called[other]}={short(group)}" if other else None
+        axes.plot(*zip(*mine, strict=True), "o-" if grid else "o", markersize=5, alpha=0.8, color=f"C{i}", label=named)
     axes.plot(places[0], heights[0], "*", color="black", markersize=13, label="best", zorder=3)
-    axes.set(xlabel=called[key], ylabel=summary.objective)
+    axes.set(xlabel=called[key], ylabel=label(summary.objective, summary.measured))
     _scale_heights(heights, axes)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")

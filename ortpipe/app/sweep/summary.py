@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ortpipe.app.sweep.status import Ground, Status, read_jobs
 from ortpipe.app.sweep.varies import names, short
-from ortpipe.metrics import greater_is_better
+from ortpipe.metrics import greater_is_better, label
 
 SHOWN = 20  # jobs on the screen; the file has all
 
@@ -115,7 +115,15 @@ class Summary:
         others = [row for row in self.rows if row not in ranked]
         called = names(varying)
         with_hits = any(row.hits for row in self.rows)
-        heads = ["", "job", *called.values(), *measured, *(["hits"] if with_hits else []), "seconds", "status"]
+        heads = [
+            "",
+            "job",
+            *called.values(),
+            *(label(name, measured) for name in measured),
+            *(["hits"] if with_hits else []),
+            "seconds",
+            "status",
+        ]
         lines = [
             [
                 "*" if ranked and row is ranked[0] else "",

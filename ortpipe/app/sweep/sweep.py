@@ -103,10 +103,10 @@ def begin(config: DictConfig) -> None:
     from ortpipe.app.sweep.status import Ground, write
     from ortpipe.app.sweep.varies import planned
     from ortpipe.app.tracking.process import this_process
-    from ortpipe.metrics import check_known
+    from ortpipe.metrics import OBJECTIVES, check_known
 
     HydraConfig.instance().set_config(config)
-    check_known(config.objective, "objective", besides=("loss",))
+    check_known(config.objective, "objective", besides=OBJECTIVES)
     records = OmegaConf.to_container(config.recorder, resolve=True)
     recorder = build_key("recorder", records)
     folder = Path(config.hydra.sweep.dir).absolute()

@@ -10,13 +10,14 @@ from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data
 from ortpipe.errors import EvaluateError
 from ortpipe.graph.compose import with_parameters
-from ortpipe.metrics import METRICS, check_fits, fitting
+from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, fitting
 from ortpipe.metrics.predictions import predicted, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.evaluate.config import EvaluateConfig
 
-VERSION = 1
+VERSION = 2
+BOTH = f"test rows have weights: a metric weighs each row by its own, and {UNWEIGHTED} counts each row once"
 STATES = {"before": "initial", "trained": "parameter", "source": "source"}  # state → the folder of its weights
 
 
@@ -30,6 +31,7 @@ def evaluate(
     """Return the artifact with metrics on the test rows: before training, trained, and the source's own weights.
 
     A model that comes without the weights of a state, such as a bare file, has no metrics of that state.
+    Where rows have weights, each metric counts them, and the same name with `_unweighted` counts each row once.
     Its tensors gain `evaluation/label` and `evaluation/prediction` (class indices, or values [N, K]).
 
     Raises:
@@ -52,12 +54,14 @@ def evaluate(
         for state, session in sessions.items():
             predictions[state] += session.run(rows, [facts.prediction])
     label, weight = np.concatenate(labels), np.concatenate(weights) if weights else None
-    table: dict[str, dict[str, float]] = {name: {} for name in names}
+    kinds = {"": weight} if weight is None else {"": weight, UNWEIGHTED: None}
+    table: dict[str, dict[str, float]] = {f"{name}{kind}": {} for name in names for kind in kinds}
     for state, made in predictions.items():
         found, probability = predicted(facts, np.concatenate(made))
         _check_width(label, found)
         for name in names:
-            table[name][state] = METRICS[name](label, found, probability, weight)
+            for kind, weighs in kinds.items():
+                table[f"{name}{kind}"][state] = METRICS[name](label, found, probability, weighs)
         if state == "trained":
             trained = found
     return artifact.next(
@@ -65,6 +69,7 @@ def evaluate(
         VERSION,
         tensors={**artifact.tensors, "evaluation/label": label, "evaluation/prediction": trained},
         metrics=_defined(table, config),
+        notes=() if weight is None else [BOTH],
     )
 
 

@@ -11,6 +11,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from ortpipe.app.run import screen
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
@@ -142,9 +143,25 @@ def test_rows_are_weighted_where_they_have_weights(line, diabetes):
     data = Data(add(diabetes.train), None, add(diabetes.test))
     result = evaluate(trained(convert(line), "l1", data, weighted=True), data=data)
     predicted = line.predict(data.test.inputs["X"])
-    expected = metrics.mean_absolute_error(data.test.label, predicted, sample_weight=data.test.sample_weight)
-    assert result.facts.metrics["mean_absolute_error"]["source"] == pytest.approx(expected, rel=1e-4)
-    assert expected != pytest.approx(metrics.mean_absolute_error(data.test.label, predicted), rel=1e-3)
+    weighted = metrics.mean_absolute_error(data.test.label, predicted, sample_weight=data.test.sample_weight)
+    plain = metrics.mean_absolute_error(data.test.label, predicted)
+    assert weighted != pytest.approx(plain, rel=1e-3)
+    found = {name: row["source"] for name, row in result.facts.metrics.items()}
+    assert found["mean_absolute_error"] == pytest.approx(weighted, rel=1e-4)
+    assert found["mean_absolute_error_unweighted"] == pytest.approx(plain, rel=1e-4)
+    assert found["r2_unweighted"] == pytest.approx(metrics.r2_score(data.test.label, predicted), rel=1e-4)
+    [note] = result.facts.lineage[-1]["notes"]
+    assert "_unweighted counts each row once" in note
+    table = screen.table(result)
+    assert "mean_absolute_error (weighted)" in table
+    assert "mean_absolute_error (unweighted)" in table
+
+
+def test_rows_without_weights_have_each_metric_once_and_no_note(line, diabetes):
+    result = evaluate(trained(convert(line), "l1", diabetes), data=diabetes)
+    assert list(result.facts.metrics) == ["r2", "mean_squared_error", "mean_absolute_error"]
+    assert "notes" not in result.facts.lineage[-1]
+    assert "weighted" not in screen.table(result)
 
 
 RAW = {
