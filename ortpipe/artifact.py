@@ -108,21 +108,24 @@ class Artifact:
         model: onnx.ModelProto | None = None,
         tensors: Mapping[str, np.ndarray] | None = None,
         notes: Sequence[str] = (),
+        record: Mapping[str, Any] | None = None,
         **facts: Any,
     ) -> Artifact:
         """Return a new artifact: this one with another model, other tensors or facts, one lineage record longer.
 
-        `notes` are sentences for whoever runs the stage; a run shows and records them, from the store too.
+        `notes` are sentences for whoever runs the stage; a run shows and records them, from the store too. `record` is
+        what else the stage says of itself there, as plain JSON.
         """
-        record = {
+        line = {
             "stage": stage,
             "version": version,
             "input": self.digest(),
+            **(record or {}),
             **({"notes": list(notes)} if notes else {}),
         }
         return Artifact(
             self.model if model is None else model,
-            dataclasses.replace(self.facts, **facts, lineage=(*self.facts.lineage, record)),
+            dataclasses.replace(self.facts, **facts, lineage=(*self.facts.lineage, line)),
             self.tensors if tensors is None else tensors,
         )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortpipe.artifact import under
+from ortpipe.metrics import label
 from ortpipe.picture import picture
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def figures(artifact: Artifact) -> dict[str, bytes]:
 
 
 def _losses(artifact: Artifact, axes: Axes) -> None:
+    """Draw the losses by epoch, what was watched, and where early stopping kept the weights."""
     train = artifact.tensors["losses/train"]
     axes.plot(np.arange(1, len(train) + 1), train, label="training")
     if "losses/validation" in artifact.tensors:
@@ -39,12 +41,17 @@ def _losses(artifact: Artifact, axes: Axes) -> None:
         axes.set_yscale("log")
     axes.set(xlabel="epoch", ylabel="loss per row", title="Loss")
     axes.locator_params(axis="x", integer=True)
+    for record in artifact.facts.lineage:
+        if kept := record.get("early_stop"):
+            at = kept["epoch"]
+            axes.axvline(at, color="0.4", linestyle="--", linewidth=1, label=f"kept: epoch {at}")
     axes.grid(alpha=0.3)
     for metric, values in under("monitor", artifact.tensors).items():
         right, at = axes.twinx(), np.flatnonzero(~np.isnan(values))
         right.plot(at + 1, values[at], color="C2", marker="." if len(at) < len(values) else "")
-        right.set_ylabel(metric)
-        axes.plot([], [], color="C2", label=f"{metric} (right)")
+        name = label(metric, artifact.facts.metrics)
+        right.set_ylabel(name)
+        axes.plot([], [], color="C2", label=f"{name} (right)")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)  # below: it hides no line
 
 

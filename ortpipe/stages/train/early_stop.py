@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ortpipe.stages.train.config import LOSS, EarlyStopConfig
+from ortpipe.stages.train.config import LOSS, EarlyStopConfig, TrainConfig
 
 
 class EarlyStop:
@@ -36,17 +37,63 @@ class EarlyStop:
             self(loss, values)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The epoch whose weights a training with early stopping kept.
+
+    Attributes:
+        epoch: its number, from 1.
+        value: what is watched had this value there.
+        epochs: that ran.
+        over: what is watched had not improved as many times as the patience allows.
+    """
+
+    epoch: int
+    value: float
+    epochs: int
+    over: bool
+
+
+def kept_epoch(tensors: Mapping[str, np.ndarray], config: EarlyStopConfig) -> Kept | None:
+    """Return which epoch's weights a training with these losses kept; None where no patience was set."""
+    if config.patience is None:
+        return None
+    train, validation = tensors["losses/train"], tensors.get("losses/validation")
+    watched = train if validation is None else tensors.get(f"monitor/{config.monitor}", validation)
+    stop = EarlyStop(config, {})
+    for epoch, value in enumerate(watched, start=1):
+        if not np.isnan(value):
+            stop(config.sign * float(value), {"epoch": np.array(epoch)})
+    epoch = len(train) if validation is None else int(stop.best_values["epoch"])
+    return Kept(epoch, float(watched[epoch - 1]), len(train), stop.over)
+
+
+def note(kept: Kept, config: TrainConfig, *, validated: bool, weighted: bool) -> str:
+    """Return what early stopping did, for a person.
+
+    Args:
+        kept: what it did.
+        config: of the training.
+        validated: there were validation rows.
+        weighted: the metric that is watched counts weights of rows.
+    """
+    stop = config.early_stop
+    kind = f"{stop.monitor}{' (weighted)' if weighted else ''}" if stop.monitor != LOSS else LOSS
+    watched, turns = (f"validation {kind}", "validation") if validated else ("training loss", "epoch")
+    much = f" by more than {stop.min_delta:g}" if stop.min_delta else ""
+    if kept.over and kept.epochs < config.epochs:
+        turns = f"{stop.patience} {turns}{'s' if stop.patience != 1 else ''}"
+        said = f"stopped after epoch {kept.epochs} of {config.epochs}: {watched} did not improve{much} for {turns}"
+    else:
+        said = f"not stopped early: {kept.epochs} of {config.epochs} epochs ran"
+    which = f"kept epoch {kept.epoch}, {watched} {kept.value:.4g}"
+    return f"{said}; {which}" if validated else f"{said}; {which} (the last: without validation rows none is restored)"
+
+
 def trained_loss(tensors: Mapping[str, np.ndarray], config: EarlyStopConfig) -> float:
     """Return the loss of the weights that training gave: of the validation rows where there are any, else of training.
 
     That is the last epoch's, or with early stopping that of the epoch whose weights were kept.
     """
-    validation = tensors.get("losses/validation")
-    if validation is None or config.patience is None:
-        return float((tensors["losses/train"] if validation is None else validation)[-1])
-    watched = validation if config.monitor == LOSS else tensors[f"monitor/{config.monitor}"]
-    stop = EarlyStop(config, {})
-    for loss, seen in zip(validation, watched, strict=True):
-        if not np.isnan(seen):
-            stop(config.sign * float(seen), {LOSS: loss})
-    return float(stop.best_values[LOSS])
+    losses, kept = tensors.get("losses/validation", tensors["losses/train"]), kept_epoch(tensors, config)
+    return float(losses[-1 if kept is None else kept.epoch - 1])

@@ -94,13 +94,15 @@ def minimize(
     )
     if not losses.train:
         iterated(found)  # it began at the minimum, or found no way down from there
-    best = watched.patience is not None and validate is not None
-    end = stop.best_values if best else loss_and_gradient.parameters(found.x)
+    end: Arrays = loss_and_gradient.parameters(found.x)
     if validate is not None and np.isnan(losses.validation[-1]):  # the last iteration always has one
         last = losses.train[-1]
         losses.only(len(losses.train) - 1)
         losses.train.append(last)
         losses.validated(validate(end), watched)
+        stop.catch_up(losses.watched(watched), end)
+    if watched.patience is not None and validate is not None:
+        end = stop.best_values
     return {
         **{f"initial/{name}": array for name, array in initial.items()},
         **{f"parameter/{name}": array for name, array in end.items()},

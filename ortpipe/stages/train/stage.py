@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -16,12 +17,13 @@ from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train import full_batch, mini_batch
 from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.early_stop import kept_epoch, note
 from ortpipe.stages.train.optimizers import LBFGS
 from ortpipe.stages.train.update import per_parameter
 from ortpipe.stages.train.validation import Validation, check_monitor
 from ortpipe.timing import Stopwatch
 
-VERSION = 1
+VERSION = 2
 
 
 def train(
@@ -72,11 +74,13 @@ def train(
     validate = Validation(artifact, aside, config.early_stop.monitor, runtime) if aside is not None else None
     fit = full_batch.minimize if isinstance(config.optimizer, LBFGS) else mini_batch.descend
     tensors = fit(artifact, config, data, validate, runtime, report, start, watch)
-    return _trained(artifact, tensors)
+    return _trained(artifact, tensors, config, data)
 
 
-def _trained(artifact: Artifact, tensors: Mapping[str, np.ndarray]) -> Artifact:
+def _trained(artifact: Artifact, tensors: Mapping[str, np.ndarray], config: TrainConfig, data: Data) -> Artifact:
     """Return the forward model with the parameters among the tensors of a training."""
+    kept = kept_epoch(tensors, config.early_stop)
+    said = [] if kept is None else [note(kept, config, validated=data.validation is not None, weighted=data.weighted)]
     forward = extract(artifact.model, artifact.facts.outputs)
     return artifact.next(
         "train",
@@ -89,6 +93,8 @@ def _trained(artifact: Artifact, tensors: Mapping[str, np.ndarray]) -> Artifact:
         gradients={},
         input_gradients={},
         statistics={},
+        notes=said,
+        record=None if kept is None else {"early_stop": dataclasses.asdict(kept)},
     )
 
 
