@@ -6,7 +6,6 @@ It is known from `onnxcustom.training.grad_helper` and `experimental_experiment.
 from __future__ import annotations
 
 import enum
-import glob
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -88,6 +87,7 @@ def onnx_derivative(
     import onnx_ir as ir
 
     from ortpipe.artifact import Artifact, Facts, read_metadata, without_metadata
+    from ortpipe.compat.models import exact
     from ortpipe.graph import serial
     from ortpipe.stages.derive.config import DeriveConfig
     from ortpipe.stages.derive.engines import Native, Ort
@@ -103,17 +103,18 @@ def onnx_derivative(
     outputs = [o for o in graph.outputs if (o.name == loss if loss is not None else o.dtype in query.FLOATS)]
     chosen = [i for i in _reaching(graph, graph.inputs, outputs) if i not in labels] if inputs is None else inputs
     held = _reaching(graph, graph.initializers.values(), outputs) if weights is None else weights
+    data_inputs = [str(i.name) for i in query.data_inputs(graph)]
     config = DeriveConfig(
         Ort(yield_op=True) if options == DerivativeOptions.KeepYieldOp else Native(),
-        parameters=tuple(glob.escape(name) for name in held),
+        parameters=exact(held, graph.initializers, "initializer"),
         output=tuple(str(o.name) for o in outputs),
-        inputs=tuple(glob.escape(name) for name in ([chosen] if isinstance(chosen, str) else chosen)),
+        inputs=exact([chosen] if isinstance(chosen, str) else chosen, data_inputs, "input"),
         forward_outputs=bool(options & (DerivativeOptions.KeepOutputs | DerivativeOptions.Loss)),
         fill_gradient=bool(options & DerivativeOptions.FillGrad),
     )
     facts = Facts(
         task="regression",
-        inputs=tuple(str(i.name) for i in query.data_inputs(graph)),
+        inputs=tuple(data_inputs),
         outputs=tuple(str(o.name) for o in graph.outputs if o.name != loss),
         prediction=str(graph.outputs[0].name),
         parameters=tuple(held),

@@ -226,7 +226,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         import onnx_ir as ir
 
         from ortpipe.artifact import Artifact, Facts
-        from ortpipe.compat.models import prepared
+        from ortpipe.compat.models import exact, prepared
         from ortpipe.graph import query
         from ortpipe.graph.compose import extract
         from ortpipe.graph.modes import trainable
@@ -239,13 +239,14 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             )
         model = extract(source, [name])
         graph = ir.from_proto(model).graph
-        weights = self.weights_to_train
+        if (weights := self.weights_to_train) is None:
+            weights = trainable(graph, query.value(graph, name))
         facts = Facts(
             task="regression",
             inputs=tuple(str(v.name) for v in query.data_inputs(graph)),
             outputs=(name,),
             prediction=name,
-            parameters=tuple(trainable(graph, query.value(graph, name)) if weights is None else weights),
+            parameters=exact(weights, ir.from_proto(source).graph.initializers, "initializer"),
         )
         return Artifact(model, facts)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortpipe.errors import DeriveError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.batch import name_batch
 from ortpipe.graph.builder import Builder
@@ -24,6 +27,20 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     name_batch(own.graph)
     standardize(own.graph)
     return finish(own)
+
+
+def exact(names: Iterable[str], choices: Collection[str], kind: str) -> tuple[str, ...]:
+    """Return these names, none of which is a pattern.
+
+    Raises:
+        DeriveError: one is not among the choices.
+    """
+    given = tuple(names)
+    for name in given:
+        if name not in choices:
+            rule = f"A name of an {kind} is exact."
+            raise DeriveError(rule, got=repr(name), fix=nearest(name, choices))
+    return given
 
 
 def as_one_element(model: ir.Model, loss: str) -> None:

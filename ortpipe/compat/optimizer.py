@@ -150,11 +150,14 @@ class OrtGradientOptimizer(Estimator):
 
     def _gradients(self) -> Artifact:
         from ortpipe.artifact import Artifact
+        from ortpipe.compat.models import exact
         from ortpipe.stages.derive.config import DeriveConfig
         from ortpipe.stages.derive.stage import derive
 
         model, facts = self._loss_model()
-        return derive(Artifact(model, facts), DeriveConfig(parameters=tuple(self.weights_to_train)))
+        held = [t.name for t in self.model_onnx.graph.initializer]
+        weights = exact(self.weights_to_train, held, "initializer")
+        return derive(Artifact(model, facts), DeriveConfig(parameters=weights))
 
     def _loss_model(self) -> tuple[onnx.ModelProto, Facts]:
         """Return the graph that computes the loss, a scalar, and what its inputs are for."""

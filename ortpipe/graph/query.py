@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -94,25 +94,39 @@ def input_types(model: onnx.ModelProto) -> dict[str, np.dtype]:
     return {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
 
 
-def select(patterns: Sequence[str], names: Sequence[str], error: type[OrtpipeError], key: str) -> list[str]:
-    """Return the names that at least one exact name or glob matches, in the order of `names`.
+def select(
+    patterns: Sequence[str], names: Sequence[str], error: type[OrtpipeError], key: str, others: Collection[str] = ()
+) -> list[str]:
+    """Return the names that at least one pattern means, in the order of `names`.
 
-    Raises:
-        error: a pattern matches nothing; the message names `key`, the config key it came from.
+    Args:
+        patterns: exact names or globs.
+        names: what can be chosen.
+        error: what is raised where a pattern means nothing.
+        key: the config key that the patterns come from, for the message.
+        others: names that cannot be chosen; a pattern that is one of them is no glob either.
 
     >>> select(["layer0.*", "bias"], ["layer0.weight", "layer1.weight", "bias"], OrtpipeError, "frozen")
     ['layer0.weight', 'bias']
     """
-    for pattern in patterns:
-        if not any(matches(pattern, name) for name in names):
-            raise error(
-                f"Every pattern in {key} must match a parameter.",
-                got=repr(pattern),
-                fix=nearest(pattern, names),
-            )
-    return [name for name in names if any(matches(pattern, name) for pattern in patterns)]
+    found = {name for pattern in patterns for name in _meant(pattern, names, error, key, others)}
+    return [name for name in names if name in found]
 
 
-def matches(pattern: str, name: str) -> bool:
-    """Say whether a pattern is this exact name or a glob (`*`, `?`, `[…]`) that fits it."""
-    return pattern == name or fnmatchcase(name, pattern)
+def _meant(
+    pattern: str, names: Sequence[str], error: type[OrtpipeError], key: str, others: Collection[str]
+) -> list[str]:
+    found = [] if pattern in others and pattern not in names else matches(pattern, names)
+    if not found:
+        rule = f"Every pattern in {key} must match a parameter."
+        raise error(rule, got=repr(pattern), fix=nearest(pattern, names))
+    return found
+
+
+def matches(pattern: str, names: Sequence[str]) -> list[str]:
+    """Return the name that a pattern is, or else those that fit it as a glob (`*`, `?`, `[…]`).
+
+    >>> matches("w[0]", ["w[0]", "w0"]), matches("w[0]", ["w0", "w1"])
+    (['w[0]'], ['w0'])
+    """
+    return [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]

@@ -105,8 +105,15 @@ def test_a_pattern_that_matches_nothing_is_refused_with_its_key_and_a_guess():
 
 
 def test_matching_minds_the_case():
-    assert query.matches("W*", "Weight")
-    assert not query.matches("w*", "Weight")
+    assert query.matches("W*", ["Weight"]) == ["Weight"]
+    assert query.matches("w*", ["Weight"]) == []
+
+
+@pytest.mark.parametrize(("pattern", "names"), [("w[0]", ["w0", "w[0]"]), ("*", ["w", "*"]), ("a?", ["ab", "a?"])])
+def test_a_name_is_a_name_before_it_is_a_glob(pattern, names):
+    assert query.select([pattern], names, DeriveError, "derive.frozen") == [pattern]
+    with pytest.raises(DeriveError, match="must match a parameter"):
+        query.select([pattern], names[:1], DeriveError, "derive.frozen", others=names)
 
 
 def test_integers_are_no_floats(graph):

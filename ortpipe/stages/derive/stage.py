@@ -49,7 +49,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     output = differentiated[0] if len(differentiated) == 1 and _is_scalar(differentiated[0]) else None
     loss_model, seeds = _seeded(source, differentiated, fill=config.fill_gradient and output is None)
     loss_model, statistics = _with_statistics(loss_model)
-    parameters = _chosen(ir.from_proto(loss_model).graph, facts, config, seeds)
+    parameters = _chosen(ir.from_proto(loss_model).graph, artifact, config, seeds)
     inputs = query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
     if isinstance(config.engine, Ort) and config.engine.yield_op:
         return _yielding(artifact, source, [str(o.name) for o in differentiated], parameters, inputs)
@@ -175,13 +175,14 @@ def _with_statistics(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str,
     return finish(own), {name: str(value.name) for name, value in found.items()}
 
 
-def _chosen(graph: ir.Graph, facts: Facts, config: DeriveConfig, seeds: Sequence[str]) -> list[str]:
+def _chosen(graph: ir.Graph, artifact: Artifact, config: DeriveConfig, seeds: Sequence[str]) -> list[str]:
+    facts, held = artifact.facts, {t.name for t in artifact.model.graph.initializer}
     candidates = [name for name in query.float_initializers(graph, graph.outputs[0]) if name not in seeds]
     if config.parameters is None:
         chosen = [name for name in candidates if name in facts.parameters]
     else:
-        chosen = query.select(config.parameters, candidates, DeriveError, "derive.parameters")
-    frozen = set(query.select(config.frozen, candidates, DeriveError, "derive.frozen"))
+        chosen = query.select(config.parameters, candidates, DeriveError, "derive.parameters", held)
+    frozen = set(query.select(config.frozen, candidates, DeriveError, "derive.frozen", held))
     chosen = [name for name in chosen if name not in frozen]
     if not chosen and not config.inputs:
         raise DeriveError(

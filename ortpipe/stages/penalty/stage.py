@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
@@ -27,11 +29,12 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     assert facts.loss is not None
     model = ir.from_proto(artifact.model)
     graph = model.graph
+    held = {str(name) for name in graph.initializers}
     loss = query.value(graph, facts.loss)
     op = Builder(graph, "penalty")
     total = loss
     for pattern, strengths in config.terms.items():
-        for name in _matched(pattern, facts):
+        for name in _matched(pattern, facts, held):
             for charge in charges(op, query.value(graph, name), strengths):
                 total = op.Add(total, charge)
     if total is loss:
@@ -49,5 +52,5 @@ def check(facts: Facts, config: PenaltyConfig) -> None:
         _matched(pattern, facts)
 
 
-def _matched(pattern: str, facts: Facts) -> list[str]:
-    return query.select([pattern], facts.parameters, PenaltyError, "penalty.terms")
+def _matched(pattern: str, facts: Facts, held: Collection[str] = ()) -> list[str]:
+    return query.select([pattern], facts.parameters, PenaltyError, "penalty.terms", held)

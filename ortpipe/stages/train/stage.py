@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ortpipe.artifact import Artifact, Facts, under
 from ortpipe.data.feeds import check_labels
 from ortpipe.data.rows import Data
 from ortpipe.errors import TrainError
+from ortpipe.graph import query
 from ortpipe.graph.compose import extract, with_parameters
 from ortpipe.graph.modes import for_inference
 from ortpipe.runtime.config import RuntimeConfig
@@ -19,7 +20,6 @@ from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.early_stop import kept_epoch, note
 from ortpipe.stages.train.optimizers import LBFGS
-from ortpipe.stages.train.update import per_parameter
 from ortpipe.stages.train.validation import Validation, check_monitor
 from ortpipe.timing import Stopwatch
 
@@ -69,6 +69,7 @@ def train(
             got=f"{len(facts.gradients)} gradients, {len(facts.outputs)} forward outputs",
             fix="Run derive first, with derive.forward_outputs=true.",
         )
+    _check_patterns(config, facts, {t.name for t in artifact.model.graph.initializer})
     check_monitor(config.early_stop.monitor, facts, data)
     aside = data.validation
     validate = Validation(artifact, aside, config.early_stop.monitor, runtime) if aside is not None else None
@@ -108,11 +109,17 @@ def check(
     start: Checkpoint | None = None,
 ) -> None:
     """Refuse labels that are no class, patterns that match no parameter, and a metric that cannot be watched."""
-    for key, given in (("train.weight_decay", config.weight_decay or {}), ("train.factors", config.factors)):
-        per_parameter(given, facts.parameters, key, 0.0)
+    _check_patterns(config, facts)
     for part in (data.train, data.validation, data.test):
         if part is not None:
             check_labels(facts, part)
     if isinstance(config.optimizer, LBFGS):
         full_batch.in_memory(data)
     check_monitor(config.early_stop.monitor, facts, data)
+
+
+def _check_patterns(config: TrainConfig, facts: Facts, held: Collection[str] = ()) -> None:
+    """Refuse a pattern that matches no parameter, or is the name of an initializer that is not trained."""
+    for key, given in (("train.weight_decay", config.weight_decay), ("train.factors", config.factors)):
+        if isinstance(given, Mapping):
+            query.select(list(given), facts.parameters, TrainError, key, held)

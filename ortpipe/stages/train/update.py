@@ -145,7 +145,7 @@ def _clipped(op: Builder, clip: ClipConfig, gradient: ir.Value, like: ir.Value) 
 
 
 def per_parameter(given: float | Mapping[str, float], names: Sequence[str], key: str, rest: float) -> dict[str, float]:
-    """Return a number for each parameter: that of the last exact name or glob that matches it.
+    """Return a number for each parameter: that of the last exact name, or else glob, that matches it.
 
     Raises:
         TrainError: a pattern matches no parameter.
@@ -153,10 +153,12 @@ def per_parameter(given: float | Mapping[str, float], names: Sequence[str], key:
     >>> per_parameter({"*": 0.1, "bias": 0.5}, ["weight", "bias"], "train.factors", 1.0)
     {'weight': 0.1, 'bias': 0.5}
     """
-    numbers = given if isinstance(given, Mapping) else {"*": given}
-    query.select(list(numbers), names, TrainError, key)
-    found = {name: [v for pattern, v in numbers.items() if query.matches(pattern, name)] for name in names}
-    return {name: values[-1] if values else rest for name, values in found.items()}
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(names, given)
+    found = dict.fromkeys(names, rest)
+    for pattern, number in given.items():
+        found |= dict.fromkeys(query.select([pattern], names, TrainError, key), number)
+    return found
 
 
 def _per_element(
