@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import multiprocessing
 import os
@@ -14,6 +13,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import portalocker
 from command import ROOT
 from faults.processes import SMALL, contend, end, start, until
 from sklearn.datasets import load_diabetes
@@ -132,7 +132,9 @@ def test_a_lock_is_let_go_although_a_process_was_forked_under_it(tmp_path: Path)
     subprocess.run([sys.executable, "-c", FORKS, tmp_path], cwd=ROOT, timeout=60, check=True)
     try:
         with (tmp_path / ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where the child still holds it
+            portalocker.lock(
+                lock, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
+            )  # raises where the child still holds it
     finally:
         os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ortpipe.app.run.state import died, last_sign, now
 from ortpipe.app.tracking.process import HOST, gone, this_process
 from ortpipe.errors import TrackingError
+from ortpipe.pipeline.locks import lock
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -41,7 +42,7 @@ def open_store(target: Mlflow, parent: str | None = None) -> tuple[MlflowClient,
         if parent is not None:  # who has a parent has a database
             client = client_at(target.tracking_uri)
             return client, client.get_run(parent).info.experiment_id
-        with _alone(target.tracking_uri):
+        with _opened(target.tracking_uri):
             client = client_at(target.tracking_uri)
             experiment = _experiment(client, target)
         close_dead(client, experiment)
@@ -113,16 +114,20 @@ def _location(target: Mlflow) -> str | None:
 
 
 @contextlib.contextmanager
-def _alone(uri: str) -> Iterator[None]:
-    """Hold a file lock beside an SQLite database, whose first opener must be alone; put a new one in WAL mode."""
+def _opened(uri: str) -> Iterator[None]:
+    """Hold a lock beside an SQLite database, whose first opener must be alone; put a new one in WAL mode."""
     if not uri.startswith(SQLITE):
         yield
         return
     database = Path(uri.removeprefix(SQLITE))
-    database.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{database}.lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    beside = database.with_name(f"{database.name}.lock")
+    with lock(beside, busy=lambda holder: None, missing=lambda why: _warn(f"no lock on {database}: {why}")):
         if not database.exists():
+            database.touch()  # SQLite's own would keep a group's members from writing, whatever the umask says
             with contextlib.closing(sqlite3.connect(database)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")
         yield
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
