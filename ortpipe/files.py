@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")  # the names that `temporary` gives
+
+
+def temporary(target: Path) -> Path:
+    """Return a name beside a target that nobody has.
+
+    What is made under it gets the rights that the umask, the folder's setgid bit and its default ACL give: `tempfile`
+    would keep others out, and a `chmod` would have to know what was asked for.
+    """
+    return target.with_name(f".{target.name}.{os.urandom(8).hex()}")
 
 
 def whole_file(path: Path, content: str | bytes) -> Path:
     """Write a file through a temporary one beside it: write, fsync, rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    partial = temporary(path)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(partial, "xb") as file:
             file.write(data)
             file.flush()
-            os.fsync(handle)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+            os.fsync(file.fileno())
+        os.replace(partial, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise
     _sync(path.parent)
     return path
@@ -36,15 +46,15 @@ def whole_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
     An older one goes; with `once` it stays, and the new one goes.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    partial = temporary(target)
+    partial.mkdir()
     try:
-        yield temporary
-        for file in (*temporary.iterdir(), temporary):
+        yield partial
+        for file in (*partial.iterdir(), partial):
             _sync(file)
-        temporary.chmod(0o755)
-        _take_place(temporary, target, once)
+        _take_place(partial, target, once)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         raise
     _sync(target.parent)
 
@@ -58,7 +68,7 @@ def _take_place(folder: Path, target: Path, once: bool) -> None:
                 raise
             shutil.rmtree(folder)  # another process was first
         return
-    older = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    older = temporary(target)
     if target.exists():
         os.rename(target, older)  # a kill here leaves both, each whole
     os.rename(folder, target)
@@ -66,7 +76,11 @@ def _take_place(folder: Path, target: Path, once: bool) -> None:
 
 
 def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+    """Wait until a file, or the names in a folder, are on the disk; Windows opens no folders, and keeps their names."""
+    windows = os.name == "nt"
+    if windows and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDWR if windows else os.O_RDONLY)  # Windows flushes only what may be written
     try:
         os.fsync(handle)
     finally:

@@ -1,5 +1,10 @@
+import errno
+import os
+from types import SimpleNamespace
+
 import pytest
 
+from ortpipe import files
 from ortpipe.files import whole_file, whole_folder
 
 
@@ -20,11 +25,47 @@ def test_a_file_is_replaced(tmp_path):
     assert (tmp_path / "file").read_text() == "new"
 
 
-def test_others_may_read_what_was_written(tmp_path):
-    assert whole_file(tmp_path / "file", "x").stat().st_mode & 0o777 == 0o644
+@pytest.fixture(params=[0o002, 0o022, 0o077], ids=oct)
+def umask(request):
+    """Set another umask; return it."""
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_what_is_written_has_the_rights_that_the_umask_leaves(tmp_path, umask):
+    whole_file(tmp_path / "new" / "file", "x")
+    with whole_folder(tmp_path / "folder") as folder:
+        (folder / "part").write_text("x")
+    rights = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    folders = {name: mode for name, mode in rights.items() if (tmp_path / name).is_dir()}
+    assert folders == dict.fromkeys(("new", "folder"), 0o777 & ~umask)
+    assert [rights[name] for name in ("new/file", "folder/part")] == [0o666 & ~umask] * 2
+
+
+def test_a_new_folder_belongs_to_the_group_of_a_folder_that_says_so(tmp_path):
+    tmp_path.chmod(0o2775)
     with whole_folder(tmp_path / "folder"):
         pass
-    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "folder").stat().st_mode & 0o2000
+
+
+def test_where_folders_cannot_be_opened_they_are_not_synced(tmp_path, monkeypatch):
+    """Windows opens no folder, and flushes no file that is open for reading alone."""
+    opened, real = [], os.open
+
+    def as_windows(path, flags, *mode):
+        if os.path.isdir(path) or not flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        opened.append(os.path.basename(path))
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(files, "os", SimpleNamespace(**{**vars(os), "open": as_windows, "name": "nt"}))
+    whole_file(tmp_path / "file", "x")
+    with whole_folder(tmp_path / "folder") as folder:
+        (folder / "part").write_text("x")
+    assert opened == ["part"]
+    assert names(tmp_path) == ["file", "folder"]
 
 
 def test_content_that_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path):

@@ -173,9 +173,9 @@ def save_artifact(
             (temporary / TENSORS).write_bytes(save(dict(artifact.tensors)))
         facts = {"format": FORMAT, "digest": artifact.digest(), "facts": artifact.facts.as_json()}
         (temporary / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        if once:
+        if once and os.name == "posix":  # Windows deletes no file that is read-only, nor a link to it
             for file in temporary.iterdir():
-                file.chmod(0o444)  # others may link them, who would all see an edit in place
+                file.chmod(file.stat().st_mode & 0o444)  # others may link them, who would all see an edit in place
     return target
 
 
