@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import onnx.inliner
 from google.protobuf.message import DecodeError
 from onnx import version_converter
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load, save
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import ModelError
@@ -26,6 +27,7 @@ IR_VERSION = 10  # the newest that it loads
 OLDEST_IR_VERSION = 8  # before 4, an initializer had to be an input too
 FORMAT = 1  # of an artifact's folder
 TENSORS = "tensors.safetensors"
+NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # no file under that name
 LARGE = 2**31 - 2**20  # protobuf stops at 2 GiB; above this, weights go beside the model
 
 
@@ -34,6 +36,7 @@ def read(path: Path) -> onnx.ModelProto:
 
     Raises:
         ModelError: the file is missing, is no ONNX model, or points at data outside its folder.
+        OSError: it is there and cannot be read now.
     """
     if not path.is_file():
         raise ModelError(
@@ -44,6 +47,11 @@ def read(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(str(path), format="protobuf")  # whatever its suffix says
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno not in NOTHING:
+            raise
+        with contextlib.suppress(ValueError, RuntimeError):  # a location that is no path, or a loop of links
+            for file in files(path):  # onnx's words for a disk that fails are those for a wrong file: ask the disk
+                file.open("rb").close()
         raise ModelError(
             "The .onnx file and its external data must be readable.",
             got=f"{path}: {error}",
@@ -191,10 +199,13 @@ def _linked(source: Path, folder: Path) -> bool:
             elif file.name != "artifact.json":
                 os.link(file, folder / file.name)
     except OSError:
+        linked = False
+    else:
+        linked = {"model.onnx", TENSORS} <= {file.name for file in folder.iterdir()}  # the source may be going
+    if not linked:
         for file in folder.iterdir():
             file.unlink()
-        return False
-    return True
+    return linked
 
 
 def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> Artifact:
@@ -206,6 +217,7 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
 
     Raises:
         ModelError: a file is missing or damaged, or the content's digest is another one.
+        OSError: a file is there and cannot be read now.
     """
     source = Path(folder)
     record = source / "artifact.json"
@@ -224,9 +236,13 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
                 fix="Read it with the version that wrote it, or make it again.",
             )
         known = {written["digest"], digest or written["digest"]}
-        artifact = Artifact(read(source / "model.onnx"), Facts.from_json(written["facts"]), load_file(source / TENSORS))
+        artifact = Artifact(
+            read(source / "model.onnx"), Facts.from_json(written["facts"]), load((source / TENSORS).read_bytes())
+        )
         found = artifact.digest()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        if isinstance(error, OSError) and error.errno not in NOTHING:
+            raise
         raise ModelError(
             "An artifact's files must be there and readable.",
             got=f"{source}: {error}",

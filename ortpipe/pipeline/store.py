@@ -16,17 +16,24 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ortpipe.errors import ModelError
 from ortpipe.files import whole_file
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.locks import Say, alone, together
 
 if TYPE_CHECKING:
     from ortpipe.artifact import Artifact
+
+T = TypeVar("T")
+
+
+class Damaged(Exception):
+    """What was read is not what was written; never what could not be read."""
 
 
 @dataclass(frozen=True)
@@ -74,20 +81,25 @@ class Store:
         return alone(self.folder / "locks" / key, say)
 
     def find(self, stage: str, key: str) -> Entry | None:
-        """Return an entry, without reading its artifact."""
-        return self._read(self.place(stage, key))
+        """Return an entry, without reading its artifact; None where there is none that can be read."""
+        with contextlib.suppress(OSError, Damaged):
+            return self._read(self.place(stage, key))
+        return None
 
     def take(self, stage: str, key: str, given: Artifact | None, say: Say) -> tuple[Artifact, Entry] | None:
         """Return a stage's result on an input, verified; None where there is none.
 
-        What is damaged is set aside, and said.
+        What is damaged is set aside, and said. What cannot be read now stays where it is, and that is said too.
         """
         path = self.place(stage, key)
-        if not os.access(path, os.R_OK):
-            return None
-        with together(self.folder):
+        try:
             entry = self.entry(path, say)
             artifact = self.artifact(entry.output, say) if entry is not None else None
+        except OSError as error:
+            say(f"{error.filename or path} cannot be read now ({error.strerror or error}): computed again")
+            return None
+        except Damaged:
+            return None
         if entry is None or artifact is None:
             return None
         with contextlib.suppress(OSError):  # when it was last of use, for gc; a read-only store keeps no such book
@@ -96,26 +108,17 @@ class Store:
         return dataclasses.replace(artifact, facts=dataclasses.replace(artifact.facts, lineage=lineage)), entry
 
     def entry(self, path: Path, say: Say) -> Entry | None:
-        """Return the entry in a file; one that is not as it was written is set aside."""
-        entry = self._read(path)
-        if entry is None and os.access(path, os.R_OK):
-            self._set_aside(path, say)
-        return entry
+        """Return the entry in a file; None where there is none.
+
+        Raises:
+            OSError: it cannot be read now.
+            Damaged: it was not as it had been written, and is set aside.
+        """
+        return self._verified(path, lambda: self._read(path), say)
 
     def artifact(self, digest: str, say: Say) -> Artifact | None:
-        """Return an artifact, verified; one that is not as it was written is set aside."""
-        from ortpipe.errors import ModelError
-        from ortpipe.graph.serial import load_artifact
-
-        folder = self.path(digest)
-        if not os.access(folder, os.R_OK):
-            return None
-        try:
-            return load_artifact(folder, digest)
-        except ModelError as error:
-            say(str(error).splitlines()[0])
-        self._set_aside(folder, say)
-        return None
+        """Return an artifact, verified; None where there is none. It raises what `entry` does."""
+        return self._verified(self.path(digest), lambda: self._load(digest), say)
 
     def publish(
         self, stage: str, key: str, parts: Mapping[str, Any], artifact: Artifact, seconds: float, say: Say
@@ -130,8 +133,10 @@ class Store:
         digest, record = artifact.digest(), dict(artifact.facts.lineage[-1])
         entry = Entry(stage, key, parts, digest, record, seconds, time.time(), self._run, self.about)
         self.folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError, Damaged):
+            self.artifact(digest, say)  # a damaged one makes way
         with together(self.folder):
-            if self.artifact(digest, say) is None:
+            if not self.path(digest).is_dir():
                 bare = dataclasses.replace(artifact, facts=dataclasses.replace(artifact.facts, lineage=()))
                 save_artifact(bare, self.path(digest), once=True)
             whole_file(self.place(stage, key), _sealed(dataclasses.asdict(entry)))
@@ -141,12 +146,34 @@ class Store:
         """Return the folder of an artifact."""
         return self.folder / "artifacts" / digest[:2] / digest
 
-    def entries(self, stage: str | None = None) -> Iterator[Entry]:
-        """Yield what is stored, of one stage or all; what cannot be read is left out."""
-        for path in sorted((self.folder / "entries").glob(f"{stage or '*'}/*.json")):
-            entry = self._read(path)
+    def entries(self, stage: str | None = None, say: Say = lambda _: None) -> Iterator[Entry]:
+        """Yield what is stored, of one stage or all; without what is damaged; what cannot be read now is said."""
+        for path in self.files(stage, say):
+            try:
+                entry = self._read(path)
+            except Damaged:
+                continue
+            except OSError as error:
+                say(f"{path} cannot be read now: {error.strerror or error}")
+                continue
             if entry is not None:
                 yield entry
+
+    def files(self, stage: str | None = None, say: Say | None = None) -> list[Path]:
+        """Return the files of entries.
+
+        Raises:
+            OSError: a folder cannot be listed, where nobody is told.
+        """
+        found, folder = [], self.folder / "entries"
+        try:
+            for part in [stage] if stage is not None else listed(folder):
+                found += [folder / part / name for name in listed(folder / part) if Path(name).suffix == ".json"]
+        except OSError as error:
+            if say is None:
+                raise
+            say(f"{error.filename} cannot be read now: {error.strerror}")
+        return found
 
     def place(self, stage: str, key: str) -> Path:
         """Return the file of an entry."""
@@ -154,27 +181,63 @@ class Store:
 
     def _read(self, path: Path) -> Entry | None:
         try:
-            written = json.loads(path.read_text(encoding="utf-8"))
+            content = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            written = json.loads(content)
             said = written.pop("sha256")
             entry = Entry(**written)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None
-        whole = said == _sum(written) and entry.key == path.stem == key_of(entry.parts)
-        return entry if whole else None
+            whole = said == _sum(written) and entry.key == path.stem == key_of(entry.parts)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise Damaged(f"An entry must be as it was written: {error}") from error
+        if not whole:
+            raise Damaged("An entry must have the sum and the key that it was written with.")
+        return entry
 
-    def _set_aside(self, path: Path, say: Say) -> None:
-        """Move what is damaged out of the way, for its owner to look at."""
+    def _load(self, digest: str) -> Artifact | None:
+        from ortpipe.graph.serial import load_artifact
+
+        folder = self.path(digest)
+        try:
+            os.listdir(folder)  # what is missing in a folder that can be listed is missing for good
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            return load_artifact(folder, digest)
+        except ModelError as error:
+            raise Damaged(str(error).splitlines()[0]) from error
+
+    def _verified(self, path: Path, read: Callable[[], T], say: Say) -> T:
+        """Return what is read; what is damaged is moved out of the way, for its owner to look at."""
+        try:
+            with together(self.folder):
+                return read()
+        except Damaged as error:
+            damage = error
+        say(str(damage))
         number, damaged = 0, self.folder / "damaged"
         try:
-            damaged.mkdir(exist_ok=True)
-            while (place := damaged / f"{path.name}.{number}").exists():
-                number += 1
-            os.rename(path, place)
-            say(f"{path} is not as it was written: set aside in {damaged}, and computed again")
-        except FileNotFoundError:
-            return  # another process was first
+            with together(self.folder, exclusive=True):
+                with contextlib.suppress(Damaged):
+                    return read()  # another process was first
+                damaged.mkdir(exist_ok=True)
+                while (place := damaged / f"{path.name}.{number}").exists():
+                    number += 1
+                os.rename(path, place)
         except OSError as error:
             say(f"{path} is not as it was written and cannot be set aside ({error.strerror}): computed again")
+        else:
+            say(f"{path} is not as it was written: set aside in {damaged}, and computed again")
+        raise damage
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the names in a folder, none where there is none; unlike `glob`, it does not hide that it cannot look."""
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _sum(written: Mapping[str, Any]) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ortpipe.pipeline.locks import Say, forget, together
-from ortpipe.pipeline.store import Entry, Store
+from ortpipe.pipeline.store import Damaged, Entry, Store, listed
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,10 @@ class Stored:
     used: float
 
 
-def stored(store: Store) -> list[Stored]:
-    """Return what is in a store, what was used last first."""
+def stored(store: Store, say: Say) -> list[Stored]:
+    """Return what is in a store, what was used last first; what cannot be read now is left out, and said."""
     found = []
-    for entry in store.entries():
+    for entry in store.entries(say=say):
         try:
             used = store.place(entry.stage, entry.key).stat().st_mtime
         except FileNotFoundError:  # removed meanwhile
@@ -42,26 +44,52 @@ def size(folder: Path) -> int:
     return total
 
 
-def verify(store: Store, say: Say) -> tuple[int, int]:
-    """Read everything; what is not as it was written is set aside. Return how many were whole, and how many were not.
+@dataclass(frozen=True)
+class Verified:
+    """How many entries were whole, how many were not, and how many cannot be read now."""
 
-    An entry whose artifact is gone counts as damaged, and goes.
+    whole: int = 0
+    damaged: int = 0
+    unread: int = 0
+
+
+def verify(store: Store, say: Say) -> Verified:
+    """Read everything; what is not as it was written is set aside, and an entry without its artifact goes.
+
+    What others remove meanwhile is not counted.
     """
-    whole = damaged = 0
-    checked: dict[str, bool] = {}
-    for path in sorted((store.folder / "entries").glob("*/*.json")):
-        with together(store.folder):
-            entry = store.entry(path, say)
-            if entry is not None and entry.output not in checked:
-                checked[entry.output] = store.artifact(entry.output, say) is not None
-        if entry is not None and checked[entry.output]:
-            whole += 1
-            continue
-        damaged += 1
-        if entry is not None:
-            say(f"{entry.stage} {entry.key[:12]} has no artifact any more")
-            path.unlink(missing_ok=True)
-    return whole, damaged
+    whole: set[str] = set()
+    count = dict.fromkeys(("whole", "damaged", "unread"), 0)
+    for path in store.files():
+        state = _state(store, path, whole, say)
+        if state is not None:
+            count[state] += 1
+    return Verified(**count)
+
+
+def _state(store: Store, path: Path, whole: set[str], say: Say) -> str | None:
+    """Return whether an entry is `whole`, `damaged` or `unread`; None where it is gone. `whole` grows."""
+    try:
+        entry = store.entry(path, say)
+        if entry is None:
+            return None
+        try:
+            if entry.output in whole or store.artifact(entry.output, say) is not None:
+                whole.add(entry.output)
+                return "whole"
+        except Damaged:
+            pass
+        with together(store.folder, exclusive=True):
+            if not path.exists() or store.path(entry.output).exists():  # removed, or published again
+                return None
+            path.unlink()
+        say(f"{entry.stage} {entry.key[:12]} has no artifact any more")
+        return "damaged"
+    except Damaged:
+        return "damaged"
+    except OSError as error:
+        say(f"{error.filename or path} cannot be read now ({error.strerror or error})")
+        return "unread"
 
 
 def spare(found: list[Stored], *, since: float | None = None, most: int | None = None) -> list[Stored]:
@@ -90,11 +118,25 @@ def remove(store: Store, entries: Iterable[Entry]) -> int:
         before = size(store.folder)
         for entry in entries:
             store.place(entry.stage, entry.key).unlink(missing_ok=True)
-        named = {entry.output for entry in store.entries()}
-        for folder in (store.folder / "artifacts").glob("*/*"):
-            if folder.name not in named:  # also `.<digest>.<random>`, which a publisher left when it was killed
-                shutil.rmtree(folder)
+        named = {_output(path) for path in store.files()}
+        artifacts = store.folder / "artifacts"
+        for folder in (artifacts / part / name for part in listed(artifacts) for name in listed(artifacts / part)):
+            if folder.name in named:
+                continue
+            going = folder  # `.<digest>.<random>` is what a publisher left when it was killed
+            if not folder.name.startswith("."):
+                going = folder.with_name(f".{folder.name}.going")  # a kill leaves no half of an artifact under its name
+                os.rename(folder, going)
+            shutil.rmtree(going)
         for file in (store.folder / "entries").glob("*/.*"):
             file.unlink()
         forget(store.folder / "locks")
         return before - size(store.folder)
+
+
+def _output(path: Path) -> str | None:
+    """Return the artifact that an entry's file names, whatever else is wrong with it."""
+    try:
+        return str(json.loads(path.read_bytes())["output"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ABOUT = """Look after the store (paths.cache).
   ls      what is stored: made when and by which run, used when, how large (artifacts may be shared)
-  verify  read everything; what is not as it was written is set aside (exit code 1)
+  verify  read everything; what is not as it was written is set aside (exit code 1, also where it cannot be read now)
   gc      remove what --keep does not keep, and what killed runs left behind
   rm      remove entries by stage, or by the beginning of their key or of their artifact's digest
 Files that a run folder links stay there."""
@@ -65,7 +65,7 @@ def listing(store: Store) -> str:
     from ortpipe.pipeline.upkeep import size as bytes_of
     from ortpipe.pipeline.upkeep import stored
 
-    now, found = time.time(), stored(store)
+    now, found = time.time(), stored(store, _say)
     lines = [f"{'stage':<10}{'key':<14}{'made':>8}{'used':>8}{'took':>10}{'size':>10}  by"]
     lines += [
         f"{one.entry.stage:<10}{one.entry.key[:12]:<14}{span(now - one.entry.made):>8}{span(now - one.used):>8}"
@@ -81,6 +81,10 @@ def listing(store: Store) -> str:
     return "\n".join(lines)
 
 
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
 def _maker(one: Stored) -> str:
     return " ".join(f"{name} {value}" if name != "folder" else value for name, value in one.entry.run.items())
 
@@ -88,9 +92,10 @@ def _maker(one: Stored) -> str:
 def _verify(store: Store) -> None:
     from ortpipe.pipeline.upkeep import verify
 
-    whole, damaged = verify(store, lambda message: print(message, file=sys.stderr))
-    print(f"{whole} entries are whole, {damaged} were not")
-    if damaged:
+    found = verify(store, _say)
+    unread = f", {found.unread} cannot be read now" if found.unread else ""
+    print(f"{found.whole} entries are whole, {found.damaged} were not{unread}")
+    if found.damaged or found.unread:
         sys.exit(1)
 
 
@@ -105,7 +110,7 @@ def _outside(store: Store, keep: Sequence[str]) -> list[Stored]:
     ages, sizes = zip(*(bound(text) for text in keep), strict=True)
     oldest = min((age for age in ages if age is not None), default=None)
     most = min((count for count in sizes if count is not None), default=None)
-    return spare(stored(store), since=None if oldest is None else time.time() - oldest, most=most)
+    return spare(stored(store, _say), since=None if oldest is None else time.time() - oldest, most=most)
 
 
 def _named(store: Store, names: Sequence[str]) -> list[Stored]:
@@ -114,7 +119,7 @@ def _named(store: Store, names: Sequence[str]) -> list[Stored]:
     if not names:
         fix = "Name a stage, or the beginning of a key or digest from ortpipe cache ls."
         raise ConfigError("ortpipe cache rm must know what to remove.", got="no name", fix=fix)
-    found, chosen = stored(store), []
+    found, chosen = stored(store, _say), []
     for name in names:
         those = [
             one
