@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ortpipe.data.notes import Digits
 from ortpipe.data.rows import PARTS, Rows, check_finite
 from ortpipe.data.stream import PIECE, Labels, Stream, opened
 from ortpipe.errors import DataError, nearest
@@ -130,7 +131,7 @@ class ArrayReader:
         if not self._groups:
             raise DataError("Data must hold at least one row.", got=f"none in {sets[0].where}", fix="Give rows.")
         self.counts = np.zeros((len(self._groups), len(PARTS)), np.int64)
-        sha, labels = hashlib.sha256(), Labels()
+        sha, labels, digits = hashlib.sha256(), Labels(), Digits()
         for number, (own, cut) in enumerate(self._groups):
             try:
                 piece = self.rows(own, cut)
@@ -141,8 +142,9 @@ class ArrayReader:
             part = np.zeros(len(piece), np.int64) if piece.part is None else piece.part
             self.counts[number] = np.bincount(part, minlength=len(PARTS))
             labels.see(piece.label)
+            digits.see_rows(piece, cut.start, f" of {own.where}")
             sha.update(f"{piece.digest()}{hashlib.sha256(part.tobytes()).hexdigest()}".encode())
-        self.digest, self.labels = sha.hexdigest(), labels.values
+        self.digest, self.labels, self.notes = sha.hexdigest(), labels.values, tuple(digits.notes())
 
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield the rows of a group, all at once."""

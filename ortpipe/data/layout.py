@@ -46,6 +46,12 @@ class Layout:
         return list(dict.fromkeys([*others, *(name for names in self.inputs.values() for name in names)]))
 
     @property
+    def numeric(self) -> tuple[str, ...]:
+        """The columns that are of use as numbers only: row weights, and labels where there are several."""
+        labels = () if isinstance(self.source.label, str) else self.labels
+        return (*labels, *((self.source.sample_weight,) if self.source.sample_weight else ()))
+
+    @property
     def encoded(self) -> list[str]:
         """The columns of inputs that have categories."""
         return [n for n in dict.fromkeys(n for names in self.inputs.values() for n in names) if n not in self.dtypes]
@@ -53,12 +59,12 @@ class Layout:
     def digest(self) -> Any:
         """Return the beginning of a sha256 of tables: what is read as what."""
         said = [self.labels, self.source.sample_weight, self.part, list(self.inputs.items())]
-        encodings = [self.source.encoding(name) for name in self.inputs]
+        encodings = [self.source.encode_of(name) for name in self.inputs]
         return hashlib.sha256(json.dumps([said, encodings, [(n, str(t)) for n, t in self.dtypes.items()]]).encode())
 
     def one_hot(self, column: str) -> bool:
         """Return whether any input has a column of 0 and 1 for each value of this one."""
-        return any(column in names and self.source.encoding(name) == "one_hot" for name, names in self.inputs.items())
+        return any(column in names and self.source.encode_of(name) == "one_hot" for name, names in self.inputs.items())
 
     def row_bytes(self, categories: Mapping[str, tuple[Category, ...]]) -> int:
         """Return the bytes of one row as arrays."""
@@ -70,12 +76,12 @@ class Layout:
         """Return the type of an input's array: the one that holds all its columns."""
         import numpy as np
 
-        text: Any = np.float32 if self.source.encoding(name) == "one_hot" else np.int64
+        text: Any = np.float32 if self.source.encode_of(name) == "one_hot" else np.int64
         return np.result_type(*(self.dtypes.get(column, text) for column in self.inputs[name]))
 
     def names(self, name: str, categories: Mapping[str, tuple[Category, ...]]) -> tuple[str, ...]:
         """Return the names of an input's columns, `city=Rome` for a value's own."""
-        one_hot = self.source.encoding(name) == "one_hot"
+        one_hot = self.source.encode_of(name) == "one_hot"
         return tuple(
             f"{column}={value}" if one_hot and column in categories else column
             for column in self.inputs[name]
@@ -96,10 +102,10 @@ class Layout:
             for column in wanted:
                 if column not in categories:
                     array[:, at] = self.numbers(table, column)
-                elif self.source.encoding(name) == "index":
-                    array[:, at] = codes(table.column(column), categories[column])
+                elif self.source.encode_of(name) == "index":
+                    array[:, at] = codes(self.column(table, column), categories[column])
                 else:
-                    array[np.arange(len(array)), at + codes(table.column(column), categories[column])] = 1
+                    array[np.arange(len(array)), at + codes(self.column(table, column), categories[column])] = 1
                     at += len(categories[column]) - 1
                 at += 1
             inputs[name] = array
@@ -114,6 +120,13 @@ class Layout:
             part=codes(table.column(self.part), PARTS).astype(np.int8) if self.part is not None else parts,
         )
 
+    def column(self, table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+        """Return a column's values; as text where the user says that they are words."""
+        import pyarrow as pa
+
+        values = plain(table.column(name))
+        return values.cast(pa.string()) if name in self.source.categorical else values
+
     def numbers(self, table: pa.Table | pa.RecordBatch, column: str) -> np.ndarray:
         """Return a column of numbers."""
         return as_numpy(table.column(column)).astype(self.dtypes[column], copy=False)
@@ -126,7 +139,7 @@ class Layout:
             return np.stack([self.numbers(table, name) for name in self.labels], axis=1)
         if self.source.label in self.dtypes:
             return self.numbers(table, self.source.label)
-        values = np.array(plain(table.column(self.source.label)).to_pylist())
+        values = np.array(self.column(table, self.source.label).to_pylist())
         return values.astype(np.int64) if values.dtype == bool else values
 
 

@@ -33,6 +33,7 @@ class Rows:
         categories: column of the source → its values, in the order of their codes.
         origin: what else the digest covers, such as the code that made them.
         part: [N], each row's part as its place in `PARTS`, where the data say it themselves.
+        notes: sentences about them, where whoever read them looked; not part of the digest.
 
     Raises:
         DataError: ragged, empty or misaligned arrays, nan or infinite values.
@@ -45,6 +46,7 @@ class Rows:
     categories: Mapping[str, tuple[Category, ...]] = field(default_factory=dict)
     origin: str = ""
     part: np.ndarray | None = None
+    notes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.inputs:

@@ -27,9 +27,16 @@ def split(rows: Rows | Stream, config: SplitConfig) -> Data:
 
     import numpy as np
 
+    from ortpipe.data.notes import Digits
+
     if not isinstance(rows, Rows):
         return _split_stream(rows, config)
     parts: dict[str, Rows | None] = {"validation": None, "test": None}
+    notes = rows.notes
+    if notes is None:
+        digits = Digits()
+        digits.see_rows(rows)
+        notes = tuple(digits.notes())
     if rows.part is not None:
         places = {name: np.flatnonzero(rows.part == code) for code, name in enumerate(PARTS)}
         rows = dataclasses.replace(rows, part=None)
@@ -47,7 +54,7 @@ def split(rows: Rows | Stream, config: SplitConfig) -> Data:
         if fraction:
             index, taken = _draw(name, index, rows, fraction, config)
             parts[name] = rows.take(taken)
-    return Data(rows.take(index), parts["validation"], parts["test"])
+    return Data(rows.take(index), parts["validation"], parts["test"], notes=notes)
 
 
 def _draw(
@@ -82,7 +89,7 @@ def _split_stream(rows: Stream, config: SplitConfig) -> Data:
         if fraction and not (len(parts[name]) and len(parts["train"])):
             raise _empty(name, fraction, len(rows))
     validation, test = (parts[name] if len(parts[name]) else None for name in ("validation", "test"))
-    return Data(parts["train"], validation, test)
+    return Data(parts["train"], validation, test, notes=rows.notes)
 
 
 def _empty(name: str, fraction: float, count: int) -> DataError:

@@ -28,12 +28,14 @@ class Reader(Protocol):
         row_bytes: bytes of one row in memory.
         digest: sha256 (hex) of the content.
         labels: the distinct labels; None where there are too many, or they are floats.
+        notes: sentences about the rows for whoever runs on them.
     """
 
     counts: np.ndarray
     row_bytes: int
     digest: str
     labels: np.ndarray | None
+    notes: tuple[str, ...]
 
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield the rows of a group in pieces; each says which part its rows are in, unless all are to train on."""
@@ -70,7 +72,7 @@ class Stream:
         self._reader, self._part, self._config = reader, part, config
         self._before = np.concatenate([[0], np.cumsum(reader.counts[:, 0])])  # rows to train on before each group
         self.groups = len(reader.counts)
-        self.labels = reader.labels
+        self.labels, self.notes = reader.labels, reader.notes
 
     def __len__(self) -> int:
         counts = self._reader.counts.sum(axis=0)
@@ -164,7 +166,7 @@ class Stream:
 
     def rows(self) -> Rows:
         """Return every row, in memory."""
-        return joined(list(self.pieces()))
+        return dataclasses.replace(joined(list(self.pieces())), notes=self.notes)
 
 
 def opened(reader: Reader, stream: bool | None) -> Rows | Stream:

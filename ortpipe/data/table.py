@@ -31,12 +31,16 @@ class TableSource(ABC):
         inputs: model input → its columns, in order; null: every other column, as they come, is the input X.
         encode: text, true/false and dictionary columns as `one_hot` (a column of 0 and 1 per value, in sorted order)
             or `index` (the value's place in that order); for all inputs, or by input.
+        categorical: columns whose values are words even where they look like numbers or dates.
+        missing: texts that mark a missing value, such as `?`; an empty text always does.
     """
 
     label: str | tuple[str, ...]
     sample_weight: str | None = None
     inputs: Mapping[str, tuple[str, ...]] | None = None
     encode: Encoding | Mapping[str, Encoding] = "one_hot"
+    categorical: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.label:
@@ -57,7 +61,7 @@ class TableSource(ABC):
     def __call__(self, split: SplitConfig | None = None) -> Rows | Stream:
         """Read the rows."""
 
-    def encoding(self, name: str) -> Encoding:
+    def encode_of(self, name: str) -> Encoding:
         """Return how an input's text becomes numbers."""
         return self.encode.get(name, "one_hot") if isinstance(self.encode, Mapping) else self.encode
 
@@ -83,11 +87,10 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
     bare = Layout(source, dict(inputs), part, {})
     dtypes: dict[str, np.dtype] = {}
     for name in bare.used:
+        if name in source.categorical:
+            continue
         kinds = {file: _kind(name, file, schema.field(name).type) for file, schema in schemas.items()}
         dtypes |= _dtype(name, kinds)
-    numeric = {source.sample_weight, *(labels if not isinstance(source.label, str) else ())} - {None}
-    for name in sorted(str(n) for n in numeric if n not in dtypes):
-        raise DataError("Row weights, and labels of several columns, are numbers.", got=f"column {name!r} of text")
     if part is not None and part in dtypes:
         raise DataError(
             "data.split.column holds the words train, validation and test.",
@@ -117,6 +120,7 @@ def _refuse_missing(source: TableSource, part: str | None, file: str, names: lis
         "data.source.label": labels,
         "data.source.sample_weight": (source.sample_weight,),
         "data.split.column": (part,),
+        "data.source.categorical": source.categorical,
         **{f"data.source.inputs.{name}": columns for name, columns in (source.inputs or {}).items()},
     }
     for key, columns in keys.items():
@@ -154,7 +158,8 @@ def _kind(name: str, file: str, kind: pa.DataType) -> np.dtype | None:
     raise DataError(
         "A column holds numbers, text or truth values.",
         got=f"column {name!r} of {file}, of type {kind}",
-        fix="Write it as numbers or text, or leave it out of data.source.inputs.",
+        fix="Write it as numbers or text, leave it out of data.source.inputs, or, if its values are words, list it: "
+        f"data.source.categorical=[{name}].",
     )
 
 

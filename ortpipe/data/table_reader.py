@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ortpipe.data.layout import Layout, as_numpy, plain
+from ortpipe.data.notes import Digits, inputs_of, numbers_as_words
 from ortpipe.data.rows import PARTS, Category, Rows
 from ortpipe.data.stream import PIECE, Labels
+from ortpipe.data.words import Words, refuse_words
 from ortpipe.errors import DataError, nearest
 
 MANY = 10_000  # values of a column, beyond which one column each is surely not meant
@@ -44,15 +46,19 @@ class TableReader:
         row_bytes: bytes of one row as arrays.
         digest: sha256 (hex) of the columns that are read.
         labels: the distinct labels.
+        notes: which columns became which inputs, and what is lost of their numbers.
 
     Raises:
-        DataError: a value is missing or not finite, or a column has too many values; it names file, row and column.
+        DataError: a value is missing, not finite or no number among numbers, or a column has too many values; it
+            names file, row and column.
     """
 
     def __init__(self, layout: Layout, groups: Sequence[Group]) -> None:
         self._layout, self._groups = layout, groups
         sha, labels = layout.digest(), Labels()
         values: dict[str, set[Category]] = {name: set() for name in layout.encoded}
+        self._words = {name: Words(name) for name in {*layout.encoded, *layout.labels} - {*layout.source.categorical}}
+        digits = Digits()
         width = sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
         for number, group in enumerate(groups):
@@ -60,8 +66,15 @@ class TableReader:
             sha.update(f"group of part {group.part}|".encode())
             for table in group.read(max(1, PIECE // width)):
                 for name in layout.used:
-                    column = plain(table.column(name))
-                    _check(column, name, group.file, first)
+                    column = layout.column(table, name)
+                    _check(column, name, group.file, first, layout.source.missing)
+                    if name in layout.dtypes:
+                        digits.see(f"column {name!r}", as_numpy(column), first, f" of {group.file}")
+                    elif name in layout.numeric:
+                        refuse_words(column, name, group.file, first)
+                    elif name in self._words and is_text(table.column(name).type):
+                        encoded = column.dictionary_encode()
+                        self._words[name].see(encoded.dictionary, encoded.indices.to_numpy(), group.file, first)
                     self._learn(column, name, sha, values)
                 self.counts[number] += self._parts(table, group, first)
                 labels.see(layout.label(table))
@@ -70,8 +83,14 @@ class TableReader:
             files = ", ".join(dict.fromkeys(group.file for group in groups))
             raise DataError("Data must hold at least one row.", got=f"none in {files}", fix="Give rows.")
         self.digest, self.labels = str(sha.hexdigest()), labels.values
+        for words in self._words.values():
+            words.refuse()
+        for name, found in values.items():
+            self._refuse_many(name, found)
         self._categories = {name: tuple(sorted(found)) for name, found in values.items()}
         self.row_bytes = layout.row_bytes(self._categories)
+        as_text = [name for name in layout.encoded if name in self._words and self._words[name].all_numbers]
+        self.notes = (*inputs_of(layout, self._categories), *map(numbers_as_words, as_text), *digits.notes())
 
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield a group's rows in pieces of bounded size."""
@@ -90,13 +109,18 @@ class TableReader:
         words = encoded.dictionary.to_pylist()
         sha.update(f"{name}|{len(column)}|{json.dumps(words)}|".encode() + encoded.indices.to_numpy().tobytes())
         if name in values:
-            values[name].update(words)
-            if len(values[name]) > MANY and self._layout.one_hot(name):
-                raise DataError(
-                    f"A column of text becomes at most {MANY} columns of 0 and 1.",
-                    got=f"more values in column {name!r}",
-                    fix="Set data.source.encode=index for an input that looks values up, or leave the column out.",
-                )
+            if len(values[name]) <= MANY or not self._layout.one_hot(name):
+                values[name].update(words)
+            if name not in self._words or not self._words[name].mostly_numbers:  # those are refused for another reason
+                self._refuse_many(name, values[name])
+
+    def _refuse_many(self, name: str, values: set[Category]) -> None:
+        if len(values) > MANY and self._layout.one_hot(name):
+            raise DataError(
+                f"A column of text becomes at most {MANY} columns of 0 and 1.",
+                got=f"more values in column {name!r}",
+                fix="Set data.source.encode=index for an input that looks values up, or leave the column out.",
+            )
 
     def _parts(self, table: pa.RecordBatch, group: Group, first: int) -> np.ndarray:
         """Return how many rows of a table are in each part."""
@@ -114,17 +138,24 @@ class TableReader:
         return np.bincount(known.to_numpy(), minlength=len(PARTS))
 
 
-def _check(column: pa.Array, name: str, file: str, first: int) -> None:
-    """Refuse missing values (an empty text is one) and numbers that are not finite."""
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column is of text, and not of a dictionary's categories."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _check(column: pa.Array, name: str, file: str, first: int, missing: Sequence[str]) -> None:
+    """Refuse missing values (an empty text is one, and what the user calls so) and numbers that are not finite."""
     wrong = column.is_null()
     if pa.types.is_floating(column.type):
         wrong = pc.or_(wrong, pc.invert(pc.fill_null(pc.is_finite(column), True)))
-    elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        wrong = pc.or_(wrong, pc.fill_null(pc.equal(column, ""), False))
+    elif is_text(column.type):
+        wrong = pc.or_(wrong, pc.is_in(column, value_set=pa.array(["", *missing], column.type)))
     if (row := pc.index(wrong, True).as_py()) >= 0:
         value = column[row].as_py()
+        infinite = isinstance(value, float)
+        shown = repr(value) if value and not infinite else value or "nothing"
         raise DataError(
-            "Data must be finite." if value else "Data must have a value in every row of the columns that are read.",
-            got=f"{value or 'nothing'} in column {name!r}, row {first + row} of {file}",
+            "Data must be finite." if infinite else "Data must have a value in every row of the columns that are read.",
+            got=f"{shown} in column {name!r}, row {first + row} of {file}",
             fix="Drop or impute such rows before training, or leave the column out of data.source.inputs.",
         )

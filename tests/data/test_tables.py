@@ -172,7 +172,10 @@ FILES = {
     "a line of names alone": ("a,y\n", "at least one row"),
     "an empty column": ("a,b,y\n1,,2\n3,,4\n", "nothing in column 'b', row 0 of .*rows.csv"),
     "a missing number": ("a,y\n1,2\nNA,4\n", "nothing in column 'a', row 1"),
-    "bytes that are no text": (b"a,y\n\xff,2\n", "'a' of .*rows.csv, of type binary"),
+    "bytes that are no text": (
+        b"a,y\n\xff,2\n",
+        r"b'.xff' is not utf-8, column 'a', row 0 in .*rows.csv(.|\n)*data.source.encoding=cp1252",
+    ),
 }
 
 

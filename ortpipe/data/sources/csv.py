@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import dataclasses
 import functools
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +16,12 @@ from ortpipe.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import csv
 
     from ortpipe.data.config import SplitConfig
+    from ortpipe.data.layout import Layout
+
+SHOWN = 12  # bytes of what is no text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,17 +32,24 @@ class Csv(TableSource):
         path: the file (also `.gz`), or a folder whose `.csv` files are read, sorted by name.
         delimiter: between the fields of a line.
         names: the columns of a file whose first line is a row already; null: the first line names them.
+        encoding: of its text, by Python's name, such as `latin-1` or `cp1252`.
     """
 
     path: str
     delimiter: str = ","
     names: tuple[str, ...] | None = None
+    encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.delimiter) != 1:
             fix = "Set data.source.delimiter=';', or \"\\t\" for a tab."
             raise ConfigError("data.source.delimiter is one character.", got=repr(self.delimiter), fix=fix)
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError as error:
+            fix = "Set data.source.encoding=utf-8, latin-1 or cp1252."
+            raise ConfigError("data.source.encoding is one that Python knows.", got=self.encoding, fix=fix) from error
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Read every row."""
@@ -51,7 +64,9 @@ class Csv(TableSource):
             Group(str(file), 0, part, functools.partial(table.to_batches))
             for (file, part), table in zip(found, tables, strict=True)
         ]
-        return Stream(TableReader(layout, groups)).rows()
+        rows = Stream(TableReader(layout, groups)).rows()
+        zeros = {name: note for (file, _) in found for name, note in self._leading_zeros(file, layout).items()}
+        return dataclasses.replace(rows, notes=(*(rows.notes or ()), *zeros.values()))
 
     def _read(self, file: Path) -> pa.Table:
         import pyarrow as pa
@@ -64,11 +79,25 @@ class Csv(TableSource):
             return "error"
 
         try:
-            return csv.read_csv(
+            self._check_mark(file)
+            table = csv.read_csv(
                 file,
-                csv.ReadOptions(use_threads=False, column_names=self.names),  # one thread counts its lines
+                self._options,
                 csv.ParseOptions(delimiter=self.delimiter, invalid_row_handler=refuse),
+                csv.ConvertOptions(
+                    null_values=[*csv.ConvertOptions().null_values, *self.missing],
+                    column_types={name: pa.string() for name in self.categorical},
+                ),
             )
+            self._check_text(file, table)
+            return table
+        except UnicodeDecodeError as error:
+            bad = error.object[max(0, error.start - SHOWN) : error.start + SHOWN]
+            raise DataError(
+                "A CSV file is text in the encoding of data.source.encoding.",
+                got=f"{bad!r} is not {self.encoding}, {' '.join(getattr(error, '__notes__', []))} in {file}",
+                fix="Set data.source.encoding=cp1252 (Excel in western Europe) or latin-1, or write it as UTF-8.",
+            ) from error
         except pa.ArrowInvalid as error:
             line = f"line {wrong[0].number} has {wrong[0].actual_columns}: {wrong[0].text[:60]}" if wrong else error
             raise DataError(
@@ -78,3 +107,64 @@ class Csv(TableSource):
                 got=f"{file}: {line}",
                 fix="Check the file and data.source.delimiter.",
             ) from error
+
+    @property
+    def _options(self) -> csv.ReadOptions:
+        from pyarrow import csv
+
+        # one thread counts its lines
+        return csv.ReadOptions(use_threads=False, column_names=self.names, encoding=self.encoding)
+
+    def _check_mark(self, file: Path) -> None:
+        """Refuse the mark at the beginning of UTF-16: read as UTF-8, its text would be torn apart by zero bytes."""
+        with file.open("rb") as opened:
+            mark = opened.read(2)
+        if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and codecs.lookup(self.encoding).name == "utf-8":
+            mark.decode()
+
+    def _check_text(self, file: Path, table: pa.Table) -> None:
+        """Decode names and values: of bytes that are no text, Arrow makes a column of another type.
+
+        Raises:
+            UnicodeDecodeError: at the first that are none.
+        """
+        import pyarrow as pa
+
+        place = ""
+        try:
+            for number in range(table.num_columns):
+                place = f"the name of column {number}"
+                name, column = table.schema.field(number).name, table.column(number)
+                for row, value in enumerate(column.to_pylist() if pa.types.is_binary(column.type) else []):
+                    place = f"column {name!r}, row {row}"
+                    (value or b"").decode()
+        except UnicodeDecodeError as error:
+            error.add_note(place)
+            raise
+
+    def _leading_zeros(self, file: Path, layout: Layout) -> dict[str, str]:
+        """Return what is lost of codes such as 01234, by column: read as numbers, they lose their zeros."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        from pyarrow import csv
+
+        whole = [name for name in layout.used if name in layout.dtypes and layout.dtypes[name].kind == "i"]
+        if not whole:
+            return {}
+        pieces = csv.open_csv(
+            file,
+            self._options,
+            csv.ParseOptions(delimiter=self.delimiter),
+            csv.ConvertOptions(column_types={name: pa.string() for name in whole}, include_columns=whole),
+        )
+        notes: dict[str, str] = {}
+        for piece in pieces:
+            for name in (name for name in whole if name not in notes):
+                zeros = pc.match_substring_regex(piece.column(name), r"^[-+]?0\d")
+                if (row := pc.index(zeros, True).as_py()) >= 0:
+                    code = piece.column(name)[row].as_py()
+                    notes[name] = (
+                        f"column {name!r} is read as numbers: {code} as {int(code)}; codes are words: "
+                        f"data.source.categorical=[{name}]"
+                    )
+        return notes

@@ -121,7 +121,14 @@ class Function(TableSource):
         from ortpipe.data.stream import Stream
         from ortpipe.data.table_reader import Group, TableReader
 
-        table = pa.Table.from_pandas(made, preserve_index=False) if hasattr(made, "iloc") else pa.table(made)
+        try:
+            table = pa.Table.from_pandas(made, preserve_index=False) if hasattr(made, "iloc") else pa.table(made)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise DataError(
+                "Every column of a table holds values of one type.",
+                got=f"{self.function} returned a table with {'; '.join(map(str, error.args))}",
+                fix="Make each column numbers, text or truth values.",
+            ) from error
         layout = lay_out(self, {self.function: table.schema}, column)
         return Stream(TableReader(layout, [Group(self.function, 0, None, table.to_batches)])).rows()
 

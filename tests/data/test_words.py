@@ -1,0 +1,243 @@
+"""Numbers with other values among them, codes, marks of missing values, encodings: refused, said or chosen."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from sklearn.datasets import load_diabetes
+
+from ortpipe.data.config import DataConfig, SplitConfig
+from ortpipe.data.rows import Rows
+from ortpipe.data.sources import Csv, Function, Npz, Parquet
+from ortpipe.data.split import load, split
+from ortpipe.errors import ConfigError, DataError
+
+FRAME = load_diabetes(as_frame=True, scaled=False).frame[["age", "bmi", "target"]]
+KINDS = ("csv", "parquet", "function")
+
+
+def made(frame):
+    return frame
+
+
+def source(kind, frame, folder, **settings):
+    settings = {"label": "target", **settings}
+    if kind == "function":
+        return Function(function="data.test_words:made", params={"frame": frame}, **settings)
+    path = folder / f"rows.{kind}"
+    frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path, row_group_size=100)
+    return {"csv": Csv, "parquet": Parquet}[kind](path=str(path), **settings)
+
+
+def with_cells(column, cells):
+    frame = FRAME.astype({column: str})
+    for row, cell in cells.items():
+        frame.loc[row, column] = cell
+    return frame
+
+
+BAD = {
+    "a word": {60: "foo"},
+    "a question mark": {60: "?"},
+    "a zero byte": {60: "1\x00"},
+    "a dash": {60: "-"},
+    "digits in groups": {60: "1,234.5"},
+    "a decimal comma": {60: "1,5"},
+    "a percentage": {60: "12 %"},
+    "a mark in the second row group": {160: "?"},
+}
+
+
+@pytest.mark.parametrize(("kind", "column"), [("csv", "target"), *((kind, "age") for kind in KINDS)])
+@pytest.mark.parametrize("cells", BAD.values(), ids=BAD)
+def test_one_bad_cell_in_a_column_of_numbers_is_refused_by_row_and_value(kind, column, cells, tmp_path):
+    [(row, cell)] = cells.items()
+    with pytest.raises(DataError) as refusal:
+        source(kind, with_cells(column, cells), tmp_path)()
+    message = str(refusal.value)
+    assert f"1 of 442 values of column '{column}' are not numbers: {cell!r} in row {row} of" in message
+    assert "data.source.missing=['?']" in message
+    assert f"data.source.categorical=[{column}]" in message
+
+
+def test_bad_cells_are_counted_and_the_first_are_shown_even_where_each_value_is_another(tmp_path):
+    count = 12_000  # more values than a column of text may have
+    frame = pd.DataFrame({"x": np.arange(count).astype(str), "target": 1.0})
+    frame.loc[::1000, "x"] = "?"
+    with pytest.raises(DataError, match=r"12 of 12,000 values.*'\?' in row 0 .*'\?' in row 1000 .*2000 .*, and 9 more"):
+        source("csv", frame, tmp_path)()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_written_for_people_are_no_categories(kind, tmp_path):
+    frame = FRAME.assign(price=[f"{1000 * n:,}.50" for n in range(len(FRAME))])
+    with pytest.raises(DataError, match=r"442 of 442 values of column 'price'.*'0.50'|441 of 442.*'1,000.50' in row 1"):
+        source(kind, frame, tmp_path)()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_marks_of_missing_values_are_missing_in_numbers_and_in_text(kind, tmp_path):
+    frame = with_cells("age", {7: "?"})
+    with pytest.raises(DataError, match=r"a value in every row(.|\n)*(nothing|'\?') in column 'age', row 7"):
+        source(kind, frame, tmp_path, missing=("?",))()
+    city = FRAME.assign(city=["?" if n == 9 else "Rome" for n in range(len(FRAME))])
+    assert source(kind, city, tmp_path)().categories == {"city": ("?", "Rome")}
+    with pytest.raises(DataError, match=r"a value in every row(.|\n)*'\?' in column 'city', row 9"):
+        source(kind, city, tmp_path, missing=("?",))()
+
+
+def test_a_bad_cell_among_row_weights_or_one_of_several_labels_is_named(tmp_path):
+    frame = with_cells("age", {60: "foo"})
+    with pytest.raises(DataError, match=r"weights(.|\n)*'foo' in column 'age', row 60"):
+        source("csv", frame, tmp_path, sample_weight="age")()
+    with pytest.raises(DataError, match=r"several columns(.|\n)*'foo' in column 'age', row 60"):
+        source("csv", frame, tmp_path, label=("target", "age"))()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_with_few_numbers_is_text(kind, tmp_path):
+    frame = FRAME.assign(size=["S", "M", "12"] * 147 + ["S"])
+    assert source(kind, frame, tmp_path)().categories == {"size": ("12", "M", "S")}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_is_text_where_the_user_says_so_the_same_from_every_source(kind, tmp_path):
+    frame = FRAME.assign(month=np.arange(len(FRAME)) % 12 + 1)
+    rows = source(kind, frame, tmp_path, categorical=("month",))()
+    assert rows.categories == {"month": tuple(sorted(map(str, range(1, 13))))}
+    months = np.array(rows.categories["month"])[rows.inputs["X"][:, 2:].argmax(1)]
+    assert months.tolist() == frame.month.astype(str).tolist()
+    mixed = source(kind, with_cells("age", {60: "foo"}), tmp_path, categorical=("age",))()
+    assert "foo" in mixed.categories["age"]
+    with pytest.raises(DataError, match=r"data\.source\.categorical(.|\n)*Did you mean 'month'"):
+        source(kind, frame, tmp_path, categorical=("mnth",))()
+
+
+def test_labels_may_be_numbers_that_are_words(tmp_path):
+    frame = FRAME.assign(kind=np.arange(len(FRAME)) % 3)
+    assert source("csv", frame, tmp_path, label="kind", categorical=("kind",))().label[:3].tolist() == ["0", "1", "2"]
+
+
+def test_text_that_holds_numbers_alone_stays_text_where_its_type_says_so_and_that_is_said(tmp_path):
+    frame = FRAME.assign(grade=pd.Series(["1", "2"] * 221))
+    rows = source("parquet", frame, tmp_path)()
+    assert rows.categories == {"grade": ("1", "2")}
+    assert "column 'grade' is of text and holds numbers alone" in rows.notes[1]
+    assert source("parquet", FRAME.assign(target=frame.grade), tmp_path)().label[:2].tolist() == ["1", "2"]
+
+
+@pytest.mark.parametrize("day", ["2013-01-{:02} 05:00:00", "{:02}.01.2013"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_dates_are_no_categories_though_a_bad_cell_makes_them_text(kind, day, tmp_path):
+    frame = FRAME.assign(day=[day.format(n % 28 + 1) for n in range(len(FRAME))])
+    frame.loc[5, "day"] = "foo"
+    with pytest.raises(DataError, match=r"dates in column 'day'(.|\n)*categorical=\[day\]"):
+        source(kind, frame, tmp_path)()
+
+
+def test_codes_that_lose_their_leading_zeros_are_said_and_kept_as_words(tmp_path):
+    (tmp_path / "rows.csv").write_text("zip,month,y\n90210,01,1\n01234,12,2\n", encoding="utf-8")
+    rows = Csv(path=str(tmp_path / "rows.csv"), label="y")()
+    assert rows.inputs["X"][:, 0].tolist() == [90210, 1234]
+    assert [note for note in rows.notes if "01234 as 1234" in note and "data.source.categorical=[zip]" in note]
+    words = Csv(path=str(tmp_path / "rows.csv"), label="y", categorical=("zip", "month"))()
+    assert words.categories == {"zip": ("01234", "90210"), "month": ("01", "12")}
+    assert not [note for note in words.notes if "01234" in note]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_which_columns_became_which_inputs_is_said(kind, tmp_path):
+    frame = FRAME.assign(city=["Rome", "Oslo"] * 221, vip=True)
+    assert source(kind, frame, tmp_path)().notes == ("5 inputs from 4 columns: city 2, age, bmi, vip; label target",)
+    own = source(kind, frame, tmp_path, inputs={"a": ("city",), "b": ("age", "city")}, encode={"a": "index"})()
+    first, looked_up, second = own.notes
+    assert (first, second) == (
+        "a: 1 input from 1 column: city; label target",
+        "b: 3 inputs from 2 columns: city 2, age; label target",
+    )
+    assert looked_up.startswith("a: city: each value is its place in sorted order (encode=index)")
+
+
+def test_many_inputs_of_one_column_are_warned_of(tmp_path):
+    frame = FRAME.assign(id=[f"patient {n}" for n in range(len(FRAME))])
+    first, second = source("csv", frame, tmp_path)().notes
+    assert first == "444 inputs from 3 columns: id 442, age, bmi; label target"
+    assert second.startswith(
+        "warning: 444 inputs, 442 of them from column 'id': choose columns with data.source.inputs"
+    )
+
+
+def test_notes_reach_the_data_of_a_run_streamed_too(tmp_path):
+    for stream in (False, True):
+        own = source("parquet", FRAME.assign(id=2**24 + 1 + np.arange(len(FRAME))), tmp_path, stream=stream)
+        first, second = load(DataConfig(own, SplitConfig(test=0.25))).notes
+        assert first == "3 inputs from 3 columns: age, bmi, id; label target"
+        assert "column 'id', row 0 of " in second
+        assert "rows.parquet: 16777217 becomes 16777216 in float32" in second
+
+
+DIGITS = {
+    "an input": ({"X": np.array([[1, 2], [3, 2**24 + 1]])}, np.ones(2), None, "input 'X', column 1, row 1: 16777217"),
+    "whole floats": ({"X": np.array([2.0**24 + 1, 1])}, np.ones(2), None, "input 'X', row 0: 16777217"),
+    "labels": ({"X": np.ones((2, 1))}, np.array([1, -(2**30) - 1]), None, "label, row 1: -1073741825"),
+    "row weights": ({"X": np.ones((2, 1))}, np.ones(2), np.array([1, 2**60 + 1]), "sample_weight, row 1: 11529215046"),
+    "no sign": ({"X": np.array([0, 2**64 - 1], np.uint64)}, np.ones(2), None, "input 'X', row 1: 18446744073709551615"),
+}
+
+
+@pytest.mark.parametrize(("inputs", "label", "weight", "said"), DIGITS.values(), ids=DIGITS)
+def test_whole_numbers_that_float32_does_not_hold_are_said(inputs, label, weight, said, tmp_path):
+    [note] = split(Rows(inputs, label, weight), SplitConfig(test=0)).notes
+    assert note.startswith(said)
+    np.savez(tmp_path / "rows.npz", **inputs, y=label, **({} if weight is None else {"w": weight}))
+    own = Npz(path=str(tmp_path / "rows.npz"), sample_weight=None if weight is None else "w")
+    [stored] = load(DataConfig(own, SplitConfig(test=0))).notes
+    assert f"of {tmp_path}" in stored
+
+
+EXACT = {
+    "held exactly": np.array([2**24, 2**25, -(2**31)]),
+    "measured": np.array([1e9 + 1, 0.5, 3e9 + 1]),
+    "of float32": np.array([1e9], np.float32),
+    "words": np.array(["16777217"]),
+}
+
+
+@pytest.mark.parametrize("array", EXACT.values(), ids=EXACT)
+def test_other_numbers_say_nothing(array):
+    rows = Rows({"X": np.ones((len(array), 1))}, array)
+    assert split(rows, SplitConfig(test=0)).notes == ()
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-8-sig"])
+def test_a_csv_file_may_have_another_encoding(encoding, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("größe,stadt,y\r\n1,Köln,2\r\n3,Rom,4\r\n", encoding=encoding, newline="")
+    rows = Csv(path=str(path), label="y", encoding=encoding)()
+    assert rows.columns["X"] == ("größe", "stadt=Köln", "stadt=Rom")
+    if encoding != "utf-8-sig":
+        with pytest.raises(DataError, match=r"is not utf-8(.|\n)*data\.source\.encoding=cp1252"):
+            Csv(path=str(path), label="y")()
+
+
+def test_an_encoding_that_does_not_fit_or_does_not_exist_is_refused(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_bytes("größe,y\n1,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"b'gr.xf6.*the name of column 0 in .*rows.csv"):
+        Csv(path=str(path), label="y")()
+    with pytest.raises(DataError, match="is not utf-16"):
+        Csv(path=str(path), label="y", encoding="utf-16")()
+    with pytest.raises(ConfigError, match=r"data\.source\.encoding(.|\n)*latin1x"):
+        Csv(path=str(path), label="y", encoding="latin1x")
+
+
+def test_a_frame_of_mixed_objects_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"values of one type(.|\n)*test_words:made"):
+        source("function", FRAME.assign(x=[1, "a"] * 221), tmp_path)()
+
+
+def test_a_dictionary_of_numbers_in_text_is_one_that_somebody_chose(tmp_path):
+    table = pa.table({"x": pa.array(["1", "2", "x"]).dictionary_encode(), "target": [1.0, 2, 3]})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    assert Parquet(path=str(tmp_path / "rows.parquet"), label="target")().categories == {"x": ("1", "2", "x")}
