@@ -68,10 +68,16 @@ def _take_place(folder: Path, target: Path, once: bool) -> None:
                 raise
             shutil.rmtree(folder)  # another process was first
         return
+    if not target.exists():
+        os.rename(folder, target)
+        return
     older = temporary(target)
-    if target.exists():
-        os.rename(target, older)  # a kill here leaves both, each whole
-    os.rename(folder, target)
+    os.rename(target, older)
+    try:
+        os.rename(folder, target)  # a kill before it leaves both, each whole, under hidden names
+    except BaseException:
+        os.rename(older, target)
+        raise
     shutil.rmtree(older, ignore_errors=True)
 
 
