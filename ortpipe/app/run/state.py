@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -153,5 +154,11 @@ def died(tags: dict[str, str]) -> str:
 
 
 def last_sign(folder: Path) -> int | None:
-    """Return when something was last written in a run's folder, in milliseconds; None without such a folder."""
-    return max((int(file.stat().st_mtime * 1000) for file in folder.rglob("*")), default=None)
+    """Return when something was last written in a run's folder, in milliseconds; None for what is no run's folder."""
+    if not (folder / FILE).is_file():  # a tag of a shared database may name any folder, also the root of the disk
+        return None
+    times = []
+    for file in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+            times.append(int(file.stat().st_mtime * 1000))
+    return max(times, default=None)
