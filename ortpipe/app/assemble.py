@@ -27,6 +27,7 @@ from ortpipe.pipeline.events import Event, Listener, StageFinished
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
+from ortpipe.pipeline.trust import key_of_environment
 from ortpipe.runtime.one import check_one_runtime
 from ortpipe.runtime.session import check_provider
 from ortpipe.stages.train.early_stop import trained_loss
@@ -50,7 +51,8 @@ def store_of(config: RunConfig, run: Mapping[str, str | None] | None = None, dat
     """Return the store that a config names, if any; `run` is who publishes, `data` what is said of its data."""
     if config.paths.cache is None:
         return None
-    return Store(Path(config.paths.cache), {k: v for k, v in (run or {}).items() if v is not None}, {"data": data})
+    who = {name: value for name, value in (run or {}).items() if value is not None}
+    return Store(Path(config.paths.cache), who, {"data": data}, key_of_environment(os.environ))
 
 
 def context_of(config: RunConfig, data: Data, start: Checkpoint | None = None) -> dict[str, Any]:

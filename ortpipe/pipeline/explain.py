@@ -10,6 +10,7 @@ from ortpipe.pipeline.digest import Parts, key_of, parts_of
 from ortpipe.pipeline.flatten import flatten
 from ortpipe.pipeline.plan import Plan
 from ortpipe.pipeline.store import Entry, Store
+from ortpipe.pipeline.trust import VARIABLE
 
 UNSET = "unset"
 MOST = 5  # differences that are told
@@ -65,6 +66,8 @@ def _against_nearest(parts: Parts, store: Store, known: bool) -> tuple[str, ...]
     least, nearest = min(differences, key=lambda found: (len(found[0]), -found[1].made))
     if not least and known:
         same = nearest.key == key_of(parts)
+        if same and not store.trusts(nearest):
+            return (f"the one that is stored is not sealed with this {VARIABLE}",)
         return ("its artifact is gone from the store" if same else "the order of what its config holds",)
     said = [_said(name, least[name], parts["stage"], nearest, store.about) for name in least]
     return (*said[:MOST], *([f"and {len(said) - MOST} more"] if len(said) > MOST else ()))

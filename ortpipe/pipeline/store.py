@@ -5,7 +5,8 @@
     damaged/                      what was not as it had been written
     locks/<key>                   held by the process that computes
 
-Folders and files appear whole. An entry names its artifact by digest, and reading verifies it.
+Folders and files appear whole. An entry names its artifact by digest, and reading verifies it. Who can write the folder
+can write entries; with a key only those that its holders sealed are taken.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ortpipe.errors import ModelError
 from ortpipe.files import whole_file
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.locks import Say, alone, together
+from ortpipe.pipeline.trust import VARIABLE, code, other_writers, same
 
 if TYPE_CHECKING:
     from ortpipe.artifact import Artifact
@@ -49,6 +51,7 @@ class Entry:
         made: when, in seconds since 1970.
         run: of whom: `folder`, and where it was tracked `mlflow`, the run's id.
         about: what the run said of its data, for people.
+        hmac: of all the others, where who published had a key.
     """
 
     stage: str
@@ -60,6 +63,7 @@ class Entry:
     made: float
     run: Mapping[str, str]
     about: Mapping[str, Any]
+    hmac: str | None = None
 
 
 class Store:
@@ -69,22 +73,32 @@ class Store:
         folder: where; made when something is published.
         run: who publishes.
         about: what is kept with every entry, for people.
+        key: what entries are sealed with; others then count as not there.
     """
 
     def __init__(
-        self, folder: Path, run: Mapping[str, str] | None = None, about: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        run: Mapping[str, str] | None = None,
+        about: Mapping[str, Any] | None = None,
+        key: bytes | None = None,
     ) -> None:
-        self.folder, self._run, self.about = folder.absolute(), dict(run or {}), dict(about or {})
+        self.folder, self._run, self.about, self._key = folder.absolute(), dict(run or {}), dict(about or {}), key
 
     def alone(self, key: str, say: Say) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of a key: who comes second waits, and finds the result."""
         return alone(self.folder / "locks" / key, say)
 
     def find(self, stage: str, key: str) -> Entry | None:
-        """Return an entry, without reading its artifact; None where there is none that can be read."""
+        """Return an entry, without reading its artifact; None where there is none that can be read and is trusted."""
         with contextlib.suppress(OSError, Damaged):
-            return self._read(self.place(stage, key))
+            entry = self._read(self.place(stage, key))
+            return entry if entry is not None and self.trusts(entry) else None
         return None
+
+    def trusts(self, entry: Entry) -> bool:
+        """Return whether an entry that was read is sealed with the store's key; without a key, all are trusted."""
+        return self._key is None or same(entry.hmac, code(_text(_fields(entry)), self._key))
 
     def take(self, stage: str, key: str, given: Artifact | None, say: Say) -> tuple[Artifact, Entry] | None:
         """Return a stage's result on an input, verified; None where there is none.
@@ -92,8 +106,12 @@ class Store:
         What is damaged is set aside, and said. What cannot be read now stays where it is, and that is said too.
         """
         path = self.place(stage, key)
+        self._warn(say)
         try:
             entry = self.entry(path, say)
+            if entry is not None and not self.trusts(entry):
+                say(f"entries of {self.folder} that are not sealed with this {VARIABLE} count as not there")
+                return None
             artifact = self.artifact(entry.output, say) if entry is not None else None
         except OSError as error:
             say(f"{error.filename or path} cannot be read now ({error.strerror or error}): computed again")
@@ -139,7 +157,8 @@ class Store:
             if not self.path(digest).is_dir():
                 bare = dataclasses.replace(artifact, facts=dataclasses.replace(artifact.facts, lineage=()))
                 save_artifact(bare, self.path(digest), once=True)
-            whole_file(self.place(stage, key), _sealed(dataclasses.asdict(entry)))
+            whole_file(self.place(stage, key), self._sealed(entry))
+        self._warn(say)
         return entry
 
     def path(self, digest: str) -> Path:
@@ -189,11 +208,26 @@ class Store:
             said = written.pop("sha256")
             entry = Entry(**written)
             whole = said == _sum(written) and entry.key == path.stem == key_of(entry.parts)
+            whole = whole and entry.stage == path.parent.name
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Damaged(f"An entry must be as it was written: {error}") from error
         if not whole:
             raise Damaged("An entry must have the sum and the key that it was written with.")
         return entry
+
+    def _sealed(self, entry: Entry) -> str:
+        written = json.loads(json.dumps(_fields(entry)))
+        if self._key is not None:
+            written["hmac"] = code(_text(written), self._key)
+        return json.dumps({**written, "sha256": _sum(written)}, indent=1) + "\n"
+
+    def _warn(self, say: Say) -> None:
+        places = () if self._key is not None else (self.folder, self.folder / "entries", self.folder / "artifacts")
+        for place in places:
+            if (who := other_writers(place)) is not None:
+                fix = f"chmod -R go-w {self.folder}, or give all who share it the same {VARIABLE}"
+                say(f"{place} can be written by {who}, who can so choose your results: {fix}")
+                return
 
     def _load(self, digest: str) -> Artifact | None:
         from ortpipe.graph.serial import load_artifact
@@ -240,10 +274,16 @@ def listed(folder: Path) -> list[str]:
         return []
 
 
+def _fields(entry: Entry) -> dict[str, Any]:
+    """Return what a seal covers."""
+    fields = dataclasses.asdict(entry)
+    del fields["hmac"]
+    return fields
+
+
+def _text(written: Mapping[str, Any]) -> str:
+    return json.dumps(written, sort_keys=True)
+
+
 def _sum(written: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
-
-
-def _sealed(written: Mapping[str, Any]) -> str:
-    plain = json.loads(json.dumps(written))
-    return json.dumps({**plain, "sha256": _sum(plain)}, indent=1) + "\n"
+    return hashlib.sha256(_text(written).encode()).hexdigest()

@@ -46,11 +46,12 @@ def size(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Verified:
-    """How many entries were whole, how many were not, and how many cannot be read now."""
+    """How many entries were whole, how many were not, how many cannot be read now, and how many have another seal."""
 
     whole: int = 0
     damaged: int = 0
     unread: int = 0
+    foreign: int = 0
 
 
 def verify(store: Store, say: Say) -> Verified:
@@ -59,7 +60,7 @@ def verify(store: Store, say: Say) -> Verified:
     What others remove meanwhile is not counted.
     """
     whole: set[str] = set()
-    count = dict.fromkeys(("whole", "damaged", "unread"), 0)
+    count = dict.fromkeys(("whole", "damaged", "unread", "foreign"), 0)
     for path in store.files():
         state = _state(store, path, whole, say)
         if state is not None:
@@ -68,7 +69,7 @@ def verify(store: Store, say: Say) -> Verified:
 
 
 def _state(store: Store, path: Path, whole: set[str], say: Say) -> str | None:
-    """Return whether an entry is `whole`, `damaged` or `unread`; None where it is gone. `whole` grows."""
+    """Return whether an entry is `whole`, `foreign`, `damaged` or `unread`; None where it is gone. `whole` grows."""
     try:
         entry = store.entry(path, say)
         if entry is None:
@@ -76,7 +77,7 @@ def _state(store: Store, path: Path, whole: set[str], say: Say) -> str | None:
         try:
             if entry.output in whole or store.artifact(entry.output, say) is not None:
                 whole.add(entry.output)
-                return "whole"
+                return "whole" if store.trusts(entry) else "foreign"
         except Damaged:
             pass
         with together(store.folder, exclusive=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from ortpipe.app.compose import Parser, composition
 from ortpipe.app.units import bound, size, span
 from ortpipe.errors import ConfigError
+from ortpipe.pipeline.trust import VARIABLE, key_of_environment
 
 if TYPE_CHECKING:
     from ortpipe.pipeline.store import Store
@@ -50,7 +52,7 @@ def run(arguments: Sequence[str]) -> None:
         raise ConfigError(f"ortpipe cache {given.action} takes no names.", got=" ".join(names), fix="Leave them out.")
     from ortpipe.pipeline.store import Store
 
-    store = Store(Path(folder))
+    store = Store(Path(folder), key=key_of_environment(os.environ))
     if given.action == "ls":
         print(listing(store))
     elif given.action == "verify":
@@ -95,6 +97,8 @@ def _verify(store: Store) -> None:
     found = verify(store, _say)
     unread = f", {found.unread} cannot be read now" if found.unread else ""
     print(f"{found.whole} entries are whole, {found.damaged} were not{unread}")
+    if found.foreign:
+        print(f"{found.foreign} are whole and not sealed with this {VARIABLE}: no run with it takes them")
     if found.damaged or found.unread:
         sys.exit(1)
 

@@ -1,0 +1,69 @@
+"""Who may choose a store's results: everyone who can write its folder, or with a key those who hold the key."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from ortpipe.errors import ConfigError
+
+VARIABLE = "ORTPIPE_STORE_KEY"
+
+
+def key_of_environment(environment: Mapping[str, str]) -> bytes | None:
+    """Return the key that seals a store's entries, if there is one.
+
+    Raises:
+        ConfigError: the variable is there and empty, as of a secret that a machine was not given.
+
+    >>> key_of_environment({}), key_of_environment({"ORTPIPE_STORE_KEY": "long and random"})
+    (None, b'long and random')
+    """
+    key = environment.get(VARIABLE)
+    if key is not None and not key.strip():
+        raise ConfigError(f"{VARIABLE} holds a secret text.", got="nothing", fix="Set it, or unset the variable.")
+    return None if key is None else key.encode("utf-8", "surrogateescape")
+
+
+def code(text: str, key: bytes) -> str:
+    """Return the HMAC-SHA256 (hex) of a text.
+
+    >>> code("entry", b"one")[:8] == code("entry", b"two")[:8]
+    False
+    """
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def same(one: str | None, other: str) -> bool:
+    """Compare codes in a time that says nothing about where they differ."""
+    return isinstance(one, str) and hmac.compare_digest(one.encode(), other.encode())
+
+
+def other_writers(folder: Path) -> str | None:
+    """Return who beside its owner may write a folder: `everyone`, or a group; None where nobody may (POSIX only)."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    if os.name != "posix":
+        return None
+    if status.st_mode & stat.S_IWOTH:
+        return "everyone"
+    return _shared_group(status.st_gid) if status.st_mode & stat.S_IWGRP else None
+
+
+def _shared_group(number: int) -> str | None:
+    """Return a group's name, unless it is the one that many systems make for each user alone."""
+    import grp
+    import pwd
+
+    try:
+        group, user = grp.getgrgid(number), pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"group {number}"
+    private = group.gr_name == user and set(group.gr_mem) <= {user}
+    return None if private else f"group {group.gr_name}"
