@@ -18,6 +18,7 @@ from ortpipe.app.compose import packaged_conf
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.app.sweep.sweep import sweeping
+from ortpipe.app.terminal import forgive, streams
 from ortpipe.app.where import Where
 from ortpipe.errors import ConfigError, OrtpipeError
 
@@ -35,6 +36,7 @@ def _application(config: DictConfig) -> float | None:
     from ortpipe.app.assemble import Outcome, execute
     from ortpipe.app.schema import build
 
+    forgive()
     hydra_config = HydraConfig.get()
 
     def run(job: Job | None = None) -> Outcome:
@@ -55,6 +57,7 @@ def _application(config: DictConfig) -> float | None:
     return None
 
 
+@streams()
 def main() -> None:
     """Run the command line, or its command; exit with 1 for an error, 130 on Ctrl-C and 143 on SIGTERM."""
     gc.set_threshold(100_000)  # imports make many objects and no garbage: looking for it took a tenth of a short run
@@ -66,9 +69,10 @@ def main() -> None:
         if name == "--version":
             from importlib import metadata
 
-            print(f"ortpipe {metadata.version('ortpipe')}")
+            print(f"ortpipe {metadata.version('ortpipe')}", flush=True)
         elif name in COMMANDS:
             command(name)(arguments)
+            sys.stdout.flush()
         else:
             with sweeping():
                 _application()
@@ -84,7 +88,6 @@ def main() -> None:
             raise
         _fail(ConfigError(str(error), fix="Leave a group out with ~group, such as ~experiment."), wants_trace)
     except BrokenPipeError:  # who read our output, such as `head`, has enough of it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         told = _unwritten(error)

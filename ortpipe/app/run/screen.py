@@ -36,7 +36,6 @@ class Screen:
     def __init__(self, notes: Sequence[str] = ()) -> None:
         self._notes = notes
         self._bar: Any = None
-        self._terminal = sys.stderr.isatty()
         self._last_line = 0
         self._validated: dict[str, float] = {}  # what the latest validation found
 
@@ -64,7 +63,7 @@ class Screen:
         if epoch.validation is not None:
             self._validated = {"validation": epoch.validation, **epoch.metrics}
         tenth = epoch.number * 10 // epoch.epochs
-        if self._terminal:
+        if sys.stderr.isatty():
             self._draw(epoch)
         elif epoch.number == epoch.epochs or tenth > self._last_line:
             self._last_line = tenth

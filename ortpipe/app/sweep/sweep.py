@@ -102,9 +102,11 @@ def begin(config: DictConfig) -> None:
     from ortpipe.app.schema import build_key
     from ortpipe.app.sweep.status import Ground, write
     from ortpipe.app.sweep.varies import planned
+    from ortpipe.app.terminal import forgive
     from ortpipe.app.tracking.process import this_process
     from ortpipe.metrics import OBJECTIVES, check_known
 
+    forgive()
     HydraConfig.instance().set_config(config)
     check_known(config.objective, "objective", besides=OBJECTIVES)
     records = OmegaConf.to_container(config.recorder, resolve=True)
