@@ -37,17 +37,20 @@ class Reduced:
         if self.nothing or (self.keepdims and self.dynamic is None):
             return value
         if self.dynamic is not None:
-            wide = value if self.keepdims else self.op.Unsqueeze(value, self.dynamic)
+            wide = value if self.keepdims else self.op.Unsqueeze(self.op.full(value, self.y), self.dynamic)
             wide.type, wide.shape = value.type, wide.shape if self.keepdims else None
             return self.op.full(wide, self.x)
         if self.axes is None or (x is not None and len(self.axes) == x.rank()):
             return value  # a scalar broadcasts as it is
         if value.shape is not None and value.shape.rank() == 0:
             return value
+        if x is None or value.shape is None or value.shape.rank() + len(self.axes) != x.rank():
+            value = self.op.full(value, self.y)  # fewer axes than y has: they would be counted from the wrong end
         made = self.op.Unsqueeze(value, self.op.ints(self.axes))
         made.type = value.type
-        if x is not None:
-            made.shape = ir.Shape([1 if i in self.axes else d for i, d in enumerate(x)])
+        if x is not None and value.shape is not None:
+            dims = iter(value.shape)
+            made.shape = ir.Shape([1 if i in self.axes else next(dims) for i in range(x.rank())])
         return made
 
     def sum(self, x: ir.Value) -> ir.Value:

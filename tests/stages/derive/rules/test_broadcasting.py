@@ -17,6 +17,7 @@ TOLERANCE = 1e-6  # central differences of step 1e-6 in float64, losses up to so
 EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True, database=None)
 SIZES = st.integers(1, 3)
 BINARY = ("Add", "Div", "Max", "Min", "Mod", "Mul", "PRelu", "Pow", "Sub")
+REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 MANY = ("Max", "Mean", "Min", "Sum")
 
 
@@ -215,3 +216,20 @@ def test_einsum_gives_every_input_its_share(equation):
     check("Einsum", shapes, shapes, equation=equation)
     check("Einsum", shapes, [[f"x{i}{a}" for a in range(len(s))] for i, s in enumerate(shapes)], equation=equation)
     summed("Einsum", shapes, shapes, equation=equation)
+
+
+@pytest.mark.parametrize("given", ["numbers", "names", "nothing"])
+@pytest.mark.parametrize("factor", [[4], [1, 4], [2, 4], [1], []])
+@pytest.mark.parametrize("kind", REDUCTIONS)
+def test_a_gradient_with_fewer_axes_than_a_reduction_reaches_the_right_ones(kind, factor, given):
+    dims = {"numbers": [2, 4, 4], "names": ["N", "A", 4], "nothing": [None, None, None]}[given]
+    axes = helper.make_node("Constant", [], ["axes"], value_ints=[1])
+    nodes = [
+        axes,
+        helper.make_node(f"Reduce{kind}", ["x", "axes"], ["p"], keepdims=0),
+        helper.make_node("Mul", ["p", "c"], ["q"]),
+        helper.make_node("ReduceSum", ["q"], ["y"], keepdims=0),
+    ]
+    model = model_of(nodes, ["x", "c"], [dims, factor], rank=[])
+    rng = np.random.default_rng(0)
+    assert worst_error(model, {"x": rng.uniform(0.5, 2, (2, 4, 4)), "c": rng.uniform(0.5, 2, factor)}) < TOLERANCE
