@@ -8,7 +8,7 @@ import json
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import onnx
@@ -17,6 +17,7 @@ from ortpipe.errors import ModelError
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
 PREFIX = "ortpipe."
+AGAIN = "Read it with the version that wrote it, or make it again."
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,50 @@ class Facts:
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Facts:
         """Return the facts that `as_json` wrote."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        if unknown := set(facts) - known:
+        if unknown := set(facts) - set(_TYPES):
             raise ModelError(
                 "An artifact's facts must be of this version of ortpipe.",
                 got=f"unknown: {', '.join(sorted(unknown))}",
-                fix="Read it with the version that wrote it, or make it again.",
+                fix=AGAIN,
             )
+        missing = [f.name for f in _FIELDS if f.default is f.default_factory and f.name not in facts]
+        if missing:
+            raise ModelError("An artifact's facts are all there.", got=f"no {', '.join(missing)}", fix=AGAIN)
+        _check_types(facts)
         values = {k: _frozen(v) for k, v in facts.items() if k != "lineage"}
         return cls(**values, lineage=tuple(facts.get("lineage", ())))
+
+
+_FIELDS = dataclasses.fields(Facts)
+_TYPES = get_type_hints(Facts)
+
+
+def _check_types(facts: Mapping[str, Any]) -> None:
+    """Refuse JSON of another type than the fact's."""
+    for name, value in facts.items():
+        if name in _TYPES and not _fits(value, _TYPES[name]):
+            got = f"{name}: {json.dumps(value)[:200]}"
+            raise ModelError("An artifact's facts have the types that ortpipe writes.", got=got, fix=AGAIN)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Say whether a JSON value has a fact's type: lists are tuples there.
+
+    >>> _fits(["a"], tuple[str, ...]), _fits([1], tuple[str, ...]), _fits({"a": 1}, Mapping[str, float])
+    (True, False, True)
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in inner if isinstance(value, str) else False
+    if origin in (types.UnionType, Union):
+        return any(_fits(value, option) for option in inner)
+    if origin is tuple:
+        return isinstance(value, list | tuple) and all(_fits(item, inner[0]) for item in value)
+    if origin is not None:
+        return isinstance(value, Mapping) and all(isinstance(k, str) and _fits(v, inner[1]) for k, v in value.items())
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool)))
 
 
 def _frozen(value: Any) -> Any:
@@ -170,8 +206,21 @@ def _write_metadata(model: onnx.ModelProto, facts: Facts) -> None:
 
 
 def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
-    """Return the facts in a model's metadata (empty for a model that ortpipe has not seen)."""
-    return {p.key.removeprefix(PREFIX): json.loads(p.value) for p in model.metadata_props if p.key.startswith(PREFIX)}
+    """Return the facts in a model's metadata (empty for a model that ortpipe has not seen).
+
+    Raises:
+        ModelError: they are no JSON, or of another type than `Facts` has.
+    """
+    ours = {p.key.removeprefix(PREFIX): p.value for p in model.metadata_props if p.key.startswith(PREFIX)}
+    facts = {}
+    for name, text in ours.items():
+        try:
+            facts[name] = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            got = f"{PREFIX}{name}: {text[:200]!r}"
+            raise ModelError("ortpipe's facts in a model's metadata are JSON.", got=got, fix=AGAIN) from error
+    _check_types(facts)
+    return facts
 
 
 def without_metadata(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -24,9 +24,8 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
         ModelError: the model is not valid, or has no form in such an opset.
     """
     own = ir.from_proto(lowered(model))
-    name_batch(own.graph)
     standardize(own.graph)
-    return finish(own)
+    return finish(name_batch(own))
 
 
 def exact(names: Iterable[str], choices: Collection[str], kind: str) -> tuple[str, ...]:

@@ -4,14 +4,56 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortpipe.graph.check import inferred
 from ortpipe.graph.query import data_inputs
 
+Declared = dict[str, ir.Shape]
 
-def name_batch(graph: ir.Graph) -> None:
-    """Name the first dimension of every data input N where it is dynamic, and drop every shape that can be inferred."""
+
+def name_batch(model: ir.Model) -> ir.Model:
+    """Return the model with the first dimension of every data input named N where it is dynamic, and shapes after that.
+
+    What a file declares of other values holds where inference does not find it: behind loops whose number of steps is
+    not known beforehand, and operators of other domains.
+    """
+    graph, renamed = model.graph, set[str | None]()
     for value in data_inputs(graph):
         if value.shape is not None and value.shape.rank() and not isinstance(value.shape[0], int):
+            renamed.add(value.shape[0].value)
             value.shape = ir.Shape(["N", *list(value.shape)[1:]])
+    declared: Declared = {}
     for node in graph:
         for made in node.outputs:
+            if made.name and made.shape is not None:
+                declared[made.name] = _renamed(made.shape, renamed - {None})
             made.shape = None
+    own = _inferred(model)
+    if _declare(own, declared, opaque=True):
+        own = _inferred(own)
+    if _declare(own, declared, opaque=False):
+        own = _inferred(own)
+    return own
+
+
+def _inferred(model: ir.Model) -> ir.Model:
+    return ir.from_proto(inferred(ir.to_proto(model)))
+
+
+def _renamed(shape: ir.Shape, names: set[str | None]) -> ir.Shape:
+    """Return a shape with N for every other name of the batch."""
+    return ir.Shape(["N" if isinstance(d, ir.SymbolicDim) and d.value in names else d for d in shape])
+
+
+def _declare(model: ir.Model, declared: Declared, *, opaque: bool) -> bool:
+    """Put declared shapes where there are none, first only behind the operators that inference stops at."""
+    changed = False
+    for node in model.graph:
+        if opaque and node.domain in ("", "ai.onnx") and not any(a.type in GRAPHS for a in node.attributes.values()):
+            continue
+        for made in node.outputs:
+            if made.shape is None and made.name in declared:
+                made.shape, changed = declared[made.name], True
+    return changed
+
+
+GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

@@ -9,6 +9,8 @@ from onnx_ir.passes import common as passes
 from ortpipe.errors import ModelError
 from ortpipe.graph.serial import LARGE, on_disk
 
+LONGEST = 2**16  # entries of a vector whose values shape inference may follow
+
 
 def finish(model: ir.Model) -> onnx.ModelProto:
     """Return the model as a ModelProto without dead nodes, with inferred shapes, after a full check.
@@ -41,12 +43,46 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
             with on_disk(model) as path:
                 onnx.checker.check_model(path, full_check=True)
             return model
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        model = inferred(model)
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        if any(not _ranked(output) for output in model.graph.output):
+            raise _unknown(model) from error
         raise ModelError(
             "A model must pass onnx.checker with full check.",
             got=str(error).strip(),
             fix="Mend the model where the message points, or export it again.",
         ) from error
     return model
+
+
+def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with the shapes that inference finds, also those that follow from what Shape gives.
+
+    The values of vectors are followed for that, all of them: where one is long, no values are.
+    """
+    plain = onnx.shape_inference.infer_shapes(model)
+    shapes = [v.type.tensor_type.shape.dim for v in (*plain.graph.input, *plain.graph.value_info)]
+    lengths = [dims[0].dim_value for dims in shapes if len(dims) == 1]
+    if max(lengths, default=0) > LONGEST:
+        return plain
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+def _ranked(value: onnx.ValueInfoProto) -> bool:
+    return value.type.WhichOneof("value") != "tensor_type" or value.type.tensor_type.HasField("shape")
+
+
+def _unknown(model: onnx.ModelProto) -> ModelError:
+    """Return the error that names the first node that leaves an output's number of dimensions unknown."""
+    graph = model.graph
+    known = {v.name for v in (*graph.input, *graph.value_info, *graph.output) if _ranked(v)}
+    known |= {t.name for t in graph.initializer}
+    node = next(n for n in graph.node if any(name and name not in known for name in n.output))
+    said = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    value = next(name for name in node.output if name and name not in known)
+    return ModelError(
+        "The number of dimensions of every output must be known.",
+        got=f"{said} at node {node.name or value!r} gives {value!r}, of which nothing is known",
+        fix=f"Declare the shape of {value!r} in the file (value_info), or export the model without {said}.",
+    )

@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import ModelError
 from ortpipe.files import whole_folder
+from ortpipe.graph.sound import check_sound, check_valid
 
 OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
 IR_VERSION = 10  # the newest that it loads
@@ -65,7 +66,19 @@ def read(path: Path) -> onnx.ModelProto:
         )
     for tensor in _tensors(model):  # both forms of storage give the same bytes
         tensor.ClearField("data_location")
+    with _located(path):
+        check_sound(model)
     return model
+
+
+@contextlib.contextmanager
+def _located(path: Path) -> Iterator[None]:
+    """Say where it is, of a model that is refused."""
+    try:
+        yield
+    except ModelError as error:
+        error.add_note(f"  in: {path}")
+        raise
 
 
 def files(path: Path) -> tuple[Path, ...]:
@@ -132,8 +145,9 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
     Models at opset 13 to 21 keep theirs; newer ones are converted down, older ones up. Local functions are inlined.
 
     Raises:
-        ModelError: an operator has no form in that opset.
+        ModelError: the model is not valid, or an operator has no form in that opset.
     """
+    check_valid(model)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     else:
@@ -236,9 +250,9 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
                 fix="Read it with the version that wrote it, or make it again.",
             )
         known = {written["digest"], digest or written["digest"]}
-        artifact = Artifact(
-            read(source / "model.onnx"), Facts.from_json(written["facts"]), load((source / TENSORS).read_bytes())
-        )
+        with _located(record):
+            facts = Facts.from_json(written["facts"])
+        artifact = Artifact(read(source / "model.onnx"), facts, load((source / TENSORS).read_bytes()))
         found = artifact.digest()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ortpipe.graph.check import inferred
+
 LARGEST = 1024  # elements; sizes, axes and indices are small, and what is larger is data
 INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL)
 ARITHMETIC = {
@@ -28,9 +30,9 @@ def with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
     >>> [d.dim_value for d in shape.dim], [n.op_type for n in made.graph.node]
     ([0, 2, 3], ['Constant', 'Constant', 'Constant', 'Constant', 'Constant', 'Reshape'])
     """
-    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    model = inferred(model)
     while _fold(model.graph):
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        model = inferred(model)
     return model
 
 

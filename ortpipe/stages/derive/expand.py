@@ -10,6 +10,7 @@ from onnx import inliner
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.check import inferred
 from ortpipe.graph.sizes import with_sizes
 
 KEPT = ("Range",)  # counts, mostly; its body would be a loop
@@ -46,7 +47,7 @@ def with_bodies(model: onnx.ModelProto, kinds: Sequence[str]) -> onnx.ModelProto
     model = _with_defaults(model)
     while chosen := sorted({("", n.op_type) for n in query.all_nodes(model.graph) if n.op_type in kinds}):
         model = inliner.inline_selected_functions(_typed(model), chosen, inline_schema_functions=True)
-    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    return inferred(model)
 
 
 def _without_loops(model: onnx.ModelProto, sources: Sequence[str]) -> onnx.ModelProto:
@@ -116,7 +117,7 @@ def without_identities(graph: ir.Graph) -> None:
 
 def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with every value's type said: some bodies depend on it, and the inliner infers nothing."""
-    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    model = inferred(model)
     known = {v.name for v in (*model.graph.input, *model.graph.value_info)}
     for tensor in model.graph.initializer:
         if tensor.name not in known:

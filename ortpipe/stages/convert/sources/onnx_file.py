@@ -74,9 +74,8 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     graph = ir.from_proto(plain).graph
     classes = config.classes or tuple(known.get("classes", ())) or zipped or classes_in(graph)
     _refuse_fixed_batch(graph)
-    name_batch(graph)
     standardize(graph)
-    graph_model = ir.from_proto(finish(ir.Model(graph, ir_version=original.ir_version)))
+    graph_model = ir.from_proto(finish(name_batch(ir.Model(graph, ir_version=original.ir_version))))
     graph = graph_model.graph
     output = _prediction(graph, config.prediction if config.prediction is not None else known.get("prediction"))
     task, logits = _meaning(graph, output, config.task or known.get("task"))

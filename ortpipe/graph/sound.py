@@ -1,0 +1,160 @@
+"""What a model from elsewhere must be before anything reads it: names, tensors and functions that make sense."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterator
+
+import onnx
+from google.protobuf.message import Message
+
+from ortpipe.errors import ModelError
+
+MOST_NODES = 1_000_000  # of a graph whose local functions are inlined
+MOST_CALLS = 100  # of functions inside each other
+FIX = "Export the model again; if it comes from somebody else, do not trust it."
+BITS = {  # of one element in raw_data; strings have none
+    getattr(onnx.TensorProto, name): bits
+    for names, bits in (
+        (("INT2", "UINT2"), 2),
+        (("INT4", "UINT4", "FLOAT4E2M1"), 4),
+        (("INT8", "UINT8", "BOOL", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0"), 8),
+        (("INT16", "UINT16", "FLOAT16", "BFLOAT16"), 16),
+        (("INT32", "UINT32", "FLOAT"), 32),
+        (("INT64", "UINT64", "DOUBLE", "COMPLEX64"), 64),
+        (("COMPLEX128",), 128),
+    )
+    for name in names
+    if hasattr(onnx.TensorProto, name)  # a later onnx has more
+}
+
+
+def check_sound(model: onnx.ModelProto) -> None:
+    """Refuse a model that readers stumble over, in one pass over its fields.
+
+    Raises:
+        ModelError: a name is no UTF-8, a tensor's type, dimensions and bytes do not agree, a name stands for two
+            values, or local functions call themselves or grow beyond bounds.
+    """
+    for tensor in _tensors(model):
+        _check_tensor(tensor)
+    for graph in _graphs(model.graph):
+        _check_names(graph)
+    _check_functions(model)
+
+
+def check_valid(model: onnx.ModelProto) -> None:
+    """Refuse a model that is not sound, or that onnx.checker refuses as it was given.
+
+    Raises:
+        ModelError: see `check_sound`; or a value is read before it is made, an attribute has another type, …
+    """
+    check_sound(model)
+    try:
+        if model.ByteSize() < 2**31 - 2**20:
+            onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
+        got = str(error).strip()
+        raise ModelError("A model must pass onnx.checker.", got=got, fix=FIX) from error
+
+
+def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor, and read every text on the way."""
+    for field, value in [] if isinstance(message, onnx.TensorProto) else message.ListFields():
+        if field.type == field.TYPE_STRING:
+            _check_text(*([value] if isinstance(value, str | bytes) else value))
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in [value] if isinstance(value, Message) else value:
+                yield from _tensors(inner)
+    if isinstance(message, onnx.TensorProto):  # without a copy of its bytes
+        _check_text(message.name, message.doc_string, *(e.value for e in message.external_data))
+        yield message
+
+
+def _check_text(*texts: str | bytes) -> None:
+    for text in texts:
+        if isinstance(text, bytes):  # as protobuf gives what it cannot decode
+            raise ModelError("Every name and text in a model is UTF-8.", got=f"{text!r}"[:200], fix=FIX)
+
+
+def _check_tensor(tensor: onnx.TensorProto) -> None:
+    said = f"tensor {tensor.name!r} of dimensions {list(tensor.dims)}"
+    if tensor.data_type != tensor.STRING and tensor.data_type not in BITS:
+        raise ModelError("A tensor's type is one that ONNX has.", got=f"{said}: {tensor.data_type}", fix=FIX)
+    if any(d < 0 for d in tensor.dims):
+        raise ModelError("A tensor's dimensions are not negative.", got=said, fix=FIX)
+    if tensor.data_location == tensor.EXTERNAL or not tensor.HasField("raw_data"):
+        return  # the checker counts the numbers of the other fields
+    needed = math.ceil(math.prod(tensor.dims) * BITS.get(tensor.data_type, 0) / 8)
+    if len(tensor.raw_data) != needed or tensor.data_type == tensor.STRING:
+        raise ModelError(
+            "A tensor has as many bytes as its type and dimensions need.",
+            got=f"{said}: {len(tensor.raw_data):,} bytes instead of {needed:,}",
+            fix=FIX,
+        )
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and those inside it."""
+    yield graph
+    for attribute in (a for node in graph.node for a in node.attribute):
+        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield from _graphs(inner)
+
+
+def _check_names(graph: onnx.GraphProto) -> None:
+    """Refuse a name that stands for two values: runtimes choose one of them without a word."""
+    if graph.sparse_initializer:
+        got = f"graph {graph.name!r}: {len(graph.sparse_initializer)}"
+        raise ModelError("Sparse initializers are not supported.", got=got, fix="Export the weights dense.")
+    held = collections.Counter(t.name for t in graph.initializer)
+    values = collections.Counter(i.name for i in graph.input)  # before IR 4, initializers were inputs too
+    values.update(name for node in graph.node for name in node.output if name)
+    for counts, what in ((held, "initializers"), (values, "values")):
+        if twice := [name for name, count in counts.items() if count > 1]:
+            got = f"{counts[twice[0]]} {what} called {twice[0]!r}"
+            raise ModelError("A name stands for one value.", got=got, fix=FIX)
+    made = {name for node in graph.node for name in node.output}
+    if both := sorted(made & set(held)):
+        got = f"{both[0]!r} is an initializer and a node's output"
+        raise ModelError("A name stands for one value.", got=got, fix=FIX)
+    if "" in values or "" in held:
+        raise ModelError("Inputs and initializers have names.", got="an empty one", fix=FIX)
+
+
+def _check_functions(model: onnx.ModelProto) -> None:
+    """Refuse local functions that call themselves, or that a few bytes turn into millions of nodes."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    sizes: dict[tuple[str, str, str], int] = {}
+    calling: list[tuple[str, str, str]] = []
+
+    def size(body: onnx.GraphProto | onnx.FunctionProto) -> int:
+        total = 0
+        for node in body.node:
+            key = (node.domain, node.op_type, node.overload)
+            total += called(key) if key in functions else 1
+            for attribute in node.attribute:
+                inner = (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+                total += sum(size(graph) for graph in inner)
+        return total
+
+    def called(key: tuple[str, str, str]) -> int:
+        if key in calling:
+            got = " → ".join(f"{domain}.{name}" for domain, name, _ in (*calling, key))
+            raise ModelError("Local functions do not call themselves.", got=got, fix=FIX)
+        if len(calling) > MOST_CALLS:
+            got = f"more than {MOST_CALLS} from {calling[0][1]!r} on"
+            raise ModelError("Local functions call each other only so deep.", got=got, fix=FIX)
+        if key not in sizes:
+            calling.append(key)
+            sizes[key] = size(functions[key])
+            calling.pop()
+        return sizes[key]
+
+    nodes = size(model.graph)
+    for key in functions:  # and those that nobody calls
+        called(key)
+    if nodes > MOST_NODES:
+        got = f"{nodes:,} nodes from {len(model.functions)} functions in a file of {model.ByteSize():,} bytes"
+        raise ModelError(f"A model has at most {MOST_NODES:,} nodes when its functions are inlined.", got=got, fix=FIX)
