@@ -84,6 +84,8 @@ def main() -> None:
     except REFUSALS as error:
         _fail(explained(error), wants_trace)
     except ValueError as error:
+        if isinstance(error.__cause__, OSError):  # the log's, which Hydra opens before the run begins
+            _fail(_unwritten(error.__cause__), wants_trace)
         if "Config group override" not in str(error):  # Hydra's own, for group=null
             raise
         _fail(ConfigError(str(error), fix="Leave a group out with ~group, such as ~experiment."), wants_trace)
@@ -115,5 +117,8 @@ def _unwritten(error: OSError) -> ConfigError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         fix = "Free some, or set paths.outputs to a folder on another disk."
         return ConfigError("There must be room for what a run writes.", got=error, fix=fix)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        fix = "Allow more (ulimit -n 1024), or run fewer jobs at once."
+        return ConfigError("A run must be allowed to open its files.", got=error, fix=fix)
     fix = "Check that the path exists and that you may write there; results go to paths.outputs."
     return ConfigError("Files and folders must be readable and writable.", got=error, fix=fix)

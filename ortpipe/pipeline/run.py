@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortpipe.artifact import Artifact
+from ortpipe.errors import OrtpipeError
 from ortpipe.pipeline.digest import Parts, key_of, parts_of
 from ortpipe.pipeline.events import (
     Event,
@@ -81,7 +82,10 @@ def run(
         for listener in listeners:
             try:
                 listener(failed)
-            except OSError as another:  # such as a full disk: it hides neither the first error nor the end of the run
+            except (
+                OSError,
+                OrtpipeError,
+            ) as another:  # such as a full disk: it hides neither the first error nor the end of the run
                 error.add_note(f"after it: {another}")
         raise
     return artifact
