@@ -18,7 +18,7 @@ from ortpipe.app.run.report import Report
 from ortpipe.app.run.screen import Screen, closing
 from ortpipe.app.run.stage_log import StageLogs
 from ortpipe.app.run.state import RunState, origin
-from ortpipe.app.stop import stop_if_asked
+from ortpipe.app.stop import before_the_end, stop_if_asked
 from ortpipe.data.split import load
 from ortpipe.errors import ConfigError
 from ortpipe.flow import FLOW
@@ -107,6 +107,7 @@ def execute(
     state = RunState(folder, name, tags, chosen, about(data, container["data"]["source"]))
     if data.notes:
         state.notes["data"] = list(data.notes)
+    before_the_end(state.abandon)
     recording = config.recorder(state, container)
     if job is not None:
         job.say(mlflow=getattr(recording, "run_id", None))

@@ -65,14 +65,27 @@ class Session:
         Raises:
             ModelError: an input is missing or has another shape or type.
         """
+        options = ort.RunOptions()
+        _running.append(options)
         try:
-            return list(self._session.run(list(outputs) if outputs is not None else None, dict(feeds)))
+            return list(self._session.run(list(outputs) if outputs is not None else None, dict(feeds), options))
         except Exception as error:
             raise ModelError(
                 "ONNX Runtime must run the model on these inputs.",
                 got=str(error).strip().splitlines()[0],
                 fix="Check the inputs' names, shapes and types against the model's.",
             ) from error
+        finally:
+            _running.remove(options)
+
+
+_running: list[ort.RunOptions] = []
+
+
+def terminate() -> None:
+    """End every run at its next node, from another thread; it raises ModelError there."""
+    for options in list(_running):
+        options.terminate = True
 
 
 def _not_here(provider: str, what: str) -> ModelError:

@@ -108,6 +108,11 @@ class RunState:
         self.status, self.error, self.ended = status, error, max(at or now(), self.started)
         self.write()
 
+    def abandon(self, reason: str) -> None:
+        """Say of a run that still goes on that its process is ended."""
+        if self.status == RUNNING:
+            self.end(KILLED, reason)
+
     def write(self) -> None:
         """Write `run.json`."""
         facts = {"format": FORMAT, **dataclasses.asdict(self)}
