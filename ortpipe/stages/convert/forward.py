@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
 
-    from ortpipe.artifact import Task
+    from ortpipe.stages.convert.meaning import Meaning
 
 
 @dataclass(frozen=True)
@@ -19,18 +19,14 @@ class Forward:
 
     Attributes:
         model: the graph in standard operators.
-        task: what the prediction is.
         prediction: the output that losses and metrics read.
-        logits: the value before the last Sigmoid or Softmax, if any.
-        classes: the label of each class index.
+        meaning: what the prediction is, by its values on real rows (None where there are none).
         expected: the source's own prediction for a model's inputs.
         origin: what to say of the source in messages.
     """
 
     model: ir.Model
-    task: Task
     prediction: str
-    logits: str | None
-    classes: tuple[int | str, ...] | None
+    meaning: Callable[[np.ndarray | None], Meaning]
     expected: Callable[[Mapping[str, np.ndarray]], np.ndarray]
     origin: str

@@ -22,7 +22,7 @@ from ortpipe.stages.convert.forward import Forward
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 
-VERSION = 2
+VERSION = 3
 ROWS = 256  # how many real rows the prediction is compared on
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
@@ -59,19 +59,25 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     model = finish(forward.model)
     kept = [t.name for t in model.graph.initializer if t.name in parameters]
     facts = Facts(
-        task=forward.task,
+        task="regression",  # until the rows are seen
         inputs=tuple(i.name for i in model.graph.input if i.name not in {t.name for t in model.graph.initializer}),
         outputs=tuple(o.name for o in model.graph.output),
         prediction=forward.prediction,
-        logits=forward.logits,
-        classes=forward.classes,
         parameters=tuple(kept),
     )
     record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
+    predicted = None
     if data is not None:
         few = data.train.head(ROWS)
-        record |= {"data": data.digest(), "discrepancy": _discrepancy(model, facts, forward, few, config)}
+        discrepancy, predicted = _compared(model, facts, forward, few, config)
+        record |= {"data": data.digest(), "discrepancy": discrepancy}
         facts = dataclasses.replace(facts, columns=_columns(facts, few), categories=few.categories)
+    meaning = forward.meaning(predicted)
+    facts = dataclasses.replace(
+        facts, task=meaning.task, logits=meaning.logits, classes=meaning.classes, opposite=meaning.opposite
+    )
+    if meaning.notes:
+        record["notes"] = list(meaning.notes)
     weights = {
         f"source/{t.name}": onnx.numpy_helper.to_array(t)
         for t in model.graph.initializer
@@ -103,9 +109,10 @@ def _columns(facts: Facts, rows: Rows) -> Mapping[str, tuple[str, ...]]:
     return rows.columns
 
 
-def _discrepancy(
+def _compared(
     model: onnx.ModelProto, facts: Facts, forward: Forward, few: Rows, config: ConvertConfig | None
-) -> float:
+) -> tuple[float, np.ndarray]:
+    """Return how far the model's prediction of some rows is from its source's, and that prediction."""
     from ortpipe.data.feeds import feed_inputs
 
     inputs = feed_inputs(model, facts, few)
@@ -125,4 +132,4 @@ def _discrepancy(
             got=f"{forward.origin}: largest difference {worst:.3g} on {len(few)} rows, tolerance {allowed:g}",
             fix="Use convert.dtype=float64, or raise convert.tolerance if the difference is acceptable.",
         )
-    return worst
+    return worst, got

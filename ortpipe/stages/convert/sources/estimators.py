@@ -14,6 +14,7 @@ from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.serial import IR_VERSION, OPSET
 from ortpipe.stages.convert.forward import Forward
+from ortpipe.stages.convert.meaning import Meaning
 
 Scale = Callable[[Builder, Any, ir.Value, Any], ir.Value]
 
@@ -201,12 +202,11 @@ def build(estimator: Any, dtype: str) -> Forward:
         [rows] = inputs.values()
         return np.asarray(estimator.predict(rows) if head.task == "regression" else estimator.predict_proba(rows))
 
+    meaning = Meaning(head.task, str(head.logits.name) if head.logits is not None else None, classes or None)
     return Forward(
         ir.Model(graph, ir_version=IR_VERSION),
-        task=head.task,
         prediction=str(head.prediction.name),
-        logits=str(head.logits.name) if head.logits is not None else None,
-        classes=classes or None,
+        meaning=lambda rows: meaning,
         expected=expected,
         origin=_path(last),
     )

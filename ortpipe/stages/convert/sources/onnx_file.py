@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ortpipe.data.rows import Data
+    from ortpipe.stages.convert.meaning import Told
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
 LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes a model a classifier
@@ -29,13 +31,16 @@ class OnnxFile:
         path: the file.
         prediction: the float output to train, by name or index; by default the first one that depends on weights.
         task: `regression`, `binary`, `multiclass` or `multilabel`; by default read off the graph
-            (a Softmax or Sigmoid at its end makes a classifier).
+            and the values of real rows (a Softmax or Sigmoid at its end makes a classifier).
+        scores: what a classifier's prediction holds, `probabilities` or raw scores (`logits`); by default read off
+            the graph and the values of real rows. Of two columns, the logit is the second less the first.
         classes: the label of each class index; by default what the model says, else 0, 1, 2 …
     """
 
     path: str = field(metadata={"identity": False})  # `files` are told apart by content
     prediction: str | int | None = None
     task: Task | None = None
+    scores: Literal["logits", "probabilities"] | None = None
     classes: tuple[int | str, ...] | None = None
 
     def files(self) -> tuple[Path, ...]:
@@ -66,6 +71,8 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     from ortpipe.graph.check import finish
     from ortpipe.graph.modes import for_inference
     from ortpipe.runtime.session import Session
+    from ortpipe.stages.convert.heads import read_head
+    from ortpipe.stages.convert.meaning import Prediction
     from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
 
     original = serial.lowered(model)
@@ -78,7 +85,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     graph_model = ir.from_proto(finish(name_batch(ir.Model(graph, ir_version=original.ir_version))))
     graph = graph_model.graph
     output = _prediction(graph, config.prediction if config.prediction is not None else known.get("prediction"))
-    task, logits = _meaning(graph, output, config.task or known.get("task"))
+    head, output = read_head(graph, output)
     if not query.float_initializers(graph, output):
         raise ConvertError(
             "A model needs at least one float initializer that its prediction depends on.",
@@ -86,6 +93,9 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
             fix="Export the weights as initializers, not as Constant nodes.",
         )
     name = str(output.name)
+    labelled = any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs)
+    prediction = Prediction(name, _width(output), labelled, head)
+    told = _told(config, known if known.get("prediction") == name else {}, classes)
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         session = Session(for_inference(original))
@@ -96,32 +106,22 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
 
     return Forward(
         graph_model,
-        task=task,
         prediction=name,
-        logits=str(logits.name) if logits is not None else None,
-        classes=None if task == "regression" else classes or _counted(task, output),
+        meaning=functools.partial(prediction.meaning, told),
         expected=expected,
         origin=config.path,
     )
 
 
-def _meaning(graph: ir.Graph, output: ir.Value, told: Task | None) -> tuple[Task, ir.Value | None]:
-    """Return the task and the logits: what was told, else what the end of the graph says."""
-    task, logits = _head(output)
-    if task == "regression" and any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs):
-        task = "binary" if _width(output) == 2 else "multiclass"  # a label output: the floats are probabilities
-    elif task == "regression" and told not in (None, "regression"):
-        logits = output  # a classifier that ends in raw scores
-    told = told or task
-    return told, logits if told != "regression" else None
+def _told(config: OnnxFile, known: Mapping[str, Any], classes: tuple[int | str, ...] | None) -> Told:
+    """Return what the config says of the prediction, else what ortpipe wrote in the file."""
+    from ortpipe.stages.convert.meaning import Told
 
-
-def _counted(task: Task, output: ir.Value) -> tuple[int | str, ...] | None:
-    """Return 0, 1, 2 … for a classifier whose model names no classes."""
-    if task == "binary":
-        return (0, 1)
-    width = _width(output)
-    return tuple(range(width)) if task == "multiclass" and width is not None else None
+    scores = config.scores
+    if scores is None and known.get("task", "regression") != "regression":
+        raw = known.get("opposite") or known.get("logits") == known["prediction"]
+        scores = "logits" if raw else "probabilities"
+    return Told(config.task or known.get("task"), scores, classes)
 
 
 def _width(output: ir.Value) -> int | None:
@@ -163,33 +163,3 @@ def _prediction(graph: ir.Graph, wanted: str | int | None) -> ir.Value:
             fix="Export its scores, or choose them with convert.source.prediction.",
         )
     return next((o for o in floats if query.float_initializers(graph, o)), floats[0])
-
-
-def _head(output: ir.Value) -> tuple[Task, ir.Value | None]:
-    """Read the task and the logits off the last nodes; Identity is looked through."""
-    node = _producer(output)
-    if node is None:
-        return "regression", None
-    if node.op_type == "Softmax":
-        return "multiclass", node.inputs[0]
-    if node.op_type == "Sigmoid":
-        return ("binary" if _width(output) == 1 else "multilabel"), node.inputs[0]
-    if node.op_type == "Concat" and len(node.inputs) == 2 and node.inputs[1] is not None:
-        p = _producer(node.inputs[1])
-        rest = node.inputs[0].producer() if node.inputs[0] is not None else None
-        if p is not None and p.op_type == "Sigmoid" and rest is not None and rest.op_type == "Sub":
-            if _width(p.outputs[0]) not in (None, 1):
-                raise ConvertError(
-                    "Two columns [1 − p, p] are the probabilities of one label.",
-                    got=f"{_width(p.outputs[0])} labels side by side in output {output.name!r}",
-                    fix="Export p alone, or convert the estimator itself.",
-                )
-            return "binary", p.inputs[0]
-    return "regression", None
-
-
-def _producer(value: ir.Value) -> ir.Node | None:
-    node = value.producer()
-    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
-        node = node.inputs[0].producer()
-    return node

@@ -1,0 +1,211 @@
+"""What a prediction means: values, probabilities or raw scores; decided from the graph and from real rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ortpipe.artifact import Task
+from ortpipe.errors import ConvertError
+from ortpipe.metrics.predictions import Seen, look
+from ortpipe.stages.convert.heads import Head
+
+Form = Literal["logits", "probabilities"]
+FITTING = {"softmax": ("multiclass", "binary"), "sigmoid": ("multilabel", "binary"), "pair": ("binary",)}
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a prediction is.
+
+    Attributes:
+        task: of the model.
+        logits: name of the value whose softmax or sigmoid the probabilities are, if any.
+        classes: the label of each class index.
+        opposite: the prediction is [−s, s], and its logit s.
+        notes: what the user should know of how this was decided.
+    """
+
+    task: Task
+    logits: str | None
+    classes: tuple[int | str, ...] | None = None
+    opposite: bool | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the config (or the file that ortpipe wrote) says itself."""
+
+    task: Task | None = None
+    scores: Form | None = None
+    classes: tuple[int | str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A float output, and what is known of it besides its head."""
+
+    name: str
+    width: int | None
+    labelled: bool  # the model has an output of labels too
+    head: Head
+
+    def meaning(self, told: Told, rows: np.ndarray | None) -> Meaning:
+        """Return what the prediction is.
+
+        Args:
+            told: what is said explicitly, which is believed where it can be true.
+            rows: the prediction of real rows, where there are any.
+
+        Raises:
+            ConvertError: the graph and the rows contradict each other or what is told, or leave a doubt.
+        """
+        seen = None if rows is None else look(rows)
+        form = told.scores or self._form(seen, told)
+        task = told.task or self._task(seen, form, told)
+        if task == "regression":
+            return Meaning(task, None)
+        classes = told.classes or self._counted(task)
+        self._check_width(task, classes)
+        if form is None:
+            raise self._doubt(f"{self._values(seen)}, and its last operators do not tell what it holds")
+        if form == "probabilities":
+            self._check_probabilities(task, seen)
+            fits = self.head.kind is not None and task in FITTING.get(self.head.kind, ())
+            logits = self.head.logits if fits else None
+            note = () if logits is not None or told.scores else (self._note("probabilities", seen, task),)
+            return Meaning(task, str(logits.name) if logits is not None else None, classes, notes=note)
+        self._check_scores(task, told, seen)
+        opposite = self.head.kind == "opposite" and self.head.logits is not None
+        name = str(self.head.logits.name) if opposite and self.head.logits is not None else self.name
+        note = () if told.scores or self.head.linear else (self._note("logits", seen, task),)
+        return Meaning(task, name, classes, opposite or None, note)
+
+    def _form(self, seen: Seen | None, told: Told) -> Form | None:
+        """Return what the values are, from the graph and the rows; None: not known."""
+        head = self.head
+        if head.bound is not None:
+            return "probabilities"
+        if head.kind == "log_softmax" or seen == "outside":
+            return "logits"
+        if seen == "sum":
+            if head.linear and told.task != "regression":
+                raise self._doubt(f"{self._values(seen)}, but it comes straight from a product with weights")
+            return "probabilities"
+        if head.linear:
+            return "logits"
+        return "probabilities" if self._is_called_probabilities else None
+
+    def _task(self, seen: Seen | None, form: Form | None, told: Told) -> Task:
+        head = self.head
+        if head.kind in ("softmax", "log_softmax"):
+            return "multiclass"
+        if head.kind == "sigmoid":
+            return "binary" if self.width == 1 else "multilabel"
+        if head.kind == "pair":
+            return "binary"
+        if self.labelled:
+            return "binary" if self.width in (1, 2) else "multiclass"
+        if told.scores is not None:
+            return "binary" if self.width == 1 else "multiclass"
+        if form != "probabilities" or (head.bound is None and seen != "sum"):
+            return "regression"
+        if head.bound == "sum" or seen == "sum":
+            return "multiclass"
+        if self.width == 1:
+            return "binary"
+        raise ConvertError(
+            "It must be certain which labels the columns of a prediction are.",
+            got=f"output {self.name!r}: {self._values(seen)}, made by a softmax or sigmoid",
+            fix="Set convert.source.task=multilabel if each column is a label of its own, =multiclass if they exclude "
+            "each other, =regression if they are plain values.",
+        )
+
+    def _counted(self, task: Task) -> tuple[int | str, ...] | None:
+        """Return 0, 1, 2 … for a classifier whose model names no classes."""
+        if task == "binary":
+            return (0, 1)
+        return tuple(range(self.width)) if task == "multiclass" and self.width is not None else None
+
+    def _check_width(self, task: Task, classes: tuple[int | str, ...] | None) -> None:
+        if self.width is None or task == "multilabel":
+            return
+        if (task == "binary" and self.width > 2) or (task == "multiclass" and self.width == 1):
+            raise ConvertError(
+                "A binary model predicts one column or two, a multiclass model one for each class.",
+                got=f"{self.width} in output {self.name!r} of a {task} model",
+                fix="Correct convert.source.task, or choose another output with convert.source.prediction.",
+            )
+        columns = 2 if task == "binary" else self.width
+        if classes is not None and len(classes) != columns:
+            raise ConvertError(
+                "A classifier has one class for each column of its prediction (two for a single column).",
+                got=f"{len(classes)} classes, {self.width} columns in output {self.name!r}",
+                fix=f"List {columns} labels in convert.source.classes.",
+            )
+
+    def _check_probabilities(self, task: Task, seen: Seen | None) -> None:
+        """Refuse what is no probability, and classes that exclude each other but do not sum to 1."""
+        exclusive = self.head.bound != "sum" and (task == "multiclass" or (task == "binary" and self.width == 2))
+        if seen == "outside" or (seen == "unit" and exclusive):
+            way = "convert.source.task=multilabel if each column is a label of its own, " if seen == "unit" else ""
+            raise ConvertError(
+                "Probabilities lie in [0, 1], and those of classes that exclude each other sum to 1 in each row.",
+                got=f"output {self.name!r} of a {task} model: {self._values(seen)}",
+                fix=f"Set {way}convert.source.scores=logits if it holds raw scores, or choose another output with "
+                "convert.source.prediction.",
+            )
+
+    def _check_scores(self, task: Task, told: Told, seen: Seen | None) -> None:
+        """Refuse raw scores under a name that says probabilities, and those that no softmax or sigmoid belongs to."""
+        if self.head.kind == "log_sigmoid":
+            raise ConvertError(
+                "Logarithms of probabilities are scores only where the probabilities of a row sum to 1.",
+                got=f"output {self.name!r}: the logarithm of a sigmoid",
+                fix="Export the model without the last logarithm.",
+            )
+        if self.head.kind == "opposite" and task != "binary":
+            raise ConvertError(
+                "Two opposite scores [−s, s] are those of one binary label.",
+                got=f"output {self.name!r} of a {task} model",
+                fix="Set convert.source.task=binary.",
+            )
+        if told.scores is None and self._is_called_probabilities:
+            where = "come straight from a product with weights" if seen is None else "lie outside [0, 1]"
+            raise ConvertError(
+                "An output that is called probabilities must hold them.",
+                got=f"output {self.name!r}: its values {where}, as those of hinge losses do",
+                fix="Set convert.source.scores=logits to train them as raw scores, or export a model that gives "
+                "probabilities.",
+            )
+
+    @property
+    def _is_called_probabilities(self) -> bool:
+        return "prob" in self.name.lower()
+
+    def _doubt(self, got: str) -> ConvertError:
+        return ConvertError(
+            "It must be certain whether a prediction holds probabilities or raw scores.",
+            got=f"output {self.name!r}: {got}",
+            fix="Set convert.source.scores=probabilities or convert.source.scores=logits (raw scores); if it holds "
+            "plain values, convert.source.task=regression.",
+        )
+
+    def _values(self, seen: Seen | None) -> str:
+        if seen is None:
+            return "there are no rows to look at"
+        sums = {"sum": ", and each row sums to 1", "unit": ", but not every row sums to 1"}
+        return (
+            "values outside [0, 1]" if seen == "outside" else f"values in [0, 1]{sums[seen] if self.width != 1 else ''}"
+        )
+
+    def _note(self, form: Form, seen: Seen | None, task: Task) -> str:
+        losses = "the loss reads them, for no logits are behind them" if form == "probabilities" else "raw scores"
+        other = "logits" if form == "probabilities" else "probabilities"
+        return (
+            f"output {self.name!r} ({self._values(seen)}) is taken as {form} of a {task} model ({losses}); if it is "
+            f"not, set convert.source.scores={other} or convert.source.task"
+        )

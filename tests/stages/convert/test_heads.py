@@ -1,0 +1,304 @@
+"""Heads of classifiers in many forms: the loss of each is scikit-learn's log loss of its own probabilities."""
+
+import functools
+
+import numpy as np
+import onnx.parser
+import pytest
+from scipy.special import expit, softmax
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+
+from ortpipe.data.feeds import feeds
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import ConvertError
+from ortpipe.graph.serial import save_artifact
+from ortpipe.metrics.predictions import predicted
+from ortpipe.runtime.session import Session
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
+from ortpipe.stages.convert.stage import convert
+
+X, Y = load_iris(return_X_y=True)
+X = X.astype(np.float32)
+NEG = "Constant <value = float {-1}> ()"
+AXES = "Constant <value = int64[1] {%s}> ()"
+EXP = "m = ReduceMax <keepdims = 1> (z, last) s = Sub(z, m) e = Exp(s) t = ReduceSum <keepdims = 1> (e, last) "
+TOP = f"last = {AXES % -1} first = {AXES % 0} second = {AXES % 1} one = Constant <value = float {{1}}> () "
+TOP += "two = Constant <value = float {2}> () "
+PAIR = "p = Sigmoid(z) q = Sub(one, p) "
+# name: end of a graph from z [N, K] to Y; K; the type and shape of Y; task; whether logits are found
+ENDS = {
+    "softmax": ("Y = Softmax <axis = 1> (z)", 3, "float[N, 3]", "multiclass", True),
+    "reshape": (
+        "s = Softmax(z) r = Constant <value = int64[2] {-1, 3}> () Y = Reshape(s, r)",
+        3,
+        "",
+        "multiclass",
+        True,
+    ),
+    "flatten": ("s = Softmax(z) Y = Flatten(s)", 3, "", "multiclass", True),
+    "double": ("d = Cast <to = 11> (z) s = Softmax(d) Y = Cast <to = 1> (s)", 3, "", "multiclass", True),
+    "to double": ("s = Softmax(z) Y = Cast <to = 11> (s)", 3, "double[N, 3]", "multiclass", True),
+    "clip": (
+        "lo = Constant <value = float {1e-7}> () hi = Constant <value = float {0.9999999}> () "
+        "s = Softmax(z) Y = Clip(s, lo, hi)",
+        3,
+        "",
+        "multiclass",
+        True,
+    ),
+    "squeezed after axis 1": (
+        "u = Unsqueeze(z, last) s = Softmax <axis = 1> (u) Y = Squeeze(s, last)",
+        3,
+        "",
+        "multiclass",
+        True,
+    ),
+    "image, transposed": (
+        "u = Unsqueeze(z, last) v = Unsqueeze(u, last) s = Softmax <axis = 1> (v) "
+        "t = Transpose <perm = [0, 2, 3, 1]> (s) Y = Flatten(t)",
+        3,
+        "",
+        "multiclass",
+        True,
+    ),
+    "transposed twice": (
+        "a = Transpose <perm = [1, 0]> (z) s = Softmax <axis = 0> (a) Y = Transpose <perm = [1, 0]> (s)",
+        3,
+        "",
+        "multiclass",
+        False,
+    ),
+    "log, exp": ("l = LogSoftmax(z) Y = Exp(l)", 3, "", "multiclass", True),
+    "written": (EXP + "Y = Div(e, t)", 3, "", "multiclass", True),
+    "written, as jax has it": (
+        "m = ReduceMax <keepdims = 0> (z, last) low = Constant <value = float {-3e38}> () k = Max(low, m) "
+        "c = Constant <value = int64[2] {-1, 1}> () r = Reshape(k, c) w = Shape(z) b = Expand(r, w) s = Sub(z, b) "
+        "e = Exp(s) t = ReduceSum <keepdims = 0> (e, last) n = Reshape(t, c) d = Expand(n, w) Y = Div(e, d)",
+        3,
+        "",
+        "multiclass",
+        True,
+    ),
+    "written, reciprocal": (
+        "e = Exp(z) t = ReduceSum (e, last) i = Reciprocal(t) Y = Mul(e, i)",
+        3,
+        "",
+        "multiclass",
+        True,
+    ),
+    "temperature": ("c = Div(z, two) Y = Softmax(c)", 3, "", "multiclass", True),
+    "clipped and scaled": (
+        "lo = Constant <value = float {0.01}> () hi = Constant <value = float {1}> () "
+        "s = Softmax(z) c = Clip(s, lo, hi) t = ReduceSum(c, last) Y = Div(c, t)",
+        3,
+        "",
+        "multiclass",
+        False,
+    ),
+    "mean of softmaxes": ("g = Mul(z, two) a = Softmax(z) b = Softmax(g) Y = Mean(a, b)", 3, "", "multiclass", False),
+    "half their sum": (
+        "g = Mul(z, two) a = Softmax(z) b = Softmax(g) c = Add(a, b) Y = Div(c, two)",
+        3,
+        "",
+        "multiclass",
+        False,
+    ),
+    "one versus rest": ("a = Sigmoid(z) t = ReduceSum(a, last) Y = Div(a, t)", 3, "", "multiclass", False),
+    "logarithm": ("Y = LogSoftmax(z)", 3, "", "multiclass", True),
+    "logarithm of a softmax": ("s = Softmax(z) Y = Log(s)", 3, "", "multiclass", True),
+    "sigmoid": ("Y = Sigmoid(z)", 1, "float[N, 1]", "binary", True),
+    "sigmoid, cast": ("d = Cast <to = 11> (z) s = Sigmoid(d) Y = Cast <to = 1> (s)", 1, "", "binary", True),
+    "sigmoid, reshaped": ("f = Squeeze(z, last) s = Sigmoid(f) Y = Unsqueeze(s, last)", 1, "", "binary", True),
+    "sigmoid, written": ("n = Neg(z) e = Exp(n) d = Add(e, one) Y = Div(one, d)", 1, "", "binary", True),
+    "sigmoid, clipped far": (
+        "lo = Constant <value = float {0.01}> () hi = Constant <value = float {0.99}> () "
+        "s = Sigmoid(z) Y = Clip(s, lo, hi)",
+        1,
+        "",
+        "binary",
+        False,
+    ),
+    "pair": (PAIR + "Y = Concat <axis = 1> (q, p)", 1, "float[N, 2]", "binary", True),
+    "pair, cast": (
+        PAIR + "c = Concat <axis = 1> (q, p) d = Cast <to = 11> (c) Y = Cast <to = 1> (d)",
+        1,
+        "float[N, 2]",
+        "binary",
+        True,
+    ),
+    "pair, other order": (PAIR + "Y = Concat <axis = 1> (p, q)", 1, "float[N, 2]", "multiclass", False),
+    "pair, stacked": (
+        "f = Squeeze(z, last) p = Sigmoid(f) q = Sub(one, p) a = Unsqueeze(q, last) b = Unsqueeze(p, last) "
+        "Y = Concat <axis = 1> (a, b)",
+        1,
+        "float[N, 2]",
+        "binary",
+        True,
+    ),
+    "column 1 of a softmax": ("s = Softmax(z) Y = Slice(s, second, e2, second)", 2, "float[N, 1]", "binary", False),
+    "softmax of two": ("Y = Softmax(z)", 2, "float[N, 2]", "multiclass", True),
+}
+
+
+@functools.cache
+def weights(columns):
+    """Return a linear model of iris, of as many columns, that is right for most rows and not for all."""
+    fitted = LogisticRegression(C=0.05).fit(X, Y if columns == 3 else Y > 0)
+    w, b = fitted.coef_.T, fitted.intercept_
+    return (
+        (w, b) if columns == 3 else (np.hstack([-w, w])[:, -columns:] / columns, np.append(-b, b)[-columns:] / columns)
+    )
+
+
+def model(end, columns, output="", *, name="Y", more=""):
+    w, b = weights(columns)
+    listed = (", ".join(f"{number:.6f}" for number in np.ravel(array)) for array in (w, b))
+    text = (
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[N, 4] X) => '
+        f"({output or f'float[N, {columns}]'} Y{more}) <float[4, {columns}] weight = {{{next(listed)}}}, "
+        f"float[{columns}] bias = {{{next(listed)}}}> "
+        f"{{ {TOP} e2 = {AXES % 2} h = MatMul(X, weight) z = Add(h, bias) {end} }}"
+    )
+    found = onnx.parser.parse_model(text)
+    for node in found.graph.node:
+        node.output[:] = [name if o == "Y" else o for o in node.output]
+        node.input[:] = [name if i == "Y" else i for i in node.input]
+    for value in found.graph.output:
+        value.name = name if value.name == "Y" else value.name
+    return found
+
+
+def data(kinds):
+    return Data(Rows({"X": X}, Y if kinds == 3 else (Y > 0).astype(int)))
+
+
+def converted(tmp_path, found, kinds, **told):
+    onnx.save(found, tmp_path / "a.onnx")
+    return convert(None, ConvertConfig(OnnxFile(str(tmp_path / "a.onnx"), **told)), data=data(kinds))
+
+
+def loss_of(artifact, rows):
+    name = "cross_entropy" if artifact.facts.task == "multiclass" else "log"
+    made = add_loss(artifact, AddLossConfig(LOSSES[name](), reduction="mean"))
+    fed = feeds(made.model, made.facts, rows)
+    [loss] = Session(made.model).run(fed, [made.facts.loss])
+    return float(loss)
+
+
+@pytest.mark.parametrize(("end", "columns", "output", "task", "logits"), ENDS.values(), ids=ENDS)
+def test_the_loss_of_any_head_is_the_log_loss_of_its_probabilities(tmp_path, end, columns, output, task, logits):
+    found = model(end, columns, output)
+    artifact = converted(tmp_path, found, 3 if columns == 3 else 2)
+    assert (artifact.facts.task, artifact.facts.logits is not None) == (task, logits)
+    rows = data(3 if columns == 3 else 2).train
+    [p] = Session(found).run({"X": X})
+    p = np.exp(p) if "Log" in end and "Exp" not in end else p
+    [again] = Session(artifact.model).run({"X": X}, [artifact.facts.prediction])
+    label = rows.label
+    if "(p, q)" in end:
+        label, rows = 1 - label, Rows({"X": X}, 1 - rows.label)
+    _, probability = predicted(artifact.facts, again)
+    p = np.hstack([1 - p, p]).astype(np.float64) if p.shape[1] == 1 else p.astype(np.float64)
+    expected = log_loss(label, p / p.sum(axis=1, keepdims=True))  # float32 rows sum to 1 ± 1e-7
+    assert loss_of(artifact, rows) == pytest.approx(expected, rel=2e-6)
+    assert log_loss(label, probability) == pytest.approx(expected, rel=2e-6)
+
+
+def test_the_rows_decide_where_the_graph_is_silent(tmp_path):
+    ensemble = ENDS["half their sum"][0]
+    facts = converted(tmp_path, model(ensemble, 3), 3).facts
+    [note] = facts.lineage[0]["notes"]
+    assert "'Y' (values in [0, 1], and each row sums to 1) is taken as probabilities" in note
+    with pytest.raises(ConvertError, match=r"probabilities or raw scores(.|\n)*no rows(.|\n)*convert\.source\.scores"):
+        convert(None, ConvertConfig(OnnxFile(str(tmp_path / "a.onnx"), task="multiclass")))
+
+
+LABEL = "label = ArgMax <axis = 1, keepdims = 0> (Y)"
+OPPOSITE = f"n = Neg(z) Y = Concat <axis = 1> (n, z) {LABEL}"
+DOUBTS = {  # end, columns of z, type of Y, name of Y, what is told, what the error names
+    "scores called probabilities": (f"Y = Identity(z) {LABEL}", 3, "", "probabilities", {}, "scores=logits"),
+    "a hinge's pair": (OPPOSITE, 1, "float[N, 2]", "probabilities", {}, "outside(.|\n)*scores=logits"),
+    "scores told to be probabilities": ("Y = Identity(z)", 3, "", "Y", {"scores": "probabilities"}, "scores=logits"),
+    "a linear end that sums to 1": (
+        "o = Softmax(z) i = EyeLike(wide) Y = MatMul(o, i)",
+        3,
+        "",
+        "Y",
+        {},
+        "product with weights(.|\n)*scores=probabilities",
+    ),
+    "one column in [0, 1]": (
+        "t = Tanh(z) u = Abs(t) Y = Mul(u, u)",
+        1,
+        "",
+        "Y",
+        {"task": "binary"},
+        r"values in \[0, 1\](.|\n)*scores=probabilities",
+    ),
+    "sigmoids of exclusive classes": ("Y = Sigmoid(z)", 3, "", "Y", {"task": "multiclass"}, "task=multilabel"),
+    "sigmoids, clipped far": (
+        "lo = Constant <value = float {0.01}> () hi = Constant <value = float {0.9}> () "
+        "s = Sigmoid(z) Y = Clip(s, lo, hi)",
+        3,
+        "",
+        "Y",
+        {},
+        "task=multilabel",
+    ),
+    "three columns of a binary model": ("Y = Softmax(z)", 3, "", "Y", {"task": "binary"}, "source.task"),
+    "two classes for three columns": ("Y = Softmax(z)", 3, "", "Y", {"classes": ("a", "b")}, "List 3"),
+    "a softmax over the rows": ("Y = Softmax <axis = 0> (z)", 3, "", "Y", {}, "convert.source.task"),
+    "the logarithm of a sigmoid": ("s = Sigmoid(z) Y = Log(s)", 1, "", "Y", {"task": "binary"}, "without the last"),
+    "a hard maximum": ("Y = Hardmax(z)", 3, "", "Y", {}, "no gradient"),
+}
+
+
+@pytest.mark.parametrize(("end", "columns", "output", "name", "told", "named"), DOUBTS.values(), ids=DOUBTS)
+def test_a_doubt_stops_and_names_the_way_out(tmp_path, end, columns, output, name, told, named):
+    end = end.replace("EyeLike(wide)", "Constant <value = float[3, 3] {1, 0, 0, 0, 1, 0, 0, 0, 1}> ()")
+    found = model(end, columns, output, name=name, more=", int64[N] label" if "label" in end else "")
+    with pytest.raises(ConvertError, match=named):
+        converted(tmp_path, found, 3 if columns == 3 else 2, **told)
+
+
+@pytest.mark.parametrize(
+    ("end", "columns", "output", "told", "probabilities"),
+    [
+        (f"Y = Identity(z) {LABEL}", 3, "", {"scores": "logits"}, lambda z: softmax(z, axis=1)),
+        ("Y = Identity(z)", 3, "", {"scores": "logits"}, lambda z: softmax(z, axis=1)),
+        ("Y = Identity(z)", 3, "", {"task": "multiclass"}, lambda z: softmax(z, axis=1)),
+        ("Y = Identity(z)", 1, "", {"task": "binary"}, lambda z: expit(z[:, 0])),
+        ("Y = Identity(z)", 1, "", {"scores": "logits"}, lambda z: expit(z[:, 0])),
+        (OPPOSITE, 1, "float[N, 2]", {"scores": "logits"}, lambda z: expit(z[:, 1])),
+        (
+            "a = Tanh(z) b = Mul(a, a) Y = Sub(one, b)",
+            1,
+            "",
+            {"task": "binary", "scores": "probabilities"},
+            lambda p: p[:, 0],
+        ),
+        ("a = Tanh(z) b = Mul(a, a) Y = Sub(one, b)", 1, "", {"scores": "logits"}, lambda z: expit(z[:, 0])),
+    ],
+)
+def test_what_is_told_mends_a_doubt(tmp_path, end, columns, output, told, probabilities):
+    name = "probabilities" if "label" in end else "Y"
+    found = model(end, columns, output, name=name, more=", int64[N] label" if "label" in end else "")
+    artifact = converted(tmp_path, found, 3 if columns == 3 else 2, **told)
+    rows = data(3 if columns == 3 else 2).train
+    values = Session(found).run({"X": X}, [name])[0].astype(np.float64)
+    expected = log_loss(rows.label, probabilities(values))
+    assert loss_of(artifact, rows) == pytest.approx(expected, rel=2e-6)
+    assert log_loss(rows.label, predicted(artifact.facts, values)[1]) == pytest.approx(expected, rel=1e-9)
+    save_artifact(artifact, tmp_path / "kept")  # and what is told is in the file
+    again = convert(tmp_path / "kept" / "model.onnx").facts
+    assert (again.task, again.logits, again.opposite) == (
+        artifact.facts.task,
+        artifact.facts.logits,
+        artifact.facts.opposite,
+    )
