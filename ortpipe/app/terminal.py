@@ -1,15 +1,29 @@
-"""Standard output and error: what cannot be printed ends no run."""
+"""Standard output and error: what cannot be printed ends no run, and no text commands the terminal."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, cast
 
 NAMES = {1: "standard output", 2: "standard error"}
+
+
+# control characters but for tab and line feed, and what turns the direction of writing
+COMMANDING = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
+
+
+def printable(text: str) -> str:
+    r"""Return text with an escape for each character that a terminal acts on.
+
+    >>> print(printable("w\x1b[2J\u202e\rb"))
+    w\x1b[2J\u202e\rb
+    """
+    return COMMANDING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class Stream:
@@ -26,9 +40,10 @@ class Stream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write text."""
+        """Write text, but for what commands a terminal: names in models of others may hold anything."""
+        start = "\r" if text.startswith("\r") else ""  # a progress bar begins its line again
         try:
-            return self._stream.write(text)
+            self._stream.write(start + printable(text.removeprefix("\r")))
         except OSError as error:
             self._failed(error)
         return len(text)

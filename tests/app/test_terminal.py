@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx.parser
 import pytest
 
 from ortpipe.app import terminal
+from ortpipe.app.commands import command
 from ortpipe.app.terminal import Stream, streams
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,3 +110,24 @@ def test_a_command_whose_output_is_lost_fails() -> None:
         )
     assert done.returncode == 1
     assert b"error: There must be room" in done.stderr
+
+
+def test_a_name_that_commands_the_terminal_is_shown_and_not_obeyed(tmp_path, capsys) -> None:
+    evil = "w\x1b]0;gone\x07\x9b2J\u202e"
+    graph = "g (float[N,1] X) => (float[N,1] Y) <float[1] w = {1}> { Y = Mul(X, w) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {graph}')
+    model.graph.initializer[0].name = model.graph.node[0].input[1] = evil
+    file = tmp_path / "m.onnx"
+    file.write_bytes(model.SerializeToString())
+    for arguments in (["show", str(file)], ["show", "--mermaid", str(file)], ["diff", str(file), str(file)]):
+        with streams():
+            command(arguments[0])(arguments[1:])
+        said = capsys.readouterr().out
+        assert not set(said) & set("\x1b\x07\x9b\u202e\r")
+        assert arguments[0] == "diff" or r"w\x1b]0;gone\x07\x9b2J\u202e" in said
+
+
+def test_a_progress_bar_begins_its_line_again(capsys) -> None:
+    with streams():
+        print("\repoch 1\x1b[A\r", end="", file=sys.stderr)
+    assert capsys.readouterr().err == "\repoch 1\\x1b[A\\r"
