@@ -20,7 +20,6 @@ from ortpipe.app.run.stage_log import StageLogs
 from ortpipe.app.run.state import RunState, origin
 from ortpipe.app.stop import before_the_end, stop_if_asked
 from ortpipe.data.split import load
-from ortpipe.errors import ConfigError
 from ortpipe.flow import FLOW
 from ortpipe.metrics import check_objective
 from ortpipe.pipeline.events import Event, Listener, StageFinished
@@ -92,7 +91,6 @@ def execute(
     check_one_runtime()
     check_provider(config.runtime)
     folder = Path(hydra.runtime.output_dir)
-    _writable(folder)
     start = read_checkpoint(Path(config.resume)) if config.resume is not None else None
     begun = time.perf_counter()
     data = load(config.data)
@@ -142,12 +140,3 @@ def _refuse_objective(objective: str, data: Data) -> Listener:
             check_objective(objective, event.artifact.facts.task, weighted=data.weighted)
 
     return listen
-
-
-def _writable(folder: Path) -> None:
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(
-            "The output folder must be writable.",
-            got=folder,
-            fix="Set paths.outputs to a folder of yours, or change its rights.",
-        )

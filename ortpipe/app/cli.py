@@ -13,6 +13,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
+from ortpipe.app.claim import releasing
 from ortpipe.app.commands import COMMANDS, command
 from ortpipe.app.compose import packaged_conf
 from ortpipe.app.hydra_errors import REFUSALS, explained
@@ -74,7 +75,7 @@ def main() -> None:
             command(name)(arguments)
             sys.stdout.flush()
         else:
-            with sweeping():
+            with releasing(), sweeping():
                 _application()
         if _refused:
             raise _refused[0]

@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import ModelError
-from ortpipe.files import whole_folder
+from ortpipe.files import temporary, whole_folder
 from ortpipe.graph.sound import check_sound, check_valid
 
 OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
@@ -126,10 +126,14 @@ def write(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Pat
 
 def write_whole(model: onnx.ModelProto, folder: Path) -> None:
     """Write a model into a folder where people look: its files appear whole, `model.onnx` last."""
-    with tempfile.TemporaryDirectory(prefix=".model.", dir=folder) as temporary:
-        write(model, Path(temporary))
-        for file in sorted(Path(temporary).iterdir(), reverse=True):
+    partial = temporary(folder / "model")
+    partial.mkdir()
+    try:
+        write(model, partial)
+        for file in sorted(partial.iterdir(), reverse=True):
             os.replace(file, folder / file.name)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -189,14 +193,14 @@ def save_artifact(
         like: a folder that holds an artifact of the same content: its files are linked instead of written again.
     """
     target = Path(folder)
-    with whole_folder(target, once=once) as temporary:
-        if like is None or not _linked(like, temporary):
-            write(artifact.model, temporary)
-            (temporary / TENSORS).write_bytes(save(dict(artifact.tensors)))
+    with whole_folder(target, once=once) as partial:
+        if like is None or not _linked(like, partial):
+            write(artifact.model, partial)
+            (partial / TENSORS).write_bytes(save(dict(artifact.tensors)))
         facts = {"format": FORMAT, "digest": artifact.digest(), "facts": artifact.facts.as_json()}
-        (temporary / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        (partial / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         if once and os.name == "posix":  # Windows deletes no file that is read-only, nor a link to it
-            for file in temporary.iterdir():
+            for file in partial.iterdir():
                 file.chmod(file.stat().st_mode & 0o444)  # others may link them, who would all see an edit in place
     return target
 

@@ -1,9 +1,13 @@
-"""What Hydra calls where a sweep begins (conf/hydra/default.yaml)."""
+"""What Hydra calls where a run, a sweep or its job begins (conf/hydra/default.yaml)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 
 if TYPE_CHECKING:
@@ -11,13 +15,45 @@ if TYPE_CHECKING:
 
 
 class Sweep(Callback):
-    """Opens the sweep; `ortpipe.app.sweep.sweep.sweeping` closes it, also where Hydra calls nothing: after an error."""
+    """Opens the sweep; `ortpipe.app.sweep.sweep.sweeping` closes it, also where Hydra calls nothing: after an error.
+
+    A run's folder is claimed here, before Hydra writes into it.
+    """
+
+    sweep: str | None = None  # its id; Hydra takes it along to wherever jobs run
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Claim the run's folder."""
+        from ortpipe.app.claim import hold
+
+        with _refusing():
+            HydraConfig.instance().set_config(config)
+            hold(Path(config.hydra.run.dir).absolute(), "hydra.run.dir")
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Open it before the sweeper is made."""
-        from ortpipe.app.sweep.sweep import Refused, begin
+        from ortpipe.app.sweep.sweep import begin
 
-        try:
-            begin(config)
-        except Exception as error:
-            raise Refused(error) from error  # of an Exception Hydra would only warn, and go on
+        with _refusing():
+            self.sweep = begin(config)
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Refuse a job whose sweep was killed before it began, and whose folder is another sweep's by now."""
+        from ortpipe.app.sweep.status import read_ground
+
+        if self.sweep is not None:
+            with _refusing():
+                now = read_ground(Path(config.hydra.sweep.dir)).sweep
+                if now != self.sweep:
+                    raise RuntimeError(f"the sweep {self.sweep} is over; the folder is of {now}")
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Pass errors on: of an Exception in a callback Hydra would only warn, and go on."""
+    from ortpipe.app.sweep.sweep import Refused
+
+    try:
+        yield
+    except Exception as error:
+        raise Refused(error) from error

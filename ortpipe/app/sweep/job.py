@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.claim import claimed
 from ortpipe.app.stop import Stopped
-from ortpipe.app.sweep.status import Status, read_ground, write
+from ortpipe.app.sweep.status import Status, number_of, read_ground, write
 from ortpipe.app.sweep.varies import title, varying
 from ortpipe.app.tracking.process import gone
 from ortpipe.app.tracking.store import PARENT
+from ortpipe.errors import ConfigError
 from ortpipe.files import whole_file
 from ortpipe.pipeline.events import Event, RunFailed
 
@@ -70,8 +72,22 @@ def run_job(hydra: HydraConf, run: Callable[[Job], Outcome]) -> float | None:
     """Run a job where its sweep was started; return its objective, or None if it failed: the other jobs go on.
 
     Whatever it raises, it is told on the screen and kept in the job's folder; what stops it (Ctrl-C) stops the sweep.
+    A worker that a killed sweep left behind may still be at work in the folder, and is waited for.
+
+    Raises:
+        ConfigError: the folder is the sweep's own, or another job's.
     """
     job = Job(hydra)
+    own = job.folder.resolve() != Path(hydra.sweep.dir).resolve()
+    with claimed(job.folder, "hydra.sweep.dir", wait=True) if own else contextlib.nullcontext():
+        if not own or number_of(job.folder, job.ground.sweep) not in (None, job.status.job):
+            rule = "Every job of a sweep has a folder of its own."
+            got = f"job {job.status.job} in {job.folder}, which is the {'other job' if own else 'sweep'}'s"
+            raise ConfigError(rule, got=got, fix="Let hydra.sweep.subdir hold ${hydra:job.num}.")
+        return _run(job, run)
+
+
+def _run(job: Job, run: Callable[[Job], Outcome]) -> float | None:
     (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier sweep into the same folder
     job.say()
     called = f"job {job.status.job} ({job.name})"

@@ -75,6 +75,13 @@ def read_jobs(sweep: Path, name: str) -> Iterator[tuple[Path, Status]]:
     yield from sorted(((f, s) for f, s in found if s.sweep == name), key=lambda pair: pair[1].job)
 
 
+def number_of(folder: Path, sweep: str) -> int | None:
+    """Return which job of a sweep a folder says it is of; None if it is of none."""
+    file = folder / "status.json"
+    status = Status(**_facts(file)) if file.exists() else None
+    return status.job if status is not None and status.sweep == sweep else None
+
+
 def close_jobs(sweep: Path, name: str) -> None:
     """Write of the jobs that say they are running that they were killed: the sweep is over."""
     for folder, status in read_jobs(sweep, name):

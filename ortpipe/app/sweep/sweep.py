@@ -90,12 +90,14 @@ class Sweep:
 _begun: list[Sweep] = []  # Hydra starts a sweep deep inside; here it is found again, where it ends
 
 
-def begin(config: DictConfig) -> None:
-    """Open a sweep: check what its jobs share, open its record, write what they are to know.
+def begin(config: DictConfig) -> str:
+    """Open a sweep: claim its folder, check what its jobs share, open its record, write what they know; return its id.
 
     Raises:
-        OrtpipeError: the objective or the recorder is wrong, or the recorder's server cannot be reached.
+        OrtpipeError: the objective or the recorder is wrong, its server cannot be reached, or another process is at
+            work in the folder.
     """
+    from ortpipe.app.claim import hold
     from ortpipe.app.run.again import typed
     from ortpipe.app.run.environment import environment
     from ortpipe.app.run.state import RunState, origin
@@ -112,7 +114,7 @@ def begin(config: DictConfig) -> None:
     records = OmegaConf.to_container(config.recorder, resolve=True)
     recorder = build_key("recorder", records)
     folder = Path(config.hydra.sweep.dir).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    hold(folder, "hydra.sweep.dir")
     searched = OmegaConf.select(config, "hydra.sweeper.params") or {}
     fixed, varies = planned([*(f"{key}={value}" for key, value in searched.items()), *config.hydra.overrides.task])
     facts = environment(config.seed, typed())
@@ -132,6 +134,7 @@ def begin(config: DictConfig) -> None:
     _begun.append(Sweep(state, ground, parent))
     state.write()
     write(ground, folder)
+    return state.id
 
 
 @contextlib.contextmanager
