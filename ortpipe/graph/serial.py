@@ -22,6 +22,7 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary, whole_folder
 from ortpipe.graph.sound import check_sound, check_valid
+from ortpipe.graph.windows import with_plain_windows
 
 OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
 IR_VERSION = 10  # the newest that it loads
@@ -146,7 +147,8 @@ def on_disk(model: onnx.ModelProto) -> Iterator[str]:
 def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model at an opset and IR version that the training runtime loads.
 
-    Models at opset 13 to 21 keep theirs; newer ones are converted down, older ones up. Local functions are inlined.
+    Models at opset 13 to 21 keep theirs; newer ones are converted down, older ones up. Local functions are inlined,
+    and windows that runtimes slide otherwise than ONNX says get explicit pads.
 
     Raises:
         ModelError: the model is not valid, or an operator has no form in that opset.
@@ -176,7 +178,7 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
                 fix=f"Export the model with opset {OPSET} or lower.",
             ) from error
     model.ir_version = min(max(model.ir_version, OLDEST_IR_VERSION), IR_VERSION)
-    return model
+    return with_plain_windows(model)
 
 
 def save_artifact(

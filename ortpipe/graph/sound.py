@@ -39,7 +39,7 @@ def check_sound(model: onnx.ModelProto) -> None:
     """
     for tensor in _tensors(model):
         _check_tensor(tensor)
-    for graph in _graphs(model.graph):
+    for graph in graphs(model.graph):
         _check_names(graph)
     _check_functions(model)
 
@@ -95,12 +95,12 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
         )
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield a graph and those inside it."""
     yield graph
     for attribute in (a for node in graph.node for a in node.attribute):
         for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            yield from _graphs(inner)
+            yield from graphs(inner)
 
 
 def _check_names(graph: onnx.GraphProto) -> None:
