@@ -13,6 +13,7 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 
 ML = "ai.onnx.ml"
+RIGID = ("SVM", "TreeEnsemble")  # how operators begin that keep all their numbers in attributes
 
 
 def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
@@ -114,17 +115,24 @@ def standardize(graph: ir.Graph) -> None:
             old.replace_all_uses_with(new, replace_graph_outputs=True)
             old.name, new.name = f"{name}/replaced", name
         graph.remove(node, safe=True)
-    for output in graph.outputs:
-        for value in query.ancestors([output]):
-            maker = value.producer()
-            if maker is None or maker.domain != ML or output.dtype not in query.FLOATS:
-                continue
-            if query.float_initializers(graph, value):
-                raise ConvertError(
-                    "Between weights and prediction only standard operators can be trained.",
-                    got=f"{ML}.{maker.op_type} at node {maker.name!r}",
-                    fix=f"Export the model without it; ortpipe rewrites {', '.join(RULES)} and ZipMap.",
-                )
+    floats = [output for output in graph.outputs if output.dtype in query.FLOATS]
+    for output in floats:
+        makers = {value: value.producer() for value in query.ancestors([output])}
+        left = {value: node for value, node in makers.items() if node is not None and node.domain == ML}
+        rigid = next((node for node in left.values() if node.op_type.startswith(RIGID)), None)
+        cut = next((node for value, node in left.items() if query.float_initializers(graph, value)), None)
+        if rigid is not None and (cut is not None or not any(query.float_initializers(graph, o) for o in floats)):
+            raise ConvertError(
+                "Trees and support vectors are not supported: their operators hold nothing that gradients can train.",
+                got=f"{ML}.{rigid.op_type} at node {rigid.name!r}",
+                fix="Convert a linear model or an MLP, or train such a model where it comes from.",
+            )
+        if cut is not None:
+            raise ConvertError(
+                "Between weights and prediction only standard operators can be trained.",
+                got=f"{ML}.{cut.op_type} at node {cut.name!r}",
+                fix=f"Export the model without it; ortpipe rewrites {', '.join(RULES)} and ZipMap.",
+            )
 
 
 def classes_in(graph: ir.Graph) -> tuple[int | str, ...] | None:

@@ -3,6 +3,12 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
+from skl2onnx import to_onnx
+from sklearn.base import is_classifier
+from sklearn.datasets import load_iris
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.svm import SVC, SVR
+from sklearn.tree import DecisionTreeClassifier
 
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
@@ -173,3 +179,23 @@ def test_a_row_of_zeros_stays_zeros_in_a_normalizer(norm: str) -> None:
     )
     [y] = Session(convert(model).model).run({"X": np.array([[0, 0], [3, 4]], np.float32)})
     np.testing.assert_allclose(y[:, 0], [0, {"L1": 11 / 7, "L2": 2.2}[norm]], rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Attribute `prob:FutureWarning")
+@pytest.mark.parametrize("zip_map", [True, False])
+@pytest.mark.parametrize(
+    ("estimator", "operator"),
+    [
+        (DecisionTreeClassifier(max_depth=2), "TreeEnsembleClassifier"),
+        (RandomForestRegressor(2, max_depth=2), "TreeEnsembleRegressor"),
+        (SVC(), "SVMClassifier"),
+        (SVR(), "SVMRegressor"),
+    ],
+    ids=["tree", "forest", "SVC", "SVR"],
+)
+def test_trees_and_support_vectors_are_refused_by_their_operators_name(estimator, operator, zip_map):
+    x, y = load_iris(return_X_y=True)
+    options = {"options": {"zipmap": zip_map}} if is_classifier(estimator) else {}
+    model = to_onnx(estimator.fit(x, y), x[:1].astype(np.float32), target_opset=17, **options)
+    with pytest.raises(ConvertError, match=rf"nothing that gradients can train\.\n  got: ai\.onnx\.ml\.{operator}"):
+        convert(model)
