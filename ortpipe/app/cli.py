@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from ortpipe.app.claim import releasing
 from ortpipe.app.commands import COMMANDS, command
-from ortpipe.app.compose import packaged_conf
+from ortpipe.app.compose import check_working_folder, packaged_conf
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.app.sweep.sweep import sweeping
@@ -75,6 +75,7 @@ def main() -> None:
             command(name)(arguments)
             sys.stdout.flush()
         else:
+            check_working_folder()
             with releasing(), sweeping():
                 _application()
         if _refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
+from ortpipe.app.tracking.sqlite import uri_of
 from ortpipe.app.where import Where
 from ortpipe.errors import ConfigError
 
@@ -42,6 +44,27 @@ def _direction(objective: str) -> str:
 
 
 OmegaConf.register_new_resolver("direction", _direction, replace=True)
+OmegaConf.register_new_resolver("sqlite", uri_of, replace=True)
+
+
+def check_working_folder() -> None:
+    """Refuse a working folder whose path Hydra would read as a reference to a key.
+
+    Raises:
+        ConfigError: it has `${`.
+    """
+    if "${" in os.getcwd():
+        rule = "Hydra reads ${…} in the path of the working folder as a reference to a key."
+        raise ConfigError(rule, got=os.getcwd(), fix="Rename that folder, or start in another one.")
+
+
+def _quoted(text: str) -> str:
+    r"""Return text as Hydra's grammar quotes it.
+
+    >>> print(_quoted("it's"), _quoted("a\\"))
+    'it\'s' 'a\\'
+    """
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", r"\'"), text) + "'"
 
 
 class Parser(argparse.ArgumentParser):
@@ -96,7 +119,7 @@ def composition(overrides: Sequence[str], config_dir: str | None = None) -> Comp
         folder = Path(config_dir).absolute()
         if not folder.is_dir():
             raise ConfigError("--config-dir is a folder.", got=config_dir, fix="Check its path.")
-        overrides.append(f"hydra.searchpath=['file://{folder}']")
+        overrides.append(f"hydra.searchpath=[{_quoted(f'file://{folder}')}]")
     with initialize_config_dir(str(packaged_conf()), job_name="ortpipe", version_base="1.3"):
         config = compose("config", overrides, return_hydra_config=True)
         HydraConfig.instance().set_config(config)

@@ -64,10 +64,11 @@ def tracked(run_id: str, uri: str) -> Iterator[MlflowClient]:
     Raises:
         TrackingError: what is asked of it cannot be read.
     """
-    from ortpipe.app.tracking.store import SQLITE, client_at
+    from ortpipe.app.tracking.sqlite import database_of
+    from ortpipe.app.tracking.store import client_at
 
     fix = "Set recorder.tracking_uri or paths.outputs as they were for the run."
-    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_file():
+    if (database := database_of(uri)) is not None and not database.is_file():
         raise TrackingError("The id of a run is looked up where runs are recorded.", got=f"no database {uri}", fix=fix)
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow.exceptions import MlflowException

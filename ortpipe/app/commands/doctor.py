@@ -152,9 +152,10 @@ def _tracking(config: RunConfig) -> Iterator[Finding]:
     if uri is None:
         yield Finding("tracking", f"recorder {type(config.recorder).__name__.lower()} reaches for nothing")
         return
-    from ortpipe.app.tracking.store import SQLITE, client_at, reached
+    from ortpipe.app.tracking.sqlite import database_of
+    from ortpipe.app.tracking.store import client_at, reached
 
-    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
+    if (database := database_of(uri)) is not None and not database.exists():
         yield Finding("tracking", f"{uri} is not there yet: the first run makes it")
         return
     begun = time.perf_counter()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ortpipe.app.run.state import RunState
 from ortpipe.app.tracking.live import Epochs
 from ortpipe.app.tracking.record import Record
-from ortpipe.app.tracking.store import SQLITE
+from ortpipe.app.tracking.sqlite import PLAIN, database_of, uri_of
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline.events import Event, Listener, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
 
@@ -25,7 +25,8 @@ class Mlflow:
     """An MLflow run per job.
 
     Attributes:
-        tracking_uri: `sqlite:///` and a path, a server's address, or any other that MLflow takes.
+        tracking_uri: `sqlite:///` and a path (with %25 for % and %3F for ?), a server's address, or any other that
+            MLflow takes.
         experiment: its name; made when it is not there.
         artifacts: where a new experiment of a database keeps its artifacts; a server keeps its own.
         register: the name in the model registry that the trained model gets a new version of; of a sweep, the best's.
@@ -39,9 +40,14 @@ class Mlflow:
     alias: str = "champion"
 
     def __post_init__(self) -> None:
-        if self.tracking_uri.startswith(SQLITE):
-            database = Path(self.tracking_uri.removeprefix(SQLITE)).absolute()
-            object.__setattr__(self, "tracking_uri", f"{SQLITE}{database}")
+        database = database_of(self.tracking_uri)
+        if database is not None:
+            literal = Path(self.tracking_uri.removeprefix(PLAIN))
+            if literal.parent.is_dir() and literal.parent.absolute() != database.parent.absolute():
+                rule = "recorder.tracking_uri is a URI: in the path of a database, % and ? are written %25 and %3F."
+                raise ConfigError(rule, got=self.tracking_uri, fix=f"Set recorder.tracking_uri='{uri_of(literal)}'.")
+            query = "".join(self.tracking_uri.partition("?")[1:])
+            object.__setattr__(self, "tracking_uri", f"{uri_of(database)}{query}")
         if self.register is not None and not re.fullmatch(r"[^/:'\"]+", self.register):
             rule = "recorder.register is a name without /, : and quotes."
             raise ConfigError(rule, got=repr(self.register), fix="Choose another.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ortpipe.app.run.state import died, last_sign, now
 from ortpipe.app.tracking.process import HOST, gone, this_process
+from ortpipe.app.tracking.sqlite import database_of
 from ortpipe.errors import TrackingError
 from ortpipe.pipeline.locks import lock
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from ortpipe.app.recorders.mlflow import Mlflow
 
-SQLITE = "sqlite:///"
 ERROR = "ortpipe.error"
 PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
 
@@ -116,10 +116,18 @@ def _location(target: Mlflow) -> str | None:
 @contextlib.contextmanager
 def _opened(uri: str) -> Iterator[None]:
     """Hold a lock beside an SQLite database, whose first opener must be alone; put a new one in WAL mode."""
-    if not uri.startswith(SQLITE):
+    database = database_of(uri)
+    if database is None:
         yield
         return
-    database = Path(uri.removeprefix(SQLITE))
+    if not database.exists() and {"'", '"'} <= set(os.getcwd()):  # MLflow writes the folder into SQL, quoted by one
+        rule = "MLflow makes no database in a working folder whose path has both kinds of quotes."
+        raise TrackingError(rule, got=os.getcwd(), fix="Start in another folder, or run with recorder=none.")
+    from sqlalchemy.engine import make_url
+
+    if make_url(uri).database != str(database):
+        rule = "SQLAlchemy reads %25 and %3F in a database's path from version 2.1 on."
+        raise TrackingError(rule, got=uri, fix="Upgrade it (pip install 'sqlalchemy>=2.1'), or choose another path.")
     beside = database.with_name(f"{database.name}.lock")
     with lock(beside, busy=lambda holder: None, missing=lambda why: _warn(f"no lock on {database}: {why}")):
         if not database.exists():
