@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ortpipe.files import TEMPORARY, temporary
 from ortpipe.pipeline.locks import Say, forget, together
 from ortpipe.pipeline.store import Damaged, Entry, Store, listed
 
@@ -124,9 +125,9 @@ def remove(store: Store, entries: Iterable[Entry]) -> int:
         for folder in (artifacts / part / name for part in listed(artifacts) for name in listed(artifacts / part)):
             if folder.name in named:
                 continue
-            going = folder  # `.<digest>.<random>` is what a publisher left when it was killed
-            if not folder.name.startswith("."):
-                going = folder.with_name(f".{folder.name}.going")  # a kill leaves no half of an artifact under its name
+            going = folder
+            if not TEMPORARY.fullmatch(folder.name):  # what a publisher left when it was killed
+                going = temporary(folder)  # a kill leaves no half of an artifact under its name
                 os.rename(folder, going)
             shutil.rmtree(going)
         for file in (store.folder / "entries").glob("*/.*"):

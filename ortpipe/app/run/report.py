@@ -6,6 +6,7 @@ import base64
 import functools
 import json
 import math
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.run.report_text import code, fenced, number, plain, seconds, without_passwords
 from ortpipe.app.run.state import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunState
+from ortpipe.errors import TrackingError
 from ortpipe.files import whole_file
 from ortpipe.metrics import greater_is_better, label
 from ortpipe.pipeline.events import Event, RunFailed, RunFinished, StageFinished
@@ -40,13 +42,19 @@ class Report:
         """Listen."""
         if isinstance(event, StageFinished) and event.stored is not None:
             self._stored.append(event.name)
-        try:
-            if isinstance(event, RunFinished | RunFailed):
+        if isinstance(event, RunFinished):
+            try:
                 write_report(self._state.folder)
-        finally:
-            if isinstance(event, RunFailed) and self._state.status != FINISHED:
-                for name, value in self._way_on(event.stage).items():
-                    event.error.add_note(f"{name:<14} {value}")
+            except (OSError, TrackingError) as error:  # the run has finished, whatever becomes of its page
+                folder, (reason, *_) = self._state.folder, str(error).splitlines()
+                print(f"warning: no report of {folder}: {reason}; the run has finished.", file=sys.stderr)
+        elif isinstance(event, RunFailed):
+            try:
+                write_report(self._state.folder)
+            finally:
+                if self._state.status != FINISHED:
+                    for name, value in self._way_on(event.stage).items():
+                        event.error.add_note(f"{name:<14} {value}")
 
     def _way_on(self, stage: str) -> dict[str, Any]:
         folder, found = self._state.folder, log_of(self._state, stage)

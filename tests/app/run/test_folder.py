@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pyarrow as pa
 import pytest
 from command import ortpipe
@@ -25,9 +26,10 @@ from ortpipe.app.run.losses import as_parquet, losses_table
 from ortpipe.app.run.report import Report
 from ortpipe.app.run.stage_log import MOST, StageLogs
 from ortpipe.app.run.state import COMMAND, RunState
+from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import TrainError
 from ortpipe.flow import FLOW
-from ortpipe.pipeline.events import Event, RunFailed, RunStarted, StageProgressed, StageSaid, StageStarted
+from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageProgressed, StageSaid, StageStarted
 from ortpipe.pipeline.plan import Stage, Step
 from ortpipe.pipeline.run import run
 from ortpipe.stages.train.losses import Epoch
@@ -236,3 +238,32 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_error(broken: Callabl
     assert told["stage"] == "train"
     assert "report" not in told
     assert any(note.startswith("after it: [Errno ") for note in error.__notes__)
+
+
+def test_a_run_whose_report_cannot_be_written_has_finished_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "report.md").mkdir()  # no file can take its place
+    rows = {"source": {"name": "npz"}, "digest": "0", "rows": {"train": 3}}
+    state = RunState(tmp_path, "mine", {COMMAND: "ortpipe seed=1"}, {}, rows)
+    state.end("FINISHED")
+    Report(state)(RunFinished(Artifact(onnx.ModelProto(), Facts("regression", ("X",), ("Y",), "Y", ())), 1.0))
+    assert f"warning: no report of {tmp_path}: [Errno " in capsys.readouterr().err
+
+
+def test_a_run_into_a_folder_removes_what_says_finished_first_and_what_a_killed_run_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("run.json", "model.onnx", f".run.json.{16 * '0'}", ".hidden"):
+        (tmp_path / name).touch()
+    order: list[str] = []
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        order.append(path.name)
+        real(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    RunFolder(tmp_path, "seed: 1\n", {})(RunStarted(()))
+    assert order[0] == "run.json"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "config.yaml", "environment.json"]
