@@ -40,6 +40,7 @@ JOB = (
     *("hydra.run.dir=run", "name=faulty", "runtime.threads=1"),
 )
 SHORT, LONG = (*JOB, "train.epochs=2"), (*JOB, "train.epochs=4")
+STREAMED = ("data=parquet", "data.source.path=rows.parquet", "data.source.label=y", "data.source.stream=true")
 SCENARIOS = {  # what lies there before, what meets the fault, and what must go right after it
     "cold": ((), SHORT, SHORT),
     "warm": ((SHORT,), SHORT, SHORT),
@@ -47,11 +48,7 @@ SCENARIOS = {  # what lies there before, what meets the fault, and what must go 
     "verify": ((SHORT,), ("cache", "verify", "paths.outputs=outputs"), SHORT),
     "gc": ((SHORT,), ("cache", "gc", "--keep", "30kB", "paths.outputs=outputs"), SHORT),
     "mlflow": ((), (*SHORT[:2], "recorder=mlflow", *SHORT[3:]), SHORT),  # on demand
-    "parquet": (
-        (),
-        (*SHORT, "data=parquet", "data.source.path=../rows.parquet", "data.source.label=y"),
-        (),
-    ),  # on demand
+    "parquet": ((), (*SHORT, *STREAMED), ()),  # on demand
 }
 QUICK = ("cold", "warm", "resume", "verify", "gc")
 SAME = ("model.onnx", "losses.parquet", "metrics.json", "stages/*/model.onnx", "stages/*/tensors.safetensors")
@@ -92,9 +89,21 @@ def warm_up(scenarios: Sequence[str]) -> None:
     for scenario in scenarios:
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
             before, faulty, then = SCENARIOS[scenario]
+            write_rows(Path(folder))
             for arguments in (*before, faulty, *([then] if then else [])):
                 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
                     assert command_line(arguments) == 0, said.getvalue()
+
+
+def write_rows(folder: Path) -> None:
+    """Write the rows of the scenario that streams."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    values = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    columns = {f"x{i}": values[:, i] for i in range(3)} | {"y": values.sum(axis=1)}
+    pyarrow.parquet.write_table(pa.table(columns), folder / "rows.parquet", row_group_size=50)
 
 
 def perform(
@@ -132,7 +141,7 @@ def command_line(arguments: Sequence[str]) -> int:
         main()
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - a fork of the server must not go on as one
         traceback.print_exc()
         return 1
     return 0
@@ -238,7 +247,7 @@ def halves(folder: Path) -> Iterator[str]:
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
             try:
                 readers.get(path.suffix, Path.read_bytes)(path)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever its reader says of half a file
                 yield f"half a file: {path.relative_to(folder)}: {error}"
     store, told = Store(folder / "outputs" / "cache"), []
     files = store.files()
@@ -280,6 +289,7 @@ def prepared(scenario: str, folder: Path) -> tuple[Path, dict[str, str], list[tu
     before, faulty, then = SCENARIOS[scenario]
     base = folder / "base"
     base.mkdir(parents=True)
+    write_rows(base)
     for arguments in before:
         code, said = perform(base, arguments)
         assert code == 0, said

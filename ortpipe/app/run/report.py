@@ -96,9 +96,11 @@ def gathered(folder: Path) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     run = RunState.read(folder)
-    done = {stage["stage"]: stage for stage in read("lock.json").get("stages", [])}
+    results = {name: read(name) if run.stages else {} for name in ("lock.json", "metrics.json")}  # else an older run's
+    done = {stage["stage"]: stage for stage in results["lock.json"].get("stages", [])}
     stages = stages_of(run, done)
-    pictures = sorted((folder / "figures").glob("*.png"), key=lambda path: (path.stem != "losses", path.stem))
+    drawn = (folder / "figures").glob("*.png") if run.stages else ()
+    pictures = sorted(drawn, key=lambda path: (path.stem != "losses", path.stem))
     return {
         "run": run,
         "status": STATUS[run.status],
@@ -108,7 +110,7 @@ def gathered(folder: Path) -> dict[str, Any]:
         "command": run.tags[COMMAND],
         "stages": stages,
         "saved": sum(stage["of"]["seconds"] - stage["seconds"] for stage in stages if stage["of"]),
-        "metrics": metrics_of(read("metrics.json")),
+        "metrics": metrics_of(results["metrics.json"]),
         "figures": [
             {
                 "name": path.stem,

@@ -19,6 +19,7 @@ from command import ROOT, ortpipe
 from markdown_it import MarkdownIt
 
 from ortpipe.app.run.report import gathered, write_report
+from ortpipe.app.run.state import COMMAND, RunState
 from ortpipe.flow import FLOW
 
 SMALL = ("recorder=none", "experiment=linear_regression", "train.epochs=2")
@@ -191,3 +192,17 @@ def test_the_report_of_a_run_that_was_killed_says_how_far_it_came(cli: Callable,
     text = (folder / "report.md").read_text()
     assert text.startswith("# linear\\_regression: stopped\n")
     assert "ended without closing this run: it was killed" in text
+
+
+def test_a_run_that_ended_before_its_first_stage_shows_nothing_of_an_older_run_in_its_folder(tmp_path: Path) -> None:
+    """Its files may be what could not be removed."""
+    rows = {"source": {"name": "npz"}, "digest": "0", "rows": {"train": 3}}
+    state = RunState(tmp_path, "mine", {COMMAND: "ortpipe seed=1"}, {"train": "sgd"}, rows)
+    state.end("FAILED", "No space left on device")
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    (tmp_path / "metrics.json").write_text('{"r2": {"before": 0.1, "trained": 0.2}}')
+    (tmp_path / "lock.json").write_text('{"stages": [{"stage": "train"}]}')
+    write_report(tmp_path)
+    page = (tmp_path / "report.md").read_text()
+    assert "No space left on device" in page
+    assert "r2" not in page
