@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ortpipe.app.run.state import RunState
 from ortpipe.app.tracking.live import Epochs
 from ortpipe.app.tracking.record import Record
+from ortpipe.app.tracking.results import Results
 from ortpipe.app.tracking.sqlite import PLAIN, database_of, uri_of
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline.events import Event, Listener, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
@@ -83,7 +84,8 @@ class Recording:
 
     def __init__(self, target: Mlflow, state: RunState) -> None:
         self._target, self._folder = target, state.folder
-        self._record, self._failed = Record(target, state), False
+        self._results = Results()
+        self._record, self._failed = Record(target, state, results=self._results), False
         self._epochs = Epochs()
         self.run_id = self._record.run_id
 
@@ -96,6 +98,7 @@ class Recording:
 
     def __call__(self, event: Event) -> None:
         """Listen; after a failure the rest waits for the run's end, where it is tried once more."""
+        self._results(event)
         last = isinstance(event, RunFinished | RunFailed)
         try:
             if last or (isinstance(event, RunStarted | StageFinished) and not self._failed):

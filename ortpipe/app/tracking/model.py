@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 NAME = "model"
 
 
-def log_model(client: MlflowClient, run: str, experiment: str, file: Path) -> str:
-    """Log a model file as the run's model; return the model's id.
+def log_model(client: MlflowClient, run: str, experiment: str, model: onnx.ModelProto) -> str:
+    """Log a model as the run's; return the logged model's id.
 
     MLflow's own `log_model` works on the process's current run and server; this is it, step by step, on a given one.
     """
@@ -28,7 +28,7 @@ def log_model(client: MlflowClient, run: str, experiment: str, file: Path) -> st
     logged = client.create_logged_model(experiment, name=NAME, source_run_id=run, model_type="onnx")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, NAME)
-        _save(file, folder, run, logged.model_id, logged.artifact_location)
+        _save(model, folder, run, logged.model_id, logged.artifact_location)
         client.log_model_artifacts(logged.model_id, str(folder))
     client.log_outputs(run, [LoggedModelOutput(logged.model_id, step=0)])
     client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
@@ -88,14 +88,12 @@ def register_run(target: Mlflow, run: str) -> str:
     raise TrackingError("A run that is registered has a model.", got=f"run {run}", fix=fix)
 
 
-def _save(file: Path, folder: Path, run: str, model_id: str, location: str) -> None:
+def _save(model: onnx.ModelProto, folder: Path, run: str, model_id: str, location: str) -> None:
     import mlflow.onnx
     from mlflow.models import Model, infer_signature
 
-    from ortpipe.graph.serial import read
     from ortpipe.runtime.session import Session
 
-    model = read(file)
     example = _example(model)
     session = Session(model)
     outputs = dict(zip(session.outputs, session.run(example), strict=True))

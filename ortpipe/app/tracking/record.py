@@ -1,7 +1,8 @@
-"""A run's record in MLflow, brought up to date with its folder: while it runs, or long after."""
+"""A run's record in MLflow, brought up to date with its results and its folder: while it runs, or long after."""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,7 +13,8 @@ from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.state import FILE, FINISHED, RUNNING, RunState
 from ortpipe.app.tracking.live import points
 from ortpipe.app.tracking.model import log_model, logged_model, register
-from ortpipe.app.tracking.points import LONGEST, metrics, origins, params
+from ortpipe.app.tracking.points import LONGEST, metrics, params
+from ortpipe.app.tracking.results import Results
 from ortpipe.app.tracking.store import ERROR, PARENT, open_store, reached
 from ortpipe.files import whole_file
 
@@ -36,6 +38,7 @@ class Record:
         target: where to record.
         state: the run's, which may still go on.
         parent: the MLflow run of its sweep, if that is another one than its tags say.
+        results: the run's, while it goes on; without them they are what its folder says.
 
     Raises:
         TrackingError: the database or server cannot be reached.
@@ -44,8 +47,11 @@ class Record:
         run_id: the MLflow run.
     """
 
-    def __init__(self, target: Mlflow, state: RunState, parent: str | None = None) -> None:
+    def __init__(
+        self, target: Mlflow, state: RunState, parent: str | None = None, results: Results | None = None
+    ) -> None:
         self._target, self._state = target, state
+        self._results = functools.cache(lambda: results or Results.read(state))
         self._tags = {**state.tags, RUN: state.id} | ({} if parent is None else {PARENT: parent})
         self._client, self._experiment = open_store(target, self._tags.get(PARENT))
         with reached(target.tracking_uri):
@@ -91,7 +97,7 @@ class Record:
             yield f"stages/{stage}", partial(self._folder, f"stages/{stage}")
         if state.status == RUNNING:
             return
-        if state.status == FINISHED and (state.folder / "model.onnx").exists():
+        if state.status == FINISHED and state.stages:  # a sweep has none, and no model of its own
             yield "model", self._model
         yield "metrics", self._metrics
         yield "files", self._files
@@ -113,11 +119,15 @@ class Record:
     def _model(self) -> str:
         place = (self._client, self.run_id, self._experiment)
         earlier = None if self._new else logged_model(*place)
-        return earlier or log_model(*place, self._state.folder / "model.onnx")
+        return earlier or log_model(*place, self._results().model)
 
     def _metrics(self) -> None:
+        from mlflow.entities import RunTag
+
+        results = self._results()
         live = range(*self._done.get("epochs", (0, 0)))
-        sent, tags = metrics(self._state, self._done.get("model"), live), origins(self._state)
+        sent = metrics(self._state, results, self._done.get("model"), live)
+        tags = [RunTag(f"ortpipe.stage.{stage}", origin) for stage, origin in results.origins.items()]
         for first in range(0, len(sent), POINTS):
             self._client.log_batch(self.run_id, metrics=sent[first : first + POINTS], tags=() if first else tags)
 

@@ -1,0 +1,80 @@
+"""A run's record is made of what the run knows: what others do to its folder meanwhile changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from mlflow import MlflowClient
+from sklearn.datasets import load_diabetes
+
+from ortpipe.app.recorders.mlflow import Mlflow
+from ortpipe.app.run.folder import RunFolder
+from ortpipe.app.run.state import COMMAND, RunState
+from ortpipe.app.tracking.points import metrics
+from ortpipe.app.tracking.results import Results
+from ortpipe.data.config import SplitConfig
+from ortpipe.data.rows import Rows
+from ortpipe.data.split import split
+from ortpipe.flow import FLOW
+from ortpipe.pipeline.events import Event, RunFinished
+from ortpipe.pipeline.plan import Plan, Step
+from ortpipe.pipeline.run import run
+from ortpipe.pipeline.store import Store
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import L2
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources import SklearnEstimator
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.evaluate.config import EvaluateConfig
+from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.train.config import TrainConfig
+
+CONFIGS = (
+    ConvertConfig(SklearnEstimator("sklearn.linear_model.Ridge")),
+    *(AddLossConfig(L2()), PenaltyConfig(), DeriveConfig(), TrainConfig(epochs=2), EvaluateConfig()),
+)
+PLAN: Plan = tuple(Step(stage, config) for stage, config in zip(FLOW, CONFIGS, strict=True))
+
+
+def test_a_record_is_what_the_run_knows_whatever_became_of_its_folder(tmp_path: Path) -> None:
+    x, y = load_diabetes(return_X_y=True)
+    context = {"data": split(Rows({"X": x}, y), SplitConfig()), "runtime": RuntimeConfig(), "start": None}
+    store = Store(tmp_path / "cache", {"mlflow": "abc"})
+    run(PLAN[:4], context, store=store)
+
+    folder = tmp_path / "run"
+    target = Mlflow(f"sqlite:///{tmp_path}/mlflow.db", artifacts=str(tmp_path / "mlflow"))
+    state, results = RunState(folder, "mine", {COMMAND: "ortpipe"}), Results()
+    folder.mkdir()
+    recording, checked = target(state, {}), []
+
+    def another_run_writes(event: Event) -> None:
+        results(event)
+        if not isinstance(event, RunFinished):
+            return
+        read = Results.read(state)
+        assert read.series.keys() == results.series.keys() >= {"losses/step", "losses/train"}
+        for name, values in read.series.items():
+            np.testing.assert_array_equal(values, results.series[name])
+        assert (read.metrics, read.origins, read.model) == (results.metrics, results.origins, results.model)
+        checked.append("what the folder says is what the run knows")
+        for name in ("metrics.json", "lock.json", "model.onnx", "stages/6_evaluate/tensors.safetensors"):
+            (folder / name).write_text("another's")
+
+    run(PLAN, context, [RunFolder(folder, "seed: 1\n", {}), state, another_run_writes, recording], store)
+    assert checked
+    client = MlflowClient(target.tracking_uri)
+    recorded = client.get_run(recording.run_id)
+    assert recorded.info.status == "FINISHED"
+    expected = {point.key: point.value for point in metrics(state, results, None, range(0))}
+    assert recorded.data.metrics == pytest.approx(expected)
+    assert {"trained/r2", "loss/step", "loss/train", "seconds/train"} <= expected.keys()
+    origins = [recorded.data.tags[f"ortpipe.stage.{stage.name}"] for stage in FLOW]
+    assert origins == ["hit from abc"] * 4 + ["computed"] * 2
+    [logged] = client.search_logged_models([recorded.info.experiment_id])
+    [file] = Path(logged.artifact_location.removeprefix("file://")).rglob("*.onnx")
+    assert onnx.load(file) == results.model
