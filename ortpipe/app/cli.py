@@ -92,7 +92,7 @@ def main() -> None:
             raise
         _fail(ConfigError(str(error), fix="Leave a group out with ~group, such as ~experiment."), wants_trace)
     except BrokenPipeError:  # who read our output, such as `head`, has enough of it
-        sys.exit(128 + signal.SIGPIPE)
+        sys.exit(128 + getattr(signal, "SIGPIPE", 13))  # which Windows has not
     except OSError as error:
         told = _unwritten(error)
         for note in _notes(error):

@@ -114,7 +114,7 @@ def gathered(folder: Path) -> dict[str, Any]:
         "figures": [
             {
                 "name": path.stem,
-                "path": str(path.relative_to(folder)),
+                "path": path.relative_to(folder).as_posix(),
                 "data": base64.b64encode(path.read_bytes()).decode(),
             }
             for path in pictures
