@@ -41,6 +41,11 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 
+def __dir__() -> list[str]:
+    """List the public names, which are imported when they are used."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `ortpipe --help` waits for none of them."""
     if name not in _HOMES:

@@ -33,6 +33,12 @@ class ConfigError(OrtpipeError, ValueError):
     """A config value breaks its rule (a ValueError, so that validators collect it with the others)."""
 
 
+class UnknownNameError(ConfigError, KeyError):
+    """A name that its catalogue does not have (a KeyError, as of any mapping)."""
+
+    __str__ = Exception.__str__  # KeyError shows the repr of its message
+
+
 class ModelError(OrtpipeError):
     """An ONNX model cannot be read, checked or run."""
 

@@ -7,6 +7,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import Any
 
 from ortpipe.app.recorders import RECORDERS, Recorder
@@ -14,6 +15,7 @@ from ortpipe.data.config import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 from ortpipe.metrics import OBJECTIVES, UNWEIGHTED, check_known
 from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.settings import Config, in_words
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.derive.config import DeriveConfig
@@ -23,7 +25,7 @@ from ortpipe.stages.train.config import TrainConfig
 
 
 @dataclass(frozen=True)
-class PathsConfig:
+class PathsConfig(Config):
     """Where results go: runs, and MLflow's database and artifacts; and the store that runs share (null: none)."""
 
     outputs: str
@@ -31,7 +33,7 @@ class PathsConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Config):
     """A whole run, in flow order; the fields are the top-level keys of conf/config.yaml.
 
     `resume` is the run folder of a run that was stopped: training continues from its last checkpoint.
@@ -195,11 +197,19 @@ def _value(entry: dataclasses.Field[Any], hint: Any, node: Any, path: str, probl
     try:
         return TypeAdapter(hint).validate_python(node)
     except ValidationError as error:
+        if len({*typing.get_args(hint)} - {type(None)}) > 1 and isinstance(
+            hint, UnionType
+        ):  # an error for each of its types would be several for one mistake
+            text = f"{path} is {in_words(hint)}.\n  got: {node!r}"
+            problems.append(Problem(path, text))
+            return None
         for problem in error.errors():
             where = ".".join(
                 [path, *(str(part) for part in problem["loc"] if isinstance(part, int) or part in str(node))]
             )
             text = f"{where}: {problem['msg'].lower().replace('input', 'the value', 1)}.\n  got: {problem['input']!r}"
+            if problem["type"] == "tuple_type" and isinstance(problem["input"], str):
+                text += f"\n  fix: Write a list: [{problem['input']}]."
             problems.append(Problem(where, text))
         return None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ortpipe.data.files import paths_of
 from ortpipe.data.rows import Rows
+from ortpipe.settings import Config
 
 if TYPE_CHECKING:
     from ortpipe.data.arrays import Array
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ArraySource(ABC):
+class ArraySource(Config, ABC):
     """Arrays by name: `label` and `sample_weight` name theirs, every other array is an input by its name.
 
     Attributes:

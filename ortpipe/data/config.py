@@ -6,22 +6,23 @@ from dataclasses import dataclass, field
 
 from ortpipe.data.sources import SOURCES, Source
 from ortpipe.errors import ConfigError
+from ortpipe.settings import Config
 
 
 @dataclass(frozen=True)
-class SplitConfig:
+class SplitConfig(Config):
     """How rows are divided.
 
     Attributes:
-        test: a fraction of all rows; or the path of a file or folder that is read as the source's own.
+        test: a fraction of all rows; or the path of a file or folder that is read as the source's own; null: none.
         validation: likewise.
         column: a column whose values are `train`, `validation` and `test`; then fractions are not used.
         stratify: fractions keep the classes' proportions in every part.
         seed: of the rows that fractions draw.
     """
 
-    test: float | str = 0.25
-    validation: float | str = 0.0
+    test: float | str | None = 0.25
+    validation: float | str | None = 0.0
     column: str | None = None
     stratify: bool = False
     seed: int = 0
@@ -48,7 +49,7 @@ class SplitConfig:
         """The fractions of test and validation rows, 0 where a file or a column says which they are."""
         if self.column is not None:
             return 0.0, 0.0
-        test, validation = (0.0 if isinstance(f, str) else f for f in (self.test, self.validation))
+        test, validation = (f if isinstance(f, float) else 0.0 for f in (self.test, self.validation))
         return test, validation
 
     @property
@@ -59,7 +60,7 @@ class SplitConfig:
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Config):
     """Where rows come from and how they are split."""
 
     source: Source = field(metadata={"catalogue": SOURCES})

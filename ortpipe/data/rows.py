@@ -23,10 +23,11 @@ Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True)
 class Rows:
-    """Aligned arrays, one entry per row.
+    """Aligned arrays, one entry per row; lists, frames and series of pandas and Polars become arrays.
 
     Attributes:
-        inputs: model input name → array [N, …]; one input alone fits a model's only input under any name.
+        inputs: model input name → array [N, …]; one input alone fits a model's only input under any name, and may be
+            given as it is.
         label: [N] or [N, K]; classes as the user writes them (numbers or strings).
         sample_weight: [N], or None where every row counts once.
         columns: input name → the names of its columns, where it has two dimensions and they are known.
@@ -49,6 +50,7 @@ class Rows:
     notes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        self._take_arrays()
         if not self.inputs:
             raise DataError("Data must hold at least one input.", got="none", fix="Add an array of features.")
         if self.label.ndim == 0 or not len(self.label):
@@ -78,6 +80,22 @@ class Rows:
                     got=self.sample_weight.min(),
                     fix="Choose another weight column.",
                 )
+
+    def _take_arrays(self) -> None:
+        """Make arrays of what is none yet, and keep the names of a frame's columns."""
+        from ortpipe.data.frames import as_array, column_names
+
+        given = self.inputs if isinstance(self.inputs, Mapping) else {"X": self.inputs}
+        named = {name: names for name, value in given.items() if (names := column_names(value))}
+        arrays = {name: as_array(f"input {name!r}", value) for name, value in given.items()}
+        weight = None if self.sample_weight is None else as_array("sample_weight", self.sample_weight)
+        for name, value in {
+            "inputs": arrays,
+            "label": as_array("label", self.label),
+            "sample_weight": weight,
+            "columns": {**named, **self.columns},
+        }.items():
+            object.__setattr__(self, name, value)
 
     def _check(self, name: str, array: np.ndarray, columns: Sequence[str] = ()) -> None:
         if array.ndim == 0 or len(array) != len(self.label):

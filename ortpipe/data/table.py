@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from ortpipe.data.layout import Layout
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConfigError, DataError, nearest
+from ortpipe.settings import Config
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +23,7 @@ Encoding = Literal["one_hot", "index"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSource(ABC):
+class TableSource(Config, ABC):
     """What the columns of a table are.
 
     Attributes:

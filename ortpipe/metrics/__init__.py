@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ortpipe.errors import ConfigError, EvaluateError, nearest
+from ortpipe.settings import Catalogue
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,15 +54,20 @@ class Metric:
 
 
 CLASSES = ("binary", "multiclass")
-METRICS: dict[str, Metric] = {
-    "r2": Metric("r2_score", ("regression",), "label", True),
-    "mean_squared_error": Metric("mean_squared_error", ("regression",), "label", False),
-    "mean_absolute_error": Metric("mean_absolute_error", ("regression",), "label", False),
-    "accuracy": Metric("accuracy_score", (*CLASSES, "multilabel"), "label", True),
-    "f1_macro": Metric("f1_score", (*CLASSES, "multilabel"), "label", True, {"average": "macro", "zero_division": 0}),
-    "log_loss": Metric("log_loss", CLASSES, "probability", False),
-    "roc_auc": Metric("roc_auc_score", ("binary",), "probability", True),
-}
+METRICS: Catalogue[Metric] = Catalogue(
+    "metric",
+    {
+        "r2": Metric("r2_score", ("regression",), "label", True),
+        "mean_squared_error": Metric("mean_squared_error", ("regression",), "label", False),
+        "mean_absolute_error": Metric("mean_absolute_error", ("regression",), "label", False),
+        "accuracy": Metric("accuracy_score", (*CLASSES, "multilabel"), "label", True),
+        "f1_macro": Metric(
+            "f1_score", (*CLASSES, "multilabel"), "label", True, {"average": "macro", "zero_division": 0}
+        ),
+        "log_loss": Metric("log_loss", CLASSES, "probability", False),
+        "roc_auc": Metric("roc_auc_score", ("binary",), "probability", True),
+    },
+)
 UNWEIGHTED = "_unweighted"  # ends the name of a metric that counts each row once, beside the one that weighs them
 OBJECTIVES = ("loss", *(f"{name}{UNWEIGHTED}" for name in METRICS))  # what a sweep compares by, besides metrics
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ortpipe.errors import ConfigError
+from ortpipe.settings import Config
 
 
 @dataclass(frozen=True)
-class RuntimeConfig:
+class RuntimeConfig(Config):
     """How graphs are run.
 
     Attributes:

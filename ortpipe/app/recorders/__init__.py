@@ -9,6 +9,7 @@ from ortpipe.app.recorders.mlflow import Mlflow
 from ortpipe.app.recorders.none import Nothing
 from ortpipe.app.run.state import RunState
 from ortpipe.pipeline.events import Listener
+from ortpipe.settings import Catalogue
 
 if TYPE_CHECKING:
     from ortpipe.app.tracking.parent import Parent
@@ -32,8 +33,11 @@ class Recorder(Protocol):
         """
 
 
-RECORDERS: dict[str, type] = {
-    "console": Console,
-    "mlflow": Mlflow,
-    "none": Nothing,
-}
+RECORDERS: Catalogue[type] = Catalogue(
+    "recorder",
+    {
+        "console": Console,
+        "mlflow": Mlflow,
+        "none": Nothing,
+    },
+)

@@ -8,10 +8,11 @@ from typing import Any
 from ortpipe.app.run.state import RunState
 from ortpipe.pipeline.events import Event, Listener, RunStarted, StageFinished
 from ortpipe.pipeline.flatten import flatten
+from ortpipe.settings import Config
 
 
 @dataclass(frozen=True)
-class Console:
+class Console(Config):
     """Lines on standard output."""
 
     def __call__(self, state: RunState, config: dict[str, Any]) -> Listener:

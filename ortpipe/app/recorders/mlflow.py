@@ -16,13 +16,14 @@ from ortpipe.app.tracking.results import Results
 from ortpipe.app.tracking.sqlite import PLAIN, database_of, uri_of
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline.events import Event, Listener, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
+from ortpipe.settings import Config
 
 if TYPE_CHECKING:
     from ortpipe.app.tracking.parent import Parent
 
 
 @dataclass(frozen=True)
-class Mlflow:
+class Mlflow(Config):
     """An MLflow run per job.
 
     Attributes:

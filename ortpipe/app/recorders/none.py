@@ -7,10 +7,11 @@ from typing import Any
 
 from ortpipe.app.run.state import RunState
 from ortpipe.pipeline.events import Event, Listener
+from ortpipe.settings import Config
 
 
 @dataclass(frozen=True)
-class Nothing:
+class Nothing(Config):
     """No record beside the run folder."""
 
     def __call__(self, state: RunState, config: dict[str, Any]) -> Listener:

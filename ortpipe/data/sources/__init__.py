@@ -12,6 +12,7 @@ from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.sources.synthetic import Synthetic
+from ortpipe.settings import Catalogue
 
 if TYPE_CHECKING:
     from ortpipe.data.config import SplitConfig
@@ -25,12 +26,15 @@ class Source(Protocol):
         """Read every row; where the split goes by column or file, say each row's part."""
 
 
-SOURCES: dict[str, type] = {
-    "bundled": Bundled,
-    "csv": Csv,
-    "function": Function,
-    "npy": Npy,
-    "npz": Npz,
-    "parquet": Parquet,
-    "synthetic": Synthetic,
-}
+SOURCES: Catalogue[type] = Catalogue(
+    "source of rows",
+    {
+        "bundled": Bundled,
+        "csv": Csv,
+        "function": Function,
+        "npy": Npy,
+        "npz": Npz,
+        "parquet": Parquet,
+        "synthetic": Synthetic,
+    },
+)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConfigError, DataError, nearest
+from ortpipe.settings import Config
 
 if TYPE_CHECKING:
     from ortpipe.data.config import SplitConfig
@@ -23,7 +24,7 @@ LOADERS = {
 
 
 @dataclass(frozen=True)
-class Bundled:
+class Bundled(Config):
     """One of scikit-learn's bundled sets.
 
     Attributes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConfigError, DataError, nearest
+from ortpipe.settings import Config
 
 if TYPE_CHECKING:
     from ortpipe.data.config import SplitConfig
@@ -16,7 +17,7 @@ MAKERS = {"classification": "make_classification", "regression": "make_regressio
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(Config):
     """`rows` × `features` of `make_regression` or `make_classification`; the same seed gives the same rows.
 
     Attributes:

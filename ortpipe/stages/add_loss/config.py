@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ortpipe.settings import Config
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
 
 
 @dataclass(frozen=True)
-class AddLossConfig:
+class AddLossConfig(Config):
     """Which loss, and how it joins rows.
 
     Attributes:

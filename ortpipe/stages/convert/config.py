@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ortpipe.errors import ConfigError
+from ortpipe.settings import Config
 from ortpipe.stages.convert.sources import SOURCES, Source
 
 
 @dataclass(frozen=True)
-class ConvertConfig:
+class ConvertConfig(Config):
     """Where the model comes from, and how close to its source it must predict.
 
     Attributes:

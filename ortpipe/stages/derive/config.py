@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ortpipe.settings import Config
 from ortpipe.stages.derive.engines import ENGINES, Engine, Native
 
 
 @dataclass(frozen=True)
-class DeriveConfig:
+class DeriveConfig(Config):
     """What is differentiated, and by which engine.
 
     Attributes:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from ortpipe.errors import ConfigError
 from ortpipe.metrics import check_known
+from ortpipe.settings import Config
 
 
 @dataclass(frozen=True)
-class EvaluateConfig:
+class EvaluateConfig(Config):
     """Which metrics are computed on the test rows.
 
     Attributes:

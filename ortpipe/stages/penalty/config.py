@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ortpipe.errors import ConfigError, nearest
+from ortpipe.settings import Config
 from ortpipe.stages.penalty.penalties import PENALTIES
 
 
 @dataclass(frozen=True)
-class PenaltyConfig:
+class PenaltyConfig(Config):
     """What is charged for which parameters.
 
     Attributes:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from ortpipe.errors import ConfigError
 from ortpipe.metrics import check_known, greater_is_better
+from ortpipe.settings import Config
 from ortpipe.stages.train.checks import check_decay
 from ortpipe.stages.train.optimizer import Optimizer
 from ortpipe.stages.train.optimizers import LBFGS, OPTIMIZERS, SGD
@@ -18,7 +19,7 @@ LOSS = "loss"  # what is watched unless a metric is
 
 
 @dataclass(frozen=True)
-class EarlyStopConfig:
+class EarlyStopConfig(Config):
     """Stop when what is watched has not improved for a while.
 
     Attributes:
@@ -51,7 +52,7 @@ class EarlyStopConfig:
 
 
 @dataclass(frozen=True)
-class CheckpointConfig:
+class CheckpointConfig(Config):
     """How often the state is kept, so that a run that is killed can continue.
 
     Attributes:
@@ -71,7 +72,7 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
-class ClipConfig:
+class ClipConfig(Config):
     """How large gradients may be; entries are clipped first, then the whole.
 
     Attributes:
@@ -90,7 +91,7 @@ class ClipConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Config):
     """How the parameters are fitted.
 
     Attributes:

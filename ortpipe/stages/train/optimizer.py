@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from ortpipe.settings import Config
+
 if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from ortpipe.graph.builder import Builder
 
 
-class Optimizer(ABC):
+class Optimizer(Config, ABC):
     """A config that writes an update when called; `lr` is the base learning rate, which the schedule shapes.
 
     Attributes:

@@ -6,11 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ortpipe.settings import Config
+
 if TYPE_CHECKING:
     import numpy as np
 
 
-class Schedule(ABC):
+class Schedule(Config, ABC):
     """A config that gives learning rates when called; steps are counted from 1."""
 
     @abstractmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
+from ortpipe.settings import Catalogue
 from ortpipe.stages.add_loss.losses.cross_entropy import CrossEntropy
 from ortpipe.stages.add_loss.losses.elastic import Elastic
 from ortpipe.stages.add_loss.losses.l1 import L1
@@ -37,10 +38,13 @@ class Loss(Protocol):
         """Return the terms [N, K] whose sum over K is the row's loss."""
 
 
-LOSSES: dict[str, type[Loss]] = {
-    "cross_entropy": CrossEntropy,
-    "elastic": Elastic,
-    "l1": L1,
-    "l2": L2,
-    "log": Log,
-}
+LOSSES: Catalogue[type[Loss]] = Catalogue(
+    "loss",
+    {
+        "cross_entropy": CrossEntropy,
+        "elastic": Elastic,
+        "l1": L1,
+        "l2": L2,
+        "log": Log,
+    },
+)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.errors import ConfigError
+from ortpipe.settings import Config
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(Config):
     """Cross-entropy of the true class, `sklearn.metrics.log_loss`.
 
     From logits z it is −log softmax(z)[y], finite for any z; from probabilities, p is clipped to [eps, 1] first.

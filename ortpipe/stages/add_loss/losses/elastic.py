@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.errors import ConfigError
+from ortpipe.settings import Config
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Elastic:
+class Elastic(Config):
     """A weighted sum of absolute and squared error."""
 
     l1_weight: float = 0.5

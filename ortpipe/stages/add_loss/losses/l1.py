@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ortpipe.settings import Config
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class L1:
+class L1(Config):
     """Absolute error, `sklearn.metrics.mean_absolute_error` for one output; its derivative at 0 is 0."""
 
     tasks: ClassVar[tuple[str, ...]] = ("regression",)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ortpipe.settings import Config
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class L2:
+class L2(Config):
     """Squared error (no factor ½), `sklearn.metrics.mean_squared_error` for one output."""
 
     tasks: ClassVar[tuple[str, ...]] = ("regression",)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ortpipe.errors import ConfigError
+from ortpipe.settings import Config
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Log:
+class Log(Config):
     """Log loss, `sklearn.metrics.log_loss` for two classes; of several labels, their sum.
 
     From logits z (of two columns, z₁ − z₀) it is max(z, 0) − z·y + log(1 + exp(−|z|)), finite for any z; from

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ortpipe.data.rows import Data
+from ortpipe.settings import Catalogue
 from ortpipe.stages.convert.forward import Forward
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
@@ -17,7 +18,10 @@ class Source(Protocol):
         """Read, fit or load the source."""
 
 
-SOURCES: dict[str, type] = {
-    "onnx": OnnxFile,
-    "sklearn": SklearnEstimator,
-}
+SOURCES: Catalogue[type] = Catalogue(
+    "source of models",
+    {
+        "onnx": OnnxFile,
+        "sklearn": SklearnEstimator,
+    },
+)

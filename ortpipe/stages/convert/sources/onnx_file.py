@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ortpipe.errors import ConvertError, nearest
+from ortpipe.settings import Config
 from ortpipe.stages.convert.forward import Forward
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes a model a
 
 
 @dataclass(frozen=True)
-class OnnxFile:
+class OnnxFile(Config):
     """A forward model on disk.
 
     Attributes:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.errors import ConfigError, ConvertError
+from ortpipe.settings import Config
 from ortpipe.stages.convert.forward import Forward
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ SCALERS = {"standard": "StandardScaler", "minmax": "MinMaxScaler"}
 
 
 @dataclass(frozen=True)
-class SklearnEstimator:
+class SklearnEstimator(Config):
     """An estimator by class path and parameters, fitted on the training rows; or a fitted one from a file.
 
     Attributes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from ortpipe.settings import Catalogue
 from ortpipe.stages.derive.engines.native import Native as Native
 from ortpipe.stages.derive.engines.ort import Ort as Ort
 
@@ -24,7 +25,10 @@ class Engine(Protocol):
         """
 
 
-ENGINES: dict[str, type] = {
-    "native": Native,
-    "ort": Ort,
-}
+ENGINES: Catalogue[type] = Catalogue(
+    "engine",
+    {
+        "native": Native,
+        "ort": Ort,
+    },
+)

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ortpipe.settings import Config
+
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
 
 @dataclass(frozen=True)
-class Native:
+class Native(Config):
     """ortpipe's own engine: one vector-Jacobian rule per operator, in `derive/rules/`."""
 
     def __call__(

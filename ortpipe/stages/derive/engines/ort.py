@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortpipe.errors import DeriveError
+from ortpipe.settings import Config
 
 if TYPE_CHECKING:
     import onnx
 
 
 @dataclass(frozen=True)
-class Ort:
+class Ort(Config):
     """onnxruntime-training's OrtModuleGraphBuilder (1.19.2, opset ≤ 21).
 
     Attributes:

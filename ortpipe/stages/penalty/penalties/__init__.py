@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from ortpipe.settings import Catalogue
 from ortpipe.stages.penalty.penalties.l1 import l1
 from ortpipe.stages.penalty.penalties.l2 import l2
 
@@ -13,10 +14,13 @@ if TYPE_CHECKING:
 
     from ortpipe.graph.builder import Builder
 
-PENALTIES = {
-    "l1": l1,
-    "l2": l2,
-}
+PENALTIES = Catalogue(
+    "penalty",
+    {
+        "l1": l1,
+        "l2": l2,
+    },
+)
 
 
 def charges(op: Builder, parameter: ir.Value, strengths: Mapping[str, float]) -> Iterator[ir.Value]:

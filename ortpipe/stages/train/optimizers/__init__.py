@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ortpipe.settings import Catalogue
 from ortpipe.stages.train.optimizers.adadelta import Adadelta
 from ortpipe.stages.train.optimizers.adagrad import Adagrad
 from ortpipe.stages.train.optimizers.adam import Adam
@@ -15,17 +16,20 @@ from ortpipe.stages.train.optimizers.nesterov import Nesterov
 from ortpipe.stages.train.optimizers.rmsprop import RMSprop
 from ortpipe.stages.train.optimizers.sgd import SGD as SGD
 
-OPTIMIZERS: dict[str, type] = {
-    "adadelta": Adadelta,
-    "adagrad": Adagrad,
-    "adam": Adam,
-    "adamw": AdamW,
-    "amsgrad": AMSGrad,
-    "lbfgs": LBFGS,
-    "lion": Lion,
-    "momentum": Momentum,
-    "nadam": NAdam,
-    "nesterov": Nesterov,
-    "rmsprop": RMSprop,
-    "sgd": SGD,
-}
+OPTIMIZERS: Catalogue[type] = Catalogue(
+    "optimizer",
+    {
+        "adadelta": Adadelta,
+        "adagrad": Adagrad,
+        "adam": Adam,
+        "adamw": AdamW,
+        "amsgrad": AMSGrad,
+        "lbfgs": LBFGS,
+        "lion": Lion,
+        "momentum": Momentum,
+        "nadam": NAdam,
+        "nesterov": Nesterov,
+        "rmsprop": RMSprop,
+        "sgd": SGD,
+    },
+)

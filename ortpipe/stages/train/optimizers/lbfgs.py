@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ortpipe.errors import ConfigError
+from ortpipe.settings import Config
 
 
 @dataclass(frozen=True)
-class LBFGS:
+class LBFGS(Config):
     """SciPy's L-BFGS-B (Byrd, Lu, Nocedal and Zhu, 1995) on the gradient graph; an epoch is one iteration.
 
     It reads all rows in every step, whatever train.batch_size says, and finds the length of its steps itself. A stopped

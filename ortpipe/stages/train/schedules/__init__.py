@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ortpipe.settings import Catalogue
 from ortpipe.stages.train.schedules.adaptive import Adaptive
 from ortpipe.stages.train.schedules.constant import Constant as Constant
 from ortpipe.stages.train.schedules.cosine import Cosine
@@ -13,15 +14,18 @@ from ortpipe.stages.train.schedules.polynomial import Polynomial
 from ortpipe.stages.train.schedules.reduce_on_plateau import ReduceOnPlateau
 from ortpipe.stages.train.schedules.step import Step
 
-SCHEDULES: dict[str, type] = {
-    "adaptive": Adaptive,
-    "constant": Constant,
-    "cosine": Cosine,
-    "exponential": Exponential,
-    "inverse_scaling": InverseScaling,
-    "one_cycle": OneCycle,
-    "optimal": Optimal,
-    "polynomial": Polynomial,
-    "reduce_on_plateau": ReduceOnPlateau,
-    "step": Step,
-}
+SCHEDULES: Catalogue[type] = Catalogue(
+    "schedule",
+    {
+        "adaptive": Adaptive,
+        "constant": Constant,
+        "cosine": Cosine,
+        "exponential": Exponential,
+        "inverse_scaling": InverseScaling,
+        "one_cycle": OneCycle,
+        "optimal": Optimal,
+        "polynomial": Polynomial,
+        "reduce_on_plateau": ReduceOnPlateau,
+        "step": Step,
+    },
+)

@@ -1,0 +1,60 @@
+"""Arrays of what a user has at hand: lists, frames and series of pandas and Polars, tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ortpipe.errors import DataError
+
+
+def column_names(value: Any) -> tuple[str, ...]:
+    """Return the names of a frame's columns; nothing for what is none."""
+    names = getattr(value, "column_names", None) or getattr(value, "columns", None)
+    return () if isinstance(value, np.ndarray) or names is None else tuple(map(str, names))
+
+
+def as_array(name: str, value: Any) -> np.ndarray:
+    """Return a value as an array, of which a message speaks by this name; one that is an array comes as it is.
+
+    Raises:
+        DataError: it has no rows, is ragged or sparse, or a column of a frame is of no numbers.
+
+    >>> as_array("label", [1, 2]).tolist()
+    [1, 2]
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    sparse = hasattr(value, "toarray")
+    listed = hasattr(value, "__array__") or (
+        hasattr(value, "__len__") and not isinstance(value, str | bytes | dict | set)
+    )
+    if sparse or not listed:
+        fix = "Call its toarray() first." if sparse else "Give an array with one entry per row."
+        raise DataError("Rows are made of arrays.", got=f"{name} of type {type(value).__name__}", fix=fix)
+    if names := column_names(value):
+        return _of_frame(name, value, names)
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:  # the last: a tensor that needs its gradient
+        raise DataError(
+            "Arrays must be rectangular and of one type.", got=f"{name}: {error}", fix="Check for ragged rows."
+        ) from error
+
+
+def _of_frame(name: str, frame: Any, names: tuple[str, ...]) -> np.ndarray:
+    """Return a frame's columns side by side, in the type that holds all of them."""
+    if len(set(names)) < len(names):
+        twice = next(column for column in names if names.count(column) > 1)
+        raise DataError("Every column has a name of its own.", got=f"{twice!r} twice in {name}", fix="Rename one.")
+    keys = getattr(frame, "column_names", None) or list(frame.columns)
+    columns = [np.asarray(frame[key]) for key in keys]
+    for column, array in zip(names, columns, strict=True):
+        if array.dtype.kind not in "biuf" and (len(columns) > 1 or name != "label"):
+            raise DataError(
+                "The columns of a frame of inputs are numbers or truth values.",
+                got=f"column {column!r} of {name}, of type {array.dtype}",
+                fix="Encode it first, or give the frame by data=function, which encodes text.",
+            )
+    return np.stack(columns, axis=1)
