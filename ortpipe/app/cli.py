@@ -14,14 +14,15 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from ortpipe.app.claim import releasing
-from ortpipe.app.commands import COMMANDS, command
+from ortpipe.app.commands import COMMANDS, command, is_word
+from ortpipe.app.completion import answer, is_query
 from ortpipe.app.compose import check_working_folder, packaged_conf
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.app.sweep.sweep import sweeping
 from ortpipe.app.terminal import forgive, streams
 from ortpipe.app.where import Where
-from ortpipe.errors import ConfigError, OrtpipeError
+from ortpipe.errors import ConfigError, OrtpipeError, nearest
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -74,7 +75,10 @@ def main() -> None:
         elif name in COMMANDS:
             command(name)(arguments)
             sys.stdout.flush()
-        else:
+        elif is_word(name):
+            fix = f"{nearest(name, COMMANDS)} A run takes none: ortpipe key=value …"
+            raise ConfigError(f"{name} is no command.", fix=fix)
+        elif not is_query(sys.argv[1:]) or answer():
             check_working_folder()
             with releasing(), sweeping():
                 _application()

@@ -10,7 +10,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from ortpipe.app.commands import COMMANDS
+from ortpipe.app.commands import COMMANDS, is_word
 from ortpipe.errors import ConfigError, nearest
 
 REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)  # what composing raises
@@ -29,9 +29,10 @@ def explained(error: Exception) -> ConfigError:
     from ortpipe.app.schema import keys
 
     if isinstance(error, OverrideParseException):
-        if error.override.isidentifier():
+        if is_word(error.override):
             rule = f"{error.override} is neither a command nor a key=value pair."
-            return ConfigError(rule, fix=nearest(error.override, COMMANDS))
+            first = f"A command comes first: ortpipe {error.override} …" if error.override in COMMANDS else None
+            return ConfigError(rule, fix=first or nearest(error.override, COMMANDS))
         if "=" not in error.override and not error.override.startswith("~"):
             return ConfigError("An override is key=value.", got=error.override, fix=f"Write {error.override}=…")
         fix = "Names with brackets, quotes or dots of their own are written in an experiment file: see the README."

@@ -20,6 +20,15 @@ COMMANDS = (
 )
 
 
+def is_word(argument: str) -> bool:
+    """Return whether an argument could be a command, misspelt perhaps: Hydra's all have a sign.
+
+    >>> [is_word(word) for word in ("trian", "run-stge", "train.epochs=5", "~experiment", "-m", "")]
+    [True, True, False, False, False, False]
+    """
+    return argument.replace("-", "_").isidentifier() and not argument.startswith("-")
+
+
 def command(name: str) -> Callable[[Sequence[str]], None]:
     """Return the function that runs a command with its arguments."""
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")

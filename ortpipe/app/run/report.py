@@ -61,7 +61,8 @@ class Report:
         log = {"stage": stage, "its log": folder / found} if found is not None else {}
         report = {"report": folder / "report.html"} if (folder / "report.html").is_file() else {}
         stored = {"in the store": ", ".join(self._stored)} if self._stored else {}
-        return {**log, **report, **stored, "continue with:": self._state.again}
+        again = {"continue with:": self._state.again} if self._state.again is not None else {}
+        return {**log, **report, **stored, **again}
 
 
 def write_report(folder: Path) -> None:

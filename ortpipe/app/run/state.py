@@ -60,7 +60,7 @@ class RunState:
         status: RUNNING, FINISHED, FAILED, or KILLED where somebody stopped it.
         error: what ended it.
         stage: that was at work then.
-        again: the command that does what is left.
+        again: the command that does what is left, where repeating can help.
         model: of the last stage that finished, what it was converted `from`, its `task`, how far its predictions were
             from its source's (`discrepancy`), and the shapes of its `parameters`.
         stages: what each finished stage took in seconds, by its folder's name.
@@ -98,10 +98,10 @@ class RunState:
         if isinstance(event, RunStarted | StageFinished):
             self.write()
 
-    def _again(self, error: BaseException) -> str:
-        same = not isinstance(error, OrtpipeError)  # ours asks for another config, a checkpoint for the same one
-        kept = self.folder if same and (self.folder / CHECKPOINT).is_file() else None
-        return again(self.tags[COMMAND], kept)
+    def _again(self, error: BaseException) -> str | None:
+        if isinstance(error, OrtpipeError) and not isinstance(error, TrackingError):
+            return None  # the same command would fail again: it asks for another config, other data or another model
+        return again(self.tags[COMMAND], self.folder if (self.folder / CHECKPOINT).is_file() else None)
 
     def end(self, status: str, error: str | None = None, at: int | None = None) -> None:
         """Say how the run ended, and when: now, if nothing else is said."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import sqlite3
@@ -64,6 +65,13 @@ def close_dead(client: MlflowClient, experiment: str) -> list[str]:
 @contextlib.contextmanager
 def reached(uri: str) -> Iterator[None]:
     """Turn whatever MLflow raises into an error that names the way out."""
+    drivers = ("psycopg", "psycopg2")  # asked for here: MLflow tries for minutes to import what is not there
+    if uri.startswith("postgresql") and not any(map(importlib.util.find_spec, drivers)):
+        raise TrackingError(
+            "A PostgreSQL database is reached through psycopg, an extra package.",
+            got=f"recorder.tracking_uri={uri.partition('://')[0]}://…, and no psycopg",
+            fix="pip install 'ortpipe[postgresql]', and write postgresql+psycopg://….",
+        )
     try:
         yield
     except Exception as error:

@@ -11,7 +11,7 @@ import numpy as np
 from ortpipe.data.batches import Batches, StreamBatches
 from ortpipe.errors import ConvergenceError
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.config import LOSS, TrainConfig
+from ortpipe.stages.train.config import LOSS, ClipConfig, TrainConfig
 from ortpipe.stages.train.diagnose import Diagnosis, shown
 from ortpipe.stages.train.losses import Epoch, Losses
 from ortpipe.stages.train.rates import rates, rows_per_epoch, steps_per_epoch
@@ -176,5 +176,15 @@ class Loop:
         return ConvergenceError(
             "Training must keep losses and parameters finite; nothing was published.",
             got=f"{what}; learning rate {rate:g}; largest gradient norms {norms}; last finite losses {finite}",
-            fix=f"Lower the rate (train.optimizer.lr={rate / 10:g}), scale the inputs, or use add_loss.reduction=mean.",
+            fix=self._way_out(),
         )
+
+    def _way_out(self) -> str:
+        """Return what can keep training finite and is not set yet."""
+        rate = getattr(self._config.optimizer, "lr", math.nan)  # lbfgs has none, and a solver of its own
+        ways = [f"Lower the rate (train.optimizer.lr={rate / 10:g})", "scale the inputs"]
+        if self._config.clip == ClipConfig():
+            ways.append("clip gradients (train.clip.norm=1)")
+        if not self._per_row:
+            ways.append("use add_loss.reduction=mean")
+        return f"{', '.join(ways[:-1])}, or {ways[-1]}."

@@ -15,7 +15,8 @@ from mlflow import MlflowClient
 
 from ortpipe.app.recorders.mlflow import Mlflow
 from ortpipe.app.tracking.process import this_process
-from ortpipe.app.tracking.store import PARENT, open_store
+from ortpipe.app.tracking.store import PARENT, open_store, reached
+from ortpipe.errors import TrackingError
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +86,12 @@ def test_a_job_goes_into_the_experiment_of_its_sweep(target: Mlflow) -> None:
     found, experiment = open_store(target, parent=parent)
     child = found.create_run(experiment, tags={PARENT: parent})
     assert child.info.experiment_id == other
+
+
+def test_a_missing_driver_of_postgresql_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for driver in ("psycopg", "psycopg2"):
+        monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(TrackingError) as error, reached("postgresql+psycopg://me:secret@host/runs"):
+        raise AssertionError("it is asked for before anything else")
+    assert "pip install 'ortpipe[postgresql]'" in str(error.value)
+    assert "secret" not in str(error.value)

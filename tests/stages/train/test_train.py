@@ -28,7 +28,7 @@ from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train.checkpoint import Checkpoint
-from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
@@ -252,6 +252,19 @@ def test_divergence_names_step_rate_and_last_finite_losses(network, diabetes, dt
     assert "last finite losses " in message
     assert "nan" not in message.split("last finite losses")[1].splitlines()[0]
     assert "train.optimizer.lr=1e+29" in message
+
+
+@pytest.mark.parametrize(("reduction", "clip"), [("mean", None), ("sum", None), ("mean", 1e30), ("sum", 1e30)])
+def test_the_advice_after_a_divergence_names_what_is_not_set_yet(from_text, reduction, clip):
+    text = "g (float[N,1] X) => (float[N,1] y) <float[1,1] w = {1}> { y = MatMul(X, w) }"
+    source = derive(add_loss(from_text(text), AddLossConfig(LOSSES["l2"](), reduction)))
+    config = TrainConfig(SGD(1e30), schedule=SCHEDULES["exponential"](0.5), epochs=9, clip=ClipConfig(norm=clip))
+    with pytest.raises(ConvergenceError) as error:
+        train(source, config, data=Data(Rows({"X": np.full((4, 1), 80.0)}, np.zeros(4))))
+    fix = str(error.value).partition("fix: ")[2]
+    assert "train.optimizer.lr=1e+29" in fix  # the setting's, not what the schedule made of it
+    assert ("add_loss.reduction=mean" in fix) == (reduction == "sum")
+    assert ("train.clip.norm" in fix) == (clip is None)
 
 
 def test_divergence_on_the_validation_rows_alone_is_an_error_too(from_text):
