@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.run.folder import locked
 from ortpipe.app.run.state import FINISHED, RunState
 from ortpipe.pipeline.events import Event, RunFinished, StageFinished
 
@@ -40,7 +39,7 @@ class Results:
         if isinstance(event, StageFinished):
             tensors = event.artifact.tensors
             self.series = {name: tensors[name] for name in tensors if _is_series(name)}
-            self.origins[event.name] = _origin(locked(event))
+            self.origins[event.name] = _origin(event.hit.run if event.hit is not None else None)
         elif isinstance(event, RunFinished):
             self.metrics = event.artifact.facts.as_json().get("metrics", {})
             self.model = event.artifact.model
@@ -57,7 +56,7 @@ class Results:
         return cls(
             _series(state),
             written("metrics.json"),
-            {stage["stage"]: _origin(stage) for stage in written("lock.json").get("stages", ())},
+            {stage["stage"]: _origin(stage["from"]) for stage in written("lock.json").get("stages", ())},
             read(state.folder / "model.onnx") if state.status == FINISHED and state.stages else None,
         )
 
@@ -66,10 +65,9 @@ def _is_series(name: str) -> bool:
     return name in LOSSES or WATCHED in name
 
 
-def _origin(stage: Mapping[str, Any]) -> str:
-    if not stage["hit"]:
+def _origin(maker: Mapping[str, Any] | None) -> str:
+    if maker is None:
         return "computed"
-    maker = stage["from"] or {}
     return f"hit from {maker.get('mlflow') or maker.get('folder') or 'a run that is not known'}"
 
 
