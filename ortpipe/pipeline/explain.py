@@ -58,12 +58,12 @@ def foresee(plan: Plan, context: Mapping[str, Any], store: Store | None) -> list
 
 def _against_nearest(parts: Parts, store: Store, known: bool) -> tuple[str, ...]:
     """Return what differs from the stored entry that differs in the fewest values, of those the newest."""
-    entries = list(store.entries(parts["stage"]))
-    if not entries:
-        return ("nothing of it is stored",)
     unknown = () if known else ("input",)
-    differences = [(differing(entry.parts, parts, unknown), entry) for entry in entries]
-    least, nearest = min(differences, key=lambda found: (len(found[0]), -found[1].made))
+    differences = ((differing(entry.parts, parts, unknown), entry) for entry in store.entries(parts["stage"]))
+    found = min(differences, key=lambda found: (len(found[0]), -found[1].made), default=None)  # holds two at a time
+    if found is None:
+        return ("nothing of it is stored",)
+    least, nearest = found
     if not least and known:
         same = nearest.key == key_of(parts)
         if same and not store.trusts(nearest):
