@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.claim import claimed
 from ortpipe.app.stop import Stopped
+from ortpipe.app.sweep.orphan import at_work
 from ortpipe.app.sweep.status import Status, number_of, read_ground, write
 from ortpipe.app.sweep.varies import title, varying
 from ortpipe.app.tracking.process import gone
@@ -84,7 +85,8 @@ def run_job(hydra: HydraConf, run: Callable[[Job], Outcome]) -> float | None:
             rule = "Every job of a sweep has a folder of its own."
             got = f"job {job.status.job} in {job.folder}, which is the {'other job' if own else 'sweep'}'s"
             raise ConfigError(rule, got=got, fix="Let hydra.sweep.subdir hold ${hydra:job.num}.")
-        return _run(job, run)
+        with at_work(job.ground.leader):
+            return _run(job, run)
 
 
 def _run(job: Job, run: Callable[[Job], Outcome]) -> float | None:
