@@ -70,7 +70,8 @@ def _scale_heights(heights: Sequence[float], axes: Axes) -> None:
     if min(heights) > 0 and max(heights) > 30 * min(heights):
         axes.set_yscale("log")
     elif 0 < 20 * span < abs(heights[-1] - heights[0]):
-        axes.set_ylim(low - 0.1 * span, high + 0.1 * span)
+        low, high = low - 0.1 * span, high + 0.1 * span
+        axes.set_ylim(low, high)
         beyond = sum(not low <= height <= high for height in heights)
         axes.set_title(f"{beyond} more beyond this range", fontsize="small")
 

@@ -94,7 +94,7 @@ class Summary:
         text, cells = io.StringIO(), self.cells()
         table = csv.DictWriter(text, list(cells[0]) if cells else ["job"], lineterminator="\n")
         table.writeheader()
-        table.writerows(cells)
+        table.writerows({name: _as_text(cell) for name, cell in row.items()} for row in cells)
         return text.getvalue()
 
     def as_table(self) -> str:
@@ -151,6 +151,21 @@ class Summary:
             lines += ["", f"{'job' if len(rows) == 1 else 'jobs'} {jobs} failed: {rows[0].status.error}"]
             lines += [f"  see: {rows[0].folder / 'error.txt'}"]
         return lines
+
+
+def _as_text(cell: object) -> object:
+    """Return a cell that no spreadsheet takes for a formula.
+
+    >>> [_as_text(cell) for cell in ("=A1", "-1.5", "-x", "adam", -1.5)]
+    ["'=A1", '-1.5', "'-x", 'adam', -1.5]
+    """
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _aligned(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:

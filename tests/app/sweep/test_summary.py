@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ortpipe.app.sweep.figure import figure
+from ortpipe.app.sweep.figure import _scale_heights, figure
 from ortpipe.app.sweep.status import Status
 from ortpipe.app.sweep.summary import Row, Summary
 
@@ -54,3 +54,20 @@ def test_words_numbers_and_outliers_are_drawn_and_nothing_without_results() -> N
     assert drawn.startswith(b"\x89PNG")
     assert drawn == figure(_summary("r2", *found, **keys))
     assert figure(_summary("r2", {}, {}, lr=["1", "2"])) is None
+
+
+def test_cells_that_a_spreadsheet_would_compute_are_text() -> None:
+    lines = _summary("loss", {"loss": -1.0}, {"loss": 2.0}, note=["=cmd|'/c calc'!A1", "-1.5"]).as_csv().splitlines()
+    assert [line.split(",")[1] for line in lines[1:]] == ["'=cmd|'/c calc'!A1", "-1.5"]
+    assert lines[1].split(",")[2] == "-1.0"
+
+
+def test_the_jobs_said_to_lie_beyond_the_figures_range_are_those_that_do() -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    heights = [1.0, 1.1, 1.2, 1.21, 1.0 + 0.2 * 1.01, 300.0]  # the last but one is within the margin
+    _scale_heights([-h for h in heights], axes)
+    low, high = axes.get_ylim()
+    assert sum(not low <= -h <= high for h in heights) == 1
+    assert axes.get_title() == "1 more beyond this range"
