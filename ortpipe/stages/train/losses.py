@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ortpipe.artifact import under
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig
+
+STILL = 1e-6  # relative difference of losses that counts as none
 
 
 @dataclass(frozen=True)
@@ -59,3 +62,25 @@ class Losses:
             **({"losses/validation": np.array(self.validation)} if self.validation else {}),
             **{f"monitor/{name}": np.array(values) for name, values in self.monitor.items()},
         }
+
+
+def still_note(tensors: Mapping[str, np.ndarray]) -> str | None:
+    """Return what to say of a training over which the loss did not move, from train's tensors; None where it did.
+
+    Epochs whose losses differ by less than 1e-6 of them count as equal: float32 sums of rows in another order differ
+    by less. Of a single epoch there is nothing to compare with but the weights, which must be as they were.
+    """
+    losses, steps = tensors["losses/train"], len(tensors["losses/step"])
+    changes = [
+        float(np.abs(after.astype(np.float64) - tensors[f"initial/{name}"]).max(initial=0.0))
+        for name, after in under("parameter", tensors).items()
+    ]
+    change = max(changes, default=0.0)
+    if np.ptp(losses) > STILL * np.abs(losses).max() or (len(losses) < 2 and change > 0):
+        return None
+    weights = f"no weight changed by more than {change:.3g}" if change else "no weight changed"
+    return (
+        f"the loss did not move: from {losses[0]:.6g} to {losses[-1]:.6g} in {steps} steps, and {weights}; unless it "
+        "began at its optimum, look at what the prediction is taken for (convert.source.task, convert.source.scores), "
+        "at the learning rate, and at whether a gradient reaches the weights (derive.check=true)"
+    )

@@ -19,6 +19,7 @@ from ortpipe.stages.train import full_batch, mini_batch
 from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.early_stop import kept_epoch, note
+from ortpipe.stages.train.losses import still_note
 from ortpipe.stages.train.optimizers import LBFGS
 from ortpipe.stages.train.validation import Validation, check_monitor
 from ortpipe.timing import Stopwatch
@@ -82,6 +83,7 @@ def _trained(artifact: Artifact, tensors: Mapping[str, np.ndarray], config: Trai
     """Return the forward model with the parameters among the tensors of a training."""
     kept = kept_epoch(tensors, config.early_stop)
     said = [] if kept is None else [note(kept, config, validated=data.validation is not None, weighted=data.weighted)]
+    said += [still] if (still := still_note(tensors)) is not None else []
     forward = extract(artifact.model, artifact.facts.outputs)
     return artifact.next(
         "train",
