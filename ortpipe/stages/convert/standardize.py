@@ -36,9 +36,10 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     if len(rows) != len(classes):  # the runtime adds the second class by a rule of its own
         raise _refuse(node, f"coefficients for {len(rows)} scores and {len(classes)} classes")
     opposite = len(rows) == 2 and np.array_equal(rows[0], -rows[1]) and np.array_equal(bias[0], -bias[1])
-    if opposite and transform == "LOGISTIC":
-        p = op.Sigmoid(_scores(op, node, rows[-1:], bias[-1:]))
-        scores = op.Concat(op.Sub(one, p), p, axis=-1)
+    if opposite and transform in ("LOGISTIC", "NONE"):
+        score = _scores(op, node, rows[-1:], bias[-1:])
+        p = op.Sigmoid(score) if transform == "LOGISTIC" else score
+        scores = op.Concat(op.Sub(one, p) if transform == "LOGISTIC" else op.Neg(p), p, axis=-1)
     else:
         scores = _scores(op, node, rows, bias)
         match transform:
@@ -73,7 +74,15 @@ def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
             raise _refuse(node, f"norm={norm}")
 
 
+def array_feature_extractor(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """ArrayFeatureExtractor of constant columns: x[…, columns]."""
+    columns = query.constant(node.inputs[1])
+    assert columns is not None
+    return [op.Gather(node.inputs[0], op.const(columns.ravel().astype(np.int64)), axis=-1)]
+
+
 RULES: dict[str, Callable[[Builder, ir.Node], list[ir.Value]]] = {
+    "ArrayFeatureExtractor": array_feature_extractor,
     "LinearClassifier": linear_classifier,
     "LinearRegressor": linear_regressor,
     "Normalizer": normalizer,
@@ -106,7 +115,7 @@ def standardize(graph: ir.Graph) -> None:
         ConvertError: an operator of ai.onnx.ml between weights and a float output has no rule.
     """
     for node in list(graph):
-        if node.domain != ML or node.op_type not in RULES:
+        if node.domain != ML or node.op_type not in RULES or _picks(node):
             continue
         made = RULES[node.op_type](Builder(graph, node.name or node.op_type, before=node), node)
         for old, new in zip(node.outputs, made, strict=False):
@@ -137,10 +146,9 @@ def standardize(graph: ir.Graph) -> None:
 
 def classes_in(graph: ir.Graph) -> tuple[int | str, ...] | None:
     """Return the class labels that a graph carries: in a classifier, or in what its label output picks from."""
-    for node in graph:
+    for node in reversed(graph):  # the last one is the whole model's, others those of its parts
         if node.domain == ML and node.op_type == "LinearClassifier":
             return classes_of(node)
-    for node in graph:
         if node.op_type in ("ArrayFeatureExtractor", "Gather") and node.inputs[0] is not None:
             constant = ir.convenience.get_const_tensor(node.inputs[0])
             fed = node.inputs[1].producer() if node.inputs[1] is not None else None
@@ -158,6 +166,16 @@ def classes_of(node: ir.Node) -> tuple[int | str, ...]:
         if name in node.attributes and len(node.attributes[name].value):
             return tuple(node.attributes[name].value)
     raise _refuse(node, "no class labels")
+
+
+def _picks(node: ir.Node) -> bool:
+    """Say whether a node picks labels out of a constant, computed columns, or columns of what cannot be trained."""
+    x, places = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+    if node.op_type != "ArrayFeatureExtractor" or x is None:
+        return False
+    makers = [value.producer() for value in query.ancestors([x])]
+    rigid = any(maker is not None and maker.op_type.startswith(RIGID) for maker in makers)
+    return rigid or query.constant(x) is not None or query.constant(places) is None
 
 
 def _or_one(op: Builder, norm: ir.Value) -> ir.Value:

@@ -66,6 +66,11 @@ TEXTS = {
         )
         for transform in ("NONE", "LOGISTIC", "SOFTMAX")
     },
+    "picked columns": regressor(
+        ONE,
+        body="h = ai.onnx.ml.LinearRegressor <{}, targets = 1> (X) i = Constant <value = int64[1] {0}> () "
+        "Y = ai.onnx.ml.ArrayFeatureExtractor (h, i)",
+    ),
     "classifier of doubles": classifier(f"{OPPOSITE}, {CLASSES['two numbers']}", dtype="double"),
 }
 
