@@ -33,7 +33,7 @@ class Facts:
     prediction: str  # the float output that losses and metrics read: values, or probabilities
     parameters: tuple[str, ...]  # the initializers that training may change; after derive, those it does change
     logits: str | None = None  # the value before the last Sigmoid or Softmax, where there is one
-    opposite: bool | None = None  # True: the prediction is one score twice, [−s, s], and s the logit
+    opposite: bool | None = None  # True: the logits are one score twice, [−s, s], of which s is the logit
     classes: tuple[int | str, ...] | None = None  # label of each class index
     label: str | None = None  # the label input
     sample_weight: str | None = None  # the per-row weight input

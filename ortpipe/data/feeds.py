@@ -89,7 +89,8 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
         raise DataError(
             "Labels must have the width of the model's prediction.",
             got=f"{_shown(rows.label.shape[1:])} per row",
-            fix=f"The model predicts {width}: choose other labels or another model.",
+            fix=f"The model predicts {width}: choose other labels or another model; where those are scores of classes, "
+            "set convert.source.task=multiclass.",
         )
     return _cast(label, dtype, "label")
 

@@ -41,7 +41,7 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
         return values, None
     raw = facts.logits == facts.prediction  # the model ends in scores
     if facts.opposite:
-        raw, values = True, values[:, 1:]
+        values = values / 2
     exclusive = facts.task == "multiclass" or (values.shape[1] == 2 and facts.task == "binary")
     if not raw and (seen := look(prediction)) != "sum" and (exclusive or seen == "outside"):
         raise EvaluateError(

@@ -43,6 +43,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
         prediction,
         query.value(graph, facts.logits) if facts.logits is not None else None,
         len(facts.classes) if facts.classes is not None else None,
+        bool(facts.opposite),
     )
     rows, columns = _rows_and_columns(prediction, config)
     op = Builder(graph, "loss")
@@ -80,10 +81,12 @@ def check(facts: Facts, config: AddLossConfig) -> None:
     if facts.task in config.loss.tasks:
         return
     fitting = [name for name, loss in LOSSES.items() if facts.task in loss.tasks]
+    other = " or ".join(f"convert.source.task={task}" for task in config.loss.tasks)
     raise LossError(
         "The loss must be one for the model's task.",
         got=f"{type(config.loss).__name__} for a {facts.task} model",
-        fix=f"Choose add_loss={' or '.join(fitting)}.",
+        fix=f"Choose add_loss={' or '.join(fitting)}; where an .onnx model means something else by its prediction, "
+        f"set {other}.",
     )
 
 

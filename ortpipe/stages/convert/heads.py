@@ -31,7 +31,7 @@ class Head:
 
     Attributes:
         kind: the prediction is softmax(logits), sigmoid(logits), the pair [1 − σ(logits), σ(logits)], the logarithm of
-            one of them, or a pair of opposite scores [−logits, logits]; None: none of them.
+            one of them, or opposite scores [−s, s]; None: none of them.
         logits: the value meant by `kind`, of the prediction's type and shape ([N, 1] for a pair).
         bound: the prediction lies in [0, 1], because a softmax or sigmoid made it.
         linear: the prediction comes straight from a product with weights, so that it can have any value.
@@ -63,6 +63,9 @@ def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
         ConvertError: it holds the probabilities of several labels beside their complements, or ends in Hardmax.
     """
     peeled = _peel(output)
+    while (scaled := _scaled_to_sum_1(peeled.value)) is not None and _bound(scaled) == "sum":  # it does already
+        inner = _peel(scaled)
+        peeled = _Peeled(inner.value, max(inner.low, peeled.low), min(inner.high, peeled.high))
     kind, logits = _activation(peeled.value)
     bound = _bound(output)
     producer = peeled.value.producer()
@@ -79,8 +82,7 @@ def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
             fix="Export the model with a Softmax in its place, or with the scores in front of it.",
         )
     if kind is None and bound is None:
-        kind, logits = _scores(output)
-        return Head(kind, logits, None, _is_linear(output)), output
+        return Head("opposite" if _is_opposite(output) else None, None, None, _is_linear(output)), output
     if kind in ("log_softmax", "log_sigmoid"):
         return Head(kind, output, None), output
     if kind is None or logits is None or _same_form(kind, logits, output):
@@ -265,15 +267,25 @@ def _of_pair(node: ir.Node, second: int) -> ir.Value | None:
     return p if same else None
 
 
-def _scores(output: ir.Value) -> tuple[Kind | None, ir.Value | None]:
-    """Return s of opposite scores [−s, s]."""
-    node = _peel(output, clipped=-np.inf).value.producer()
-    if node is None or node.op_type != "Concat" or len(node.inputs) != 2 or _width(output) != 2:
-        return None, None
-    left, right = node.inputs
-    if left is None or right is None or _negated(left) is not right or right.dtype != output.dtype:
-        return None, None
-    return ("opposite", right) if _width(right) == 1 and _rank(right) == 2 == _rank(output) else (None, None)
+def _is_opposite(output: ir.Value) -> bool:
+    """Say whether an output is a pair of opposite scores [−s, s]."""
+    node = _node(_peel(output, clipped=-np.inf).value, "Concat")
+    pair = node is not None and len(node.inputs) == 2 and _width(output) == 2
+    return pair and node is not None and _negated(_input(node)) is node.inputs[1] is not None
+
+
+def _scaled_to_sum_1(value: ir.Value) -> ir.Value | None:
+    """Return p of p / Σ p, where a row of zeros may stay one."""
+    node = value.producer()
+    divided = None if node is None else _quotient(node)
+    if divided is None:
+        return None
+    top, bottom = divided
+    guard = _node(bottom, "Where")
+    total = _node(_broadcast(bottom if guard is None else _input(guard, 2)), "ReduceSum")
+    summed = None if total is None else total.inputs[0]
+    size = _node(summed, "Abs")
+    return top if total and top is (size.inputs[0] if size else summed) and _reduces_last(total, top) else None
 
 
 def _bound(value: ir.Value, depth: int = DEPTH, known: dict[ir.Value, Bound | None] | None = None) -> Bound | None:
@@ -307,11 +319,8 @@ def _bound_of(value: ir.Value, bound: Callable[[ir.Value], Bound | None]) -> Bou
         return None if None in parts else "unit" if "unit" in parts else "sum"
     if node.op_type == "Sub" and _is_number(inputs[0], 1):
         return "unit" if bound(inputs[1]) else None
-    divided = _quotient(node)
-    if divided is None or not bound(divided[0]):
-        return None
-    total = _node(_broadcast(divided[1]), "ReduceSum")  # scaled to sum 1
-    return "sum" if total and total.inputs[0] is divided[0] and _reduces_last(total, divided[0]) else None
+    scaled = _scaled_to_sum_1(behind)
+    return "sum" if scaled is not None and bound(scaled) else None
 
 
 def _is_last_axis(node: ir.Node) -> bool:

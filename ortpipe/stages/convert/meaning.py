@@ -24,7 +24,7 @@ class Meaning:
         task: of the model.
         logits: name of the value whose softmax or sigmoid the probabilities are, if any.
         classes: the label of each class index.
-        opposite: the prediction is [−s, s], and its logit s.
+        opposite: the prediction is [−s, s], and s the logit: half the difference of its columns, not all of it.
         notes: what the user should know of how this was decided.
     """
 
@@ -79,10 +79,10 @@ class Prediction:
             note = () if logits is not None or told.scores else (self._note("probabilities", seen, task),)
             return Meaning(task, str(logits.name) if logits is not None else None, classes, notes=note)
         self._check_scores(task, told, seen)
-        opposite = self.head.kind == "opposite" and self.head.logits is not None
-        name = str(self.head.logits.name) if opposite and self.head.logits is not None else self.name
+        pair = task == "binary" and self.width == 2
+        opposite = pair and (self.head.kind == "opposite" if rows is None else bool((rows[:, 0] == -rows[:, 1]).all()))
         note = () if told.scores or self.head.linear else (self._note("logits", seen, task),)
-        return Meaning(task, name, classes, opposite or None, note)
+        return Meaning(task, self.name, classes, opposite or None, note)
 
     def _form(self, seen: Seen | None, told: Told) -> Form | None:
         """Return what the values are, from the graph and the rows; None: not known."""

@@ -21,12 +21,14 @@ class Scores(NamedTuple):
     """What a loss compares the label with.
 
     `prediction` [N, K] holds values or probabilities; `logits` [N, K] ([N, 1] for two classes) is None where the
-    graph has none; `classes` is their number, None for a regression.
+    graph has none; `classes` is their number, None for a regression; `opposite` logits are a pair [−s, s] of which s
+    is the logit.
     """
 
     prediction: ir.Value
     logits: ir.Value | None
     classes: int | None
+    opposite: bool = False
 
 
 class Loss(Protocol):

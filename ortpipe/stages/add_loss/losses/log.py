@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class Log(Config):
     """Log loss, `sklearn.metrics.log_loss` for two classes; of several labels, their sum.
 
-    From logits z (of two columns, z₁ − z₀) it is max(z, 0) − z·y + log(1 + exp(−|z|)), finite for any z; from
-    probabilities, p is clipped to [eps, 1 − eps] first, and two columns are then divided by their sum.
+    From logits z it is max(z, 0) − z·y + log(1 + exp(−|z|)), finite for any z, where z is z₁ − z₀ of two columns and
+    half of that where they are opposite; from probabilities, p is clipped to [eps, 1 − eps] first, and two columns are
+    then divided by their sum.
     """
 
     eps: float = 1e-6
@@ -37,7 +38,7 @@ class Log(Config):
         z, p = scores.logits, scores.prediction
         y, one = op.cast(label, p), op.like(1, p)
         if z is not None:
-            z = _one_column(op, z, (-1, 1), scores)
+            z = _one_column(op, z, (-0.5, 0.5) if scores.opposite else (-1, 1), scores)
             size = op.Abs(z)
             positive = op.Mul(op.Add(z, size), op.like(0.5, p))  # max(z, 0), but its derivative at 0 is ½
             return op.Add(op.Sub(positive, op.Mul(z, y)), op.Log(op.Add(op.Exp(op.Neg(size)), one)))
@@ -56,7 +57,7 @@ def _two_columns(value: ir.Value, scores: Scores) -> bool:
     return scores.classes == 2 and value.shape is not None and value.shape[-1] == 2
 
 
-def _one_column(op: Builder, value: ir.Value, weights: tuple[int, int], scores: Scores) -> ir.Value:
+def _one_column(op: Builder, value: ir.Value, weights: tuple[float, float], scores: Scores) -> ir.Value:
     """Return both classes' columns joined in one, weighted (a MatMul: it has a gradient in every float type)."""
     import numpy as np
 

@@ -34,7 +34,8 @@ class OnnxFile(Config):
         task: `regression`, `binary`, `multiclass` or `multilabel`; by default read off the graph
             and the values of real rows (a Softmax or Sigmoid at its end makes a classifier).
         scores: what a classifier's prediction holds, `probabilities` or raw scores (`logits`); by default read off
-            the graph and the values of real rows. Of two columns, the logit is the second less the first.
+            the graph and the values of real rows. Of two columns, the logit is the second less the first,
+            and of opposite ones, [−s, s], the second.
         classes: the label of each class index; by default what the model says, else 0, 1, 2 …
     """
 
@@ -120,8 +121,7 @@ def _told(config: OnnxFile, known: Mapping[str, Any], classes: tuple[int | str, 
 
     scores = config.scores
     if scores is None and known.get("task", "regression") != "regression":
-        raw = known.get("opposite") or known.get("logits") == known["prediction"]
-        scores = "logits" if raw else "probabilities"
+        scores = "logits" if known.get("logits") == known["prediction"] else "probabilities"
     return Told(config.task or known.get("task"), scores, classes)
 
 
