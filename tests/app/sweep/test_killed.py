@@ -71,14 +71,16 @@ def test_a_killed_sweep_is_finished_by_the_same_command_and_leaves_no_running_ru
     assert {run.info.status for run in runs if run.data.tags["ortpipe.pid"] == new} == {"FINISHED"}
 
 
-def test_workers_whose_sweep_was_killed_stop(tmp_path: Path) -> None:
+def test_workers_whose_sweep_was_killed_stop_the_idle_one_too(tmp_path: Path) -> None:
     if importlib.util.find_spec("hydra_plugins.hydra_joblib_launcher") is None:
         pytest.skip("the extra [joblib] is not installed")
-    sweep = _started(tmp_path, *LONG, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    jobs = ("-m", "experiment=linear_regression", "train.epochs=1,10000000")
+    sweep = _started(tmp_path, *jobs, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
     _until(_derived(tmp_path, 2))
+    _until(lambda: states_of(folder_of(tmp_path)).get(0) == "finished")  # its worker waits for another
     sweep.kill()
     sweep.wait()
-    _until(lambda: [*states_of(folder_of(tmp_path)).values()] == ["killed", "killed"])
+    _until(lambda: states_of(folder_of(tmp_path)) == {0: "finished", 1: "killed"})
     children = [run for run in runs_of(tmp_path) if "mlflow.parentRunId" in run.data.tags]
-    assert [child.info.status for child in children] == ["KILLED", "KILLED"]
+    assert sorted(child.info.status for child in children) == ["FINISHED", "KILLED"]
     _until(lambda: not any(Path(f"/proc/{child.data.tags['ortpipe.pid']}").exists() for child in children))
