@@ -148,7 +148,8 @@ def in_words(hint: Any) -> str:
     """
     origin, choices = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(in_words(choice) for choice in choices)
+        *first, last = map(in_words, choices)
+        return f"{', '.join(first)} or {last}"
     if origin is Literal:
         return " or ".join(map(repr, choices))
     if origin is tuple:

@@ -98,10 +98,10 @@ def test_a_part_may_be_left_out_and_a_wrong_one_is_one_error():
     assert build_key("data", {"source": source, "split": {"test": None}}).split.fractions == (0.0, 0.0)
     with pytest.raises(ConfigError) as refusal:
         build_key("data", {"source": source, "split": {"test": [1]}})
-    assert str(refusal.value) == "data.split.test is a number or text or None.\n  got: [1]"
+    assert str(refusal.value) == "data.split.test is a number, text or None.\n  got: [1]"
 
 
 def test_a_word_where_a_list_belongs_is_shown_in_brackets():
     source = {"name": "csv", "path": "a", "label": "y", "inputs": {"carrier": "carrier"}}
-    with pytest.raises(ConfigError, match=r"inputs\.carrier(.|\n)*fix: Write a list: \[carrier\]"):
+    with pytest.raises(ConfigError, match=r"inputs\.carrier(.|\n)*a list(.|\n)*fix: Write a list: \[carrier\]"):
         build_key("data", {"source": source})

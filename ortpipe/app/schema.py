@@ -197,9 +197,8 @@ def _value(entry: dataclasses.Field[Any], hint: Any, node: Any, path: str, probl
     try:
         return TypeAdapter(hint).validate_python(node)
     except ValidationError as error:
-        if len({*typing.get_args(hint)} - {type(None)}) > 1 and isinstance(
-            hint, UnionType
-        ):  # an error for each of its types would be several for one mistake
+        is_union = typing.get_origin(hint) in (typing.Union, UnionType)
+        if is_union and len({*typing.get_args(hint)} - {type(None)}) > 1:  # not an error for each of its types
             text = f"{path} is {in_words(hint)}.\n  got: {node!r}"
             problems.append(Problem(path, text))
             return None
@@ -209,7 +208,7 @@ def _value(entry: dataclasses.Field[Any], hint: Any, node: Any, path: str, probl
             )
             text = f"{where}: {problem['msg'].lower().replace('input', 'the value', 1)}.\n  got: {problem['input']!r}"
             if problem["type"] == "tuple_type" and isinstance(problem["input"], str):
-                text += f"\n  fix: Write a list: [{problem['input']}]."
+                text = text.replace("a valid tuple", "a list") + f"\n  fix: Write a list: [{problem['input']}]."
             problems.append(Problem(where, text))
         return None
 
