@@ -30,7 +30,7 @@ def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndar
         )
     if facts.sample_weight is not None and rows.sample_weight is not None:
         dtype, shape = _input(model, facts.sample_weight)
-        arrays[facts.sample_weight] = rows.sample_weight.astype(dtype).reshape(-1, *shape[1:])
+        arrays[facts.sample_weight] = _cast(rows.sample_weight, dtype, "sample_weight").reshape(-1, *shape[1:])
     return arrays
 
 
@@ -138,9 +138,13 @@ def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
             raise ValueError(f"{array[wrong][0]} is no {dtype}")
         return cast
     except (ValueError, FloatingPointError) as error:
+        where: object = error
+        if isinstance(error, FloatingPointError):
+            [first, *_] = np.argwhere(np.abs(array) > np.finfo(dtype).max)
+            where = f"{array[tuple(first)]} at {first.tolist()} is beyond {dtype}"
         raise DataError(
             "Values must be numbers that fit the model's type.",
-            got=f"{name}: {error}",
+            got=f"{name}: {where}",
             fix=f"Encode or scale them to {dtype} first.",
         ) from error
 

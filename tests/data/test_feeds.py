@@ -213,3 +213,12 @@ def test_labels_and_weights_are_vectors_where_the_model_takes_vectors():
     taken = model("float[N, 3] X, float[N] label, float[N] w")
     fed = feeds(taken, facts(sample_weight="w"), Rows({"X": X}, Y, np.arange(5)))
     assert fed["label"].shape == fed["w"].shape == (5,)
+
+
+def test_a_number_beyond_the_models_type_is_named_with_its_place_row_weights_too():
+    with pytest.raises(DataError, match=r"X: 1e\+300 at \[1, 0\] is beyond float32"):
+        single("float[N, 1] X", np.array([[0.0], [1e300]]))
+    rows = Rows({"X": X}, Y, np.array([1, 1, 1e39, 1, 1]))
+    text = "float[N, 3] X, float[N, 1] label, float[N, 1] weight"
+    with pytest.raises(DataError, match=r"sample_weight: 1e\+39 at \[2\] is beyond float32"):
+        feeds(model(text), facts(sample_weight="weight"), rows)
