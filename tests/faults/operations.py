@@ -328,7 +328,8 @@ def pass_through(
             kind = (case.scenario, case.fault, case.name)
             rank[number], seen[kind] = seen[kind], seen[kind] + 1
         jobs = [jobs[number] for number in sorted(rank, key=lambda number: (rank[number], number))][:sample]
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
+    default = (signal.SIGTERM, signal.SIG_DFL)  # a run of this process has asked for its own
+    with multiprocessing.get_context("fork").Pool(workers, signal.signal, default) as pool:
         yield from pool.imap_unordered(_try, jobs)
 
 
