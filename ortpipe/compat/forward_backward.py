@@ -36,8 +36,8 @@ class OrtGradientForwardBackward:
 
     Args:
         onnx_model: the model; it stays untouched.
-        weights_to_train: initializers, in any order; by default every float one that an output depends on, but for
-            numbers of the formula (scalars, the 1 of 1 − p).
+        weights_to_train: initializers, in any order; by default the weights, biases and embeddings that an
+            output depends on.
         input_names: the inputs that a batch lists, by default all in the model's order.
         output_names: the outputs to compute, by default all.
         class_name: of the function's class, `cls_type_`.

@@ -15,7 +15,8 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish
 from ortpipe.graph.compose import between, extract
-from ortpipe.graph.modes import for_inference, trainable
+from ortpipe.graph.modes import for_inference
+from ortpipe.graph.parameters import trainable
 from ortpipe.stages.derive.backward import active
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.seeds import seeded_sum
@@ -66,7 +67,8 @@ def build(
     if weights is None:
         weights = trainable(graph, loss)
     if not weights:
-        raise TrainError("At least one weight is trained.", got="no float initializer", fix="Name weights_to_train.")
+        held = ", ".join(query.float_initializers(graph, loss)) or "no float initializer"
+        raise TrainError("At least one weight is trained.", got=f"none of {held}", fix="Name weights_to_train.")
     floats = [v for v in graph.inputs if v.name in inputs and v.dtype in query.FLOATS]
     differentiable = tuple(str(v.name) for v in floats if loss in active(graph, [v]))
     facts = Facts(

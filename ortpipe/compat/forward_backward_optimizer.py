@@ -31,8 +31,8 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
 
     Args:
         model_onnx: the forward model; it stays untouched.
-        weights_to_train: names of float initializers, by default all that the output depends on, but for numbers of
-            the formula (scalars, the 1 of 1 − p).
+        weights_to_train: names of float initializers, by default the weights, biases and embeddings that the output
+            depends on.
         loss_output_name: kept for its name.
         max_iter: passes over the rows.
         training_optimizer_name: `SGDOptimizer`.
@@ -229,7 +229,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         from ortpipe.compat.models import exact, prepared
         from ortpipe.graph import query
         from ortpipe.graph.compose import extract
-        from ortpipe.graph.modes import trainable
+        from ortpipe.graph.parameters import trainable
 
         source = prepared(self.model_onnx)
         name = next((str(o.name) for o in ir.from_proto(source).graph.outputs if o.dtype in query.FLOATS), None)

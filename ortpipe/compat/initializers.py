@@ -23,10 +23,11 @@ RENAMED_FACTS = ("parameters", "gradients", "statistics")  # those that name ini
 
 
 def get_train_initializer(onx: onnx.ModelProto) -> dict[str, tuple[np.ndarray, onnx.TensorProto]]:
-    """Return every float initializer (float16, bfloat16, float32, float64) as {name: (array, tensor)}, in graph order.
+    """Return the initializers that are trained by default as {name: (array, tensor)}, in graph order.
 
-    The stages leave constants out (losses write theirs as Constant nodes, convert keeps scalars out of
-    `ortpipe.parameters`), so this is what could be trained, not what is.
+    They are the weights, biases and embeddings that a float output depends on, in any float type.
+
+    Where the original differs: it returned every float initializer, masks and numbers of formulas included.
 
     >>> import onnx
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 18]>
@@ -37,10 +38,12 @@ def get_train_initializer(onx: onnx.ModelProto) -> dict[str, tuple[np.ndarray, o
     import onnx
     import onnx_ir as ir
 
+    from ortpipe.graph.parameters import trainable
     from ortpipe.graph.query import FLOATS
 
-    trainable = [t for t in onx.graph.initializer if ir.DataType(t.data_type) in FLOATS]
-    return {t.name: (onnx.numpy_helper.to_array(t), t) for t in trainable}
+    graph = ir.from_proto(onnx.shape_inference.infer_shapes(onx)).graph
+    names = {name for output in graph.outputs if output.dtype in FLOATS for name in trainable(graph, output)}
+    return {t.name: (onnx.numpy_helper.to_array(t), t) for t in onx.graph.initializer if t.name in names}
 
 
 def unique_name(existing_names: set[str], name: str, add: bool = True) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from ortpipe.graph import query
+from ortpipe.errors import ModelError
 from ortpipe.graph.builder import Names, used_names
 from ortpipe.graph.check import finish
 from ortpipe.graph.query import all_nodes
@@ -37,6 +37,12 @@ def statistics(graph: ir.Graph) -> dict[str, ir.Value]:
             assert old is not None
             if not old.is_initializer():
                 continue
+            if not is_statistic(old):
+                raise ModelError(
+                    "What a training BatchNormalization moves is read as nothing else.",
+                    got=f"{old.name!r}, a running statistic, is read elsewhere too",
+                    fix="Set convert.untie=true: each place gets its own copy.",
+                )
             y.name = y.name or names.fresh(f"{old.name}/next")
             y.type, y.shape = old.type, old.shape
             if old in last:
@@ -49,19 +55,6 @@ def is_statistic(value: ir.Value) -> bool:
     """Say whether a value is the running mean or variance of a BatchNormalization and nothing else."""
     uses = value.uses()
     return bool(uses) and all(use.node.op_type == "BatchNormalization" and use.idx in (3, 4) for use in uses)
-
-
-def trainable(graph: ir.Graph, output: ir.Value) -> list[str]:
-    """Return the float initializers that an output depends on, but for running statistics and numbers of a formula."""
-    held = graph.initializers
-    names = query.float_initializers(graph, output)
-    return [name for name in names if not is_statistic(held[name]) and not _is_number(held[name])]
-
-
-def _is_number(value: ir.Value) -> bool:
-    """Say whether an initializer is a number of the formula, such as the 1 of 1 − p, and no parameter."""
-    subtracted_from = all(use.node.op_type == "Sub" and use.idx == 0 for use in value.uses())
-    return value.shape == () or (subtracted_from and bool((query.array(value) == 1).all()))
 
 
 def for_inference(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -134,7 +134,7 @@ def test_missing_gradients_count_as_zeros_and_flat_ones_are_shaped():
 
 
 def test_dropout_drops_the_same_in_both_passes_and_nothing_without_training():
-    run = OrtGradientForwardBackward(parsed(DROPOUT)).new_instance()
+    run = OrtGradientForwardBackward(parsed(DROPOUT), ["w"]).new_instance()
     X, w = np.ones((20, 50)), np.ones(50)
     [y], [other] = (run.forward([X, w], training=True) for _ in range(2))
     assert (y != other).any()
@@ -166,7 +166,7 @@ def test_batches_normalize_themselves_in_training_only():
 
 def test_a_linear_layer_and_a_scalar_alone_have_gradients():
     text = "g (double[N,2] X) => (double[N,2] y) <double[2] b = {1, 2}> { y = Add(X, b) }"
-    run, g = OrtGradientForwardBackward(parsed(text)).new_instance(), RNG.normal(size=(5, 2))
+    run, g = OrtGradientForwardBackward(parsed(text), ["b"]).new_instance(), RNG.normal(size=(5, 2))
     run.forward([np.ones((5, 2)), np.ones(2)], training=True)
     dX, db = run.backward([g])
     np.testing.assert_array_equal(dX, g)
@@ -180,7 +180,7 @@ def test_a_linear_layer_and_a_scalar_alone_have_gradients():
 def test_an_input_that_no_output_depends_on_has_no_gradient():
     text = "g (double[N,2] X, double[N,1] Z, double[N,2] R) => (double[N,2] y) <double[2] b = {1, 2}>"
     whole = " { y0 = Mul(X, b) r = Cast<to=7>(R) rounded = Cast<to=11>(r) y = Add(y0, rounded) }"
-    run = OrtGradientForwardBackward(parsed(text + whole)).new_instance()
+    run = OrtGradientForwardBackward(parsed(text + whole), ["b"]).new_instance()
     run.forward([np.ones((5, 2)), np.ones((5, 1)), np.ones((5, 2)), np.ones(2)], training=True)
     assert [g is None for g in run.backward([np.ones((5, 2))])] == [False, True, True, False]
 

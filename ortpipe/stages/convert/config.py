@@ -19,11 +19,14 @@ class ConvertConfig(Config):
         dtype: the float type of a model built from an estimator; an .onnx file keeps its own.
         tolerance: largest allowed |onnx − source| / max(1, |source|) on real rows;
             by default 1e-4 for float32 and 1e-9 for float64.
+        untie: give each node that reads a weight which others read too a copy of its own: exporters merge equal
+            initializers, such as the zero biases of a fresh model, which training would then move together.
     """
 
     source: Source = field(metadata={"catalogue": SOURCES})
     dtype: Literal["float16", "float32", "float64"] = "float32"
     tolerance: float | None = None
+    untie: bool = False
 
     def __post_init__(self) -> None:
         if self.tolerance is not None and self.tolerance <= 0:

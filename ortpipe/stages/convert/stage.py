@@ -15,14 +15,16 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
 from ortpipe.graph import query
 from ortpipe.graph.check import finish
-from ortpipe.graph.modes import for_inference, is_statistic, trainable
+from ortpipe.graph.modes import for_inference, is_statistic
+from ortpipe.graph.parameters import Choice, choose, sentence, some
+from ortpipe.graph.untie import untie
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.forward import Forward
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 
-VERSION = 3
+VERSION = 4
 ROWS = 256  # how many real rows the prediction is compared on
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
@@ -53,17 +55,20 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     """
     forward = _forward(source, config, data)
     graph = forward.model.graph
-    names = query.float_initializers(graph, query.value(graph, forward.prediction))
-    running = [name for name in names if is_statistic(graph.initializers[name])]
-    parameters = trainable(graph, query.value(graph, forward.prediction))
+    prediction = query.value(graph, forward.prediction)
+    if config is not None and config.untie:
+        untie(forward.model, prediction)
+    choice = choose(graph, prediction)
+    running = [name for name in choice.left if is_statistic(graph.initializers[name])]
     model = finish(forward.model)
-    kept = [t.name for t in model.graph.initializer if t.name in parameters]
+    kept = [t.name for t in model.graph.initializer if t.name in choice.trained]
     facts = Facts(
         task="regression",  # until the rows are seen
         inputs=tuple(i.name for i in model.graph.input if i.name not in {t.name for t in model.graph.initializer}),
         outputs=tuple(o.name for o in model.graph.output),
         prediction=forward.prediction,
         parameters=tuple(kept),
+        constants=tuple(choice.left),
     )
     record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
     predicted = None
@@ -76,14 +81,25 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     facts = dataclasses.replace(
         facts, task=meaning.task, logits=meaning.logits, classes=meaning.classes, opposite=meaning.opposite
     )
-    if meaning.notes:
-        record["notes"] = list(meaning.notes)
+    record["notes"] = [*_notes(choice), *meaning.notes]
     weights = {
         f"source/{t.name}": onnx.numpy_helper.to_array(t)
         for t in model.graph.initializer
         if t.name in kept or t.name in running
     }
     return Artifact(model, dataclasses.replace(facts, lineage=(record,)), weights)
+
+
+def _notes(choice: Choice) -> list[str]:
+    """Return what is trained by default, and which of it at several places at once, in words."""
+    notes = [sentence(choice.trained, choice.left, by_default=True)]
+    if choice.shared:
+        shared = [f"{name} (by {count} nodes)" for name, count in choice.shared.items()]
+        notes.append(
+            f"several nodes read {some(shared)}, and training moves them together; "
+            "where an exporter merged equal values, convert.untie=true gives each node its own"
+        )
+    return notes
 
 
 def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Forward:

@@ -14,8 +14,8 @@ class DeriveConfig(Config):
 
     Attributes:
         engine: a member of the catalogue of engines.
-        parameters: exact names or globs of the initializers to train; by default every float initializer that the
-            loss depends on (scalars only when they are named).
+        parameters: exact names or globs of the float initializers to train; by default those that `graph.parameters`
+            takes for parameters by what reads them and what they hold.
         frozen: exact names or globs of parameters to leave as they are.
         output: the value to differentiate, a name, or several; by default the loss. Each that is not a scalar takes
             its own gradient as an input `<output>_grad`, and the results are vector-Jacobian products.

@@ -17,6 +17,7 @@ from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import finish
 from ortpipe.graph.compose import extract, graft
 from ortpipe.graph.modes import statistics as running_statistics
+from ortpipe.graph.parameters import sentence, some
 from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines import Ort
@@ -25,7 +26,7 @@ from ortpipe.stages.derive.engines.ort_limits import refuse_known_faults
 from ortpipe.stages.derive.engines.ort_rewrites import rewrite
 from ortpipe.stages.derive.seeds import seeded_sum
 
-VERSION = 2
+VERSION = 3
 
 
 def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data | None = None) -> Artifact:
@@ -49,7 +50,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     output = differentiated[0] if len(differentiated) == 1 and _is_scalar(differentiated[0]) else None
     loss_model, seeds = _seeded(source, differentiated, fill=config.fill_gradient and output is None)
     loss_model, statistics = _with_statistics(loss_model)
-    parameters = _chosen(ir.from_proto(loss_model).graph, artifact, config, seeds)
+    parameters, left = _chosen(ir.from_proto(loss_model).graph, artifact, config, seeds)
     inputs = query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
     if isinstance(config.engine, Ort) and config.engine.yield_op:
         return _yielding(artifact, source, [str(o.name) for o in differentiated], parameters, inputs)
@@ -80,6 +81,8 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
         input_gradients={i: names[i] for i in inputs},
         statistics=statistics,
         outputs=tuple(outputs),
+        constants=tuple(left),
+        notes=_notes(parameters, left, facts, config),
     )
     if config.check:
         compare(artifact, result, [name for name in wanted if name is not None], seeds, data)
@@ -87,11 +90,13 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
 
 
 def check(facts: Facts, config: DeriveConfig, *, data: Data | None = None) -> None:
-    """Refuse a pattern that matches no parameter or input (a scalar can be named, but is no parameter by default)."""
+    """Refuse a pattern that matches no initializer, or no input."""
     query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
-    for key in ("parameters", "frozen"):
-        patterns = [p for p in getattr(config, key) or () if p not in facts.parameters]
-        query.select([p for p in patterns if "*" in p or "?" in p], facts.parameters, DeriveError, f"derive.{key}")
+    if config.output is None:  # another output may depend on others
+        for key in ("parameters", "frozen"):
+            query.select(
+                getattr(config, key) or (), (*facts.parameters, *facts.constants), DeriveError, f"derive.{key}"
+            )
 
 
 def _yielding(
@@ -175,7 +180,10 @@ def _with_statistics(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str,
     return finish(own), {name: str(value.name) for name, value in found.items()}
 
 
-def _chosen(graph: ir.Graph, artifact: Artifact, config: DeriveConfig, seeds: Sequence[str]) -> list[str]:
+def _chosen(
+    graph: ir.Graph, artifact: Artifact, config: DeriveConfig, seeds: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return what is trained, and the other float initializers that the loss depends on with the reason."""
     facts, held = artifact.facts, {t.name for t in artifact.model.graph.initializer}
     candidates = [name for name in query.float_initializers(graph, graph.outputs[0]) if name not in seeds]
     if config.parameters is None:
@@ -188,9 +196,33 @@ def _chosen(graph: ir.Graph, artifact: Artifact, config: DeriveConfig, seeds: Se
         raise DeriveError(
             "At least one parameter must be trained.",
             got=f"none of {', '.join(candidates) or 'no float initializers'}",
-            fix="Widen derive.parameters or shorten derive.frozen.",
+            fix="Name some in derive.parameters, or shorten derive.frozen.",
         )
-    return chosen
+    if config.output is None:
+        _check_finite(graph, chosen)
+    unnamed = "by default" if config.parameters is None else "not in derive.parameters"
+    left = {n: "derive.frozen" if n in frozen else unnamed for n in candidates if n not in chosen}
+    return chosen, left
+
+
+def _check_finite(graph: ir.Graph, parameters: Sequence[str]) -> None:
+    """Refuse to train what does not start from numbers: the first step could only give nan."""
+    wrong = [name for name in parameters if not np.isfinite(query.array(graph.initializers[name])).all()]
+    if wrong:
+        raise DeriveError(
+            "What is trained starts from finite numbers.",
+            got=f"nan or infinite values in {some(wrong)}",
+            fix="Leave out what is no weight with derive.frozen, or export the model with finite weights.",
+        )
+
+
+def _notes(parameters: Sequence[str], left: Mapping[str, str], facts: Facts, config: DeriveConfig) -> list[str]:
+    """Return in words what is trained, where the config says something else than convert did."""
+    if config.parameters is None and not config.frozen:
+        return []
+    added = [name for name in parameters if name in facts.constants]
+    also = f"; only because derive.parameters says so: {some(added)}" if added else ""
+    return [sentence(parameters, left) + also]
 
 
 def _functional(

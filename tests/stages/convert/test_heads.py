@@ -213,7 +213,7 @@ def test_the_loss_of_any_head_is_the_log_loss_of_its_probabilities(tmp_path, end
 def test_the_rows_decide_where_the_graph_is_silent(tmp_path):
     ensemble = ENDS["half their sum"][0]
     facts = converted(tmp_path, model(ensemble, 3), 3).facts
-    [note] = facts.lineage[0]["notes"]
+    *_, note = facts.lineage[0]["notes"]
     assert "'Y' (values in [0, 1], and each row sums to 1) is taken as probabilities" in note
     with pytest.raises(ConvertError, match=r"probabilities or raw scores(.|\n)*no rows(.|\n)*convert\.source\.scores"):
         convert(None, ConvertConfig(OnnxFile(str(tmp_path / "a.onnx"), task="multiclass")))

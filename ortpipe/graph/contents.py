@@ -1,0 +1,82 @@
+"""What the values of an initializer prove: that it is a mask, or a table that a formula gives."""
+
+from __future__ import annotations
+
+import numpy as np
+
+LOW = -1e4  # what a mask adds; float16 ends at −65504
+SURELY_LOW = -1e8  # no bias is as low
+LEAST = 8  # places of a sequence that prove something: two fix a recurrence, the others confirm it
+FIRST, COLUMNS = 64, 256  # how much is looked at; angles of float32 lose digits far out
+
+
+def is_added_mask(array: np.ndarray) -> bool:
+    """Say whether values are 0, where something is seen, and very low or −∞, where it is not.
+
+    >>> is_added_mask(np.array([0, -1e9])), is_added_mask(np.array([-2e4, 3.0]))
+    (True, False)
+    """
+    if np.isneginf(array).any():
+        return not np.isnan(array).any()
+    low = array <= LOW
+    return bool(low.any() and not array[~low].any() and (not low.all() or (array <= SURELY_LOW).all()))
+
+
+def is_zero_one(array: np.ndarray) -> bool:
+    """Say whether values are 0 and 1, both of them."""
+    return array.size > 1 and bool(np.isin(array, (0, 1)).all()) and len(np.unique(array)) == 2
+
+
+def is_counted(array: np.ndarray) -> bool:
+    """Say whether values are many whole numbers or halves, as the places of a grid."""
+    halves = 2 * array.astype(np.float64)
+    return bool((halves == np.round(halves)).all()) and len(np.unique(halves)) >= LEAST
+
+
+def is_formula(array: np.ndarray, *, lines: bool = False) -> bool:
+    """Say whether values are exactly sines and cosines along an axis, whatever the amplitude, or straight lines.
+
+    s(t) = a·cos(ω·t + φ) is what fulfils s(t + 1) + s(t − 1) = 2·cos ω·s(t), for lines with ω = 0. Each column must,
+    with an ω of its own: tables of positions do along the positions, a Fourier basis under any window along the
+    frequencies (rows of cosines, then of sines). Trained or random values do not: each place is an equation more.
+
+    >>> t, k = np.arange(16)[:, None], np.arange(8)[None]
+    >>> window = np.hanning(10)[1:-1]
+    >>> is_formula(np.cos(t * k) * window), is_formula(np.random.default_rng(0).normal(size=(16, 8)))
+    (True, False)
+    """
+    values = np.squeeze(array).astype(np.float64)
+    if not np.isfinite(values).all():
+        return False
+    tolerance = 5e-3 if array.dtype.itemsize == 2 else 1e-4
+    return any(_along(values, axis, lines, tolerance) for axis, size in enumerate(values.shape) if size >= LEAST)
+
+
+def _along(values: np.ndarray, axis: int, lines: bool, tolerance: float) -> bool:
+    columns = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    columns = columns[:, np.linspace(0, columns.shape[1] - 1, min(columns.shape[1], COLUMNS)).astype(int)]
+    half = len(columns) // 2
+    blocks = [[columns], [columns[:half], columns[half:]], [columns[::2], columns[1::2]]]
+    return any(
+        all(len(block) >= LEAST and _obeys(block[:FIRST], tolerance) for block in parts)
+        and any(_says_something(block[:FIRST], lines) for block in parts)
+        for parts in blocks
+    )
+
+
+def _obeys(columns: np.ndarray, tolerance: float) -> bool:
+    around, middle = columns[2:] + columns[:-2], columns[1:-1]
+    error = np.abs(around - 2 * _cosines(columns) * middle)
+    return bool((error <= tolerance * max(np.abs(columns).max(), 1e-30)).all())
+
+
+def _says_something(columns: np.ndarray, lines: bool) -> bool:
+    """Say whether columns do more than be constant, for which every fresh bias would do."""
+    moving = np.ptp(columns, axis=0) > 1e-3 * np.abs(columns).max()
+    return bool(moving.any()) if lines else int((moving & (_cosines(columns) < 0.999)).sum()) >= 2
+
+
+def _cosines(columns: np.ndarray) -> np.ndarray:
+    around, middle = columns[2:] + columns[:-2], columns[1:-1]
+    norms = 2 * (middle**2).sum(axis=0)
+    return np.clip(np.divide((around * middle).sum(axis=0), norms, out=np.ones(len(norms)), where=norms > 0), -1, 1)

@@ -1,0 +1,75 @@
+"""Initializers that several nodes read, parted: exporters merge equal ones."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from ortpipe.graph import query
+from ortpipe.graph.builder import Names, used_names
+from ortpipe.graph.readers import Reader, Use
+
+
+def untie(model: ir.Model, output: ir.Value) -> None:
+    """Give each node that reads a weight which others read too a copy of its own, in place.
+
+    The copy of `w` for node `/layer0/MatMul` is `w/layer0/MatMul`. What is computed from `w` alone in between (its
+    transpose, say) is copied with it. Values stay as they are.
+
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y)
+    ...   <float[2,2] w = {1, 2, 3, 4}> { [first] h = MatMul(X, w) [second] y = MatMul(h, w) }'''
+    >>> model = ir.from_onnx_text(text)
+    >>> untie(model, model.graph.outputs[0])
+    >>> list(model.graph.initializers)
+    ['w/first', 'w/second']
+    """
+    graph = model.graph
+    reader, names = Reader(graph), Names(used_names(graph))
+    parted: list[ir.Value] = []
+    for name in query.float_initializers(graph, output):
+        value = graph.initializers[name]
+        uses = reader.uses(value)
+        groups: dict[tuple[ir.Node, str], list[Use]] = {}  # one node may read a bias and a mean
+        for use in uses:
+            groups.setdefault((use.node, use.reason), []).append(use)
+        scanned = any(node.op_type == "Scan" for use in uses for node in use.path)
+        if len(groups) < 2 or scanned or not any(use.trained for use in uses):
+            continue
+        for (node, reason), group in groups.items():
+            label = str(node.name or node.outputs[0].name).strip("/")
+            label += f"/{reason.replace(' ', '_')}" if reason else ""
+            known = {value: _copy(graph, value, names.fresh(f"{name}/{label}"))}
+            for use in group:
+                node.replace_input_with(use.place, _recomputed(use, known, names))
+        parted.append(value)
+    graph.inputs[:] = [i for i in graph.inputs if i not in parted]  # as which files before IR 4 list them too
+    RemoveUnusedNodesPass()(model)
+
+
+def _copy(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
+    array = query.array(value)
+    copy = ir.val(name, const_value=ir.tensor(array, dtype=value.dtype, name=name))
+    graph.register_initializer(copy)
+    return copy
+
+
+def _recomputed(use: Use, known: dict[ir.Value, ir.Value], names: Names) -> ir.Value:
+    """Return what a node reads, computed from the copy."""
+    for step in use.path:
+        if step.outputs[0] in known:
+            continue
+        inputs = [known.get(x, x) if x is not None else None for x in step.inputs]
+        made = ir.node(
+            step.op_type,
+            inputs,
+            dict(step.attributes),
+            domain=step.domain,
+            num_outputs=len(step.outputs),
+            name=names.fresh(str(step.name or step.op_type)),
+        )
+        for old, new in zip(step.outputs, made.outputs, strict=True):
+            new.name, new.type, new.shape = names.fresh(str(old.name)), old.type, old.shape
+            known[old] = new
+        assert use.node.graph is not None
+        use.node.prepend(made)
+    return known[use.value]
