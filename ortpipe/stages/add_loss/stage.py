@@ -97,7 +97,8 @@ def _rows_and_columns(prediction: ir.Value, config: AddLossConfig) -> tuple[int 
         raise LossError(
             "A loss reads a prediction of shape [N, K] with a known K.",
             got=f"{prediction.name!r} of shape {prediction.shape}",
-            fix="Choose another output with convert.source.prediction, or export the model with that dimension fixed.",
+            fix="Choose another output with convert.source.prediction, or export the model with "
+            f"{'its single column kept, [N, 1]' if len(shape) == 1 else 'that dimension fixed'}.",
         )
     rows, columns = shape
     inferred = str(rows).startswith("unk__")  # a name that shape inference made up

@@ -6,6 +6,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from scipy.special import expit, softmax
+from skl2onnx import to_onnx
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -302,3 +303,15 @@ def test_what_is_told_mends_a_doubt(tmp_path, end, columns, output, told, probab
         artifact.facts.logits,
         artifact.facts.opposite,
     )
+
+
+@pytest.mark.parametrize("kinds", [2, 3])
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_logistic_regression_from_skl2onnx_has_the_log_loss_of_its_estimator(tmp_path, kinds, raw):
+    rows = data(kinds).train
+    fitted = LogisticRegression(max_iter=300).fit(X, rows.label)
+    found = to_onnx(fitted, X[:1], options={"zipmap": False, "raw_scores": raw}, target_opset=17)
+    artifact = converted(tmp_path, found, kinds, **({"scores": "logits"} if raw else {}))
+    assert artifact.facts.logits is not None
+    assert artifact.facts.lineage[0].get("notes") is None
+    assert loss_of(artifact, rows) == pytest.approx(log_loss(rows.label, fitted.predict_proba(X)), rel=1e-5)
