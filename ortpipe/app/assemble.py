@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.redact import redacted
 from ortpipe.app.run.again import command_of
 from ortpipe.app.run.breakdown import Breakdown
 from ortpipe.app.run.checkpoint import read_checkpoint
@@ -82,10 +83,10 @@ def choice(config: Mapping[str, Any]) -> str:
     return next((str(value["name"]) for value in config.values() if isinstance(value, dict) and "name" in value), "")
 
 
-def execute(
-    config: RunConfig, container: dict[str, Any], yaml: str, hydra: HydraConf, job: Job | None = None
-) -> Outcome:
-    """Run the flow, alone or as a job of a sweep."""
+def execute(config: RunConfig, record: dict[str, Any], hydra: HydraConf, job: Job | None = None) -> Outcome:
+    """Run the flow, alone or as a job of a sweep; `record` is the config without its secrets."""
+    import yaml
+
     breakdown = Breakdown(BEGAN if job is None else None)
     breakdown.lap("imports, config")
     check_one_runtime()
@@ -100,20 +101,21 @@ def execute(
     tags = {**origin(facts, folder), "ortpipe.seed": facts["seed"], "ortpipe.data": data.digest()}
     if job is not None:
         tags |= job.tags
-    name = (job.name if job is not None else "") or config.name
-    chosen = {stage.name: choice(container[stage.name]) for stage in FLOW}
-    state = RunState(folder, name, tags, chosen, about(data, container["data"]["source"]))
+    name = (job.name if job is not None else "") or redacted(config.name)
+    chosen = {stage.name: choice(record[stage.name]) for stage in FLOW}
+    state = RunState(folder, name, tags, chosen, about(data, record["data"]["source"]))
     if data.notes:
         state.notes["data"] = list(data.notes)
     before_the_end(state.abandon)
-    recording = config.recorder(state, container)
+    recording = config.recorder(state, record)
     if job is not None:
         job.say(mlflow=getattr(recording, "run_id", None))
     breakdown.lap("recorder opens")
+    text = yaml.safe_dump(record, sort_keys=False, allow_unicode=True)
     listeners: list[Listener] = [
         _refuse_objective(config.objective, data),
         breakdown.timed("run folder", StageLogs(folder)),
-        breakdown.timed("run folder", RunFolder(folder, yaml, facts)),
+        breakdown.timed("run folder", RunFolder(folder, text, facts)),
         breakdown.timed("run folder", state),
         breakdown.timed("run folder", Report(state)),
         stop_if_asked,  # after a last checkpoint
@@ -121,11 +123,11 @@ def execute(
         breakdown.timed("screen", Screen(data.notes)),
         breakdown.timed("recorder", recording),
     ]
-    store = store_of(config, {"folder": str(folder), "mlflow": getattr(recording, "run_id", None)}, container["data"])
+    store = store_of(config, {"folder": str(folder), "mlflow": getattr(recording, "run_id", None)}, record["data"])
     artifact = run(plan_of(config), context_of(config, data, start), listeners, store)
-    record = {**getattr(recording, "summary", {}), "took": f"{time.perf_counter() - begun:.1f} s"}
+    summary = {**getattr(recording, "summary", {}), "took": f"{time.perf_counter() - begun:.1f} s"}
     if job is None:
-        print(closing(artifact, folder, record), flush=True)
+        print(closing(artifact, folder, summary), flush=True)
     breakdown.log()
     trained = {name: values["trained"] for name, values in artifact.facts.metrics.items()}
     loss = trained_loss(artifact.tensors, config.train.early_stop)

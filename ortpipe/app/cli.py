@@ -18,6 +18,8 @@ from ortpipe.app.commands import COMMANDS, command, is_word
 from ortpipe.app.completion import answer, is_query
 from ortpipe.app.compose import check_working_folder, packaged_conf
 from ortpipe.app.hydra_errors import REFUSALS, explained
+from ortpipe.app.redact import guard, know_command, know_config, recordable
+from ortpipe.app.run.hydra_files import hide_in_files
 from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.app.sweep.sweep import sweeping
 from ortpipe.app.terminal import forgive, streams
@@ -40,11 +42,15 @@ def _application(config: DictConfig) -> float | None:
 
     forgive()
     hydra_config = HydraConfig.get()
+    know_command(hydra_config.overrides.task)  # those of a sweep's worker are its own
+    know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
+    guard()  # the logging that Hydra has set up
+    hide_in_files(hydra_config)
 
     def run(job: Job | None = None) -> Outcome:
+        record = recordable(config)
         container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        yaml = OmegaConf.to_yaml(config, resolve=True)
-        return execute(build(container, Where.now()), container, yaml, hydra_config, job)
+        return execute(build(container, Where.now()), record, hydra_config, job)
 
     if hydra_config.mode is not None and hydra_config.mode.name == "MULTIRUN":
         from ortpipe.app.sweep.job import run_job
@@ -66,6 +72,8 @@ def main() -> None:
     wants_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hand errors to us instead of printing them
     listen_for_signals()
+    know_command(sys.argv[1:])
+    guard()
     name, *arguments = sys.argv[1:] or [""]
     try:
         if name == "--version":

@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
+from ortpipe.app.redact import recordable
 from ortpipe.app.tracking.sqlite import uri_of
 from ortpipe.app.where import Where
 from ortpipe.errors import ConfigError
@@ -102,9 +103,10 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Composition:
-    """A composed config: its resolved values, and where each of them was set."""
+    """A composed config: its resolved values, those that are recorded (see `recordable`), and where each was set."""
 
     values: dict[str, Any]
+    record: dict[str, Any]
     where: Where | None
 
 
@@ -127,7 +129,7 @@ def composition(overrides: Sequence[str], config_dir: str | None = None) -> Comp
     with open_dict(config):
         del config["hydra"]
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    return Composition(values, where)
+    return Composition(values, recordable(config), where)
 
 
 def composed(name: str, about: str, arguments: Sequence[str]) -> RunConfig:

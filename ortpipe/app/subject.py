@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.recorded import RUN_ID, Settings, tracked
+from ortpipe.app.redact import hidden
 from ortpipe.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _artifact(folder: Path, name: str, run: Path) -> Subject:
 
     artifact, config = load_artifact(folder), run / "config.yaml"
     values = yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    return Subject(name, artifact.model, artifact.facts.as_json(), artifact.tensors, artifact.digest(), values)
+    return Subject(name, artifact.model, artifact.facts.as_json(), artifact.tensors, artifact.digest(), hidden(values))
 
 
 def _stage(folders: list[str], run: str, stage: str | None) -> str:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, cast
 
+from ortpipe.app.redact import redacted
+
 NAMES = {1: "standard output", 2: "standard error"}
 
 
@@ -40,10 +42,10 @@ class Stream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write text, but for what commands a terminal: names in models of others may hold anything."""
+        """Write text, but for secrets and what commands a terminal: names in models of others may hold anything."""
         start = "\r" if text.startswith("\r") else ""  # a progress bar begins its line again
         try:
-            self._stream.write(start + printable(text.removeprefix("\r")))
+            self._stream.write(start + printable(redacted(text.removeprefix("\r"))))
         except OSError as error:
             self._failed(error)
         return len(text)

@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> None:
     from ortpipe.pipeline.explain import foresee
 
     config = build(found.values, found.where)
-    store = store_of(config, data=found.values["data"])
+    store = store_of(config, data=found.record["data"])
     context = context_of(config, load(config.data)) | {"report": None}
     forecasts = foresee(plan_of(config), context, store)
     print(mermaid(forecasts) if given.mermaid else table(forecasts))

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from ortpipe.app.redact import redacted
+
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
 
 
 def typed() -> str:
-    """Return the command that this process was started with."""
-    return shlex.join(["ortpipe", *sys.argv[1:]])
+    """Return the command that this process was started with, without secrets."""
+    return shlex.join(["ortpipe", *map(redacted, sys.argv[1:])])
 
 
 def command_of(hydra: HydraConf) -> str:
@@ -23,7 +25,7 @@ def command_of(hydra: HydraConf) -> str:
         return typed()
     folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
     options = [word for folder in folders for word in ("--config-dir", unquote(folder).removeprefix("file://"))]
-    return shlex.join(["ortpipe", *options, *hydra.overrides.task])
+    return shlex.join(["ortpipe", *options, *map(redacted, hydra.overrides.task)])
 
 
 def again(command: str, checkpoint: Path | None = None) -> str:

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.run.report_text import code, fenced, number, plain, seconds, without_passwords
+from ortpipe.app.redact import redacted
+from ortpipe.app.run.report_text import code, fenced, number, plain, seconds
 from ortpipe.app.run.state import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunState
 from ortpipe.errors import TrackingError
 from ortpipe.files import whole_file
@@ -69,7 +70,7 @@ def write_report(folder: Path) -> None:
     """Write both reports of a run folder from its files, those that there are if the run failed or was killed."""
     page = gathered(folder)
     for name in ("report.md", "report.html"):
-        text = without_passwords(_templates().get_template(f"{name}.jinja").render(page))
+        text = redacted(_templates().get_template(f"{name}.jinja").render(page))
         whole_file(folder / name, text.encode(errors="backslashreplace"))  # what names of files may hold
 
 

@@ -29,15 +29,6 @@ def number(value: float) -> str:
     return "" if math.isnan(value) else f"{value:{form}}".replace("-", "−")
 
 
-def without_passwords(text: str) -> str:
-    """Return text, which may be mailed, without the passwords of addresses.
-
-    >>> without_passwords("recorder.tracking_uri=postgresql://me:secret@server/runs")
-    'recorder.tracking_uri=postgresql://me:***@server/runs'
-    """
-    return re.sub(r"(://[^/:@\s]*:)[^/@\s]+@", r"\1***@", text)
-
-
 def plain(text: object) -> str:
     r"""Return text that Markdown shows as it is, on one line.
 

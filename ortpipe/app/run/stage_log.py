@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from ortpipe.app.redact import redacted
 from ortpipe.pipeline.events import (
     Event,
     RunFailed,
@@ -89,7 +90,7 @@ class StageLogs(logging.Handler):
             return
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         try:
-            self._file.write(f"{now} {text}\n".encode(errors="backslashreplace"))
+            self._file.write(f"{now} {redacted(text)}\n".encode(errors="backslashreplace"))
         except OSError as error:
             self._file.close()
             self._file = None

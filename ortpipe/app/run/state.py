@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.redact import hidden, redacted
 from ortpipe.app.run.again import again
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.tracking.process import HOST, PID, gone, this_process
@@ -105,7 +106,8 @@ class RunState:
 
     def end(self, status: str, error: str | None = None, at: int | None = None) -> None:
         """Say how the run ended, and when: now, if nothing else is said."""
-        self.status, self.error, self.ended = status, error, max(at or now(), self.started)
+        self.error = None if error is None else redacted(error)
+        self.status, self.ended = status, max(at or now(), self.started)
         self.write()
 
     def abandon(self, reason: str) -> None:
@@ -117,6 +119,7 @@ class RunState:
         """Write `run.json`."""
         facts = {"format": FORMAT, **dataclasses.asdict(self)}
         del facts["folder"]
+        facts |= hidden({name: facts[name] for name in ("name", "tags", "data", "error", "notes")})
         whole_file(self.folder / FILE, json.dumps(facts, indent=1) + "\n")
 
     @classmethod

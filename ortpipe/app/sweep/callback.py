@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
+from omegaconf import OmegaConf
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -25,9 +26,13 @@ class Sweep(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Claim the run's folder."""
         from ortpipe.app.claim import hold
+        from ortpipe.app.redact import know_config
+        from ortpipe.app.run.hydra_files import refuse_secret_name
 
         with _refusing():
             HydraConfig.instance().set_config(config)
+            know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
+            refuse_secret_name(Path(config.hydra.run.dir))
             hold(Path(config.hydra.run.dir).absolute(), "hydra.run.dir")
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.claim import claimed
+from ortpipe.app.redact import hidden, redacted
 from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.orphan import at_work
 from ortpipe.app.sweep.status import Status, number_of, read_ground, write
@@ -43,7 +44,7 @@ class Job:
         self.folder, self._sweep, self._began = Path(hydra.runtime.output_dir), Path(hydra.sweep.dir), time.time()
         self.ground, self._looked = read_ground(self._sweep), 0.0
         varies = varying(list(hydra.overrides.task), self.ground.fixed)
-        self.status = Status(self.ground.sweep, int(hydra.job.num), varies)
+        self.status = Status(self.ground.sweep, int(hydra.job.num), hidden(varies))
 
     @property
     def name(self) -> str:
@@ -97,8 +98,8 @@ def _run(job: Job, run: Callable[[Job], Outcome]) -> float | None:
         with _in(job.ground.cwd):
             outcome = run(job)
     except Exception as error:  # noqa: BLE001 - a job that fails stops no other, whatever it raises
-        said = str(error) or type(error).__name__
-        whole_file(job.folder / "error.txt", "".join(traceback.format_exception(error)))
+        said = redacted(str(error)) or type(error).__name__
+        whole_file(job.folder / "error.txt", redacted("".join(traceback.format_exception(error))))
         job.say(state="failed", error=said)
         notes = getattr(error, "__notes__", [])  # its stage, log, and the command that does what is left
         print(f"{called} failed: {said}", *notes, sep="\n", file=sys.stderr, flush=True)

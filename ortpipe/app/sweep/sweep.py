@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
+from ortpipe.app.redact import guard, hidden, know_config, recordable, redacted
 from ortpipe.app.stop import Stopped
 from ortpipe.errors import OrtpipeError
 from ortpipe.files import whole_file
@@ -97,6 +98,8 @@ def begin(config: DictConfig) -> str:
         OrtpipeError: the objective or the recorder is wrong, its server cannot be reached, or another process is at
             work in the folder.
     """
+    import yaml
+
     from ortpipe.app.claim import hold
     from ortpipe.app.run.again import typed
     from ortpipe.app.run.environment import environment
@@ -110,6 +113,8 @@ def begin(config: DictConfig) -> str:
 
     forgive()
     HydraConfig.instance().set_config(config)
+    know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
+    guard()
     check_known(config.objective, "objective", besides=OBJECTIVES)
     records = OmegaConf.to_container(config.recorder, resolve=True)
     recorder = build_key("recorder", records)
@@ -118,16 +123,17 @@ def begin(config: DictConfig) -> str:
     searched = OmegaConf.select(config, "hydra.sweeper.params") or {}
     fixed, varies = planned([*(f"{key}={value}" for key, value in searched.items()), *config.hydra.overrides.task])
     facts = environment(config.seed, typed())
-    about = {"name": config.name, "objective": config.objective, "fixed": fixed, "varies": varies, "recorder": records}
+    about = {"name": redacted(config.name), "objective": config.objective, "fixed": hidden(fixed)}
+    about |= {"varies": hidden(varies), "recorder": recordable(config.recorder)}
     about["paths"] = OmegaConf.to_container(config.paths, resolve=True)
-    whole_file(folder / "config.yaml", OmegaConf.to_yaml(about))
+    whole_file(folder / "config.yaml", yaml.safe_dump(about, sort_keys=False, allow_unicode=True))
     whole_file(folder / "environment.json", json.dumps(facts, indent=1) + "\n")
     tags = {
         **origin(facts, folder),
         "mlflow.loggedArtifacts": json.dumps([{"path": "summary.json", "type": "table"}]),  # MLflow's page shows it
         "ortpipe.objective": config.objective,
     }
-    state = RunState(folder, f"{config.name} sweep", tags)
+    state = RunState(folder, redacted(f"{config.name} sweep"), tags)
     parent = recorder.sweep(state)
     run = None if parent is None else parent.run_id
     ground = Ground(state.id, os.getcwd(), [*fixed], config.objective, run, this_process())

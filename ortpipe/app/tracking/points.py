@@ -20,10 +20,10 @@ STEP = "losses/step"
 
 def params(folder: Path) -> list[Param]:
     """Return the resolved config as params, under its dotted keys."""
+    import yaml
     from mlflow.entities import Param
-    from omegaconf import OmegaConf
 
-    config: Any = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+    config: Any = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     flat = {key(name): str(value)[:LONGEST] for name, value in flatten(config).items()}
     return [Param(name, value) for name, value in flat.items()]
 

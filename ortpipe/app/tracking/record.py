@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.redact import redacted
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.state import FILE, FINISHED, RUNNING, RunState
 from ortpipe.app.tracking.live import points
@@ -169,7 +170,7 @@ class Record:
         return ledger["done"] if ledger["run_id"] == self.run_id else {}
 
     def _keep(self) -> None:
-        ledger = {"tracking_uri": self._target.tracking_uri, "run_id": self.run_id, "done": self._done}
+        ledger = {"tracking_uri": redacted(self._target.tracking_uri), "run_id": self.run_id, "done": self._done}
         whole_file(self._state.folder / LEDGER, json.dumps(ledger, indent=1) + "\n")
 
 

@@ -1,0 +1,48 @@
+"""What Hydra itself writes of a run or a sweep, before it calls us: no secret stays in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortpipe.app.redact import redacted
+from ortpipe.errors import ConfigError
+from ortpipe.files import whole_file
+
+if TYPE_CHECKING:
+    from hydra.conf import HydraConf
+
+
+def hide_in_files(hydra: HydraConf) -> None:
+    """Take the secrets out of `multirun.yaml`, and of the folder that hydra.output_subdir names, where there is one.
+
+    Raises:
+        ConfigError: the name of the run's folder holds a secret, as `hydra.job.override_dirname` makes it.
+    """
+    folder = Path(hydra.runtime.output_dir)
+    refuse_secret_name(folder)
+    files = [] if hydra.output_subdir is None else [*(folder / hydra.output_subdir).glob("*.yaml")]
+    if hydra.mode is not None and hydra.mode.name == "MULTIRUN":
+        files.append(Path(hydra.sweep.dir) / "multirun.yaml")
+    for file in files:
+        if file.is_file():
+            text = file.read_text(encoding="utf-8")
+            if (shown := redacted(text)) != text:
+                whole_file(file, shown)
+
+
+def refuse_secret_name(folder: Path) -> None:
+    """Refuse a folder with a secret in its name; one that Hydra has just made, with its empty log, goes.
+
+    Raises:
+        ConfigError: it has one.
+    """
+    if redacted(str(folder)) == str(folder):
+        return
+    fix = "Name the secret's key in hydra.job.config.override_dirname.exclude_keys."
+    for file in folder.glob("*.log"):
+        if file.stat().st_size == 0:
+            file.unlink()
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+    raise ConfigError("The name of a run's folder holds no secret.", got=redacted(str(folder)), fix=fix)
