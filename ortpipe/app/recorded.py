@@ -6,11 +6,12 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.errors import ConfigError, TrackingError
@@ -18,6 +19,8 @@ from ortpipe.errors import ConfigError, TrackingError
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+NEEDED = ("config.yaml", "environment.json", "lock.json", "inputs", "stages")  # of a run that is made again
+FILE_NAME = re.compile(r"(?!\.+$)[^/\\\x00:]+")
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -94,7 +97,9 @@ def recorded(name: str, settings: Settings) -> Iterator[Path]:
     elif RUN_ID.fullmatch(name):
         with tempfile.TemporaryDirectory(prefix="ortpipe-") as temporary:
             with tracked(name, settings.tracking_uri()) as client:
-                folder = Path(client.download_artifacts(name, "", temporary))
+                folder = Path(temporary)
+                for needed in NEEDED:
+                    download(client, name, needed, folder)
             if not (folder / "lock.json").is_file():
                 fix = "Choose a run, not a sweep, whose first stage finished."
                 raise TrackingError("The record of a run holds its lock file.", got=f"{name}: none", fix=fix)
@@ -102,6 +107,54 @@ def recorded(name: str, settings: Settings) -> Iterator[Path]:
     else:
         fix = "Take either from the run's last lines; a run has a lock file once its first stage has finished."
         raise ConfigError("A run is named by its folder, or by its MLflow id.", got=name, fix=fix)
+
+
+def download(client: MlflowClient, run_id: str, name: str, folder: Path) -> None:
+    """Copy an artifact of an MLflow run, a file or a folder, under its name into a folder; nothing where there is none.
+
+    Raises:
+        TrackingError: a server names a place outside, or more than the disk has room for.
+    """
+    above, files = PurePosixPath(name).parent, []
+    waiting = [entry for entry in client.list_artifacts(run_id, _within(above)) if entry.path == name]
+    while waiting:
+        entry = waiting.pop()
+        if entry.is_dir:
+            inner = client.list_artifacts(run_id, entry.path)
+            for one in inner:
+                if str(PurePosixPath(one.path).parent) != entry.path or not FILE_NAME.fullmatch(Path(one.path).name):
+                    rule, fix = "An artifact lies in its run.", "Do not use this server."
+                    raise TrackingError(rule, got=f"{one.path!r} in {entry.path!r} of {run_id}", fix=fix)
+            waiting += inner
+        else:
+            files.append(entry)
+    if sum(file.file_size or 0 for file in files) > shutil.disk_usage(folder).free:
+        raise TrackingError("There must be room for what a run recorded.", got=f"{name} of {run_id}", fix="Free some.")
+    for file in files:
+        client.download_artifacts(run_id, file.path, str(folder))
+
+
+def _within(above: PurePosixPath) -> str | None:
+    return None if str(above) == "." else str(above)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the config in a run's folder, as plain data: nothing in it is resolved.
+
+    Raises:
+        ConfigError: it is missing or damaged, or a link.
+    """
+    import yaml
+
+    file, fix = folder / "config.yaml", "Choose another run."
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigError("A run's config.yaml is as it was written.", got=f"{file}: {error}", fix=fix) from error
+    groups = ("recorder", "paths")
+    if file.is_symlink() or not isinstance(values, dict) or not all(isinstance(values.get(g), dict) for g in groups):
+        raise ConfigError("A run's config.yaml is as it was written.", got=file, fix=fix)
+    return values
 
 
 def read_json(file: Path) -> Any:

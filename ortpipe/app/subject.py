@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.recorded import RUN_ID, Settings, tracked
+from ortpipe.app.recorded import RUN_ID, Settings, download, tracked
 from ortpipe.app.redact import hidden
 from ortpipe.errors import ConfigError, nearest
 
@@ -117,7 +117,6 @@ def _tracked(run_id: str, uri: str, stage: str | None) -> Subject:
         folder = Path(temporary)
         names = [Path(entry.path).name for entry in client.list_artifacts(run_id, "stages")]
         chosen = _stage(names, run_id, stage)
-        artifact = Path(client.download_artifacts(run_id, f"stages/{chosen}", str(folder)))
-        if any(entry.path == "config.yaml" for entry in client.list_artifacts(run_id)):
-            client.download_artifacts(run_id, "config.yaml", str(folder))
-        return _artifact(artifact, f"{run_id} ({chosen})", folder)
+        for needed in (f"stages/{chosen}", "config.yaml"):
+            download(client, run_id, needed, folder)
+        return _artifact(folder / "stages" / chosen, f"{run_id} ({chosen})", folder)

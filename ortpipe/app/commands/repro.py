@@ -17,7 +17,9 @@ from ortpipe.pipeline.events import Event, StageFinished
 ABOUT = """Make a run again from its record alone, with nothing stored, and compare every stage's digest and every loss.
 RUN is a run's folder, or the id of an MLflow run; key=value pairs say where runs are recorded (recorder.tracking_uri,
 paths.outputs). Where something differs, the first stage that does is named, and how: config, code, data or numbers;
-the exit code is 1. The model file is the copy that the run kept; rows are read from where the run read them."""
+the exit code is 1. The model file is the copy that the run kept; rows are read from where the run read them. A record
+is data: what it asks to execute (a function, a pickle), or to read from the environment, needs --trust. Secrets that it
+writes as *** are given as key=value."""
 SURROUNDINGS = ("packages", "machine", "format")
 
 
@@ -30,33 +32,40 @@ def run(arguments: Sequence[str]) -> None:
     """
     parser = Parser("repro", ABOUT)
     parser.add_argument("run", metavar="RUN", help="a run's folder, or the id of an MLflow run")
+    parser.add_argument("--trust", action="store_true", help="execute what the record asks for: you know who wrote it")
     given = parser.read(arguments)
-    strange = [word for word in given.overrides if not word.lstrip("+~").startswith(("recorder", "paths."))]
-    if strange:
-        fix = "Give recorder.tracking_uri or paths.outputs, where the run is not found; leave out the rest."
-        raise ConfigError("A run is made again with its own config.", got=" ".join(strange), fix=fix)
-    with recorded(given.run, Settings(tuple(given.overrides), given.config_dir)) as folder:
-        _repeat(folder)
+    where = tuple(word for word in given.overrides if word.lstrip("+~").startswith(("recorder", "paths.")))
+    secrets = _parsed([word for word in given.overrides if word not in where])
+    with recorded(given.run, Settings(where, given.config_dir)) as folder:
+        _repeat(folder, secrets, trust=given.trust)
 
 
-def _repeat(folder: Path) -> None:
-    import yaml
+def _parsed(words: Sequence[str]) -> dict[str, Any]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
 
+    found = OverridesParser.create().parse_overrides([*words])
+    return {override.key_or_group: override.value() for override in found}
+
+
+def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
+    from ortpipe.app.asked import completed, executes
     from ortpipe.app.assemble import context_of, plan_of
-    from ortpipe.app.recorded import read_json
+    from ortpipe.app.recorded import read_config, read_json
     from ortpipe.app.run.inputs import kept
     from ortpipe.app.schema import build
     from ortpipe.data.split import load
     from ortpipe.pipeline.run import run
     from ortpipe.pipeline.store import Store
 
+    place = read_json(folder / "environment.json").get("folder")
+    values = read_config(folder)
+    if (asks := executes(values, place)) and not trust:
+        fix = "Look at it in the record; if you want it, add --trust."
+        rule = "What a record asks to execute is executed on your word only."
+        raise ConfigError(rule, got="\n       ".join(asks), fix=fix)
+    values = completed(values, secrets)
     stages = read_json(folder / "lock.json")["stages"]
-    _enter(read_json(folder / "environment.json").get("folder"))
-    try:
-        values = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        fix = "Choose another run."
-        raise ConfigError("A run's config.yaml is as it was written.", got=f"{folder}: {error}", fix=fix) from error
+    _enter(place)
     source = values["convert"]["source"]
     if source.get("path") is not None:
         source["path"] = kept(source["path"], folder) or source["path"]
@@ -75,7 +84,8 @@ def _repeat(folder: Path) -> None:
 
 
 def _enter(place: str | None) -> None:
-    """Stand where the run stood, for its relative paths and its user's own modules."""
+    """Stand where the run stood, for its relative paths; no module is looked for there but a function's."""
+    sys.path[:] = [os.path.abspath(path) for path in sys.path]  # an empty one means the working folder
     if place is not None and Path(place).is_dir():
         os.chdir(place)
     elif place is not None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.compose import Parser, packaged_conf
+from ortpipe.app.compose import Parser, composition
+from ortpipe.app.recorded import read_config
+from ortpipe.app.redact import MASK, redacted
 from ortpipe.errors import ConfigError
 
 if TYPE_CHECKING:
     from ortpipe.app.recorders.mlflow import Mlflow
 
 ABOUT = """Record runs in MLflow from their folders: those that ran without tracking, or whose record is not complete.
-A record that is complete stays as it is."""
+A record that is complete stays as it is. Folders are read as data: nothing in them is run or resolved, and no link in
+them is followed. Where a folder alone says to which server it goes, or which registered model it becomes, --trust or an
+argument must say so too."""
 GROUP = "recorder."
 
 
@@ -22,43 +26,79 @@ def run(arguments: Sequence[str]) -> None:
     """Record every run of the folders where its own config says, or where the arguments say.
 
     Raises:
-        ConfigError: no folder is given, or the recorder's settings have errors.
+        ConfigError: no folder is given, the recorder's settings have errors, or only a folder says where it goes.
         TrackingError: a folder holds no run, a run still goes on, or the database or server cannot be reached.
     """
     parser = Parser("sync", ABOUT, overrides=False)
     about = "a run's or a sweep's, or one above them; and where to, if not where the run says"
     parser.add_argument("folders", nargs="+", metavar="FOLDER|recorder.key=value", help=about)
-    given = parser.read(arguments).folders
-    settings = [argument for argument in given if argument.startswith(GROUP) and "=" in argument]
-    folders = [Path(argument) for argument in given if argument not in settings]
+    parser.add_argument("--trust", action="store_true", help="record where the folders themselves say")
+    given = parser.read(arguments)
+    settings = [argument for argument in given.folders if argument.startswith(GROUP) and "=" in argument]
+    folders = [Path(argument) for argument in given.folders if argument not in settings]
     if not folders:
         raise ConfigError("ortpipe sync takes a run's folder.", fix="They lie in outputs/runs and outputs/multiruns.")
     from ortpipe.app.tracking.parent import best_job, name_best
     from ortpipe.app.tracking.sync import run_folders, sync
 
+    found = list(itertools.chain.from_iterable(map(run_folders, folders)))
+    targets = {folder: _target(folder, settings, trust=given.trust) for folder in found}
+    for uri in dict.fromkeys(target.tracking_uri for target in targets.values()):
+        print(f"recording in {redacted(uri)}", flush=True)
     recorded: dict[Path, str] = {}
-    for folder in itertools.chain.from_iterable(map(run_folders, folders)):
-        target = _target(folder, settings)
+    for folder, target in targets.items():
         recorded[folder] = sync(target, folder).run_id
         print(f"{recorded[folder]}  {folder}", flush=True)
     for folder, record in recorded.items():
         best = best_job(folder)
         if best in recorded:
-            name_best(_target(folder, settings), record, recorded[best])
-    print(f"recorded in {target.tracking_uri}")
+            name_best(targets[folder], record, recorded[best])
 
 
-def _target(folder: Path, settings: Sequence[str]) -> Mlflow:
+def _target(folder: Path, settings: Sequence[str], *, trust: bool) -> Mlflow:
     """Return the recorder that a run was configured with, MLflow's own config if it was another, and what is given."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from omegaconf import OmegaConf
 
     from ortpipe.app.schema import build_key
 
-    config = OmegaConf.load(folder / "config.yaml")
-    if config.recorder.name != "mlflow":
-        config.recorder = OmegaConf.load(packaged_conf() / "recorder" / "mlflow.yaml")
-    for setting in OverridesParser.create().parse_overrides([*settings]):
-        config.recorder[setting.key_or_group.removeprefix(GROUP)] = setting.value()
-    target: Mlflow = build_key("recorder", OmegaConf.to_container(config, resolve=True)["recorder"])  # type: ignore
+    config = read_config(folder)
+    own = composition(["recorder=mlflow"]).values["recorder"]
+    record = config["recorder"] if config["recorder"].get("name") == "mlflow" else _beside(config, own)
+    parsed = OverridesParser.create().parse_overrides([*settings])
+    given: dict[str, Any] = {s.key_or_group.removeprefix(GROUP): s.value() for s in parsed}
+    values = {**record, **given}
+    uri = str(values.get("tracking_uri"))
+    if "tracking_uri" not in given:
+        if uri in (redacted(own["tracking_uri"]), "${oc.env:MLFLOW_TRACKING_URI}"):
+            values["tracking_uri"] = own["tracking_uri"]
+        elif MASK in uri or "${" in uri:
+            fix = "Give recorder.tracking_uri=…, or set MLFLOW_TRACKING_URI."
+            raise ConfigError("A record holds no password.", got=f"recorder.tracking_uri={uri}", fix=fix)
+        elif not trust and not _beside_run(uri.removeprefix("sqlite:///"), folder, own):
+            fix = f"If you want that, give recorder.tracking_uri={uri}, or --trust."
+            raise ConfigError("Where a run is recorded is your word, not its folder's.", got=uri, fix=fix)
+    place = str(values.get("artifacts"))
+    if "artifacts" not in given and not trust and not _beside_run(place, folder, own):
+        values["artifacts"] = own["artifacts"]
+    if values.get("register") is not None and "register" not in given and not trust:
+        fix = f"Give recorder.register={values['register']}, recorder.register=null, or --trust."
+        rule = "What becomes a registered model is your word, not its folder's."
+        raise ConfigError(rule, got=f"recorder.register={values['register']} in {folder}", fix=fix)
+    target: Mlflow = build_key("recorder", values)
     return target
+
+
+def _beside(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return MLflow's config as it would have been that of a run that was recorded otherwise."""
+    import os
+
+    outputs = config["paths"]["outputs"]
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{outputs}/mlflow.db"
+    return {**own, "tracking_uri": redacted(uri), "artifacts": f"{outputs}/mlflow"}
+
+
+def _beside_run(place: str, folder: Path, own: dict[str, Any]) -> bool:
+    """Return whether a path is where results of a folder like this lie, or of the present one: nobody else's."""
+    path, run = Path(place), folder.absolute()
+    outputs = [parent for parent in run.parents if parent.name in ("runs", "multiruns")]
+    return path == Path(own["artifacts"] or "-") or (path.is_absolute() and path.parent in [p.parent for p in outputs])

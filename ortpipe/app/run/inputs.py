@@ -39,4 +39,4 @@ def _read(config: Any) -> Iterator[tuple[Path, ...]]:
 def kept(path: str, run: Path) -> str | None:
     """Return the copy of a model file that a run's folder has, if it has one."""
     place = run / FOLDER / Path(path).name
-    return str(place) if place.is_file() else None
+    return str(place) if place.is_file() and not place.is_symlink() else None

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.recorded import read_config
 from ortpipe.app.tracking.results import LOSSES, Results
 from ortpipe.pipeline.flatten import flatten
 
@@ -20,10 +21,9 @@ STEP = "losses/step"
 
 def params(folder: Path) -> list[Param]:
     """Return the resolved config as params, under its dotted keys."""
-    import yaml
     from mlflow.entities import Param
 
-    config: Any = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    config = read_config(folder)
     flat = {key(name): str(value)[:LONGEST] for name, value in flatten(config).items()}
     return [Param(name, value) for name, value in flat.items()]
 

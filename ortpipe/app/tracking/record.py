@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -115,7 +117,13 @@ class Record:
             self._client.log_artifact(self.run_id, str(self._state.folder / file))
 
     def _folder(self, name: str) -> None:
-        self._client.log_artifacts(self.run_id, str(self._state.folder / name), name)
+        """Record a folder's files; what leads out of it, or is no file, stays."""
+        for folder, names, files in os.walk(self._state.folder / name):
+            below = Path(folder).relative_to(self._state.folder).as_posix()
+            names.sort()
+            for file in sorted(files):
+                if is_file(Path(folder, file)):
+                    self._client.log_artifact(self.run_id, os.path.join(folder, file), below)
 
     def _model(self) -> str:
         place = (self._client, self.run_id, self._experiment)
@@ -136,9 +144,9 @@ class Record:
         for path in sorted(self._state.folder.iterdir()):
             if path.name in OWN or path.name.startswith(".") or (path / FILE).exists():
                 continue
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 self._folder(path.name)
-            else:
+            elif is_file(path):
                 self._client.log_artifact(self.run_id, str(path))
 
     def _end(self) -> None:
@@ -172,6 +180,11 @@ class Record:
     def _keep(self) -> None:
         ledger = {"tracking_uri": redacted(self._target.tracking_uri), "run_id": self.run_id, "done": self._done}
         whole_file(self._state.folder / LEDGER, json.dumps(ledger, indent=1) + "\n")
+
+
+def is_file(path: Path) -> bool:
+    """Return whether a path is a file itself: no link, device or socket."""
+    return stat.S_ISREG(path.lstat().st_mode)
 
 
 def recorded_as(folder: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,32 @@ def run_folders(folder: Path) -> list[Path]:
     Raises:
         TrackingError: there are none.
     """
-    found = sorted(file.parent for file in folder.rglob(FILE))
+    found = sorted(
+        Path(place) for place, _, files in os.walk(folder) if FILE in files and not Path(place, FILE).is_symlink()
+    )
     if not found:
         fix = "Name the folder of a run or sweep; they lie in outputs/runs and outputs/multiruns."
         raise TrackingError(f"A run's folder has a {FILE}.", got=folder, fix=fix)
     return found
+
+
+READ = (FILE, "config.yaml", "environment.json", "lock.json", "metrics.json", "mlflow.json", "model.onnx", "stages")
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a run's folder in which what is read is a link, which may lead anywhere.
+
+    Raises:
+        TrackingError: it is.
+    """
+    stages = folder / "stages"
+    inner = (
+        [] if stages.is_symlink() or not stages.is_dir() else [p for s in stages.iterdir() for p in (s, *s.glob("*"))]
+    )
+    for path in (*(folder / name for name in READ), *inner):
+        if path.is_symlink():
+            fix = "Remove the link, or copy the file that it names."
+            raise TrackingError("A run's folder holds its own files.", got=f"{path} is a link", fix=fix)
 
 
 def sync(target: Mlflow, folder: Path) -> Record:
@@ -33,6 +55,7 @@ def sync(target: Mlflow, folder: Path) -> Record:
     Raises:
         TrackingError: the run still goes on, or the database or server cannot be reached.
     """
+    refuse_links(folder)
     state = RunState.read(folder)
     if state.status == RUNNING:
         raise TrackingError(
