@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ortpipe.app.compose import Parser, composition
 from ortpipe.app.recorded import read_config
 from ortpipe.app.redact import MASK, redacted
+from ortpipe.app.tracking.sqlite import database_of, uri_of
 from ortpipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,11 +76,11 @@ def _target(folder: Path, settings: Sequence[str], *, trust: bool) -> Mlflow:
         elif MASK in uri or "${" in uri:
             fix = "Give recorder.tracking_uri=…, or set MLFLOW_TRACKING_URI."
             raise ConfigError("A record holds no password.", got=f"recorder.tracking_uri={uri}", fix=fix)
-        elif not trust and not _beside_run(uri.removeprefix("sqlite:///"), folder, own):
+        elif not trust and not _beside_run(database_of(uri), folder, own):
             fix = f"If you want that, give recorder.tracking_uri={uri}, or --trust."
             raise ConfigError("Where a run is recorded is your word, not its folder's.", got=uri, fix=fix)
-    place = str(values.get("artifacts"))
-    if "artifacts" not in given and not trust and not _beside_run(place, folder, own):
+    place = values.get("artifacts")
+    if "artifacts" not in given and not trust and not _beside_run(place and Path(place), folder, own):
         values["artifacts"] = own["artifacts"]
     if values.get("register") is not None and "register" not in given and not trust:
         fix = f"Give recorder.register={values['register']}, recorder.register=null, or --trust."
@@ -90,15 +92,12 @@ def _target(folder: Path, settings: Sequence[str], *, trust: bool) -> Mlflow:
 
 def _beside(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return MLflow's config as it would have been that of a run that was recorded otherwise."""
-    import os
-
     outputs = config["paths"]["outputs"]
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{outputs}/mlflow.db"
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or uri_of(f"{outputs}/mlflow.db")
     return {**own, "tracking_uri": redacted(uri), "artifacts": f"{outputs}/mlflow"}
 
 
-def _beside_run(place: str, folder: Path, own: dict[str, Any]) -> bool:
+def _beside_run(path: Path | None, folder: Path, own: dict[str, Any]) -> bool:
     """Return whether a path is where results of a folder like this lie, or of the present one: nobody else's."""
-    path, run = Path(place), folder.absolute()
-    outputs = [parent for parent in run.parents if parent.name in ("runs", "multiruns")]
-    return path == Path(own["artifacts"] or "-") or (path.is_absolute() and path.parent in [p.parent for p in outputs])
+    outputs = [parent.parent for parent in folder.absolute().parents if parent.name in ("runs", "multiruns")]
+    return path is not None and (path == Path(own["artifacts"] or "-") or path.parent in outputs)

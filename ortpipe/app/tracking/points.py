@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ortpipe.app.recorded import read_config
 from ortpipe.app.tracking.results import LOSSES, Results
