@@ -70,7 +70,7 @@ def test_a_server_that_hangs_delays_a_run_once_and_is_told_the_rest_later(tmp_pa
         assert f"ortpipe sync {folder}" in said
         assert (folder / "model.onnx").exists()
         os.killpg(server.pid, signal.SIGCONT)
-        sync([str(folder)])
+        sync([str(folder), "--trust"])  # its folder alone says to which server
         client = MlflowClient(address)
         [found] = client.search_runs([client.get_experiment_by_name("ortpipe").experiment_id])
         assert found.info.run_id in out
