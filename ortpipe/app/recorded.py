@@ -152,7 +152,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError("A run's config.yaml is as it was written.", got=f"{file}: {error}", fix=fix) from error
     groups = ("recorder", "paths")
-    if file.is_symlink() or not isinstance(values, dict) or not all(isinstance(values.get(g), dict) for g in groups):
+    if (
+        file.is_symlink()
+        or not isinstance(values, dict)
+        or not all(isinstance(values.get(g, {}), dict) for g in groups)
+    ):
         raise ConfigError("A run's config.yaml is as it was written.", got=file, fix=fix)
     return values
 

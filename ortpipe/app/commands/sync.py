@@ -65,7 +65,8 @@ def _target(folder: Path, settings: Sequence[str], *, trust: bool) -> Mlflow:
 
     config = read_config(folder)
     own = composition(["recorder=mlflow"]).values["recorder"]
-    record = config["recorder"] if config["recorder"].get("name") == "mlflow" else _beside(config, own)
+    record = config.get("recorder", {})
+    record = record if record.get("name") == "mlflow" else _beside(config, own)
     parsed = OverridesParser.create().parse_overrides([*settings])
     given: dict[str, Any] = {s.key_or_group.removeprefix(GROUP): s.value() for s in parsed}
     values = {**record, **given}
@@ -92,7 +93,7 @@ def _target(folder: Path, settings: Sequence[str], *, trust: bool) -> Mlflow:
 
 def _beside(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return MLflow's config as it would have been that of a run that was recorded otherwise."""
-    outputs = config["paths"]["outputs"]
+    outputs = config.get("paths", {}).get("outputs")
     uri = os.environ.get("MLFLOW_TRACKING_URI") or uri_of(f"{outputs}/mlflow.db")
     return {**own, "tracking_uri": redacted(uri), "artifacts": f"{outputs}/mlflow"}
 

@@ -148,8 +148,7 @@ def test_the_report_of_a_run_that_failed_says_where_why_and_what_is_left(runs: l
 
 def test_a_report_can_be_mailed_without_the_passwords_of_addresses(cli: Callable, only_run: Callable) -> None:
     assert cli(*SMALL, "name='postgresql://me:secret@server/runs'").returncode == 0
-    assert "secret" in (only_run() / "config.yaml").read_text()
-    for name in ("report.md", "report.html"):
+    for name in ("config.yaml", "report.md", "report.html"):
         text = (only_run() / name).read_text()
         assert "secret" not in text
         assert "name: postgresql://me:***@server/runs" in text
