@@ -12,7 +12,7 @@ from ortpipe.errors import DeriveError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.batch import name_batch
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
+from ortpipe.graph.check import finish, parsed
 from ortpipe.graph.serial import lowered
 from ortpipe.stages.convert.standardize import standardize
 
@@ -23,7 +23,7 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         ModelError: the model is not valid, or has no form in such an opset.
     """
-    own = ir.from_proto(lowered(model))
+    own = parsed(lowered(model))
     standardize(own.graph)
     return finish(name_batch(own))
 

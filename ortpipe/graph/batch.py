@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortpipe.errors import ModelError
 from ortpipe.graph.check import inferred
 from ortpipe.graph.query import data_inputs
 
@@ -32,6 +33,15 @@ def name_batch(model: ir.Model) -> ir.Model:
         own = _inferred(own)
     if _declare(own, declared, opaque=False):
         own = _inferred(own)
+    for node in own.graph:
+        for made in node.outputs:
+            if made.type is None and (made.uses() or made.is_graph_output()):
+                said = f"{node.domain or 'ai.onnx'}.{node.op_type} at node {node.name or made.name!r}"
+                raise ModelError(
+                    "The type of every value must be known.",
+                    got=f"{said} gives {made.name!r}, of which nothing is known",
+                    fix=f"Declare {made.name!r} in the file (value_info), or export the model without this operator.",
+                )
     return own
 
 

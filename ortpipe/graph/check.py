@@ -9,6 +9,8 @@ from onnx_ir.passes import common as passes
 from ortpipe.errors import ModelError
 from ortpipe.graph.serial import LARGE, on_disk
 
+FAILURES = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError)
+FIX = "Mend the model where the message points, or export it again."
 LONGEST = 2**16  # entries of a vector whose values shape inference may follow
 
 
@@ -45,15 +47,28 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
             return model
         model = inferred(model)
         onnx.checker.check_model(model, full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+    except FAILURES as error:
         if any(not _ranked(output) for output in model.graph.output):
             raise _unknown(model) from error
-        raise ModelError(
-            "A model must pass onnx.checker with full check.",
-            got=str(error).strip(),
-            fix="Mend the model where the message points, or export it again.",
-        ) from error
+        raise _refused(error) from error
     return model
+
+
+def parsed(model: onnx.ModelProto) -> ir.Model:
+    """Return the model as values and nodes.
+
+    Raises:
+        ModelError: it has a form that no reader knows.
+    """
+    try:
+        return ir.from_proto(model)
+    except ir.serde.SerdeError as error:
+        causes = [str(e).strip() for e in (error, error.__cause__) if e is not None]
+        raise ModelError("A model must be readable.", got=causes[-1], fix=FIX) from error
+
+
+def _refused(error: Exception) -> ModelError:
+    return ModelError("A model must pass onnx.checker with full check.", got=str(error).strip(), fix=FIX)
 
 
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -61,12 +76,15 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
     The values of vectors are followed for that, all of them: where one is long, no values are.
     """
-    plain = onnx.shape_inference.infer_shapes(model)
-    shapes = [v.type.tensor_type.shape.dim for v in (*plain.graph.input, *plain.graph.value_info)]
-    lengths = [dims[0].dim_value for dims in shapes if len(dims) == 1]
-    if max(lengths, default=0) > LONGEST:
-        return plain
-    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    try:
+        plain = onnx.shape_inference.infer_shapes(model)
+        shapes = [v.type.tensor_type.shape.dim for v in (*plain.graph.input, *plain.graph.value_info)]
+        lengths = [dims[0].dim_value for dims in shapes if len(dims) == 1]
+        if max(lengths, default=0) > LONGEST:
+            return plain
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except FAILURES as error:
+        raise _refused(error) from error
 
 
 def _ranked(value: onnx.ValueInfoProto) -> bool:

@@ -21,7 +21,7 @@ from safetensors.numpy import load, save
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary, whole_folder
-from ortpipe.graph.sound import check_sound, check_valid
+from ortpipe.graph.sound import FIX, check_sound, check_valid
 from ortpipe.graph.windows import with_plain_windows
 
 OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
@@ -155,7 +155,11 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     check_valid(model)
     if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except RuntimeError as error:
+            got = str(error).strip().splitlines()[-1]
+            raise ModelError("Local functions are called as they are defined.", got=got, fix=FIX) from error
     else:
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
@@ -171,7 +175,7 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
         target = OPSET if version > OPSET else 13
         try:
             model = version_converter.convert_version(model, target)
-        except RuntimeError as error:
+        except (RuntimeError, onnx.shape_inference.InferenceError) as error:
             raise ModelError(
                 f"The training runtime runs opset 13 to {OPSET}; a model at another opset must have an equal there.",
                 got=f"opset {version}: {str(error).strip().splitlines()[-1]}",

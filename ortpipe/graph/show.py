@@ -16,7 +16,11 @@ def to_text(model: onnx.ModelProto) -> str:
     del small.graph.initializer[:]
     small.graph.initializer.extend(t for t in graph.initializer if math.prod(t.dims) <= 8)
     lines = [f"# {t.name}: {type_of(t)}" for t in graph.initializer if math.prod(t.dims) > 8]
-    return "\n".join([*lines, onnx.printer.to_text(small)]) + "\n"
+    try:
+        text = onnx.printer.to_text(small)
+    except (UnicodeDecodeError, RuntimeError, onnx.shape_inference.InferenceError) as error:
+        text = f"# ONNX's text form has no words for it: {error}"
+    return "\n".join([*lines, text]) + "\n"
 
 
 def type_of(value: onnx.TensorProto | onnx.ValueInfoProto) -> str:

@@ -62,11 +62,16 @@ def check_valid(model: onnx.ModelProto) -> None:
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
     """Yield every tensor, and read every text on the way."""
     for field, value in [] if isinstance(message, onnx.TensorProto) else message.ListFields():
+        scalar = field.type != field.TYPE_MESSAGE  # of a sequence it is a type of its own
+        if scalar and field.name in ("elem_type", "key_type") and value not in (0, onnx.TensorProto.STRING, *BITS):
+            raise ModelError("A value's type is one that ONNX has.", got=value, fix=FIX)
         if field.type == field.TYPE_STRING:
             _check_text(*([value] if isinstance(value, str | bytes) else value))
         elif field.type == field.TYPE_MESSAGE:
             for inner in [value] if isinstance(value, Message) else value:
                 yield from _tensors(inner)
+    if isinstance(message, onnx.AttributeProto) and message.type in (message.STRING, message.STRINGS):
+        _check_text(*(text for text in (message.s, *message.strings) if not _decodes(text)))
     if isinstance(message, onnx.TensorProto):  # without a copy of its bytes
         _check_text(message.name, message.doc_string, *(e.value for e in message.external_data))
         yield message
@@ -78,19 +83,36 @@ def _check_text(*texts: str | bytes) -> None:
             raise ModelError("Every name and text in a model is UTF-8.", got=f"{text!r}"[:200], fix=FIX)
 
 
+def _decodes(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _check_tensor(tensor: onnx.TensorProto) -> None:
     said = f"tensor {tensor.name!r} of dimensions {list(tensor.dims)}"
     if tensor.data_type != tensor.STRING and tensor.data_type not in BITS:
         raise ModelError("A tensor's type is one that ONNX has.", got=f"{said}: {tensor.data_type}", fix=FIX)
     if any(d < 0 for d in tensor.dims):
         raise ModelError("A tensor's dimensions are not negative.", got=said, fix=FIX)
-    if tensor.data_location == tensor.EXTERNAL or not tensor.HasField("raw_data"):
-        return  # the checker counts the numbers of the other fields
-    needed = math.ceil(math.prod(tensor.dims) * BITS.get(tensor.data_type, 0) / 8)
-    if len(tensor.raw_data) != needed or tensor.data_type == tensor.STRING:
+    if tensor.data_location == tensor.EXTERNAL:
+        return
+    bits, count = BITS.get(tensor.data_type, 0), math.prod(tensor.dims)
+    if tensor.HasField("raw_data"):
+        unit, got, needed = "bytes", len(tensor.raw_data), math.ceil(count * bits / 8)
+    else:
+        name = onnx.helper.tensor_dtype_to_field(tensor.data_type)
+        unit, got, needed = f"entries of {name}", len(getattr(tensor, name)), count
+        if tensor.data_type in (tensor.COMPLEX64, tensor.COMPLEX128):
+            needed = 2 * count
+        elif bits < 8:
+            needed = math.ceil(count * bits / 8) if bits else count
+    if got != needed or (tensor.data_type == tensor.STRING and tensor.HasField("raw_data")):
         raise ModelError(
             "A tensor has as many bytes as its type and dimensions need.",
-            got=f"{said}: {len(tensor.raw_data):,} bytes instead of {needed:,}",
+            got=f"{said}: {got:,} {unit} instead of {needed:,}",
             fix=FIX,
         )
 

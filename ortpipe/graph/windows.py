@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.sound import graphs
+from ortpipe.graph.sound import FIX, graphs
 
 POOLS = ("AveragePool", "LpPool", "MaxPool")
 SPOKEN_FOR = ("", "ai.onnx")
@@ -34,7 +34,10 @@ def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
         for node in graph.node:
             if node.op_type in POOLS and _same(node):  # whose number of windows does not depend on ceil_mode
                 _set(node, ceil_mode=None)
-    known = onnx.shape_inference.infer_shapes(own)
+    try:
+        known = onnx.shape_inference.infer_shapes(own)
+    except onnx.shape_inference.InferenceError as error:
+        raise ModelError("The shapes in a model agree.", got=str(error).strip(), fix=FIX) from error
     sizes = {t.name: list(t.dims) for t in known.graph.initializer}
     for graph in graphs(known.graph):
         for value in (*graph.input, *graph.value_info):

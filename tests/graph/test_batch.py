@@ -53,3 +53,9 @@ def test_an_operator_behind_which_nothing_is_known_is_named():
         finish(
             name_batch(ir.from_onnx_text(text.replace("float[batch, 3] y", "float[] y").replace("Neg(h)", "Abs(h)")))
         )
+
+
+def test_a_value_of_unknown_type_is_refused_by_its_operators_name():
+    text = CUSTOM.replace(", float[batch, 3] h", "")
+    with pytest.raises(ModelError, match=r"com\.microsoft\.FusedGemm at node 'h' gives 'h'"):
+        name_batch(ir.from_onnx_text(text))

@@ -45,6 +45,14 @@ def not_utf8(m):
     m.ParseFromString(m.SerializeToString().replace(b"abcdefgh", b"\xff\xfebcdefg"))
 
 
+def text_of_no_kind(m):
+    m.graph.node[0].attribute.append(h.make_attribute("told", b"\xff"))
+
+
+def unknown_kind(m):
+    m.graph.input[0].type.tensor_type.elem_type = 99
+
+
 def shared(m):
     m.graph.initializer[1].name = "h"
     m.graph.node[1].input[1] = "h"
@@ -68,8 +76,12 @@ WRONG = {
     "a type that is none": (lambda m: setattr(m.graph.initializer[0], "data_type", 99), "type is one that ONNX has"),
     "a negative dimension": (lambda m: m.graph.initializer[0].dims.__setitem__(0, -3), "not negative"),
     "too few bytes": (lambda m: setattr(m.graph.initializer[0], "raw_data", b"123"), "3 bytes instead of 24"),
+    "too many numbers": (lambda m: m.graph.initializer[0].float_data.append(7), "7 entries of float_data instead of 6"),
+    "no numbers": (lambda m: m.graph.initializer[0].ClearField("float_data"), "0 entries of float_data instead of 6"),
     "bytes of text": (text_in_bytes, "as many bytes"),
     "a name that is no text": (not_utf8, "UTF-8"),
+    "a text that is no text": (text_of_no_kind, "UTF-8"),
+    "a value of a type that is none": (unknown_kind, "type is one that ONNX has"),
     "two initializers of one name": (twice, "2 initializers called 'w'"),
     "two values of one name": (lambda m: m.graph.node[1].output.__setitem__(0, "h"), "2 values called 'h'"),
     "an initializer that a node makes": (shared, "'h' is an initializer and a node's output"),
@@ -124,6 +136,27 @@ def test_facts_of_another_type_or_without_what_they_must_have_are_refused():
     for wrong in ({**facts, "metrics": {"l2": 1}}, {**facts, "task": 3}, {"task": "binary"}):
         with pytest.raises(ModelError):
             Facts.from_json(wrong)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda m: setattr(m.graph.node[1], "op_type", "Ad"), "checker"),
+        (lambda m: m.graph.node[0].input.__setitem__(0, "ghost"), "ghost"),
+        (lambda m: m.graph.node[0].input.__setitem__(0, "s"), "topologically"),
+        (lambda m: m.graph.output.pop(), "checker|output"),
+        (lambda m: m.graph.node[2].input.append("h"), "as they are defined"),
+        (lambda m: setattr(m.opset_import[0], "version", 0), "opset|checker"),
+        (lambda m: setattr(m.opset_import[0], "version", 1000), "opset|checker"),
+        (lambda m: setattr(m, "ir_version", 1000), "ir_version"),
+    ],
+    ids=["operator", "ghost", "circle", "no output", "arguments", "opset 0", "opset 1000", "IR 1000"],
+)
+def test_a_model_that_no_runtime_takes_is_refused(change, said):
+    wrong = model()
+    change(wrong)
+    with pytest.raises(OrtpipeError, match=said):
+        convert(wrong)
 
 
 def mutated(content: bytes, seed: int) -> bytes:

@@ -70,7 +70,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     from ortpipe.artifact import read_metadata
     from ortpipe.graph import query, serial
     from ortpipe.graph.batch import name_batch
-    from ortpipe.graph.check import finish
+    from ortpipe.graph.check import finish, parsed
     from ortpipe.graph.modes import for_inference
     from ortpipe.runtime.session import Session
     from ortpipe.stages.convert.heads import read_head
@@ -80,7 +80,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     original = serial.lowered(model)
     known = read_metadata(model)
     plain, zipped = without_zip_map(original)
-    graph = ir.from_proto(plain).graph
+    graph = parsed(plain).graph
     classes = config.classes or tuple(known.get("classes", ())) or zipped or classes_in(graph)
     _refuse_fixed_batch(graph)
     standardize(graph)
