@@ -48,8 +48,8 @@ def run(arguments: Sequence[str]) -> None:
     for uri in dict.fromkeys(target.tracking_uri for target in targets.values()):
         print(f"recording in {redacted(uri)}", flush=True)
     recorded: dict[Path, str] = {}
-    for folder, target in targets.items():
-        recorded[folder] = sync(target, folder).run_id
+    for folder in found:
+        recorded[folder] = sync(targets[folder], folder).run_id
         print(f"{recorded[folder]}  {folder}", flush=True)
     for folder, record in recorded.items():
         best = best_job(folder)
