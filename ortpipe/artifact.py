@@ -51,7 +51,7 @@ class Facts:
 
     def as_json(self, *, lineage: bool = True) -> dict[str, Any]:
         """Return the facts that are set, as plain JSON values."""
-        facts = {k: v for k, v in dataclasses.asdict(self).items() if v not in (None, {}, ())}
+        facts = {k: v for k, v in dataclasses.asdict(self).items() if k in _REQUIRED or v not in (None, {}, ())}
         if not lineage:
             facts.pop("lineage", None)
         return json.loads(json.dumps(facts))
@@ -65,7 +65,7 @@ class Facts:
                 got=f"unknown: {', '.join(sorted(unknown))}",
                 fix=AGAIN,
             )
-        missing = [f.name for f in _FIELDS if f.default is f.default_factory and f.name not in facts]
+        missing = [name for name in _REQUIRED if name not in facts]
         if missing:
             raise ModelError("An artifact's facts are all there.", got=f"no {', '.join(missing)}", fix=AGAIN)
         _check_types(facts)
@@ -73,7 +73,7 @@ class Facts:
         return cls(**values, lineage=tuple(facts.get("lineage", ())))
 
 
-_FIELDS = dataclasses.fields(Facts)
+_REQUIRED = [f.name for f in dataclasses.fields(Facts) if f.default is f.default_factory]
 _TYPES = get_type_hints(Facts)
 
 

@@ -6,7 +6,7 @@ from ortpipe.pipeline.plan import Stage
 
 GRAPH = ("ortpipe", "onnx", "onnx-ir")
 NUMBERS = (*GRAPH, "numpy", "onnxruntime-training", "onnxruntime")
-FORWARD = ("task", "inputs", "outputs", "prediction", "parameters")
+FORWARD = ("task", "inputs", "outputs", "prediction")
 
 FLOW = (
     Stage(

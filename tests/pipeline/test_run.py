@@ -7,7 +7,7 @@ from sklearn.datasets import load_diabetes
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
-from ortpipe.errors import ConvertError, PenaltyError
+from ortpipe.errors import ConvertError, DeriveError, PenaltyError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.events import (
     RunFailed,
@@ -107,7 +107,8 @@ def test_a_later_stage_refuses_its_config_before_the_second_stage_works(context)
     wrong = Step(FLOW[2], PenaltyConfig({"nope": {"l2": 1.0}}))
     with pytest.raises(PenaltyError, match="'nope'"):
         run((*steps[:2], wrong, *steps[3:]), context, [events.append])
-    assert [type(e) for e in events] == [RunStarted, StageStarted, StageFinished, RunFailed]
+    assert [type(e) for e in events] == [RunStarted, StageStarted, StageSaid, StageFinished, RunFailed]
+    assert events[2].message.startswith("trains 2 of 2 float initializers")
     assert events[-1].stage == "penalty"
 
 
@@ -202,3 +203,22 @@ def test_a_note_of_a_stage_is_said_whether_the_stage_ran_or_was_taken_from_the_s
     assert said == [[("convert", "look at this")]] * 2
     [finished] = [e for e in events if isinstance(e, StageFinished)]
     assert finished.hit is not None
+
+
+def test_a_model_without_parameters_by_default_trains_those_that_are_named_from_the_store_too(context, tmp_path):
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N,10] X) => (float[N,1] y) <float[10] w = {WS}> {
+        scaled = Mul(X, w) y = ReduceMax<axes=[1], keepdims=1>(scaled) }"""
+    path = tmp_path / "scaled.onnx"
+    onnx.save(onnx.parser.parse_model(text.replace("WS", ",".join(["0.5"] * 10))), path)
+    convert, *others = plan()
+    steps = (Step(convert.stage, ConvertConfig(OnnxFile(path=str(path)))), *others)
+    store = Store(tmp_path / "store")
+    with pytest.raises(DeriveError, match="At least one parameter must be trained"):
+        run(steps, context, [], store)
+    derive = Step(others[2].stage, DeriveConfig(parameters=("w",)))
+    events = []
+    named = (*steps[:3], derive, *steps[4:])
+    trained = run(named, context, [events.append], store)
+    hits = [e.name for e in events if isinstance(e, StageFinished) and e.hit is not None]
+    assert hits == ["convert", "add_loss", "penalty"]
+    assert trained.facts.parameters == ("w",)

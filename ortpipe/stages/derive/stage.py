@@ -196,7 +196,7 @@ def _chosen(
         raise DeriveError(
             "At least one parameter must be trained.",
             got=f"none of {', '.join(candidates) or 'no float initializers'}",
-            fix="Name some in derive.parameters, or shorten derive.frozen.",
+            fix=f"Name some in derive.parameters{', or shorten derive.frozen' if config.frozen else ''}.",
         )
     if config.output is None:
         _check_finite(graph, chosen)
