@@ -103,6 +103,7 @@ class Reader:
         self._places = {node: place for place, node in enumerate(graph.all_nodes())}
         for node in self._places:
             self._note(node)
+        self._before_softmax = _leading_to(self._places, ("Softmax", "LogSoftmax"), SCALING)
 
     def uses(self, value: ir.Value) -> list[Use]:
         """Return what reads an initializer, in the graph's order, looking through what is computed from it alone."""
@@ -225,7 +226,7 @@ class Reader:
         others: Sequence[ir.Value],
     ) -> tuple[bool, str]:
         held = query.array(value)
-        softmax = _reaches(node, SCALING, ("Softmax", "LogSoftmax"))
+        softmax = node in self._before_softmax
         where = "added in front of Softmax" if softmax else "a mask that is added"
         if is_added_mask(-held if node.op_type == "Sub" else held) or (
             is_zero_one(held) and any(n.op_type not in VIEWS for n in path)
@@ -283,6 +284,19 @@ def _reaches(node: ir.Node, through: Collection[str], wanted: Collection[str]) -
                 elif reader.op_type in through and reader not in seen:
                     seen.add(reader)
                     stack.append(reader)
+    return found
+
+
+def _leading_to(nodes: Iterable[ir.Node], wanted: Collection[str], through: Collection[str]) -> set[ir.Node]:
+    """Return the nodes whose results the wanted operators read, through others: in one walk, for all nodes at once."""
+    found, stack = set[ir.Node](), [node for node in nodes if node.op_type in wanted]
+    while stack:
+        for x in stack.pop().inputs:
+            made = x.producer() if x is not None else None
+            if made is not None and made not in found:
+                found.add(made)
+                if made.op_type in through:
+                    stack.append(made)
     return found
 
 
