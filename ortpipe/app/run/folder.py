@@ -10,7 +10,7 @@ from typing import Any
 
 from ortpipe.app.run.checkpoint import write_checkpoint
 from ortpipe.app.run.inputs import keep_inputs
-from ortpipe.files import TEMPORARY, whole_file
+from ortpipe.files import whole_file
 from ortpipe.pipeline.events import Event, RunFinished, RunStarted, StageFinished, StageProgressed
 
 OF_ONE_RUN = (
@@ -55,10 +55,7 @@ class RunFolder:
             self._finish(event)
 
     def _start(self, event: RunStarted) -> None:
-        left = [
-            path.name for path in self.folder.glob(".*") if TEMPORARY.fullmatch(path.name)
-        ]  # of a run that was killed
-        for name in (*OF_ONE_RUN, *left):  # of an older run into the same folder
+        for name in OF_ONE_RUN:  # of an older run into the same folder
             place = self.folder / name
             if place.is_dir():
                 shutil.rmtree(place)
