@@ -80,7 +80,7 @@ def _completed(node: Any, key: str, given: Mapping[str, Any]) -> Any:
     if not isinstance(node, str) or key.partition(".")[0] in ELSEWHERE:
         return node
     if MASK in node:
-        rule, fix = "A record holds no secrets: they are given again.", f"Add {key}=… to the command."
+        rule, fix = "A record holds no secrets, so they are given again.", f"Add {key}=… to the command."
         raise ConfigError(rule, got=f"{key}={node}", fix=fix)
     if (whole := DECODED.fullmatch(node)) is not None:
         import yaml
@@ -92,7 +92,7 @@ def _completed(node: Any, key: str, given: Mapping[str, Any]) -> Any:
 def _variable(name: str, key: str) -> str:
     value = os.environ.get(name)
     if value is None:
-        rule, fix = "A record holds no secrets: the environment is asked again.", f"Set {name}, or give {key}=…"
+        rule, fix = "A record holds no secrets, so the environment is asked again.", f"Set {name}, or give {key}=…"
         raise ConfigError(rule, got=f"{key} from {name}, which is not set", fix=fix)
     know(value)
     return value

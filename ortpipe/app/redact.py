@@ -25,19 +25,28 @@ WORDS = {"auth", "authorization", "bearer", "cookie", "credential", "jwt", "pass
 ENDS = ("password", "passwd", "pwd", "secret", "token", "apikey", "accesskey", "privatekey", "secretkey")
 KEYS = {"access", "account", "api", "encryption", "private", "secret", "session", "shared", "signing", "storage"}
 FREE = {"data", "recorder", "name", "hydra"}  # the others' values decide results, and stand in the store's keys
-PLAIN = {"", "true", "false", "null", "none", MASK}
+NAMES = re.compile(r"data\.source\.(?:inputs|encode)\.|train\.factors\.|penalty\.terms\.")  # keys that users name
+PLAIN = {"", "true", "false", "null", "none", MASK, "…"}
 LONG = 8  # characters from which on a text is hidden within words too
 VARIABLE = re.compile(r"PASSW|PWD$|_PASS$|SECRET|TOKEN|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|STORE_KEY")
 PATH = re.compile(r"[/~.]|[A-Za-z]:[\\/]")
 ENVIRONMENT = re.compile(r"\$\{\s*oc\.env:\s*(\w+)")
 
-HINT = re.compile(r"://|%3a%2f%2f|pass|pwd|secret|token|key|cred|auth|sas|cookie|bearer|jwt|[?&]\w*sig", re.IGNORECASE)
+HINT = re.compile(
+    r"://|%3a%2f%2f|pass|pwd|secret|token|key|cred|auth|sas|cookie|bearer|jwt|[?&]\w*sig|gh[pousr]_|hf_|glpat|xox|eyj",
+    re.IGNORECASE,
+)
 ADDRESS = re.compile(r"(?i)([a-z][\w+.-]*://[^\s/:@\"<>]*:)(?!\d+(?:[/?#]|$|\s))([^\s\"<>]*)(?=@)")
 USER_ALONE = re.compile(r"(?i)(https?://)([^\s/:@\"<>]+)(?=@)")  # such as an access token
 ENCODED = re.compile(r"(?i)(%3a%2f%2f(?:(?!%3a|%40)\S)*%3a)((?:(?!%40)\S)+)(?=%40)")
 QUERY = re.compile(r"(?i)([?&](?:[\w-]*sig|[\w-]*signature|key|code)=)([^&#\s'\"]+)")
 BEARER = re.compile(r"(?i)(\b(?:bearer|basic)\s+)([\w.~+/=-]{16,})")
-SHAPES = (ADDRESS, USER_ALONE, ENCODED, QUERY, BEARER)
+PEM = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)(.+?)(?=-----END|$)", re.DOTALL)
+ISSUED = re.compile(  # tokens that say themselves what they are: of GitHub, GitLab, Hugging Face, Slack; and JWT
+    r"()(\b(?:(?:gh[pousr]|hf)_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|xox[abeprs]-[\w-]{20,}"
+    r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}))"
+)
+SHAPES = (ADDRESS, USER_ALONE, ENCODED, QUERY, BEARER, PEM, ISSUED)
 KEY = re.compile(r"([\w.-]*\w)\\?[\"']?\s*[:=]\s*")  # of key=value, key: value, "key": "value"
 VALUE = re.compile(r"\\?\"(?:[^\"\\]|\\.)*?\\?\"|'(?:[^'\\]|\\.)*'|[^\s,;&}\])'\"]+")
 
@@ -51,8 +60,10 @@ def is_secret(key: object) -> bool:
     [True, True, True, True, True]
     >>> [is_secret(key) for key in ("tokens_per_batch", "token_pattern", "key", "keyboard", "compass", "author")]
     [False, False, False, False, False, False]
+    >>> is_secret("data.source.params.token"), is_secret("data.source.inputs.token")
+    (True, False)
     """
-    return any(_is_secret(part) for part in re.split(r"[./]", str(key)))
+    return NAMES.match(str(key).lstrip("+")) is None and any(_is_secret(part) for part in re.split(r"[./]", str(key)))
 
 
 @cache
@@ -170,17 +181,18 @@ def know_text(text: str) -> None:
 def know_config(config: Mapping[str, Any]) -> None:
     """Hide from now on the secrets of a config, resolved or not."""
     for name, node in config.items():
-        know_values(node, name, secret=is_secret(name), setting=name not in FREE)
+        know_values(node, name, setting=name not in FREE)
 
 
-def know_values(node: Any, key: object = "", *, secret: bool = False, setting: bool = False) -> None:
-    """Hide from now on the secrets of nested values; of a stage's `setting` no numbers, which go by any name there."""
+def know_values(node: Any, key: object = "", *, setting: bool = False) -> None:
+    """Hide the secrets of values under a dotted key; of a stage's `setting` no numbers, which go by any name there."""
+    secret = is_secret(key)
     if isinstance(node, Mapping):
         for name, value in node.items():
-            know_values(value, name, secret=secret or is_secret(name), setting=setting)
+            know_values(value, f"{key}.{name}", setting=setting)
     elif isinstance(node, list | tuple):
         for value in node:
-            know_values(value, key, secret=secret, setting=setting)
+            know_values(value, key, setting=setting)
     elif isinstance(node, int | float):
         if secret and not setting and _hides(node, key):
             know(node)
@@ -218,7 +230,7 @@ def know_command(words: Iterable[str]) -> None:
     for word in words:
         if "=" in word and HINT.search(word) is not None:
             for key, value in _overridden(word):
-                know_values(value, key, secret=is_secret(key))
+                know_values(value, key)
 
 
 def _overridden(word: str) -> Iterator[tuple[str, Any]]:
@@ -248,31 +260,26 @@ def recordable(config: Any) -> dict[str, Any]:
     values: Any = OmegaConf.to_container(config, resolve=True)
     know_config(raw)
     know_config(values)
-    return {
-        name: _recorded(raw[name], value, name, secret=is_secret(name), setting=name not in FREE)
-        for name, value in values.items()
-    }
+    return {name: _recorded(raw[name], value, name, setting=name not in FREE) for name, value in values.items()}
 
 
 def hidden(node: Any) -> Any:
     """Return plain values of a record without secrets; its numbers stay."""
-    return _recorded(None, node, "", secret=False, setting=True)
+    return _recorded(None, node, "", setting=True)
 
 
-def _recorded(raw: Any, value: Any, key: object, *, secret: bool, setting: bool) -> Any:
+def _recorded(raw: Any, value: Any, key: str, *, setting: bool) -> Any:
     shown: Any
     if isinstance(value, Mapping):
         inner = raw if isinstance(raw, Mapping) else {}
         shown = {
-            name: _recorded(inner.get(name), one, name, secret=secret or is_secret(name), setting=setting)
+            name: _recorded(inner.get(name), one, f"{key}.{name}" if key else str(name), setting=setting)
             for name, one in value.items()
         }
     elif isinstance(value, list | tuple):
         items = raw if isinstance(raw, list | tuple) and len(raw) == len(value) else [None] * len(value)
-        shown = [
-            _recorded(item, one, key, secret=secret, setting=setting) for item, one in zip(items, value, strict=True)
-        ]
-    elif secret and _hides(value, key) and (isinstance(value, str) or not setting):
+        shown = [_recorded(item, one, key, setting=setting) for item, one in zip(items, value, strict=True)]
+    elif is_secret(key) and _hides(value, key) and (isinstance(value, str) or not setting):
         shown = value if isinstance(value, str) and ENVIRONMENT.match(value) else MASK
     else:
         shown = _text(value) if isinstance(value, str) else value

@@ -13,6 +13,11 @@ from subprocess import CompletedProcess
 
 import pytest
 from command import ROOT, ortpipe
+from omegaconf import OmegaConf
+
+from ortpipe.app import redact
+from ortpipe.app.asked import completed
+from ortpipe.errors import ConfigError
 
 MINE = """
 import logging, os, sys, warnings
@@ -140,3 +145,29 @@ def test_what_fails_and_what_sweeps_keep_none(perform: Perform, tmp_path: Path) 
     named = perform(tmp_path, "recorder=none", token, place)
     assert (named.returncode, "holds no secret" in named.stderr) == (1, True)
     assert leaks(tmp_path, failed, sweep, typo, named) == []
+
+
+def test_names_of_inputs_and_parameters_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redact, "_known", set())
+    source = {"inputs": {"tokens": ["word", "place"], "token": "all"}, "encode": {"token": "index"}}
+    config = {"data": {"source": source}, "penalty": {"terms": {"api_key": {"l2": 0.5}}}}
+    assert redact.recordable(OmegaConf.create(config)) == config
+    redact.know_command(["data.source.inputs={tokens: [word, place]}", "+data.source.encode.token=index"])
+    assert redact.redacted("a word, a place, all by index") == "a word, a place, all by index"
+    source["params"] = {"inputs": {"token": "PLANTED-1"}}
+    assert redact.recordable(OmegaConf.create(config))["data"]["source"]["params"] == {"inputs": {"token": "***"}}
+
+
+def test_keys_and_tokens_that_say_themselves_what_they_are_are_hidden_under_any_name() -> None:
+    pem = "-----BEGIN RSA PRIVATE KEY-----\nabc\ndef\n-----END RSA PRIVATE KEY-----"
+    assert "abc" not in redact.redacted(f"where: {pem} end")
+    assert redact.redacted(f"gh ghp_{'a1' * 18} it") == "gh *** it"
+    assert redact.redacted("hf_model_embeddings_weight_of_the_first_layer") == (
+        "hf_model_embeddings_weight_of_the_first_layer"
+    )
+
+
+def test_our_own_words_are_not_taken_for_secrets() -> None:
+    with pytest.raises(ConfigError) as raised:
+        completed({"data": {"source": {"params": {"token": "***"}}}}, {})
+    assert redact.redacted(str(raised.value)) == str(raised.value)
