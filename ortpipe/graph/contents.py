@@ -27,6 +27,12 @@ def is_zero_one(array: np.ndarray) -> bool:
     return array.size > 1 and bool(np.isin(array, (0, 1)).all()) and len(np.unique(array)) == 2
 
 
+def is_switch(array: np.ndarray) -> bool:
+    """Say whether values are 0 and one number below, both of them: a mask of however low a number, such as −100."""
+    values = np.unique(array)
+    return len(values) == 2 and bool(values[0] < 0 == values[1])
+
+
 def is_counted(array: np.ndarray) -> bool:
     """Say whether values are many whole numbers or halves, as the places of a grid."""
     halves = 2 * array.astype(np.float64)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph import query
-from ortpipe.graph.contents import is_added_mask, is_counted, is_formula, is_zero_one
+from ortpipe.graph.contents import is_added_mask, is_counted, is_formula, is_switch, is_zero_one
 
 WEIGHTS: dict[str, tuple[int, ...]] = {  # operator → the operands that are weights, where initializers are read there
     "BatchNormalization": (1, 2),
@@ -228,15 +228,14 @@ class Reader:
         held = query.array(value)
         softmax = node in self._before_softmax
         where = "added in front of Softmax" if softmax else "a mask that is added"
-        if is_added_mask(-held if node.op_type == "Sub" else held) or (
-            is_zero_one(held) and any(n.op_type not in VIEWS for n in path)
-        ):
+        added = -held if node.op_type == "Sub" else held
+        if is_added_mask(added) or (is_zero_one(held) and any(n.op_type not in VIEWS for n in path)):
             return False, where
         given = bool(self.given.intersection(others))
         if size_of(value) == 1:
             return given and any(map(_has_one_channel, others)), "" if given else "one number"
-        if softmax and self.scores.intersection(others) and not held.any():
-            return False, f"zeros, {where}"
+        if softmax and self.scores.intersection(others) and (not held.any() or is_switch(added)):
+            return False, where if held.any() else f"zeros, {where}"
         if node.op_type == "Sub" and any(self._scales(n) for n, _ in node.outputs[0].uses()):
             return False, "a mean"
         if _axes(read) <= 1:
@@ -307,7 +306,7 @@ def _gives_angles(node: ir.Node) -> bool:
 
 def _has_one_channel(value: ir.Value) -> bool:
     if value.shape is not None and value.shape.rank():
-        return value.shape[-1] == 1 or (value.shape.rank() > 3 and value.shape[1] == 1)
+        return value.shape.rank() == 1 or value.shape[-1] == 1 or (value.shape.rank() > 3 and value.shape[1] == 1)
     made = value.producer()
     weight = made.inputs[1] if made is not None and made.op_type == "MatMul" else None
     return weight is not None and weight.shape is not None and bool(weight.shape) and weight.shape[-1] == 1

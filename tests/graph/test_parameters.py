@@ -65,6 +65,8 @@ MASKS = {  # mask, how it is read, why it is left (None: it is trained)
         FRONT,
     ),
     "1e9, subtracted": (np.where(LOWER, 0, 1e9), "a = Sub(s, mask)", FRONT),
+    "-100, as between shifted windows": (np.where(LOWER, 0, -100), ADDED, FRONT),
+    "1000, subtracted": (np.where(LOWER, 0, 1000), "a = Sub(s, mask)", FRONT),
     "nothing masked": (np.zeros((T, T)), ADDED, "zeros, added in front"),
     "0 and 1": (LOWER, "o = Constant<value_float=1.0>() l = Constant<value_float=-1e4>() u = Sub(o, mask) d = Mul(u, l)"
                 " r = Mul(s, mask) a = Add(r, d)", "subtracted|0 and 1|front"),
@@ -102,6 +104,11 @@ TABLE = {  # text, arrays, what is trained; left: name → reason
     "the bias of one output": (
         f"{X4} {{ h = MatMul(X, w) y = Add(h, b) }}",
         {"w": normal(4, 1), "b": normal(1)},
+        {},
+    ),
+    "the bias of one output that is a vector of rows": (
+        "float[N,4] X) => (float[N] y) { h = MatMul(X, w) y = Add(h, b) }",
+        {"w": normal(4), "b": normal(1)},
         {},
     ),
     "the bias of one output in front of a softmax of several": (

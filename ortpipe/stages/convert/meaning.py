@@ -80,7 +80,7 @@ class Prediction:
             return Meaning(task, str(logits.name) if logits is not None else None, classes, notes=note)
         self._check_scores(task, told, seen)
         pair = task == "binary" and self.width == 2
-        opposite = pair and (self.head.kind == "opposite" if rows is None else bool((rows[:, 0] == -rows[:, 1]).all()))
+        opposite = pair and (self.head.kind == "opposite" or _are_opposite(rows))
         note = () if told.scores or self.head.linear else (self._note("logits", seen, task),)
         return Meaning(task, self.name, classes, opposite or None, note)
 
@@ -209,3 +209,8 @@ class Prediction:
             f"output {self.name!r} ({self._values(seen)}) is taken as {form} of a {task} model ({losses}); if it is "
             f"not, set convert.source.scores={other} or convert.source.task"
         )
+
+
+def _are_opposite(rows: np.ndarray | None) -> bool:
+    """Say whether every row is [−s, s]; rows of zeros, as a fresh layer gives them, prove nothing."""
+    return rows is not None and bool(rows.any() and (rows[:, 0] == -rows[:, 1]).all())

@@ -305,6 +305,11 @@ def test_what_is_told_mends_a_doubt(tmp_path, end, columns, output, told, probab
     )
 
 
+def test_a_fresh_layer_of_two_zero_scores_is_no_pair_of_opposite_ones(tmp_path):
+    found = model("n = Sub(z, z) Y = Concat<axis = 1>(n, n)", 1, "float[N, 2]")
+    assert converted(tmp_path, found, 2, task="binary", scores="logits").facts.opposite is None
+
+
 @pytest.mark.parametrize("kinds", [2, 3])
 @pytest.mark.parametrize("raw", [False, True])
 def test_a_logistic_regression_from_skl2onnx_has_the_log_loss_of_its_estimator(tmp_path, kinds, raw):
