@@ -53,10 +53,23 @@ def check_valid(model: onnx.ModelProto) -> None:
     check_sound(model)
     try:
         if model.ByteSize() < 2**31 - 2**20:
-            onnx.checker.check_model(model)
+            onnx.checker.check_model(_with_ranks(model))
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         got = str(error).strip()
         raise ModelError("A model must pass onnx.checker.", got=got, fix=FIX) from error
+
+
+def _with_ranks(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Give outputs without a shape some, which onnx.checker wants of every output: inference finds it later."""
+    types = [o.type.tensor_type for o in model.graph.output if o.type.HasField("tensor_type")]
+    if all(t.HasField("shape") for t in types):
+        return model
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    for output in own.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.shape.SetInParent()
+    return own
 
 
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:

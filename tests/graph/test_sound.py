@@ -14,7 +14,7 @@ from ortpipe.artifact import Facts, read_metadata
 from ortpipe.errors import ModelError, OrtpipeError
 from ortpipe.graph.serial import lowered, read
 from ortpipe.graph.show import to_text
-from ortpipe.graph.sound import check_sound
+from ortpipe.graph.sound import check_sound, check_valid
 from ortpipe.stages.convert.stage import convert
 
 TEXT = """
@@ -190,3 +190,14 @@ def test_no_changed_byte_ends_in_another_error_than_ours(seed, tmp_path):
             convert(found)
         except OrtpipeError:
             continue
+
+
+def test_an_output_needs_no_declared_shape():
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[N, 2] X) => (float[] Y) <float[2, 1] w = {1, 2}> { Y = MatMul(X, w) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    before = model.SerializeToString()
+    check_valid(model)
+    assert model.SerializeToString() == before
+    assert convert(model).facts.parameters == ("w",)
