@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+import shlex
 from collections.abc import Iterable
 
 
@@ -103,3 +105,30 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     match = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     guess = f"Did you mean {match[0]!r}? " if match else ""
     return f"{guess}Valid: {', '.join(valid) or 'none'}."
+
+
+def quoted(text: str) -> str:
+    r"""Return text as Hydra's grammar quotes it.
+
+    >>> print(quoted("it's"), quoted("a\\"))
+    'it\'s' 'a\\'
+    """
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", r"\'"), text) + "'"
+
+
+def listing(key: str, name: str) -> str:
+    """Return the argument that sets a key to a list of one name, as a shell takes it.
+
+    >>> print(listing("columns", "age"), listing("columns", "größe"), listing("columns", "1"))
+    columns=[age] "columns=['größe']" "columns=['1']"
+    """
+    if re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII) and name.lower() not in (
+        "null",
+        "true",
+        "false",
+        "nan",
+        "inf",
+    ):
+        return f"{key}=[{name}]"
+    argument = f"{key}=[{quoted(name)}]"
+    return shlex.quote(argument) if re.search(r'["$`\\!]', argument) else f'"{argument}"'

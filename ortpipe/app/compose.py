@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from omegaconf import OmegaConf, open_dict
 from ortpipe.app.redact import recordable
 from ortpipe.app.tracking.sqlite import uri_of
 from ortpipe.app.where import Where
-from ortpipe.errors import ConfigError
+from ortpipe.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
     from ortpipe.app.schema import RunConfig
@@ -57,15 +56,6 @@ def check_working_folder() -> None:
     if "${" in os.getcwd():
         rule = "Hydra reads ${…} in the path of the working folder as a reference to a key."
         raise ConfigError(rule, got=os.getcwd(), fix="Rename that folder, or start in another one.")
-
-
-def _quoted(text: str) -> str:
-    r"""Return text as Hydra's grammar quotes it.
-
-    >>> print(_quoted("it's"), _quoted("a\\"))
-    'it\'s' 'a\\'
-    """
-    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", r"\'"), text) + "'"
 
 
 class Parser(argparse.ArgumentParser):
@@ -121,7 +111,7 @@ def composition(overrides: Sequence[str], config_dir: str | None = None) -> Comp
         folder = Path(config_dir).absolute()
         if not folder.is_dir():
             raise ConfigError("--config-dir is a folder.", got=config_dir, fix="Check its path.")
-        overrides.append(f"hydra.searchpath=[{_quoted(f'file://{folder}')}]")
+        overrides.append(f"hydra.searchpath=[{quoted(f'file://{folder}')}]")
     with initialize_config_dir(str(packaged_conf()), job_name="ortpipe", version_base="1.3"):
         config = compose("config", overrides, return_hydra_config=True)
         HydraConfig.instance().set_config(config)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ortpipe.data.layout import Layout
 from ortpipe.data.rows import Rows
-from ortpipe.errors import ConfigError, DataError, nearest
+from ortpipe.errors import ConfigError, DataError, listing, nearest
 from ortpipe.settings import Config
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _kind(name: str, file: str, kind: pa.DataType) -> np.dtype | None:
         "A column holds numbers, text or truth values.",
         got=f"column {name!r} of {file}, of type {kind}",
         fix="Write it as numbers or text, leave it out of data.source.inputs, or, if its values are words, list it: "
-        f"data.source.categorical=[{name}].",
+        f"{listing('data.source.categorical', name)}.",
     )
 
 

@@ -8,14 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ortpipe.errors import DataError
+from ortpipe.errors import DataError, listing
 
 SHARE = 0.5  # of a column's values: where so many are numbers, the others are mistakes and no categories
+LEAST = 5  # different numbers in a column of text, from which on most of its values may be a mark such as ?
 SHOWN = 3
 NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$|^\s*0x[0-9a-f]+\s*$"
 # as people write them: 1,234.5 or 1.234,5 or 1 234, 12 %, $12
 WRITTEN = (
-    r"^\s*[-+(]?\s*[$€£¥]?\s*[-+]?(\d{1,3}(,\d{3})+(\.\d+)?|\d{1,3}(\.\d{3})+,\d+|\d{1,3}([ '\x{A0}]\d{3})+([.,]\d+)?"
+    r"^\s*[-+−(]?\s*[$€£¥]?\s*[-+−]?(\d{1,3}(,\d{3})+(\.\d+)?|\d{1,3}(\.\d{3})+,\d+|\d{1,3}([ '\x{A0}]\d{3})+([.,]\d+)?"
     r"|\d+,\d+|\d+(\.\d+)?)\s*[%$€£¥)]?\s*$"
 )
 DATE = r"^\s*\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?\s*$|^\s*\d{1,2}([./])\d{1,2}[./]\d{4}( .*)?\s*$"
@@ -32,6 +33,7 @@ class Words:
         name: the column's.
         rows: how many values there were, those that only mark a missing number aside.
         numbers: how many of them are numbers as a computer reads them; `alike`: those as people write them, too.
+        values: how many different values each piece had, and `alike_values`: how many of them are numbers.
         dates: how many are dates.
         marks: how many mark a missing number.
         strange: the first values that are no numbers, each with its place.
@@ -44,6 +46,8 @@ class Words:
     alike: int = 0
     dates: int = 0
     marks: int = 0
+    values: int = 0
+    alike_values: int = 0
     strange: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
@@ -55,6 +59,8 @@ class Words:
         self.rows += int(counts[~mark].sum())
         self.numbers += int(counts[number].sum())
         self.alike += int(counts[number | written].sum())
+        self.values += int((~mark).sum())
+        self.alike_values += int((number | written).sum())
         self.dates += int(counts[date].sum())
         self.marks += int(counts[mark].sum())
         for shown, wrong in ((self.strange, ~number & ~mark), (self.missing, mark)):
@@ -63,8 +69,9 @@ class Words:
 
     @property
     def mostly_numbers(self) -> bool:
-        """Whether so many values are numbers that the others are surely mistakes."""
-        return self.rows > 0 and self.alike >= SHARE * self.rows
+        """Whether so many values are numbers, or so many different ones, that the others are mistakes or marks."""
+        different = self.alike_values >= LEAST and self.alike_values > SHARE * self.values
+        return self.rows > 0 and (self.alike >= SHARE * self.rows or different)
 
     @property
     def all_numbers(self) -> bool:
@@ -73,7 +80,7 @@ class Words:
 
     def refuse(self) -> None:
         """Refuse a column of numbers with a few other values among them, and one of dates."""
-        fix = f"or, if its values are words, list it: data.source.categorical=[{self.name}]."
+        fix = f"or, if its values are words, list it: {listing('data.source.categorical', self.name)}."
         if self.rows and self.dates >= SHARE * self.rows:
             raise DataError(
                 "A column holds numbers, text or truth values.",
@@ -85,7 +92,7 @@ class Words:
         strange, count = (self.strange, self.rows - self.numbers) if self.strange else (self.missing, self.marks)
         more = f", and {count - len(strange):,} more" if count > len(strange) else ""
         raise DataError(
-            "A column most of whose values are numbers holds numbers alone.",
+            "A column most of whose values, or different values, are numbers holds numbers alone.",
             got=f"{count:,} of {self.rows + self.marks:,} values of column {self.name!r} are not numbers: "
             f"{', '.join(strange)}{more}",
             fix=f"Write plain numbers such as 1234.5; name what marks a missing value, "

@@ -1,9 +1,13 @@
 """Numbers with other values among them, codes, marks of missing values, encodings: refused, said or chosen."""
 
+import shlex
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 from pyarrow import parquet
 from sklearn.datasets import load_diabetes
 
@@ -93,6 +97,30 @@ def test_a_bad_cell_among_row_weights_or_one_of_several_labels_is_named(tmp_path
         source("csv", frame, tmp_path, sample_weight="age")()
     with pytest.raises(DataError, match=r"several columns(.|\n)*'foo' in column 'age', row 60"):
         source("csv", frame, tmp_path, label=("target", "age"))()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_of_numbers_most_of_which_are_missing_is_no_column_of_words(kind, tmp_path):
+    frame = FRAME.assign(dose=[f"{n}.5" if n % 10 == 0 else "?" for n in range(len(FRAME))])
+    with pytest.raises(DataError, match=r"397 of 442 values of column 'dose' are not numbers: '\?' in row 1 of"):
+        source(kind, frame, tmp_path)()
+
+
+def test_a_minus_sign_as_typesetters_write_it_is_one(tmp_path):
+    frame = FRAME.assign(change=[f"−{n}.5" for n in range(len(FRAME))])
+    with pytest.raises(DataError, match=r"442 of 442 values of column .change. are not numbers: .−0\.5. in row 0 of"):
+        source("csv", frame, tmp_path)()
+
+
+@pytest.mark.parametrize("column", ["größe", "price ($)", "a=b", "it's", 'the "size"', "[z]", "1", "null"])
+def test_the_way_out_works_as_it_stands_whatever_a_columns_name(column, tmp_path):
+    frame = FRAME.assign(**{column: ["38", "40", "L"] * 147 + ["L"]})
+    with pytest.raises(DataError) as refusal:
+        source("csv", frame, tmp_path)()
+    [argument] = shlex.split(str(refusal.value).rpartition("list it: ")[2].removesuffix("."))
+    said = OverridesParser.create().parse_override(argument).value()
+    assert OmegaConf.create({"said": said}).said == [column]
+    assert source("csv", frame, tmp_path, categorical=(column,))().categories == {column: ("38", "40", "L")}
 
 
 @pytest.mark.parametrize("kind", KINDS)

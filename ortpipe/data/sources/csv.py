@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ortpipe.data.files import files_of, paths_of
 from ortpipe.data.rows import Rows
 from ortpipe.data.table import TableSource, lay_out
-from ortpipe.errors import ConfigError, DataError
+from ortpipe.errors import ConfigError, DataError, listing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -165,6 +165,6 @@ class Csv(TableSource):
                     code = piece.column(name)[row].as_py()
                     notes[name] = (
                         f"column {name!r} is read as numbers: {code} as {int(code)}; codes are words: "
-                        f"data.source.categorical=[{name}]"
+                        f"{listing('data.source.categorical', name)}"
                     )
         return notes
