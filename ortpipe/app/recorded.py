@@ -130,8 +130,11 @@ def download(client: MlflowClient, run_id: str, name: str, folder: Path) -> None
             files.append(entry)
     if sum(file.file_size or 0 for file in files) > shutil.disk_usage(folder).free:
         raise TrackingError("There must be room for what a run recorded.", got=f"{name} of {run_id}", fix="Free some.")
-    for file in files:
-        client.download_artifacts(run_id, file.path, str(folder))
+    with tempfile.TemporaryDirectory(dir=folder) as fresh:
+        for file in files:
+            place = folder / file.path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(client.download_artifacts(run_id, file.path, fresh), place)  # folder or server: laid out apart
 
 
 def _within(above: PurePosixPath) -> str | None:
