@@ -63,7 +63,7 @@ class Digits:
         if array.dtype.kind == "f" and name not in self._measured and (array != np.trunc(array)).any():
             self._measured.add(name)
             self._found.pop(name, None)
-        if name in self._measured or name in self._found or max(array.max(), -array.min()) <= EXACT:
+        if name in self._measured or name in self._found or _largest(array) <= EXACT:
             return
         with np.errstate(over="ignore", invalid="ignore"):
             lost = array.astype(np.float32).astype(array.dtype) != array
@@ -79,7 +79,7 @@ class Digits:
         for name, array in {**{f"input {n!r}": a for n, a in rows.inputs.items()}, **label, **weight}.items():
             if array.dtype.kind not in "iuf" or array.dtype.itemsize < 4 or array.dtype == np.float32:
                 continue
-            if max(array.max(initial=0), -array.min(initial=0)) <= EXACT:
+            if _largest(array) <= EXACT:
                 continue  # the common case costs no copy
             flat = array.reshape(len(array), -1)
             named = rows.columns.get(name[7:-1], ())
@@ -92,6 +92,11 @@ class Digits:
         notes = [f"{found} in float32, which holds whole numbers up to 2^24 exactly" for found in self._found.values()]
         more = len(notes) - LISTED
         return [*notes[:LISTED], *([f"{more:,} more columns lose digits in float32"] if more > 0 else [])]
+
+
+def _largest(array: np.ndarray) -> float:
+    """Return max |x|; as Python's numbers, for −x has no place in an unsigned type."""
+    return max(array.max(initial=0).item(), -array.min(initial=0).item())
 
 
 def _count(number: int, noun: str) -> str:

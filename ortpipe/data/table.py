@@ -88,9 +88,8 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
     bare = Layout(source, dict(inputs), part, {})
     dtypes: dict[str, np.dtype] = {}
     for name in bare.used:
-        if name in source.categorical:
-            continue
-        kinds = {file: _kind(name, file, schema.field(name).type) for file, schema in schemas.items()}
+        as_words = name in source.categorical
+        kinds = {file: _kind(name, file, schema.field(name).type, as_words) for file, schema in schemas.items()}
         dtypes |= _dtype(name, kinds)
     if part is not None and part in dtypes:
         raise DataError(
@@ -144,23 +143,26 @@ def _refuse_missing_from(schemas: Mapping[str, pa.Schema], names: Iterable[str])
                 )
 
 
-def _kind(name: str, file: str, kind: pa.DataType) -> np.dtype | None:
+def _kind(name: str, file: str, kind: pa.DataType, as_words: bool) -> np.dtype | None:
     """Return the NumPy type of a column of numbers, None for one of categories."""
     import numpy as np
     import pyarrow as pa
 
     is_ = pa.types
+    if as_words and not is_.is_nested(kind):
+        return None
     if is_.is_dictionary(kind) or is_.is_boolean(kind) or is_.is_string(kind) or is_.is_large_string(kind):
         return None
     if is_.is_integer(kind) or is_.is_floating(kind):
         return np.dtype(kind.to_pandas_dtype())
     if is_.is_decimal(kind) or is_.is_null(kind):  # nulls are refused when they are read
         return np.dtype(np.float64)
+    words = f"; if its values are words, list it: {listing('data.source.categorical', name)}"
+    way_out = "" if is_.is_nested(kind) else words
     raise DataError(
         "A column holds numbers, text or truth values.",
         got=f"column {name!r} of {file}, of type {kind}",
-        fix="Write it as numbers or text, leave it out of data.source.inputs, or, if its values are words, list it: "
-        f"{listing('data.source.categorical', name)}.",
+        fix=f"Write it as numbers or text, or leave it out of data.source.inputs{way_out}.",
     )
 
 
@@ -174,6 +176,7 @@ def _dtype(name: str, kinds: Mapping[str, np.dtype | None]) -> dict[str, np.dtyp
         raise DataError(
             "A column has one type in every file.",
             got=f"column {name!r} is text in {text}, numbers in {number}",
-            fix="Write it alike in all of them.",
+            fix="Write it alike in all of them, or, if its values are words, list it: "
+            f"{listing('data.source.categorical', name)}.",
         )
     return {name: np.result_type(*numbers)} if numbers else {}

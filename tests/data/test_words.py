@@ -142,6 +142,21 @@ def test_a_column_is_text_where_the_user_says_so_the_same_from_every_source(kind
         source(kind, frame, tmp_path, categorical=("mnth",))()
 
 
+def test_lists_are_no_words_whatever_the_user_says(tmp_path):
+    frame = FRAME.assign(tags=[["a"]] * len(FRAME))
+    for categorical in ((), ("tags",)):
+        with pytest.raises(DataError, match=r"column 'tags' of .*, of type list"):
+            source("parquet", frame, tmp_path, categorical=categorical)()
+
+
+def test_a_column_that_is_words_in_one_file_only_may_be_words_in_all(tmp_path):
+    FRAME.assign(size=38).to_csv(tmp_path / "a.csv", index=False)
+    FRAME.assign(size="L").to_csv(tmp_path / "b.csv", index=False)
+    with pytest.raises(DataError, match=r"list it: data\.source\.categorical=\[size\]"):
+        Csv(path=str(tmp_path), label="target")()
+    assert Csv(path=str(tmp_path), label="target", categorical=("size",))().categories == {"size": ("38", "L")}
+
+
 def test_labels_may_be_numbers_that_are_words(tmp_path):
     frame = FRAME.assign(kind=np.arange(len(FRAME)) % 3)
     assert source("csv", frame, tmp_path, label="kind", categorical=("kind",))().label[:3].tolist() == ["0", "1", "2"]
@@ -226,6 +241,8 @@ def test_whole_numbers_that_float32_does_not_hold_are_said(inputs, label, weight
 
 EXACT = {
     "held exactly": np.array([2**24, 2**25, -(2**31)]),
+    "unsigned": np.array([2**63, 1], np.uint64),
+    "the lowest": np.array([-(2**63), 1]),
     "measured": np.array([1e9 + 1, 0.5, 3e9 + 1]),
     "of float32": np.array([1e9], np.float32),
     "words": np.array(["16777217"]),
