@@ -140,6 +140,8 @@ def _compared(
             fix="Choose another output with convert.source.prediction, or convert the estimator itself.",
         )
     expected = np.asarray(forward.expected(inputs), np.float64).reshape(got.shape)
+    if not np.isfinite(expected).all():
+        raise _not_finite(model, facts, expected)
     worst = float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
     allowed = (config.tolerance if config else None) or TOLERANCE.get(got.dtype.name, 1e-2)
     if not worst <= allowed:
@@ -149,3 +151,16 @@ def _compared(
             fix="Use convert.dtype=float64, or raise convert.tolerance if the difference is acceptable.",
         )
     return worst, got
+
+
+def _not_finite(model: onnx.ModelProto, facts: Facts, expected: np.ndarray) -> ConvertError:
+    """Return the error that names the weights which are not finite, where it is they."""
+    held = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name in facts.parameters}
+    wrong = [name for name, array in held.items() if not np.isfinite(array).all()]
+    rows = np.sum(~np.isfinite(expected).reshape(len(expected), -1).all(axis=1))
+    return ConvertError(
+        "A model predicts finite values.",
+        got=f"nan or infinite values of {facts.prediction!r} in {rows} of {len(expected)} rows"
+        + (f"; weights that are not finite: {some(wrong)}" if wrong else ""),
+        fix="Export the model with finite weights." if wrong else "Check the model, and the scale of its inputs.",
+    )

@@ -305,6 +305,16 @@ def test_what_is_told_mends_a_doubt(tmp_path, end, columns, output, told, probab
     )
 
 
+@pytest.mark.parametrize(("bias", "named"), [("nan", "not finite: b"), ("-100", "the scale of its inputs")])
+def test_a_prediction_that_is_not_finite_is_said(tmp_path, bias, named):
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[N, 4] X) => (float[N, 1] Y)
+    <float[4, 1] w = {0, 0, 0, 0}, float[1] b = {1}> { h = MatMul(X, w) z = Add(h, b) Y = Sqrt(z) }"""
+    found = onnx.parser.parse_model(text)
+    found.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(np.array([float(bias)], np.float32), "b"))
+    with pytest.raises(ConvertError, match=f"of 'Y' in .* rows(.|\n)*{named}"):
+        converted(tmp_path, found, 2)
+
+
 def test_a_fresh_layer_of_two_zero_scores_is_no_pair_of_opposite_ones(tmp_path):
     found = model("n = Sub(z, z) Y = Concat<axis = 1>(n, n)", 1, "float[N, 2]")
     assert converted(tmp_path, found, 2, task="binary", scores="logits").facts.opposite is None
