@@ -44,7 +44,7 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
         if name in NAMES and value is not None:
             found.append(f"{key}={value}, whose module is looked for in {folder or 'the working folder'} first")
         elif name == "trust" and value:
-            path = config["convert"]["source"].get("path") if key == "convert.source.trust" else None
+            path = dict(leaves(config)).get("convert.source.path") if key == "convert.source.trust" else None
             found.append(f"{key}={value}: opening {path or 'the file'} runs what it holds")
         elif isinstance(value, str) and ENVIRONMENT.search(value):
             names = ", ".join(ENVIRONMENT.findall(value))

@@ -9,10 +9,10 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ortpipe.errors import ConfigError, TrackingError
 
@@ -21,7 +21,41 @@ if TYPE_CHECKING:
 
 NEEDED = ("config.yaml", "environment.json", "lock.json", "inputs", "stages")  # of a run that is made again
 FILE_NAME = re.compile(r"(?!\.+$)[^/\\\x00:]+")
+DEEPEST = 100  # groups in a config
 RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What a recorded config has where it has it."""
+
+    recorder: dict[str, Any] = field(default_factory=dict)
+    paths: dict[str, Any] = field(default_factory=dict)
+    convert: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is read of a stage's parts in `lock.json`."""
+
+    packages: dict[str, str]
+    machine: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is read of a stage in `lock.json`."""
+
+    stage: str
+    output: str
+    parts: Parts
+
+
+@dataclass(frozen=True)
+class Lock:
+    """What is read of `lock.json`."""
+
+    stages: list[Stage]
 
 
 @dataclass(frozen=True)
@@ -151,28 +185,51 @@ def read_config(folder: Path) -> dict[str, Any]:
 
     file, fix = folder / "config.yaml", "Choose another run."
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if file.is_symlink():
+            raise ValueError("it is a link")
+        text = file.read_text(encoding="utf-8")
+        depth = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError("it has aliases, which no run writes: few of them stand for billions of values")
+            if depth > DEEPEST:
+                raise ValueError(f"its groups are more than {DEEPEST} deep")
+        values = checked(yaml.safe_load(text), Groups)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError("A run's config.yaml is as it was written.", got=f"{file}: {error}", fix=fix) from error
-    groups = ("recorder", "paths")
-    if (
-        file.is_symlink()
-        or not isinstance(values, dict)
-        or not all(isinstance(values.get(g, {}), dict) for g in groups)
-    ):
-        raise ConfigError("A run's config.yaml is as it was written.", got=file, fix=fix)
-    return values
+    return cast("dict[str, Any]", values)
 
 
-def read_json(file: Path) -> Any:
-    """Return what a file of a run's folder holds.
+def read_json(file: Path, kind: Any) -> Any:
+    """Return what a file of a run's folder holds, which has at least the fields of a type.
 
     Raises:
         ConfigError: it is missing or damaged.
     """
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            "A run's folder is as it was written.", got=f"{file}: {error}", fix="Choose another."
-        ) from error
+        return checked(json.loads(file.read_text(encoding="utf-8")), kind)
+    except (OSError, ValueError, RecursionError) as error:
+        fix = "Choose another."
+        raise ConfigError("A run's folder is as it was written.", got=f"{file}: {error}", fix=fix) from error
+
+
+def checked(values: Any, kind: Any) -> Any:
+    """Return plain values that have the fields of a type.
+
+    Raises:
+        ValueError: they have not.
+
+    >>> checked({"packages": {}, "machine": 5}, Parts)
+    Traceback (most recent call last):
+    ValueError: machine: input should be a valid string
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        TypeAdapter(kind).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        raise ValueError(f"{place}: {first['msg'].lower()}") from None
+    return values

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.recorded import RUN_ID, Settings, download, tracked
+from ortpipe.app.recorded import RUN_ID, Settings, download, read_config, tracked
 from ortpipe.app.redact import hidden
 from ortpipe.errors import ConfigError, nearest
 
@@ -90,12 +90,10 @@ def _file(path: Path) -> Subject:
 
 
 def _artifact(folder: Path, name: str, run: Path) -> Subject:
-    import yaml
-
     from ortpipe.graph.serial import load_artifact
 
-    artifact, config = load_artifact(folder), run / "config.yaml"
-    values = yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    artifact = load_artifact(folder)
+    values = read_config(run) if (run / "config.yaml").is_file() else {}
     return Subject(name, artifact.model, artifact.facts.as_json(), artifact.tensors, artifact.digest(), hidden(values))
 
 

@@ -50,25 +50,25 @@ def _parsed(words: Sequence[str]) -> dict[str, Any]:
 def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
     from ortpipe.app.asked import completed, executes
     from ortpipe.app.assemble import context_of, plan_of
-    from ortpipe.app.recorded import read_config, read_json
+    from ortpipe.app.recorded import Lock, read_config, read_json
     from ortpipe.app.run.inputs import kept
     from ortpipe.app.schema import build
     from ortpipe.data.split import load
     from ortpipe.pipeline.run import run
     from ortpipe.pipeline.store import Store
 
-    place = read_json(folder / "environment.json").get("folder")
+    place = read_json(folder / "environment.json", dict[str, str]).get("folder")
     values = read_config(folder)
     if (asks := executes(values, place)) and not trust:
         fix = "Look at it in the record; if you want it, add --trust."
         rule = "What a record asks to execute is executed on your word only."
         raise ConfigError(rule, got="\n       ".join(asks), fix=fix)
     values = completed(values, secrets)
-    stages = read_json(folder / "lock.json")["stages"]
+    stages = read_json(folder / "lock.json", Lock)["stages"]
     _enter(place)
-    source = values["convert"]["source"]
-    if source.get("path") is not None:
-        source["path"] = kept(source["path"], folder) or source["path"]
+    source = values.get("convert", {}).get("source")
+    if isinstance(source, dict) and isinstance(path := source.get("path"), str):
+        source["path"] = kept(path, folder) or path
     config = build({**values, "recorder": {"name": "none"}, "resume": None})
     plan = plan_of(config)[: len(stages)]
     for line in _other_surroundings(stages, plan):
@@ -102,8 +102,9 @@ def _other_surroundings(stages: Sequence[Mapping[str, Any]], plan: Any) -> list[
     then = {name: version for stage in stages for name, version in stage["parts"]["packages"].items()}
     now = {name: version for step in plan for name, version in versions(step.stage.packages).items()}
     lines = [f"{name} was {old}, is {new}" for name, (old, new) in differing(then, now).items()]
-    made, here = stages[0]["parts"]["machine"], platform.machine()
-    return lines + ([f"the machine was {made}, is {here}"] if made != here else [])
+    here = platform.machine()
+    others = {stage["parts"]["machine"] for stage in stages} - {here}
+    return lines + [f"the machine was {made}, is {here}" for made in sorted(others)]
 
 
 class Witness:

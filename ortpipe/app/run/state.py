@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.recorded import checked
 from ortpipe.app.redact import hidden, redacted
 from ortpipe.app.run.again import again
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
@@ -25,8 +27,16 @@ if TYPE_CHECKING:
 
 FILE = "run.json"
 FORMAT = 1
+STAGE = re.compile(r"\d+_\w+")  # the name of its folder
 COMMAND = "ortpipe.command"  # the tag with the command that started the run
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as MLflow calls them
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a `run.json` of any version has."""
+
+    format: int
 
 
 def origin(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -132,10 +142,13 @@ class RunState:
         file = folder / FILE
         try:
             facts = json.loads(file.read_text(encoding="utf-8"))
-            if facts.pop("format") > FORMAT:
+            if checked(facts, Format)["format"] > FORMAT:
                 raise TrackingError(f"{FILE} has format {FORMAT}.", got=file, fix="Use the ortpipe that wrote it.")
-            state = cls(folder=folder.absolute(), **facts)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            del facts["format"]
+            state = cls(**checked({**facts, "folder": folder.absolute()}, cls))
+            if strange := [name for name in state.stages if not STAGE.fullmatch(name)]:
+                raise ValueError(f"{strange[0]!r} is no stage")
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             fix = "Name a folder that a run wrote: they lie in outputs/runs and outputs/multiruns."
             raise TrackingError(f"A run folder has a readable {FILE}.", got=f"{file}: {error}", fix=fix) from error
         if state.status == RUNNING and gone(state.tags):

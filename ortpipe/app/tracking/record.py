@@ -173,9 +173,9 @@ class Record:
     def _kept(self) -> dict[str, Any]:
         try:
             ledger = json.loads((self._state.folder / LEDGER).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return dict(ledger["done"]) if ledger["run_id"] == self.run_id else {}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # damaged: what it says is sent again
             return {}
-        return ledger["done"] if ledger["run_id"] == self.run_id else {}
 
     def _keep(self) -> None:
         ledger = {"tracking_uri": redacted(self._target.tracking_uri), "run_id": self.run_id, "done": self._done}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from command import ortpipe
 
 from ortpipe.app.asked import completed, executes
 from ortpipe.app.commands.repro import run as repro
+from ortpipe.app.commands.show import run as show
 from ortpipe.app.commands.sync import run as sync
 from ortpipe.app.recorded import download
 from ortpipe.errors import ConfigError, OrtpipeError, TrackingError
@@ -136,6 +139,41 @@ def test_sync_follows_no_links(folder: Path, tmp_path: Path, capsys: pytest.Capt
     (folder / "metrics.json").unlink()
     (folder / "metrics.json").symlink_to(outside / "key")
     with pytest.raises(TrackingError, match="is a link"):
+        sync([str(folder)])
+
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+
+
+@pytest.mark.parametrize("command", [repro, sync, show])
+def test_a_config_of_aliases_is_not_unfolded(command: Callable[[list[str]], None], folder: Path) -> None:
+    config = folder / "config.yaml"
+    config.write_text(config.read_text() + BOMB)
+    with pytest.raises(ConfigError, match="it has aliases"):
+        command([str(folder)])
+
+
+@pytest.mark.parametrize(
+    "text", ["[1]", "[" * 100_000, '"x"', "null", '{"stages": [{}], "format": 1, "folder": 5, "convert": 1}']
+)
+@pytest.mark.parametrize("name", ["lock.json", "environment.json", "run.json", "config.yaml"])
+def test_a_record_of_another_shape_is_refused(name: str, text: str, folder: Path) -> None:
+    edit(folder, paths={"outputs": str(folder.parents[2]), "cache": None})
+    (folder / name).write_text(text)
+    commands = {"run.json": [sync], "config.yaml": [repro, sync, show]}.get(name, [repro])
+    for command in commands:
+        with pytest.raises(OrtpipeError, match=r"as it was written|has a readable"):
+            command([str(folder)])
+
+
+def test_a_record_names_no_stage_elsewhere_and_a_damaged_ledger_is_begun_again(folder: Path, tmp_path: Path) -> None:
+    edit(folder, paths={"outputs": str(tmp_path / "outputs"), "cache": None})
+    (folder / "mlflow.json").write_text("[1]")
+    sync([str(folder)])
+    assert json.loads((folder / "mlflow.json").read_text())["done"]
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**run, "stages": {"../../../private": 1.0}}))
+    with pytest.raises(TrackingError, match="is no stage"):
         sync([str(folder)])
 
 
