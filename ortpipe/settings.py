@@ -95,6 +95,8 @@ def _check_types(config: Any) -> None:
 
 def _fitted(value: Any, hint: Any) -> Any:
     """Return a value as its annotation's type."""
+    if hint is Any:
+        return value
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     origin, choices = typing.get_origin(hint), typing.get_args(hint)

@@ -49,12 +49,13 @@ def store(tmp_path):
 
 
 def perform(steps, store, seed=0):
-    """Run a plan; return its artifact, which stages were hits, and what was said."""
+    """Run a plan; return its artifact, which stages were hits, and what was said beside the stages' own notes."""
     events = []
     context = {"data": split(Rows({"X": X}, Y), SplitConfig(seed=seed)), "runtime": RuntimeConfig(), "start": None}
     artifact = run(steps, context, [events.append], store)
     finished = [e for e in events if isinstance(e, StageFinished)]
-    said = [e.message for e in events if isinstance(e, StageSaid)]
+    notes = {note for record in artifact.facts.lineage for note in record.get("notes", ())}
+    said = [e.message for e in events if isinstance(e, StageSaid) and e.message not in notes]
     return artifact, [e.name for e in finished if e.hit is not None], said
 
 
