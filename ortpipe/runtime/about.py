@@ -27,6 +27,9 @@ def about() -> Runtime:
         ModelError: more than one distribution is.
         ImportError: none is, or it is damaged.
     """
+    from ortpipe.runtime.one import check_one_runtime
+
+    check_one_runtime()  # again: the library was looked at when it was imported
     from ortpipe.runtime.library import ort
 
     builds = hasattr(ort.capi._pybind_state, "OrtModuleGraphBuilder")

@@ -173,7 +173,8 @@ def test_a_terminal_shows_one_bar_that_fits_it(columns: int, last: str, tmp_path
     lines = drawn(tmp_path, columns, *BAR)
     bar = [line for line in lines if "/40 |" in line]
     assert re.fullmatch(last, bar[-1].strip())
-    assert max(len(line) for line in lines) <= columns
+    notes = ("data: ", "  trains ")  # which a terminal wraps
+    assert max(len(line) for line in lines if not line.startswith(notes)) <= columns
     assert "[5/6] train" in lines
 
 
