@@ -121,7 +121,7 @@ def _fitted(value: Any, hint: Any) -> Any:
         return _same(value, isinstance(value, int) and not isinstance(value, bool))
     if hint is str:
         return os.fspath(_same(value, isinstance(value, str | os.PathLike)))
-    if isinstance(hint, type) and hint is not Any:
+    if isinstance(hint, type):
         own = getattr(hint, "_is_protocol", False)  # a loss or source of the user's own is no subclass
         return _same(value, callable(value) if own else isinstance(value, hint))
     return value
