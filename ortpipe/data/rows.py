@@ -202,6 +202,20 @@ class Data:
         return any(stamp(file) != known for file, known in self.files.items())
 
 
+def check_data(data: object) -> None:
+    """Refuse what is no `Data`, such as rows that were not split, before a stage reads its parts.
+
+    Raises:
+        DataError: it is something else.
+    """
+    if not isinstance(data, Data):
+        raise DataError(
+            "A stage reads rows that are split into parts: a Data.",
+            got=type(data).__name__,
+            fix="Give data=split(Rows(X, y), SplitConfig(test=0.25)), or Data(train=Rows(X, y)).",
+        )
+
+
 def joined(pieces: Sequence[Rows]) -> Rows:
     """Return pieces of the same source as one."""
     import numpy as np

@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes, load_iris
+from sklearn.linear_model import LinearRegression
 
 from ortpipe.data.config import DataConfig, SplitConfig
 from ortpipe.data.rows import Data, Rows
@@ -178,3 +179,14 @@ def test_loading_reads_and_splits():
 def test_rows_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         rows().label = Y
+
+
+@pytest.mark.parametrize("stage", ["convert", "train", "evaluate"])
+@pytest.mark.parametrize("given", [Rows({"X": np.eye(3)}, np.arange(3.0)), (np.eye(3), np.arange(3.0))])
+def test_a_stage_that_is_given_rows_that_were_not_split_says_how_to_split_them(stage, given):
+    import ortpipe
+
+    artifact = ortpipe.convert(LinearRegression().fit(np.eye(3), np.arange(3.0)))
+    first = LinearRegression() if stage == "convert" else artifact
+    with pytest.raises(DataError, match=rf"got: {type(given).__name__}\n  fix: Give data=split\("):
+        getattr(ortpipe, stage)(first, data=given)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from ortpipe.artifact import Artifact, Facts
-from ortpipe.data.rows import Data, Rows
+from ortpipe.data.rows import Data, Rows, check_data
 from ortpipe.errors import ConvertError
 from ortpipe.graph import query
 from ortpipe.graph.check import finish
@@ -53,6 +53,8 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     >>> artifact.facts.parameters, artifact.facts.task
     (('coefficient', 'intercept'), 'regression')
     """
+    if data is not None:
+        check_data(data)
     forward = _forward(source, config, data)
     graph = forward.model.graph
     prediction = query.value(graph, forward.prediction)

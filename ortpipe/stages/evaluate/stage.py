@@ -7,7 +7,7 @@ import onnx
 
 from ortpipe.artifact import Artifact, Facts, under
 from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.rows import Data
+from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import EvaluateError
 from ortpipe.graph.compose import with_parameters
 from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, fitting
@@ -37,6 +37,7 @@ def evaluate(
     Raises:
         EvaluateError: there are no test rows, a metric does not fit the task, or one that was asked for has no value.
     """
+    check_data(data)
     config = config or EvaluateConfig()
     facts = artifact.facts
     check(facts, config, data=data)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ortpipe.artifact import Artifact, Facts, under
 from ortpipe.data.feeds import check_labels
-from ortpipe.data.rows import Data
+from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import TrainError
 from ortpipe.graph import query
 from ortpipe.graph.compose import extract, with_parameters
@@ -62,6 +62,7 @@ def train(
         EvaluateError: the metric that is watched does not fit the task or has no value on the validation rows.
         TrainError: the model has no gradients or forward outputs.
     """
+    check_data(data)
     config, watch = config or TrainConfig(), Stopwatch()
     facts = artifact.facts
     if not facts.gradients or not facts.outputs:
