@@ -58,7 +58,7 @@ class Digits:
 
     def see(self, name: str, array: np.ndarray, first: int = 0, of: str = "") -> None:
         """Take more values [N] of a column; the first has this row number."""
-        if array.dtype.kind not in "iuf" or array.dtype.itemsize < 4 or array.dtype == np.float32 or not len(array):
+        if _fits_float32(array.dtype) or not len(array):
             return
         if array.dtype.kind == "f" and name not in self._measured and (array != np.trunc(array)).any():
             self._measured.add(name)
@@ -77,9 +77,7 @@ class Digits:
         label = {} if rows.label.dtype.kind in "OSU" else {"label": rows.label}
         weight = {} if rows.sample_weight is None else {"sample_weight": rows.sample_weight}
         for name, array in {**{f"input {n!r}": a for n, a in rows.inputs.items()}, **label, **weight}.items():
-            if array.dtype.kind not in "iuf" or array.dtype.itemsize < 4 or array.dtype == np.float32:
-                continue
-            if _largest(array) <= EXACT:
+            if _fits_float32(array.dtype) or _largest(array) <= EXACT:
                 continue  # the common case costs no copy
             flat = array.reshape(len(array), -1)
             named = rows.columns.get(name[7:-1], ())
@@ -92,6 +90,11 @@ class Digits:
         notes = [f"{found} in float32, which holds whole numbers up to 2^24 exactly" for found in self._found.values()]
         more = len(notes) - LISTED
         return [*notes[:LISTED], *([f"{more:,} more columns lose digits in float32"] if more > 0 else [])]
+
+
+def _fits_float32(dtype: np.dtype) -> bool:
+    """Say whether float32 holds every number of a type, or the type is none of numbers."""
+    return dtype.kind not in "iuf" or dtype.itemsize < 4 or dtype == np.float32
 
 
 def _largest(array: np.ndarray) -> float:
