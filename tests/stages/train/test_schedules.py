@@ -88,6 +88,10 @@ SETTINGS = [(name, f.name) for name, cls in SCHEDULES.items() for f in dataclass
 
 @pytest.mark.parametrize(("name", "key"), SETTINGS)
 def test_a_setting_out_of_its_range_is_refused(name, key):
-    for value in (-0.1, float("nan")):
+    whole = "float" not in SCHEDULES[name].__annotations__[key]
+    for value in (-1,) if whole else (-0.1, float("nan")):
         with pytest.raises(ConfigError, match=rf"train\.schedule\.{key}"):
+            SCHEDULES[name](**{key: value})
+    for value in (-0.1, float("nan")) if whole else ():
+        with pytest.raises(ConfigError, match=rf"\.{key} is a whole number"):
             SCHEDULES[name](**{key: value})
