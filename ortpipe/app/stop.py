@@ -37,7 +37,7 @@ GRACE = 3.0  # seconds from the end of a session to the next step of Python
 
 _asked: list[int] = []
 _heard = threading.Event()
-_pipe: list[socket.socket] = []
+_pipe: list[int] = []  # the end that Python writes to; an open socket would be closed at exit, and wake the thread
 _last_words: list[Callable[[str], None]] = []
 
 
@@ -46,12 +46,13 @@ def listen_for_signals() -> None:
     for number in SIGNALS:
         signal.signal(number, _ask)
     if not _pipe:
-        _pipe.extend(socket.socketpair())
-        _pipe[1].setblocking(False)
-        threading.Thread(target=_watch, args=(_pipe[0],), daemon=True, name="signals").start()
+        reading, writing = socket.socketpair()
+        writing.setblocking(False)
+        _pipe.append(writing.detach())
+        threading.Thread(target=_watch, args=(reading,), daemon=True, name="signals").start()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_forget)
-    signal.set_wakeup_fd(_pipe[1].fileno(), warn_on_full_buffer=False)
+    signal.set_wakeup_fd(_pipe[0], warn_on_full_buffer=False)
 
 
 def before_the_end(write: Callable[[str], None]) -> None:

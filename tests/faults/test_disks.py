@@ -118,7 +118,9 @@ def test_a_store_of_another_user_is_read_and_not_written(copy: Path, expected: l
     assert done.returncode == 0, done.stderr
     digest, said, unreadable = json.loads(done.stdout)
     assert (digest, unreadable) == (expected[3], None)
-    assert [message.partition(" on ")[0] for message in said] == ["no lock", "not published"]
+    assert [message.partition(" on ")[0] for message in said[:2]] == ["no lock", "not published"]
+    [unread] = said[2:]
+    assert unread.endswith("cannot be read now (Permission denied): computed again")
 
 
 def test_a_store_that_is_deleted_while_a_run_goes_on_is_begun_again(copy: Path) -> None:

@@ -55,7 +55,7 @@ def test_it_reads_a_users_own_configs(tmp_path: Path) -> None:
         (["schedule", "--multirun"], ["has no such argument", "--multirun"]),
         (["schedule", "--config-dir", "away"], ["--config-dir is a folder"]),
         (["schedule", "train/optimizer=lbfgs", "~train.optimizer.lr"], ["lbfgs, which has none"]),
-        (["shedule"], ["neither a command nor a key=value pair", "Did you mean 'schedule'?"]),
+        (["shedule"], ["shedule is no command", "Did you mean 'schedule'?"]),
     ],
 )
 def test_what_is_wrong_is_said_as_for_a_run(arguments: list[str], words: list[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ortpipe.app.recorders.mlflow import Mlflow, Recording
 from ortpipe.app.run.state import FINISHED, RunState
 from ortpipe.app.tracking import live
 from ortpipe.graph.serial import load_artifact
-from ortpipe.pipeline.events import RunFinished, StageProgressed
+from ortpipe.pipeline.events import RunFinished, StageFinished, StageProgressed
 from ortpipe.stages.train.losses import Epoch
 
 
@@ -60,7 +60,10 @@ def test_slow_epochs_are_recorded_as_they_come_and_the_others_at_the_end(
     assert steps("loss/validation") == [step for step in expected if step % 2 == 0]
     state.stages = dict(before.stages)
     state.end(FINISHED, at=state.started + 3_600_000)
-    recording(RunFinished(load_artifact(made / "stages" / "6_evaluate"), 1.0))
+    for number, stage in ((5, "train"), (6, "evaluate")):
+        artifact = load_artifact(made / "stages" / f"{number}_{stage}")
+        recording(StageFinished(stage, number, artifact, 1.0, "key", {}, None, artifact.digest(), None, None))
+    recording(RunFinished(artifact, 1.0))
     assert (steps("loss/train"), steps("loss/validation")) == ([1, 2, 3, 4, 5, 6], [2, 4, 6])
     assert len(steps("loss/step")) == len(load_artifact(made / "stages" / "5_train").tensors["losses/step"])
     history = client.get_metric_history(recording.run_id, "loss/train")
