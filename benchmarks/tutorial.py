@@ -21,7 +21,7 @@ from sklearn.neural_network import MLPRegressor
 from threadpoolctl import threadpool_limits
 
 from ortpipe import LOSSES, OPTIMIZERS, AddLossConfig, Data, TrainConfig, add_loss, convert, derive, train
-from ortpipe.data.sources import Synthetic
+from ortpipe.data.sources.synthetic import Synthetic
 
 LAYERS, BATCH, PASSES, RATE = (50, 10), 15, 100, 5e-5
 

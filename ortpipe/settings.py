@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import pkgutil
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar, Union
 
 from ortpipe.errors import ConfigError, UnknownNameError, nearest
@@ -16,22 +17,36 @@ Member = TypeVar("Member")
 WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
 
 
-class Catalogue(dict[str, Member]):
-    """Members by name; another name is an error that says which there are.
+class Catalogue(Mapping[str, Member]):
+    """Members by name; a member written as "module:Class" is imported when it is asked for, never by listing names.
 
-    >>> Catalogue("loss", {"l1": abs})["l2"]
+    >>> catalogue = Catalogue("loss", {"l1": "operator:abs"})
+    >>> list(catalogue), catalogue["l1"](-2)
+    (['l1'], 2)
+    >>> catalogue["l2"]
     Traceback (most recent call last):
     ...
     ortpipe.errors.UnknownNameError: 'l2' is no loss.
       fix: Did you mean 'l1'? Valid: l1.
     """
 
-    def __init__(self, noun: str, members: Mapping[str, Member]) -> None:
-        super().__init__(members)
-        self._noun = noun
+    def __init__(self, noun: str, members: Mapping[str, str | Member]) -> None:
+        self._noun, self._members = noun, members
 
-    def __missing__(self, name: object) -> Member:
-        raise UnknownNameError(f"{name!r} is no {self._noun}.", fix=nearest(str(name), self))
+    def __getitem__(self, name: str) -> Member:
+        if name not in self:
+            raise UnknownNameError(f"{name!r} is no {self._noun}.", fix=nearest(str(name), self))
+        member = self._members[name]
+        return pkgutil.resolve_name(member) if isinstance(member, str) else member
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
 
 
 class Config:

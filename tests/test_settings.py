@@ -8,7 +8,8 @@ import pytest
 
 import ortpipe
 from ortpipe.app.schema import RunConfig, build_key
-from ortpipe.data.sources import SOURCES, Csv
+from ortpipe.data.sources import SOURCES
+from ortpipe.data.sources.csv import Csv
 from ortpipe.errors import ConfigError, OrtpipeError
 from ortpipe.metrics import METRICS
 from ortpipe.settings import Config

@@ -90,7 +90,8 @@ def onnx_derivative(
     from ortpipe.compat.models import exact
     from ortpipe.graph import serial
     from ortpipe.stages.derive.config import DeriveConfig
-    from ortpipe.stages.derive.engines import Native, Ort
+    from ortpipe.stages.derive.engines.native import Native
+    from ortpipe.stages.derive.engines.ort import Ort
     from ortpipe.stages.derive.stage import derive
 
     _check(options, loss, label)

@@ -68,7 +68,7 @@ class LearningRateSGD(Parameters):
 
     def optimizer(self, rows: int = 1) -> Optimizer:
         """Return the optimizer of the train stage, with rate η₀ divided by the rows of a batch."""
-        from ortpipe.stages.train.optimizers import SGD
+        from ortpipe.stages.train.optimizers.sgd import SGD
 
         return SGD(self.eta0 / rows)
 

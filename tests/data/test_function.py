@@ -9,7 +9,7 @@ from sklearn.datasets import load_diabetes
 
 from ortpipe.data.config import DataConfig, SplitConfig
 from ortpipe.data.rows import Rows
-from ortpipe.data.sources import Function
+from ortpipe.data.sources.function import Function
 from ortpipe.data.split import load
 from ortpipe.errors import ConfigError, DataError
 

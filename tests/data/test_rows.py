@@ -7,7 +7,7 @@ from sklearn.linear_model import LinearRegression
 
 from ortpipe.data.config import DataConfig, SplitConfig
 from ortpipe.data.rows import Data, Rows
-from ortpipe.data.sources import Bundled
+from ortpipe.data.sources.bundled import Bundled
 from ortpipe.data.split import load, split
 from ortpipe.errors import ConfigError, DataError
 

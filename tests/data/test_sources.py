@@ -2,8 +2,14 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
-from ortpipe.data.sources import SOURCES, Bundled, Csv, Function, Npy, Npz, Parquet, Synthetic
-from ortpipe.data.sources.bundled import LOADERS
+from ortpipe.data.sources import SOURCES
+from ortpipe.data.sources.bundled import LOADERS, Bundled
+from ortpipe.data.sources.csv import Csv
+from ortpipe.data.sources.function import Function
+from ortpipe.data.sources.npy import Npy
+from ortpipe.data.sources.npz import Npz
+from ortpipe.data.sources.parquet import Parquet
+from ortpipe.data.sources.synthetic import Synthetic
 from ortpipe.errors import ConfigError, DataError
 
 SHAPES = {

@@ -6,7 +6,11 @@ import pytest
 
 from ortpipe.data.config import DataConfig, SplitConfig
 from ortpipe.data.rows import Rows
-from ortpipe.data.sources import Bundled, Csv, Npy, Npz, Parquet
+from ortpipe.data.sources.bundled import Bundled
+from ortpipe.data.sources.csv import Csv
+from ortpipe.data.sources.npy import Npy
+from ortpipe.data.sources.npz import Npz
+from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.split import load, split
 from ortpipe.errors import ConfigError, DataError
 

@@ -9,7 +9,9 @@ from ortpipe.data import batches, stream
 from ortpipe.data.batches import Batches, batches_of
 from ortpipe.data.config import DataConfig, SplitConfig
 from ortpipe.data.rows import Rows, joined
-from ortpipe.data.sources import Npy, Npz, Parquet
+from ortpipe.data.sources.npy import Npy
+from ortpipe.data.sources.npz import Npz
+from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.split import load, split
 from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError

@@ -11,7 +11,9 @@ from pyarrow import parquet
 from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
-from ortpipe.data.sources import Csv, Function, Parquet
+from ortpipe.data.sources.csv import Csv
+from ortpipe.data.sources.function import Function
+from ortpipe.data.sources.parquet import Parquet
 from ortpipe.errors import ConfigError, DataError
 
 FRAME = load_diabetes(as_frame=True, scaled=False).frame[["age", "bmi", "target"]]

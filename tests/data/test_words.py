@@ -13,7 +13,10 @@ from sklearn.datasets import load_diabetes
 
 from ortpipe.data.config import DataConfig, SplitConfig
 from ortpipe.data.rows import Rows
-from ortpipe.data.sources import Csv, Function, Npz, Parquet
+from ortpipe.data.sources.csv import Csv
+from ortpipe.data.sources.function import Function
+from ortpipe.data.sources.npz import Npz
+from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.split import load, split
 from ortpipe.errors import ConfigError, DataError
 

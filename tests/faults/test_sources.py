@@ -23,7 +23,7 @@ from ortpipe.pipeline.events import StageFinished
 from ortpipe.pipeline.plan import Step
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
-from ortpipe.stages.convert.sources import OnnxFile
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 
 X, Y = load_diabetes(return_X_y=True)
 DATA = split(Rows({"X": X.astype(np.float32)}, Y), SplitConfig())

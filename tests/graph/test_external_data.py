@@ -13,7 +13,7 @@ import pytest
 from ortpipe.errors import ModelError
 from ortpipe.graph.serial import files, read
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources import OnnxFile
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]> g (float[N, 2] X) => (float[N, 2] Y) { Y = MatMul(X, w) }"""

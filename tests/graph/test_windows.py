@@ -13,7 +13,7 @@ from onnx import TensorProto
 from ortpipe.errors import ModelError
 from ortpipe.graph.serial import lowered
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 
 rng = np.random.default_rng(0)
 LP = 2

@@ -14,9 +14,11 @@ from ortpipe.pipeline.digest import identity, key_of, parts_of
 from ortpipe.pipeline.plan import Step
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.add_loss.config import AddLossConfig
-from ortpipe.stages.add_loss.losses import L1, L2
+from ortpipe.stages.add_loss.losses.l1 import L1
+from ortpipe.stages.add_loss.losses.l2 import L2
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources import OnnxFile, SklearnEstimator
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
+from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
 from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 

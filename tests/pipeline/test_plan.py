@@ -14,9 +14,9 @@ from ortpipe.errors import PenaltyError, StageError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.plan import Stage
 from ortpipe.stages.add_loss.config import AddLossConfig
-from ortpipe.stages.add_loss.losses import L2
+from ortpipe.stages.add_loss.losses.l2 import L2
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources import SklearnEstimator
+from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.penalty.config import PenaltyConfig
 

@@ -23,10 +23,11 @@ from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.add_loss.config import AddLossConfig
-from ortpipe.stages.add_loss.losses import L2
+from ortpipe.stages.add_loss.losses.l2 import L2
 from ortpipe.stages.convert import stage
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources import OnnxFile, SklearnEstimator
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
+from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.penalty.config import PenaltyConfig

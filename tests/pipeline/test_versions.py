@@ -12,7 +12,7 @@ from ortpipe.pipeline.digest import versions
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources import OnnxFile
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.penalty.config import PenaltyConfig
 

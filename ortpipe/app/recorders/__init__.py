@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ortpipe.app.recorders.console import Console
-from ortpipe.app.recorders.mlflow import Mlflow
-from ortpipe.app.recorders.none import Nothing
 from ortpipe.app.run.state import RunState
 from ortpipe.pipeline.events import Listener
 from ortpipe.settings import Catalogue
@@ -36,8 +33,8 @@ class Recorder(Protocol):
 RECORDERS: Catalogue[type] = Catalogue(
     "recorder",
     {
-        "console": Console,
-        "mlflow": Mlflow,
-        "none": Nothing,
+        "console": "ortpipe.app.recorders.console:Console",
+        "mlflow": "ortpipe.app.recorders.mlflow:Mlflow",
+        "none": "ortpipe.app.recorders.none:Nothing",
     },
 )

@@ -5,13 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ortpipe.data.rows import Rows
-from ortpipe.data.sources.bundled import Bundled
-from ortpipe.data.sources.csv import Csv
-from ortpipe.data.sources.function import Function
-from ortpipe.data.sources.npy import Npy
-from ortpipe.data.sources.npz import Npz
-from ortpipe.data.sources.parquet import Parquet
-from ortpipe.data.sources.synthetic import Synthetic
 from ortpipe.settings import Catalogue
 
 if TYPE_CHECKING:
@@ -29,12 +22,12 @@ class Source(Protocol):
 SOURCES: Catalogue[type] = Catalogue(
     "source of rows",
     {
-        "bundled": Bundled,
-        "csv": Csv,
-        "function": Function,
-        "npy": Npy,
-        "npz": Npz,
-        "parquet": Parquet,
-        "synthetic": Synthetic,
+        "bundled": "ortpipe.data.sources.bundled:Bundled",
+        "csv": "ortpipe.data.sources.csv:Csv",
+        "function": "ortpipe.data.sources.function:Function",
+        "npy": "ortpipe.data.sources.npy:Npy",
+        "npz": "ortpipe.data.sources.npz:Npz",
+        "parquet": "ortpipe.data.sources.parquet:Parquet",
+        "synthetic": "ortpipe.data.sources.synthetic:Synthetic",
     },
 )

@@ -29,7 +29,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
 
     >>> from sklearn.linear_model import LinearRegression
     >>> from ortpipe.stages.convert.stage import convert
-    >>> from ortpipe.stages.add_loss.losses import L2
+    >>> from ortpipe.stages.add_loss.losses.l2 import L2
     >>> model = add_loss(convert(LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0])), AddLossConfig(L2()))
     >>> [output.name for output in model.model.graph.output]
     ['loss', 'prediction']

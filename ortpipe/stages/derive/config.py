@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ortpipe.settings import Config
-from ortpipe.stages.derive.engines import ENGINES, Engine, Native
+from ortpipe.stages.derive.engines import ENGINES, Engine
+from ortpipe.stages.derive.engines.native import Native
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from ortpipe.graph.modes import statistics as running_statistics
 from ortpipe.graph.parameters import sentence, some
 from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.engines import Ort
-from ortpipe.stages.derive.engines.ort import with_yield
+from ortpipe.stages.derive.engines.ort import Ort, with_yield
 from ortpipe.stages.derive.engines.ort_limits import refuse_known_faults
 from ortpipe.stages.derive.engines.ort_rewrites import rewrite
 from ortpipe.stages.derive.seeds import seeded_sum

@@ -11,9 +11,12 @@ from ortpipe.metrics import check_known, greater_is_better
 from ortpipe.settings import Config
 from ortpipe.stages.train.checks import check_decay
 from ortpipe.stages.train.optimizer import Optimizer
-from ortpipe.stages.train.optimizers import LBFGS, OPTIMIZERS, SGD
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.optimizers.lbfgs import LBFGS
+from ortpipe.stages.train.optimizers.sgd import SGD
 from ortpipe.stages.train.schedule import Schedule
-from ortpipe.stages.train.schedules import SCHEDULES, Constant
+from ortpipe.stages.train.schedules import SCHEDULES
+from ortpipe.stages.train.schedules.constant import Constant
 
 LOSS = "loss"  # what is watched unless a metric is
 

@@ -20,7 +20,7 @@ from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.early_stop import kept_epoch, note
 from ortpipe.stages.train.losses import still_note
-from ortpipe.stages.train.optimizers import LBFGS
+from ortpipe.stages.train.optimizers.lbfgs import LBFGS
 from ortpipe.stages.train.validation import Validation, check_monitor
 from ortpipe.timing import Stopwatch
 

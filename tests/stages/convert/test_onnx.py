@@ -24,7 +24,7 @@ from ortpipe.graph import serial
 from ortpipe.graph.serial import save_artifact
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources import OnnxFile
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
 
 FIT = slice(0, None, 2)  # every second row is fitted on, the others are predicted

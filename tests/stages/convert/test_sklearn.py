@@ -33,8 +33,10 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources import SOURCES, OnnxFile, SklearnEstimator
+from ortpipe.stages.convert.sources import SOURCES
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
+from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
 from ortpipe.stages.convert.stage import convert
 
 FIT = slice(0, None, 2)  # every second row is fitted on, the others are predicted
@@ -508,7 +510,7 @@ import sys; sys.path.insert(0, sys.argv[1])
 import warnings; warnings.simplefilter("ignore")
 from sklearn.datasets import load_iris
 from ortpipe import ConvertConfig, Data, Rows, convert
-from ortpipe.stages.convert.sources import SklearnEstimator
+from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
 iris = load_iris()
 config = ConvertConfig(SklearnEstimator("sklearn.neural_network.MLPClassifier", scaler="standard",
     params={"hidden_layer_sizes": [4], "max_iter": 20, "random_state": 0}))

@@ -13,7 +13,7 @@ from ortpipe.errors import DeriveError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.backward import Backward
 from ortpipe.stages.derive.dimensions import broadcast
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 
 
 def parsed(text, opset=21):

@@ -12,7 +12,8 @@ from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive import config, stage
-from ortpipe.stages.derive.engines import ENGINES, Ort
+from ortpipe.stages.derive.engines import ENGINES
+from ortpipe.stages.derive.engines.ort import Ort
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 

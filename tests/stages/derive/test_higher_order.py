@@ -14,7 +14,7 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import checked, finish
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 
 N, K = 7, 3
 LINEAR = """g (double[N,3] X, double[N,1] t, double[3,1] w) => (double loss)

@@ -8,7 +8,7 @@ from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.engines import Ort
+from ortpipe.stages.derive.engines.ort import Ort
 from ortpipe.stages.derive.engines.ort_limits import FAULTS
 from ortpipe.stages.derive.stage import derive
 

@@ -14,7 +14,8 @@ from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.engines import Native, Ort
+from ortpipe.stages.derive.engines.native import Native
+from ortpipe.stages.derive.engines.ort import Ort
 from ortpipe.stages.derive.engines.ort_rewrites import BODIES, RULES
 from ortpipe.stages.derive.stage import derive
 

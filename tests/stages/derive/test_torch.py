@@ -11,7 +11,7 @@ import pytest
 
 from ortpipe.graph.serial import lowered
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle here, and is not installed")
 nn = torch.nn

@@ -9,7 +9,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from ortpipe.data import batches, stream
 from ortpipe.data.config import DataConfig, SplitConfig
-from ortpipe.data.sources import Npz
+from ortpipe.data.sources.npz import Npz
 from ortpipe.data.split import load
 from ortpipe.data.stream import Stream
 from ortpipe.errors import ConvergenceError, DataError, TrainError

@@ -5,11 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from ortpipe.settings import Catalogue
-from ortpipe.stages.add_loss.losses.cross_entropy import CrossEntropy
-from ortpipe.stages.add_loss.losses.elastic import Elastic
-from ortpipe.stages.add_loss.losses.l1 import L1
-from ortpipe.stages.add_loss.losses.l2 import L2
-from ortpipe.stages.add_loss.losses.log import Log
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -43,10 +38,10 @@ class Loss(Protocol):
 LOSSES: Catalogue[type[Loss]] = Catalogue(
     "loss",
     {
-        "cross_entropy": CrossEntropy,
-        "elastic": Elastic,
-        "l1": L1,
-        "l2": L2,
-        "log": Log,
+        "cross_entropy": "ortpipe.stages.add_loss.losses.cross_entropy:CrossEntropy",
+        "elastic": "ortpipe.stages.add_loss.losses.elastic:Elastic",
+        "l1": "ortpipe.stages.add_loss.losses.l1:L1",
+        "l2": "ortpipe.stages.add_loss.losses.l2:L2",
+        "log": "ortpipe.stages.add_loss.losses.log:Log",
     },
 )

@@ -7,8 +7,6 @@ from typing import Protocol
 from ortpipe.data.rows import Data
 from ortpipe.settings import Catalogue
 from ortpipe.stages.convert.forward import Forward
-from ortpipe.stages.convert.sources.onnx_file import OnnxFile
-from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
 
 
 class Source(Protocol):
@@ -21,7 +19,7 @@ class Source(Protocol):
 SOURCES: Catalogue[type] = Catalogue(
     "source of models",
     {
-        "onnx": OnnxFile,
-        "sklearn": SklearnEstimator,
+        "onnx": "ortpipe.stages.convert.sources.onnx_file:OnnxFile",
+        "sklearn": "ortpipe.stages.convert.sources.sklearn_estimator:SklearnEstimator",
     },
 )

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ortpipe.settings import Catalogue
-from ortpipe.stages.derive.engines.native import Native as Native
-from ortpipe.stages.derive.engines.ort import Ort as Ort
 
 if TYPE_CHECKING:
     import onnx
@@ -28,7 +26,7 @@ class Engine(Protocol):
 ENGINES: Catalogue[type] = Catalogue(
     "engine",
     {
-        "native": Native,
-        "ort": Ort,
+        "native": "ortpipe.stages.derive.engines.native:Native",
+        "ort": "ortpipe.stages.derive.engines.ort:Ort",
     },
 )

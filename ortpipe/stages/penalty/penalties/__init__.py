@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ortpipe.settings import Catalogue
-from ortpipe.stages.penalty.penalties.l1 import l1
-from ortpipe.stages.penalty.penalties.l2 import l2
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ortpipe.graph.builder import Builder
 
-PENALTIES = Catalogue(
+PENALTIES: Catalogue[Callable[..., ir.Value]] = Catalogue(
     "penalty",
     {
-        "l1": l1,
-        "l2": l2,
+        "l1": "ortpipe.stages.penalty.penalties.l1:l1",
+        "l2": "ortpipe.stages.penalty.penalties.l2:l2",
     },
 )
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from stages.derive.numeric import worst_error
 
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 
 TOLERANCE = 1e-6  # central differences of step 1e-6 in float64, losses up to some 100
 EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True, database=None)

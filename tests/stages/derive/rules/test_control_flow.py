@@ -11,7 +11,7 @@ from ortpipe.errors import DeriveError
 from ortpipe.graph.check import checked
 from ortpipe.graph.serial import lowered
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.expand import expanded
 
 # Central differences of step 1e-6 in float64 are off by about 1e-10; the worst seen here is 3e-9.

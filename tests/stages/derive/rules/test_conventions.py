@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 
 
 def gradients_of(text, feeds, by):

@@ -13,7 +13,7 @@ from stages.derive.rules.onnx_cases import (
 )
 
 from ortpipe.errors import DeriveError
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 
 # Worst seen: 2e-7 in float64, 2e-5 between the runtimes in float32.
 TOLERANCE, SINGLE = 1e-6, 1e-4

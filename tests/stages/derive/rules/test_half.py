@@ -12,7 +12,7 @@ from stages.derive.numeric import scalar_loss, weights_of
 from stages.derive.rules.test_node_cases import CASES, prepared
 
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 
 # max |half − float32| / max(1, max |float32|): a few roundings of 2⁻¹¹ and 2⁻⁸
 HALVES = {

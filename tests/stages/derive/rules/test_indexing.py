@@ -7,7 +7,7 @@ import pytest
 from stages.derive.numeric import worst_error
 
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 
 TOLERANCE = 1e-6  # central differences of step 1e-6 in float64
 

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from stages.derive.numeric import scalar_loss, weights_of, worst_error
 
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.rules import FAMILIES
 
 OPSET = 21

@@ -17,7 +17,7 @@ from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.expand import expanded
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig

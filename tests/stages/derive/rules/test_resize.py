@@ -6,7 +6,7 @@ from stages.derive.numeric import worst_error
 from stages.derive.rules.onnx_cases import disagreement, model_of, names, node_case, worst_error_in_runtime
 
 from ortpipe.errors import DeriveError
-from ortpipe.stages.derive.engines import Native
+from ortpipe.stages.derive.engines.native import Native
 
 # Worst seen: 3e-6 in float64 (onnx.reference rounds cubic weights to float32), 5e-6 in float32.
 TOLERANCE, SINGLE = 1e-5, 5e-5
