@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ortpipe.compat.devices import cpu
+from ortpipe.data.batches import order
 from ortpipe.errors import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
+from ortpipe.runtime.session import ort_value
 
 
 class OrtDataLoader:
@@ -48,8 +49,6 @@ class OrtDataLoader:
         device: Any = "cpu",
         random_iter: bool = True,
     ) -> None:
-        import numpy as np
-
         self.batch_size, self.device, self.random_iter = batch_size, cpu(device), random_iter
         self.seed, self._passes = 0, 0
         self.X_np, self.y_np = np.ascontiguousarray(X), np.ascontiguousarray(y)
@@ -71,8 +70,6 @@ class OrtDataLoader:
     @property
     def data_ort(self) -> tuple[Any, ...]:
         """The same as onnxruntime.OrtValue."""
-        from ortpipe.runtime.session import ort_value
-
         return tuple(ort_value(array) for array in self.data_np)
 
     @property
@@ -88,10 +85,6 @@ class OrtDataLoader:
 
     def iter_numpy(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield batches (features, labels[, weights]); arrays of their own."""
-        import numpy as np
-
-        from ortpipe.data.batches import order
-
         self._passes += 1
         count = len(self)
         index = order(count, seed=self.seed, number=self._passes) if self.random_iter else np.arange(count)
@@ -101,8 +94,6 @@ class OrtDataLoader:
 
     def iter_ortvalue(self) -> Iterator[tuple[Any, ...]]:
         """Yield batches of onnxruntime.OrtValue, which own their rows."""
-        from ortpipe.runtime.session import ort_value
-
         for batch in self.iter_numpy():
             yield tuple(ort_value(array) for array in batch)
 

@@ -9,17 +9,24 @@ import enum
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortpipe.artifact import Artifact, Facts, read_metadata, without_metadata
+from ortpipe.compat.models import as_one_element, exact
 from ortpipe.errors import DataError, DeriveError
-from ortpipe.graph import query
-
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
-    import onnx_ir as ir
-
-    from ortpipe.artifact import Facts
+from ortpipe.graph import query, serial
+from ortpipe.graph.check import checked, finish
+from ortpipe.graph.compose import with_named_dimensions
+from ortpipe.stages.convert.standardize import standardize, without_zip_map
+from ortpipe.stages.derive.backward import active
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.engines.native import Native
+from ortpipe.stages.derive.engines.ort import Ort
+from ortpipe.stages.derive.stage import derive
 
 
 class DerivativeOptions(enum.IntFlag):
@@ -84,16 +91,6 @@ def onnx_derivative(
     >>> [i.name for i in gradient.graph.input], [o.name for o in gradient.graph.output]
     (['X', 'Ad_Addcst', 'Y_grad'], ['X_grad', 'Ad_Addcst_grad'])
     """
-    import onnx_ir as ir
-
-    from ortpipe.artifact import Artifact, Facts, read_metadata, without_metadata
-    from ortpipe.compat.models import exact
-    from ortpipe.graph import serial
-    from ortpipe.stages.derive.config import DeriveConfig
-    from ortpipe.stages.derive.engines.native import Native
-    from ortpipe.stages.derive.engines.ort import Ort
-    from ortpipe.stages.derive.stage import derive
-
     _check(options, loss, label)
     source = _prepared(onx)
     graph = ir.from_proto(source).graph
@@ -151,8 +148,6 @@ def random_feed(inputs: Iterable[Any], batch: int = 10, empty_dimension: int = 1
     >>> {name: (array.dtype.name, array.shape) for name, array in random_feed(model.graph.input, batch=3).items()}
     {'X': ('float32', (3, 10))}
     """
-    import numpy as np
-
     feeds = {}
     for value in inputs:
         dtype, dims = _kind(value)
@@ -191,13 +186,6 @@ def _check(options: DerivativeOptions, loss: object, label: object) -> None:
 
 def _prepared(onx: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model in operators that have gradients, with every dimension of its inputs named."""
-    import onnx_ir as ir
-
-    from ortpipe.graph import serial
-    from ortpipe.graph.check import finish
-    from ortpipe.graph.compose import with_named_dimensions
-    from ortpipe.stages.convert.standardize import standardize, without_zip_map
-
     plain, _ = without_zip_map(serial.lowered(onx))
     model = ir.from_proto(with_named_dimensions(plain))
     standardize(model.graph)
@@ -226,8 +214,6 @@ def _loss_and_labels(graph: ir.Graph, loss: str | None, label: Iterable[str] | s
 
 def _reaching(graph: ir.Graph, values: Iterable[ir.Value], outputs: Sequence[ir.Value]) -> list[str]:
     """Return the float values that an output depends on through floats."""
-    from ortpipe.stages.derive.backward import active
-
     return [str(v.name) for v in values if v.dtype in query.FLOATS and not active(graph, [v]).isdisjoint(outputs)]
 
 
@@ -238,11 +224,6 @@ def _as_documented(
 
     A loss keeps its weights' values, and gets its shape [1, 1] back.
     """
-    import onnx_ir as ir
-
-    from ortpipe.compat.models import as_one_element
-    from ortpipe.graph.check import checked
-
     own = ir.from_proto(model)
     graph = own.graph
     if options == DerivativeOptions.Loss and one_element:
@@ -270,9 +251,6 @@ def _has_dimensions(value: ir.Value) -> bool:
 
 def _kind(value: Any) -> tuple[np.dtype[Any], list[Any]]:
     """Return the type and dimensions of a graph's or session's input."""
-    import numpy as np
-    import onnx
-
     if isinstance(value, onnx.ValueInfoProto):
         tensor = value.type.tensor_type
         dims = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim]

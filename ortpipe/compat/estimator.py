@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import onnx
+
+from ortpipe.artifact import Artifact, under
 from ortpipe.compat.devices import cpu
 from ortpipe.compat.learning_rates import LearningRateSGD
 from ortpipe.compat.parameters import Parameters
+from ortpipe.compat.saving import saved
+from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, NotFittedError, TrainError, nearest
-
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
-
-    from ortpipe.artifact import Artifact
-    from ortpipe.data.rows import Data, Rows
+from ortpipe.graph.compose import with_parameters
+from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
+from ortpipe.stages.train.stage import train
 
 
 class Estimator(Parameters, ABC):
@@ -62,9 +64,6 @@ class Estimator(Parameters, ABC):
 
     def _train(self, artifact: Artifact, data: Data) -> None:
         """Train with rate η / batch size where the loss is a sum over rows: a step follows the mean gradient."""
-        from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
-        from ortpipe.stages.train.stage import train
-
         before = getattr(self, "tensors_", {})  # after a fit that diverged, there are no steps to continue from
         start = before if self.warm_start and "losses/step" in before else None
         config = TrainConfig(
@@ -101,8 +100,6 @@ class Estimator(Parameters, ABC):
         Raises:
             NotFittedError: before fit.
         """
-        from ortpipe.artifact import under
-
         if not hasattr(self, "tensors_"):
             raise NotFittedError("There are trained weights once fit has run.", got="no fit yet", fix="Call fit(X, y).")
         found = {name: array.copy() for name, array in under(folder, self.tensors_).items()}
@@ -110,8 +107,6 @@ class Estimator(Parameters, ABC):
         return {name: found[name] for name in dict.fromkeys([*first, *found])}
 
     def _set(self, state: Mapping[str, Any], folder: str = "parameter") -> None:
-        import numpy as np
-
         own = self._state(folder)
         for name, value in state.items():
             if name not in own:
@@ -135,8 +130,6 @@ class Estimator(Parameters, ABC):
         Raises:
             ConfigError: the folder does not exist.
         """
-        from ortpipe.compat.saving import saved
-
         graphs = {"model_onnx": self.model_onnx, "gradient_onnx": self._gradients().model}
         return saved(graphs, folder, f"{prefix or ''}{type(self).__name__}{suffix or ''}")
 
@@ -150,8 +143,6 @@ class Estimator(Parameters, ABC):
             NotFittedError: before fit.
             TrainError: the graph has none of them.
         """
-        from ortpipe.graph.compose import with_parameters
-
         state = self._state()
         target = self.model_onnx if model is None else model
         names = [t.name for t in target.graph.initializer]
@@ -192,10 +183,6 @@ class _Bar:
 
 def rows(names: Iterable[str], X: Any, y: Any, sample_weight: Any = None) -> Rows:
     """Return arrays (of several inputs, by name) as rows."""
-    import numpy as np
-
-    from ortpipe.data.rows import Rows
-
     inputs = X if isinstance(X, Mapping) else {next(iter(names)): X}
     weights = None if sample_weight is None else np.asarray(sample_weight).reshape(-1)
     return Rows({name: np.asarray(array) for name, array in inputs.items()}, np.asarray(y), weights)

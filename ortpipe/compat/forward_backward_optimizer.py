@@ -5,18 +5,31 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortpipe.artifact import Artifact, Facts
 from ortpipe.compat.estimator import Estimator, rows
 from ortpipe.compat.learning_losses import LearningLoss
 from ortpipe.compat.learning_penalties import LearningPenalty
+from ortpipe.compat.models import exact, prepared
+from ortpipe.data.feeds import feeds
+from ortpipe.data.rows import Data
 from ortpipe.errors import ConvergenceError, TrainError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
-
-    from ortpipe.artifact import Artifact
+from ortpipe.graph import query
+from ortpipe.graph.compose import extract, with_parameters
+from ortpipe.graph.modes import for_inference
+from ortpipe.graph.parameters import trainable
+from ortpipe.runtime.session import Session
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.penalty.stage import penalty
 
 FOLDERS = {"weight": "parameter", "grad": "optimizer/velocity"}
 
@@ -124,8 +137,6 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             LossError: the loss does not fit the model's output.
             DeriveError: a weight does not exist, or the loss has no gradient for it.
         """
-        from ortpipe.data.rows import Data
-
         weighted = self._weighted(sample_weight)
         artifact = self._gradients(_columns(y), weighted)
         names = artifact.facts.inputs
@@ -147,11 +158,6 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             NotFittedError: before fit.
             DataError: the arrays do not fit the model.
         """
-        from ortpipe.data.feeds import feeds
-        from ortpipe.graph.compose import with_parameters
-        from ortpipe.graph.modes import for_inference
-        from ortpipe.runtime.session import Session
-
         state = self._state()
         weighted = self._weighted(sample_weight)
         artifact = self._loss(_columns(y), weighted)
@@ -190,8 +196,6 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             NotFittedError: before fit.
             TrainError: another number of arrays, or another shape.
         """
-        import numpy as np
-
         own = self._state(_folder(kind))
         if len(state) != len(self.weights_to_train):
             raise TrainError(
@@ -206,31 +210,15 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         return sample_weight is not None or self.weight_name is not None
 
     def _gradients(self, columns: int = 1, weighted: bool | None = None) -> Artifact:
-        from ortpipe.stages.derive.config import DeriveConfig
-        from ortpipe.stages.derive.stage import derive
-        from ortpipe.stages.penalty.config import PenaltyConfig
-        from ortpipe.stages.penalty.stage import penalty
-
         loss = self._loss(columns, self._weighted(None) if weighted is None else weighted)
         terms = dict.fromkeys(loss.facts.parameters, self.learning_penalty.strengths())
         return derive(penalty(loss, PenaltyConfig(terms)), DeriveConfig(parameters=loss.facts.parameters))
 
     def _loss(self, columns: int, weighted: bool) -> Artifact:
-        from ortpipe.stages.add_loss.config import AddLossConfig
-        from ortpipe.stages.add_loss.stage import add_loss
-
         forward = self.learning_loss.scored(self._forward(), columns)
         return add_loss(forward, AddLossConfig(self.learning_loss.stage_loss(), "sum", weighted))
 
     def _forward(self) -> Artifact:
-        import onnx_ir as ir
-
-        from ortpipe.artifact import Artifact, Facts
-        from ortpipe.compat.models import exact, prepared
-        from ortpipe.graph import query
-        from ortpipe.graph.compose import extract
-        from ortpipe.graph.parameters import trainable
-
         source = prepared(self.model_onnx)
         name = next((str(o.name) for o in ir.from_proto(source).graph.outputs if o.dtype in query.FLOATS), None)
         if name is None:
@@ -259,8 +247,6 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
 
     def _diverged(self, artifact: Artifact, error: ConvergenceError, *, validated: bool) -> None:
         """Keep what is known of a training that diverged: its losses, then nan; weights of nan."""
-        import numpy as np
-        import onnx
         from sklearn.exceptions import ConvergenceWarning
 
         warnings.warn(str(error), ConvergenceWarning, stacklevel=3)
@@ -284,24 +270,15 @@ def _folder(kind: str) -> str:
 
 
 def _columns(y: Any) -> int:
-    import numpy as np
-
     return np.shape(y)[1] if np.ndim(y) == 2 else 1
 
 
 def _weights(y: Any, given: Any, weighted: bool) -> Any:
-    import numpy as np
-
     return np.ones(len(y)) if weighted and given is None else given
 
 
 def _terms(artifact: Artifact) -> onnx.ModelProto:
     """Return the graph of the terms [N, K] that the loss is the sum of."""
-    import onnx_ir as ir
-
-    from ortpipe.graph import query
-    from ortpipe.graph.compose import extract
-
     graph = ir.from_proto(artifact.model).graph
     node = query.value(graph, str(artifact.facts.loss)).producer()
     assert node is not None and node.inputs[0] is not None  # the ReduceSum that add_loss wrote

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import DTypeLike
+
+from ortpipe.artifact import without_metadata
 from ortpipe.errors import ModelError, nearest
-
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
-    import onnx_ir as ir
-    from numpy.typing import DTypeLike
+from ortpipe.graph import query
+from ortpipe.graph.builder import Names, used_names
+from ortpipe.graph.check import checked
+from ortpipe.graph.compose import extract, with_parameters
+from ortpipe.graph.parameters import trainable
+from ortpipe.graph.query import FLOATS, all_nodes
+from ortpipe.stages.convert.standardize import without_zip_map
 
 Overwrite = Mapping[str, "tuple[DTypeLike, Sequence[int | str | None]]"]
 RENAMED_FACTS = ("parameters", "gradients", "statistics")  # those that name initializers
@@ -35,12 +42,6 @@ def get_train_initializer(onx: onnx.ModelProto) -> dict[str, tuple[np.ndarray, o
     >>> {name: array.tolist() for name, (array, _) in get_train_initializer(model).items()}
     {'coef': [[1.0], [2.0]]}
     """
-    import onnx
-    import onnx_ir as ir
-
-    from ortpipe.graph.parameters import trainable
-    from ortpipe.graph.query import FLOATS
-
     graph = ir.from_proto(onnx.shape_inference.infer_shapes(onx)).graph
     names = {name for output in graph.outputs if output.dtype in FLOATS for name in trainable(graph, output)}
     return {t.name: (onnx.numpy_helper.to_array(t), t) for t in onx.graph.initializer if t.name in names}
@@ -53,8 +54,6 @@ def unique_name(existing_names: set[str], name: str, add: bool = True) -> str:
     >>> unique_name(names, "label"), unique_name(names, "label"), sorted(names)
     ('label_2', 'label_3', ['label', 'label_2', 'label_3'])
     """
-    from ortpipe.graph.builder import Names
-
     unique = Names({*existing_names, f"{name}_1"}).fresh(name)  # the originals count from 2
     if add:
         existing_names.add(unique)
@@ -75,9 +74,6 @@ def onnx_rename_weights(onx: onnx.ModelProto) -> onnx.ModelProto:
     >>> [t.name for t in onnx_rename_weights(model).graph.initializer]
     ['I0_w', 'I1_b']
     """
-    from ortpipe.graph.builder import Names
-    from ortpipe.graph.query import all_nodes
-
     graph, nodes = onx.graph, all_nodes(onx.graph)
     held = [t.name for t in graph.initializer]
     names = Names([*held, *(i.name for i in graph.input), *(name for n in nodes for name in (*n.input, *n.output))])
@@ -112,11 +108,6 @@ def replace_initializers_into_onnx(model: onnx.ModelProto, results: Mapping[str,
     >>> get_train_initializer(trained)["coef"][0].tolist()
     [[3.0], [4.0]]
     """
-    import numpy as np
-    import onnx
-
-    from ortpipe.graph.compose import with_parameters
-
     held = {t.name: tuple(t.dims) for t in model.graph.initializer}
     values = {}
     for name, value in results.items():
@@ -167,15 +158,6 @@ def select_model_inputs_outputs(
     >>> [node.op_type for node in scores.graph.node], [o.name for o in scores.graph.output]
     (['MatMul'], ['z'])
     """
-    import numpy as np
-    import onnx
-    import onnx_ir as ir
-
-    from ortpipe.artifact import without_metadata
-    from ortpipe.graph.check import checked
-    from ortpipe.graph.compose import extract
-    from ortpipe.stages.convert.standardize import without_zip_map
-
     model, _ = without_zip_map(model)
     own = ir.from_proto(onnx.shape_inference.infer_shapes(model) if infer_shapes else model)
     graph = own.graph
@@ -221,10 +203,6 @@ def _names(given: Sequence[str] | str | None, default: list[str]) -> list[str]:
 
 def _open(graph: ir.Graph, value: ir.Value) -> None:
     """Make a value that a node computes an input of the same name."""
-    import onnx_ir as ir
-
-    from ortpipe.graph.builder import Names, used_names
-
     if value.producer() is None:
         return
     name, taken = str(value.name), used_names(graph)
@@ -236,8 +214,6 @@ def _open(graph: ir.Graph, value: ir.Value) -> None:
 
 def _check_enough(graph: ir.Graph, inputs: Sequence[str]) -> None:
     """Refuse outputs that depend on an input that is not among the chosen ones."""
-    from ortpipe.graph import query
-
     needed = query.ancestors(graph.outputs)
     missing = [str(i.name) for i in graph.inputs if i in needed and not i.is_initializer() and i.name not in inputs]
     if missing:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import numpy as np
 
 from ortpipe.compat.parameters import Parameters
 from ortpipe.errors import ConfigError, TrainError, nearest
-
-if TYPE_CHECKING:
-    from ortpipe.stages.train.optimizer import Optimizer
-    from ortpipe.stages.train.schedule import Schedule
+from ortpipe.stages.train.optimizer import Optimizer
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.optimizers.sgd import SGD
+from ortpipe.stages.train.schedule import Schedule
+from ortpipe.stages.train.schedules import SCHEDULES
 
 SCHEDULE_NAMES = ("constant", "optimal", "invscaling", "adaptive")
 
@@ -55,8 +58,6 @@ class LearningRateSGD(Parameters):
 
     def schedule(self) -> Schedule:
         """Return the schedule of the train stage."""
-        from ortpipe.stages.train.schedules import SCHEDULES
-
         made: dict[str, tuple[str, dict[str, float]]] = {
             "constant": ("constant", {}),
             "optimal": ("optimal", {"alpha": self.alpha}),
@@ -68,8 +69,6 @@ class LearningRateSGD(Parameters):
 
     def optimizer(self, rows: int = 1) -> Optimizer:
         """Return the optimizer of the train stage, with rate η₀ divided by the rows of a batch."""
-        from ortpipe.stages.train.optimizers.sgd import SGD
-
         return SGD(self.eta0 / rows)
 
     @property
@@ -89,8 +88,6 @@ class LearningRateSGD(Parameters):
 
     def update_learning_rate(self, t: int, losses: Sequence[float] = ()) -> Self:
         """Move on to the rate after t passes, whose training losses `adaptive` reads."""
-        import numpy as np
-
         schedule = self.schedule()
         self.value_ = float(schedule(self.eta0, np.array([t + 1]), t + 1)[0]) * schedule.factor(losses)
         return self
@@ -161,6 +158,4 @@ class LearningRateSGDNesterov(LearningRateSGD):
 
     def optimizer(self, rows: int = 1) -> Optimizer:
         """Return the optimizer of the train stage, with rate η₀ divided by the rows of a batch."""
-        from ortpipe.stages.train.optimizers import OPTIMIZERS
-
         return OPTIMIZERS["nesterov" if self.nesterov else "momentum"](self.eta0 / rows, self.momentum)

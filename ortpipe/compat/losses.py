@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import DTypeLike
+
+from ortpipe.artifact import Artifact, Facts
+from ortpipe.compat.models import as_one_element
 from ortpipe.errors import LossError, PenaltyError, nearest
 from ortpipe.graph import query
-
-if TYPE_CHECKING:
-    import onnx
-    import onnx_ir as ir
-    from numpy.typing import DTypeLike
-
-    from ortpipe.artifact import Facts
-    from ortpipe.stages.add_loss.losses import Loss
+from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.check import finish
+from ortpipe.graph.compose import extract, with_named_dimensions
+from ortpipe.graph.serial import OPSET
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES, Loss
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.standardize import without_zip_map
+from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.penalty.penalties import charges
+from ortpipe.stages.penalty.stage import penalty as add_penalty
 
 SCORES = {  # score_name → the loss of the catalogue, and how it joins rows
     "squared_error": ("l2", "sum"),
@@ -94,16 +104,6 @@ def add_loss_output(
     >>> Session(loss).run({"X": x, "label": y, "weight": np.array([1, 10], np.float32)})[0]
     array([[42.5]], dtype=float32)
     """
-    import onnx_ir as ir
-
-    from ortpipe.artifact import Artifact, Facts
-    from ortpipe.graph.compose import extract, with_named_dimensions
-    from ortpipe.stages.add_loss.config import AddLossConfig
-    from ortpipe.stages.add_loss.stage import add_loss
-    from ortpipe.stages.convert.standardize import without_zip_map
-    from ortpipe.stages.penalty.config import PenaltyConfig
-    from ortpipe.stages.penalty.stage import penalty as add_penalty
-
     loss, reduction = _loss(score_name, kwargs)
     _check_opset(onx)
     onx, _ = without_zip_map(onx)
@@ -166,14 +166,6 @@ def penalty_loss_onnx(
     >>> [t.name for t in initializers], [node.op_type for node in nodes]
     (['penalty_coef/Constant'], ['Abs', 'ReduceSum', 'Mul'])
     """
-    import numpy as np
-    import onnx_ir as ir
-
-    from ortpipe.graph.builder import Builder, Names, used_names
-    from ortpipe.graph.serial import OPSET
-    from ortpipe.stages.penalty.config import PenaltyConfig
-    from ortpipe.stages.penalty.penalties import charges
-
     config = PenaltyConfig({name: _strengths({"l1": l1, "l2": l2})})
     if not any(config.terms[name].values()):
         raise PenaltyError(
@@ -197,8 +189,6 @@ def penalty_loss_onnx(
 
 
 def _loss(score_name: str, settings: Mapping[str, Any]) -> tuple[Loss, str]:
-    from ortpipe.stages.add_loss.losses import LOSSES
-
     if score_name not in SCORES:
         raise LossError("score_name must be a known score.", got=repr(score_name), fix=nearest(str(score_name), SCORES))
     name, reduction = SCORES[score_name]
@@ -224,8 +214,6 @@ def _check_opset(onx: onnx.ModelProto) -> None:
 
 def _output(onx: onnx.ModelProto, index: int | str | None) -> str:
     """Return the name of the output to score."""
-    import onnx_ir as ir
-
     names = [o.name for o in onx.graph.output]
     if index is None and len(names) != 1:
         raise LossError(
@@ -253,8 +241,6 @@ def _output(onx: onnx.ModelProto, index: int | str | None) -> str:
 
 def _shape_for(score_name: str, prediction: ir.Value) -> None:
     """Write down the shape that the loss takes the prediction to have, where the model does not say."""
-    import onnx_ir as ir
-
     shape: list[int | str | None] = [None, None]
     if prediction.shape is not None and prediction.shape.rank():
         shape = [d if isinstance(d, int) else d.value for d in prediction.shape]
@@ -274,8 +260,6 @@ def _shape_for(score_name: str, prediction: ir.Value) -> None:
 
 def _make_way(graph: ir.Graph, wanted: set[str], output: str) -> None:
     """Rename what carries one of the new names inside the graph, where nobody outside reads it."""
-    from ortpipe.graph.builder import Names, used_names
-
     names = Names(used_names(graph) | wanted)
     for node in graph:
         for value in node.outputs:
@@ -290,13 +274,6 @@ def _strengths(value: float | Mapping[str, float | None]) -> dict[str, float]:
 
 def _as_documented(model: onnx.ModelProto, facts: Facts) -> onnx.ModelProto:
     """Return the loss model with weights [N], class indices that are checked, and a loss [1, 1]."""
-    import numpy as np
-    import onnx_ir as ir
-
-    from ortpipe.compat.models import as_one_element
-    from ortpipe.graph.builder import Builder
-    from ortpipe.graph.check import finish
-
     own = ir.from_proto(model)
     graph = own.graph
     op = Builder(graph, "loss", before=graph[0])

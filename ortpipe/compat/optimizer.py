@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortpipe.artifact import Artifact, Facts, read_metadata
 from ortpipe.compat.estimator import Estimator, rows
+from ortpipe.compat.models import exact, prepared
+from ortpipe.data.rows import Data
 from ortpipe.errors import TrainError, nearest
-
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
-    import onnx_ir as ir
-
-    from ortpipe.artifact import Artifact, Facts
+from ortpipe.graph import query
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.check import finish
+from ortpipe.graph.compose import extract
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.stage import derive
 
 
 class OrtGradientOptimizer(Estimator):
@@ -118,10 +124,6 @@ class OrtGradientOptimizer(Estimator):
             TrainError: the model has no such loss, or not the inputs of one.
             DeriveError: a weight does not exist, or the loss has no gradient for it.
         """
-        import numpy as np
-
-        from ortpipe.data.rows import Data
-
         artifact = self._gradients()
         names, weighted = artifact.facts.inputs, artifact.facts.sample_weight is not None
         ones = np.ones(len(y_val)) if X_val is not None and weighted else None
@@ -149,11 +151,6 @@ class OrtGradientOptimizer(Estimator):
         self._set(state)
 
     def _gradients(self) -> Artifact:
-        from ortpipe.artifact import Artifact
-        from ortpipe.compat.models import exact
-        from ortpipe.stages.derive.config import DeriveConfig
-        from ortpipe.stages.derive.stage import derive
-
         model, facts = self._loss_model()
         held = [t.name for t in self.model_onnx.graph.initializer]
         weights = exact(self.weights_to_train, held, "initializer")
@@ -161,12 +158,6 @@ class OrtGradientOptimizer(Estimator):
 
     def _loss_model(self) -> tuple[onnx.ModelProto, Facts]:
         """Return the graph that computes the loss, a scalar, and what its inputs are for."""
-        import onnx_ir as ir
-
-        from ortpipe.artifact import Facts, read_metadata
-        from ortpipe.compat.models import prepared
-        from ortpipe.graph.compose import extract
-
         model, loss = _with_scalar(prepared(self.model_onnx), self._loss_name())
         inputs, label, weight = self._roles(ir.from_proto(model).graph, loss)
         facts = Facts(
@@ -196,8 +187,6 @@ class OrtGradientOptimizer(Estimator):
 
     def _roles(self, graph: ir.Graph, loss: str) -> tuple[tuple[str, ...], str, str | None]:
         """Return the data inputs, the label and the row weights: what the loss reads and the forward outputs do not."""
-        from ortpipe.graph import query
-
         names = [str(v.name) for v in query.data_inputs(graph)]
         read = query.ancestors(o for o in graph.outputs if o.name not in (loss, self._loss_name()))
         inputs = [str(v.name) for v in query.data_inputs(graph) if v in read] or names[:1]
@@ -216,12 +205,6 @@ class OrtGradientOptimizer(Estimator):
 
 def _with_scalar(model: onnx.ModelProto, loss: str) -> tuple[onnx.ModelProto, str]:
     """Return the model with its loss as a scalar, where it is one number in a tensor."""
-    import onnx_ir as ir
-
-    from ortpipe.graph import query
-    from ortpipe.graph.builder import Builder
-    from ortpipe.graph.check import finish
-
     own = ir.from_proto(model)
     value = query.value(own.graph, loss)
     if value.shape is not None and value.shape.rank() == 0:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
 from ortpipe.graph import query
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 COLOURS = {"input": "#cfe8cf", "initializer": "#fde7b0", "node": "#d6e4f5", "output": "#f5cfcf"}
 LONGEST = 26  # characters of a line in a box
@@ -79,8 +77,6 @@ def plot_onnxs(*onx: onnx.ModelProto | bytes | str, ax: Any = None, title: str |
     >>> [text.get_text() for text in plot_onnxs(model, ax=Figure().add_subplot()).texts if text.get_text()]
     ['X\\nfloat[N, 2]', 'Exp', 'Y\\nfloat[N, 2]']
     """
-    import numpy as np
-
     models = [_model(o) for o in onx]
     drawings = [_placed(_diagram(model)) for model in models]
     if ax is None and models:
@@ -222,7 +218,7 @@ def _size(drawing: Drawing) -> tuple[float, float]:
     return 0.075 * (max(ends, default=1) - min(ends, default=0)), 0.7 * layers + 0.5
 
 
-def _draw(drawing: Drawing, axes: Axes) -> None:
+def _draw(drawing: Drawing, axes: Any) -> None:
     for route in drawing.routes:
         points = [(drawing.places[key].x, -drawing.places[key].layer) for key in route]
         axes.plot(*zip(*points, strict=True), color="0.55", linewidth=0.9, zorder=1)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
+import onnx
+import onnx_ir as ir
 
+from ortpipe.artifact import read_metadata, without_metadata
 from ortpipe.errors import LossError
 from ortpipe.graph import query
-
-if TYPE_CHECKING:
-    import onnx
-    import onnx_ir as ir
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.compose import extract
 
 
 def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
@@ -40,13 +41,6 @@ def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onn
     [array([[1.],
            [4.]], dtype=float32)]
     """
-    import numpy as np
-    import onnx_ir as ir
-
-    from ortpipe.artifact import read_metadata, without_metadata
-    from ortpipe.graph.builder import Builder
-    from ortpipe.graph.compose import extract
-
     model = ir.from_proto(onx)
     graph = model.graph
     loss = query.value(graph, read_metadata(onx).get("loss", onx.graph.output[0].name))
