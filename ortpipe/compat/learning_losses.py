@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from ortpipe.compat.parameters import Parameters
-from ortpipe.errors import ConfigError, LossError, nearest
+import numpy as np
+import onnx_ir as ir
 
-if TYPE_CHECKING:
-    import onnx
+from ortpipe.artifact import Artifact
+from ortpipe.compat.parameters import Parameters, by_name
+from ortpipe.errors import ConfigError, LossError
+from ortpipe.graph import query
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.check import finish
+from ortpipe.stages.add_loss.losses import Loss
+from ortpipe.stages.add_loss.losses.elastic import Elastic
+from ortpipe.stages.add_loss.losses.l1 import L1
+from ortpipe.stages.add_loss.losses.l2 import L2
+from ortpipe.stages.add_loss.losses.log import Log
 
-    from ortpipe.artifact import Artifact
-    from ortpipe.stages.add_loss.losses import Loss
 
-
-class LearningLoss(Parameters, ABC):
+class LearningLoss(Parameters):
     """A loss of rows, Σᵢ wᵢ·lᵢ; one of its subclasses."""
 
-    @abstractmethod
+    _loss: ClassVar[type[Any]]  # of the add_loss stage, with the same settings
+
     def stage_loss(self) -> Loss:
-        """Return the loss of the add_loss stage."""
+        """Return the loss of the add_loss stage.
+
+        >>> SquareLearningLoss().stage_loss(), ElasticLearningLoss(0.1).stage_loss()
+        (L2(), Elastic(l1_weight=0.1, l2_weight=0.5))
+        """
+        loss: Loss = self._loss(**self.get_params())
+        return loss
 
     def scored(self, forward: Artifact, columns: int) -> Artifact:
         """Return a forward artifact as the loss reads it: its task and its scores, for labels of so many columns."""
@@ -37,46 +50,25 @@ class LearningLoss(Parameters, ABC):
         >>> LearningLoss.select("elastic", l1_weight=0.1)
         ElasticLearningLoss(l1_weight=0.1, l2_weight=0.5)
         """
-        if isinstance(class_name, LearningLoss):
-            return class_name
-        names = {
+        members: dict[type[LearningLoss], Sequence[str]] = {
             SquareLearningLoss: ("square_error", "square"),
             AbsoluteLearningLoss: ("absolute_error", "absolute"),
             ElasticLearningLoss: ("elastic_error", "elastic"),
             NegLogLearningLoss: ("log", "neglog", "logloss"),
         }
-        known = {name: cls for cls, aliases in names.items() for name in (cls.__name__, *aliases)}
-        if class_name not in known:
-            raise ConfigError("A loss is named.", got=repr(class_name), fix=nearest(str(class_name), known))
-        return known[class_name](**kwargs)
+        return by_name(LearningLoss, members, class_name, **kwargs)
 
 
 class SquareLearningLoss(LearningLoss):
-    """l = Σₖ (ŷₖ − yₖ)².
+    """l = Σₖ (ŷₖ − yₖ)²."""
 
-    >>> SquareLearningLoss().stage_loss()
-    L2()
-    """
-
-    def stage_loss(self) -> Loss:
-        """Return the loss of the add_loss stage."""
-        from ortpipe.stages.add_loss.losses.l2 import L2
-
-        return L2()
+    _loss = L2
 
 
 class AbsoluteLearningLoss(LearningLoss):
-    """l = Σₖ |ŷₖ − yₖ|.
+    """l = Σₖ |ŷₖ − yₖ|."""
 
-    >>> AbsoluteLearningLoss().stage_loss()
-    L1()
-    """
-
-    def stage_loss(self) -> Loss:
-        """Return the loss of the add_loss stage."""
-        from ortpipe.stages.add_loss.losses.l1 import L1
-
-        return L1()
+    _loss = L1
 
 
 class ElasticLearningLoss(LearningLoss):
@@ -84,20 +76,13 @@ class ElasticLearningLoss(LearningLoss):
 
     Raises:
         ConfigError: a weight is negative, or both are 0.
-
-    >>> ElasticLearningLoss(0.1).stage_loss()
-    Elastic(l1_weight=0.1, l2_weight=0.5)
     """
+
+    _loss = Elastic
 
     def __init__(self, l1_weight: float = 0.5, l2_weight: float = 0.5) -> None:
         self.l1_weight, self.l2_weight = l1_weight, l2_weight
-        self.stage_loss()
-
-    def stage_loss(self) -> Loss:
-        """Return the loss of the add_loss stage."""
-        from ortpipe.stages.add_loss.losses.elastic import Elastic
-
-        return Elastic(self.l1_weight, self.l2_weight)
+        self.stage_loss()  # checks them
 
 
 class NegLogLearningLoss(LearningLoss):
@@ -124,49 +109,31 @@ class NegLogLearningLoss(LearningLoss):
                 "Scores become probabilities by the sigmoid.", got=repr(probability_function), fix="Use 'sigmoid'."
             )
         self.eps, self.probability_function = eps, probability_function
-        self.stage_loss()
+        self.stage_loss()  # checks eps
 
     def stage_loss(self) -> Loss:
         """Return the loss of the add_loss stage."""
-        from ortpipe.stages.add_loss.losses.log import Log
-
         return Log(self.eps)
 
     def scored(self, forward: Artifact, columns: int) -> Artifact:
         """Return the artifact as a classifier by its raw scores."""
-        facts = forward.facts
-        width = _width(forward.model, facts.prediction)
+        facts, model = forward.facts, ir.from_proto(forward.model)
+        score = query.value(model.graph, facts.prediction)
         if columns > 1:
             return replace(forward, facts=replace(facts, task="multilabel", logits=facts.prediction))
+        width = score.shape[-1] if score.shape is not None and score.shape.rank() == 2 else 1
         if width not in (1, 2):
             raise LossError(
                 "The negative log loss of one label reads one or two scores per row.",
                 got=f"{facts.prediction!r} with {width} columns",
                 fix="Give labels of as many columns, or choose an output with raw scores of two classes.",
             )
-        model, score = (forward.model, facts.prediction) if width == 1 else _second(forward.model, facts.prediction)
-        facts = replace(facts, task="binary", classes=(0, 1), prediction=score, logits=score, outputs=(score,))
-        return replace(forward, model=model, facts=facts)
-
-
-def _width(model: onnx.ModelProto, name: str) -> int:
-    [output] = [o for o in model.graph.output if o.name == name]
-    dims = output.type.tensor_type.shape.dim
-    return int(dims[-1].dim_value) if len(dims) == 2 else 1
-
-
-def _second(model: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, str]:
-    import numpy as np
-    import onnx_ir as ir
-
-    from ortpipe.graph import query
-    from ortpipe.graph.builder import Builder
-    from ortpipe.graph.check import finish
-
-    own = ir.from_proto(model)
-    scores = query.value(own.graph, name)
-    op = Builder(own.graph, "score")
-    second = op.Gather(scores, op.const(np.array([1])), axis=1)
-    second.type, second.shape = scores.type, ir.Shape(["N", 1])
-    own.graph.outputs.append(second)
-    return finish(own), str(second.name)
+        if width == 2:
+            op = Builder(model.graph, "score")
+            second = op.Gather(score, op.const(np.array([1])), axis=1)
+            second.type, second.shape = score.type, ir.Shape(["N", 1])
+            model.graph.outputs.append(second)
+            score = second
+        name = str(score.name)
+        facts = replace(facts, task="binary", classes=(0, 1), prediction=name, logits=name, outputs=(name,))
+        return replace(forward, model=finish(model), facts=facts)

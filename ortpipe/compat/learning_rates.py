@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ortpipe.compat.parameters import Parameters
+from ortpipe.compat.parameters import Parameters, by_name
 from ortpipe.errors import ConfigError, TrainError, nearest
 from ortpipe.stages.train.optimizer import Optimizer
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -15,7 +15,12 @@ from ortpipe.stages.train.optimizers.sgd import SGD
 from ortpipe.stages.train.schedule import Schedule
 from ortpipe.stages.train.schedules import SCHEDULES
 
-SCHEDULE_NAMES = ("constant", "optimal", "invscaling", "adaptive")
+SCHEDULE_NAMES = {  # onnxcustom's name → the catalogue's
+    "constant": "constant",
+    "optimal": "optimal",
+    "invscaling": "inverse_scaling",
+    "adaptive": "adaptive",
+}
 
 
 class LearningRateSGD(Parameters):
@@ -58,14 +63,8 @@ class LearningRateSGD(Parameters):
 
     def schedule(self) -> Schedule:
         """Return the schedule of the train stage."""
-        made: dict[str, tuple[str, dict[str, float]]] = {
-            "constant": ("constant", {}),
-            "optimal": ("optimal", {"alpha": self.alpha}),
-            "invscaling": ("inverse_scaling", {"power": self.power_t}),
-            "adaptive": ("adaptive", {}),
-        }
-        name, arguments = made[self.learning_rate]
-        return SCHEDULES[name](**arguments)
+        settings = {"optimal": {"alpha": self.alpha}, "invscaling": {"power": self.power_t}}
+        return SCHEDULES[SCHEDULE_NAMES[self.learning_rate]](**settings.get(self.learning_rate, {}))
 
     def optimizer(self, rows: int = 1) -> Optimizer:
         """Return the optimizer of the train stage, with rate η₀ divided by the rows of a batch."""
@@ -104,20 +103,10 @@ class LearningRateSGD(Parameters):
         Raises:
             ConfigError: another name.
         """
-        if isinstance(class_name, LearningRateSGD):
-            return class_name
         if isinstance(class_name, int | float):
             return LearningRateSGD(float(class_name), **kwargs)
-        known = {
-            "SGD": LearningRateSGD,
-            "LearningRateSGD": LearningRateSGD,
-            "Nesterov": LearningRateSGDNesterov,
-            "SGDNesterov": LearningRateSGDNesterov,
-            "LearningRateSGDNesterov": LearningRateSGDNesterov,
-        }
-        if class_name not in known:
-            raise ConfigError("A learning rate is a number or a name.", got=repr(class_name), fix=nearest("", known))
-        return known[class_name](**kwargs)
+        members = {LearningRateSGD: ("SGD",), LearningRateSGDNesterov: ("Nesterov", "SGDNesterov")}
+        return by_name(LearningRateSGD, members, class_name, **kwargs)
 
 
 class LearningRateSGDNesterov(LearningRateSGD):

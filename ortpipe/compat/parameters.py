@@ -1,29 +1,25 @@
-"""Constructor arguments as scikit-learn wants them: readable, settable, cloned, shown."""
+"""What the small classes of onnxcustom share: scikit-learn's parameters, and choice by name."""
 
 from __future__ import annotations
 
-import inspect
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+from sklearn.base import BaseEstimator
 
 from ortpipe.errors import ConfigError, nearest
 
 LONGEST = 50  # characters of an argument that a repr shows
+Member = TypeVar("Member", bound="Parameters")
 
 
-class Parameters:
-    """Base of a class whose constructor stores each argument under its own name."""
-
-    @classmethod
-    def _names(cls) -> list[str]:
-        if cls.__init__ is object.__init__:
-            return []
-        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+class Parameters(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type hints
+    """Base of a class whose constructor checks each argument and stores it under its own name."""
 
     def get_params(self, deep: bool = False) -> dict[str, Any]:
         """Return the constructor's arguments by name; `deep` adds those of arguments that have some, as `a__b`."""
-        found = {name: getattr(self, name) for name in self._names()}
-        inner = {k: v for k, v in found.items() if deep and isinstance(v, Parameters)}
-        return found | {f"{k}__{name}": value for k, v in inner.items() for name, value in v.get_params(deep).items()}
+        params: dict[str, Any] = super().get_params(deep)
+        return params
 
     def set_params(self, **params: Any) -> Self:
         """Change arguments, checked as the constructor does; what was fitted stays.
@@ -31,32 +27,36 @@ class Parameters:
         Raises:
             ConfigError: no argument has that name.
         """
-        if unknown := [name for name in params if name not in self.get_params(deep=True)]:
-            raise ConfigError(
-                f"{type(self).__name__} has no such parameter.",
-                got=unknown[0],
-                fix=nearest(unknown[0], self._names()),
-            )
-        own = {k: v for k, v in params.items() if "__" not in k}
-        self.__init__(**{**self.get_params(), **own})  # type: ignore[misc]
-        for path, value in params.items():
-            name, _, rest = path.partition("__")
-            if rest:
-                getattr(self, name).set_params(**{rest: value})
+        names = self.get_params(deep=True)
+        if unknown := [name for name in params if name not in names]:
+            rule = f"{type(self).__name__} has no such parameter."
+            raise ConfigError(rule, got=unknown[0], fix=nearest(unknown[0], self.get_params()))
+        own = {name: value for name, value in params.items() if "__" not in name}
+        type(self).__init__(self, **{**self.get_params(), **own})
+        super().set_params(**{name: value for name, value in params.items() if "__" in name})
         return self
 
-    def __repr__(self) -> str:
-        shown = [f"{name}={_short(value)}" for name, value in self.get_params().items()]
+    def __repr__(self, N_CHAR_MAX: int = LONGEST) -> str:
+        shown = [f"{name}={_short(value, N_CHAR_MAX)}" for name, value in self.get_params().items()]
         return f"{type(self).__name__}({', '.join(shown)})"
 
-    def __sklearn_tags__(self) -> Any:
-        """Return what scikit-learn's searches ask an estimator: neither classifier nor regressor by its own account."""
-        from sklearn.utils import Tags, TargetTags
 
-        return Tags(estimator_type=None, target_tags=TargetTags(required=True))
+def by_name(base: type[Member], members: Mapping[type[Member], Sequence[str]], given: Any, **params: Any) -> Member:
+    """Return what is an object of the base class already, or the member of a name, made with these parameters.
+
+    Raises:
+        ConfigError: no member has that name.
+    """
+    if isinstance(given, base):
+        return given
+    names = {alias: member for member, aliases in members.items() for alias in (member.__name__, *aliases)}
+    if given not in names:
+        rule = f"A {base.__name__} is given as an object, or by its name."
+        raise ConfigError(rule, got=repr(given), fix=nearest(str(given), names))
+    return names[given](**params)
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, longest: int) -> str:
     text = repr(value)
-    whole = isinstance(value, Parameters) or (len(text) <= LONGEST and "\n" not in text)
+    whole = isinstance(value, Parameters) or (len(text) <= longest and "\n" not in text)
     return text if whole else repr(text[:10].replace("\n", " ") + "...")

@@ -270,9 +270,9 @@ def test_every_pass_is_logged_and_shown_when_asked(caplog, capsys):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"learning_loss": "hinge"}, "A loss is named"),
-        ({"learning_penalty": "ridge"}, "A penalty is named"),
-        ({"learning_rate": "Adam"}, "A learning rate is"),
+        ({"learning_loss": "hinge"}, "LearningLoss"),
+        ({"learning_penalty": "ridge"}, "LearningPenalty"),
+        ({"learning_rate": "Adam"}, "LearningRateSGD"),
         ({"training_optimizer_name": "Adam"}, "SGDOptimizer"),
         ({"device": "cuda:0"}, "CPU"),
     ],
