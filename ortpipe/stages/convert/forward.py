@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx_ir as ir
+import numpy as np
+import onnx_ir as ir
 
-    from ortpipe.stages.convert.meaning import Meaning
+from ortpipe.stages.convert.meaning import Meaning
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from ortpipe.artifact import Artifact, Facts
+from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows, check_data
 from ortpipe.errors import ConvertError
 from ortpipe.graph import query
@@ -131,8 +132,6 @@ def _compared(
     model: onnx.ModelProto, facts: Facts, forward: Forward, few: Rows, config: ConvertConfig | None
 ) -> tuple[float, np.ndarray]:
     """Return how far the model's prediction of some rows is from its source's, and that prediction."""
-    from ortpipe.data.feeds import feed_inputs
-
     inputs = feed_inputs(model, facts, few)
     [got] = Session(for_inference(model)).run(inputs, [facts.prediction])
     if got.ndim == 0 or len(got) != len(few):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
 from ortpipe.settings import Catalogue
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from ortpipe.graph.builder import Builder
 
 
 class Scores(NamedTuple):

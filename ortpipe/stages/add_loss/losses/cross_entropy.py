@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
 
 from ortpipe.errors import ConfigError
+from ortpipe.graph.builder import Builder
 from ortpipe.settings import Config
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from ortpipe.graph.builder import Builder
-    from ortpipe.stages.add_loss.losses import Scores
+from ortpipe.stages.add_loss.losses import Scores
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,6 @@ class CrossEntropy(Config):
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return −1[k = y]·log pₖ [N, K]."""
-        import numpy as np
-
         p = scores.prediction
         if scores.logits is not None:
             log_p = op.LogSoftmax(scores.logits, axis=-1)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
 from ortpipe.settings import Config
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from ortpipe.graph.builder import Builder
-    from ortpipe.stages.add_loss.losses import Scores
+from ortpipe.stages.add_loss.losses import Scores
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
 
 from ortpipe.errors import ConfigError
+from ortpipe.graph.builder import Builder
 from ortpipe.settings import Config
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from ortpipe.graph.builder import Builder
-    from ortpipe.stages.add_loss.losses import Scores
+from ortpipe.stages.add_loss.losses import Scores
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,6 @@ def _two_columns(value: ir.Value, scores: Scores) -> bool:
 
 def _one_column(op: Builder, value: ir.Value, weights: tuple[float, float], scores: Scores) -> ir.Value:
     """Return both classes' columns joined in one, weighted (a MatMul: it has a gradient in every float type)."""
-    import numpy as np
-
     if not _two_columns(value, scores):
         return value
     assert scores.prediction.dtype is not None

@@ -6,19 +6,26 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortpipe.artifact import read_metadata
+from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, nearest
+from ortpipe.graph import query, serial
+from ortpipe.graph.batch import name_batch
+from ortpipe.graph.check import finish, parsed
+from ortpipe.graph.modes import for_inference
+from ortpipe.graph.query import data_inputs
+from ortpipe.runtime.session import Session
 from ortpipe.settings import Config
 from ortpipe.stages.convert.forward import Forward
-
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
-    import onnx_ir as ir
-
-    from ortpipe.data.rows import Data
-    from ortpipe.stages.convert.meaning import Told
+from ortpipe.stages.convert.heads import read_head
+from ortpipe.stages.convert.meaning import Prediction, Told
+from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
 LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes a model a classifier
@@ -47,14 +54,10 @@ class OnnxFile(Config):
 
     def files(self) -> tuple[Path, ...]:
         """Return what is read, of that what is there: the file and its external data."""
-        from ortpipe.graph import serial
-
         return serial.files(Path(self.path))
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Read the file; `data` and `dtype` play no part, the model keeps its own types."""
-        from ortpipe.graph import serial
-
         return from_model(serial.read(Path(self.path)), self)
 
 
@@ -64,19 +67,6 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     Raises:
         ConvertError: no trainable initializer, a fixed batch size, an output that does not exist, …
     """
-    import numpy as np
-    import onnx_ir as ir
-
-    from ortpipe.artifact import read_metadata
-    from ortpipe.graph import query, serial
-    from ortpipe.graph.batch import name_batch
-    from ortpipe.graph.check import finish, parsed
-    from ortpipe.graph.modes import for_inference
-    from ortpipe.runtime.session import Session
-    from ortpipe.stages.convert.heads import read_head
-    from ortpipe.stages.convert.meaning import Prediction
-    from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
-
     original = serial.lowered(model)
     known = read_metadata(model)
     plain, zipped = without_zip_map(original)
@@ -117,8 +107,6 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
 
 def _told(config: OnnxFile, known: Mapping[str, Any], classes: tuple[int | str, ...] | None) -> Told:
     """Return what the config says of the prediction, else what ortpipe wrote in the file."""
-    from ortpipe.stages.convert.meaning import Told
-
     scores = config.scores
     if scores is None and known.get("task", "regression") != "regression":
         scores = "logits" if known.get("logits") == known["prediction"] else "probabilities"
@@ -131,8 +119,6 @@ def _width(output: ir.Value) -> int | None:
 
 
 def _refuse_fixed_batch(graph: ir.Graph) -> None:
-    from ortpipe.graph.query import data_inputs
-
     for value in data_inputs(graph):
         if value.shape is not None and value.shape.rank() and isinstance(value.shape[0], int):
             raise ConvertError(
@@ -143,8 +129,6 @@ def _refuse_fixed_batch(graph: ir.Graph) -> None:
 
 
 def _prediction(graph: ir.Graph, wanted: str | int | None) -> ir.Value:
-    from ortpipe.graph import query
-
     names = [str(o.name) for o in graph.outputs]
     if isinstance(wanted, int):
         if not 0 <= wanted < len(names):

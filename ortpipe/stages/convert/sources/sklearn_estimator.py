@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.settings import Config
 from ortpipe.stages.convert.forward import Forward
-
-if TYPE_CHECKING:
-    from ortpipe.data.rows import Data
+from ortpipe.stages.convert.sources.estimators import build, supported, supported_steps
 
 TRUSTED = [f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")]
 SCALERS = {"standard": "StandardScaler", "minmax": "MinMaxScaler"}
@@ -64,8 +63,6 @@ class SklearnEstimator(Config):
     def _make(self) -> Any:
         from sklearn import preprocessing
         from sklearn.pipeline import make_pipeline
-
-        from ortpipe.stages.convert.sources.estimators import supported
 
         assert self.estimator is not None
         cls = supported(self.estimator)
@@ -119,8 +116,6 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
     from sklearn.base import clone
     from sklearn.exceptions import NotFittedError
     from sklearn.utils.validation import check_is_fitted
-
-    from ortpipe.stages.convert.sources.estimators import build, supported_steps
 
     supported_steps(estimator)
     try:

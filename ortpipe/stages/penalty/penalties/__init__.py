@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
 from ortpipe.settings import Catalogue
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from ortpipe.graph.builder import Builder
 
 PENALTIES: Catalogue[Callable[..., ir.Value]] = Catalogue(
     "penalty",

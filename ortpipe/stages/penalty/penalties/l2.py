@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import onnx_ir as ir
 
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from ortpipe.graph.builder import Builder
+from ortpipe.graph.builder import Builder
 
 
 def l2(op: Builder, parameter: ir.Value) -> ir.Value:
