@@ -3,148 +3,91 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import functools
 import json
+import os
+import shutil
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from ortpipe.errors import ModelError
+from ortpipe.facts import Facts as Facts
+from ortpipe.facts import Task as Task
+from ortpipe.facts import read_metadata as read_metadata
+from ortpipe.facts import without_metadata as without_metadata
+from ortpipe.facts import write_metadata
+from ortpipe.files import whole_folder
+from ortpipe.graph.check import finish
+from ortpipe.graph.serial import NOTHING, located, read, write
+from ortpipe.hashing import Hasher
 
-Task = Literal["regression", "binary", "multiclass", "multilabel"]
-PREFIX = "ortpipe."
-AGAIN = "Read it with the version that wrote it, or make it again."
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a stage must know about a model and cannot read off its graph.
-
-    All but `lineage` are also written in the model's metadata, so that the bare .onnx file explains itself.
-    """
-
-    task: Task
-    inputs: tuple[str, ...]  # the data inputs, rows first
-    outputs: tuple[str, ...]  # the forward outputs, in the source's order
-    prediction: str  # the float output that losses and metrics read: values, or probabilities
-    parameters: tuple[str, ...]  # the initializers that training may change; after derive, those it does change
-    constants: tuple[str, ...] = ()  # the float initializers that are trained only where they are named
-    logits: str | None = None  # the value before the last Sigmoid or Softmax, where there is one
-    opposite: bool | None = None  # True: the logits are one score twice, [−s, s], of which s is the logit
-    classes: tuple[int | str, ...] | None = None  # label of each class index
-    label: str | None = None  # the label input
-    sample_weight: str | None = None  # the per-row weight input
-    loss: str | None = None  # the scalar loss output
-    output_gradient: str | None = None  # the input that every gradient is multiplied by; a scalar loss has 1 there
-    reduction: Literal["sum", "mean"] | None = None  # how the loss joins its rows
-    gradients: Mapping[str, str] = field(default_factory=dict)  # parameter → its gradient output
-    input_gradients: Mapping[str, str] = field(default_factory=dict)  # data input → its gradient output
-    statistics: Mapping[str, str] = field(default_factory=dict)  # running statistic → the output of its next value
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # data input → the names of its columns
-    categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # column of text → value of each code
-    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → before/trained/source
-    lineage: tuple[Mapping[str, Any], ...] = ()  # one record per stage, oldest first; not part of the digest
-
-    def as_json(self, *, lineage: bool = True) -> dict[str, Any]:
-        """Return the facts that are set, as plain JSON values."""
-        facts = {k: v for k, v in dataclasses.asdict(self).items() if k in _REQUIRED or v not in (None, {}, ())}
-        if not lineage:
-            facts.pop("lineage", None)
-        return json.loads(json.dumps(facts))
-
-    @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> Facts:
-        """Return the facts that `as_json` wrote."""
-        if unknown := set(facts) - set(_TYPES):
-            raise ModelError(
-                "An artifact's facts must be of this version of ortpipe.",
-                got=f"unknown: {', '.join(sorted(unknown))}",
-                fix=AGAIN,
-            )
-        missing = [name for name in _REQUIRED if name not in facts]
-        if missing:
-            raise ModelError("An artifact's facts are all there.", got=f"no {', '.join(missing)}", fix=AGAIN)
-        _check_types(facts)
-        values = {k: _frozen(v) for k, v in facts.items() if k != "lineage"}
-        return cls(**values, lineage=tuple(facts.get("lineage", ())))
+FORMAT = 2  # of an artifact's folder
+TENSORS = "tensors.safetensors"
+Arrays = Mapping[str, np.ndarray]
 
 
-_REQUIRED = [f.name for f in dataclasses.fields(Facts) if f.default is f.default_factory]
-_TYPES = get_type_hints(Facts)
-
-
-def _check_types(facts: Mapping[str, Any]) -> None:
-    """Refuse JSON of another type than the fact's."""
-    for name, value in facts.items():
-        if name in _TYPES and not _fits(value, _TYPES[name]):
-            got = f"{name}: {json.dumps(value)[:200]}"
-            raise ModelError("An artifact's facts have the types that ortpipe writes.", got=got, fix=AGAIN)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Say whether a JSON value has a fact's type: lists are tuples there.
-
-    >>> _fits(["a"], tuple[str, ...]), _fits([1], tuple[str, ...]), _fits({"a": 1}, Mapping[str, float])
-    (True, False, True)
-    """
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return value in inner if isinstance(value, str) else False
-    if origin in (types.UnionType, Union):
-        return any(_fits(value, option) for option in inner)
-    if origin is tuple:
-        return isinstance(value, list | tuple) and all(_fits(item, inner[0]) for item in value)
-    if origin is not None:
-        return isinstance(value, Mapping) and all(isinstance(k, str) and _fits(v, inner[1]) for k, v in value.items())
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool)))
-
-
-def _frozen(value: Any) -> Any:
-    """Return a JSON value with tuples for lists."""
-    if isinstance(value, Mapping):
-        return {k: _frozen(v) for k, v in value.items()}
-    return tuple(value) if isinstance(value, list) else value
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, eq=False)
 class Artifact:
-    """One stage's result and the next one's input; never changed after it is made.
+    """One stage's result and the next one's input, sealed when it is made: nobody can change it afterwards.
+
+    Args:
+        model: an ir.Model, which is cleaned, gets its shapes and is checked; or a ModelProto that was.
+        facts: see `Facts`.
+        tensors: state, losses and metrics by name.
 
     Attributes:
-        model: a ModelProto that passes onnx.checker with full check.
-        tensors: state, losses and metrics by name, read-only arrays.
         facts: see `Facts`.
+        tensors: read-only arrays by name.
+        initializers: the model's own, read-only arrays by name.
     """
 
-    model: onnx.ModelProto
     facts: Facts
-    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    tensors: Arrays
+    initializers: Arrays = field(repr=False)
+    _graph: bytes = field(repr=False)  # the model without its initializers and without our metadata
 
-    def __post_init__(self) -> None:
-        frozen = {}
-        for name, tensor in sorted(self.tensors.items()):
-            own = np.array(tensor, order="C")
-            own.flags.writeable = False
-            frozen[name] = own
-        object.__setattr__(self, "tensors", types.MappingProxyType(frozen))
-        model = onnx.ModelProto()
-        model.CopyFrom(self.model)
-        _write_metadata(model, self.facts)
-        object.__setattr__(self, "model", model)
+    def __init__(self, model: onnx.ModelProto | ir.Model, facts: Facts, tensors: Arrays | None = None) -> None:
+        graph = without_metadata(finish(model) if isinstance(model, ir.Model) else model)
+        initializers = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.graph.initializer}
+        del graph.graph.initializer[:]
+        state = {
+            "facts": facts,
+            "tensors": _read_only(
+                {name: np.array(array, order="C") for name, array in sorted((tensors or {}).items())}
+            ),
+            "initializers": _read_only(initializers),
+            "_graph": graph.SerializeToString(deterministic=True),
+        }
+        vars(self).update(state)
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The model with its facts in the metadata: a copy for whoever asks."""
+        model = onnx.ModelProto.FromString(self._graph)
+        model.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in self.initializers.items())
+        write_metadata(model, self.facts)
+        return model
+
+    def ir_model(self) -> ir.Model:
+        """Return the model as values and nodes to work on: a copy for whoever asks."""
+        return ir.from_proto(self.model)
 
     def next(
         self,
         stage: str,
         version: int,
         *,
-        model: onnx.ModelProto | None = None,
-        tensors: Mapping[str, np.ndarray] | None = None,
+        model: onnx.ModelProto | ir.Model | None = None,
+        tensors: Arrays | None = None,
         notes: Sequence[str] = (),
         record: Mapping[str, Any] | None = None,
         **facts: Any,
@@ -161,78 +104,41 @@ class Artifact:
             **(record or {}),
             **({"notes": list(notes)} if notes else {}),
         }
-        return Artifact(
-            self.model if model is None else model,
-            dataclasses.replace(self.facts, **facts, lineage=(*self.facts.lineage, line)),
-            self.tensors if tensors is None else tensors,
-        )
+        after = dataclasses.replace(self.facts, **facts, lineage=(*self.facts.lineage, line))
+        if model is not None or tensors is not None:
+            return Artifact(self.model if model is None else model, after, self.tensors if tensors is None else tensors)
+        return self._with(facts=after)
+
+    def with_lineage(self, lineage: Sequence[Mapping[str, Any]]) -> Artifact:
+        """Return the same content with another history, which is no part of the digest."""
+        return self._with(facts=dataclasses.replace(self.facts, lineage=tuple(lineage)), _digest=self._digest)
+
+    def _with(self, **changes: Any) -> Artifact:
+        other = object.__new__(Artifact)
+        vars(other).update({name: value for name, value in vars(self).items() if name != "_digest"} | changes)
+        return other
 
     def digest(self) -> str:
         """Return the sha256 (hex) of the content: graph, initializers, tensors and facts but for lineage.
 
         It does not depend on how the model is stored (external data or not) or on the machine.
         """
-        sha = hashlib.sha256()
+        return self._digest
 
-        def update(tag: str, *parts: bytes | str) -> None:
-            for part in (tag, *parts):
-                data = part.encode() if isinstance(part, str) else part
-                sha.update(len(data).to_bytes(8, "little"))
-                sha.update(data)
-
-        skeleton = onnx.ModelProto()
-        skeleton.CopyFrom(self.model)
-        del skeleton.graph.initializer[:]
-        update("model", skeleton.SerializeToString(deterministic=True))
-        for tensor in self.model.graph.initializer:
-            update("initializer", tensor.name, *_canonical(onnx.numpy_helper.to_array(tensor)))
+    @functools.cached_property
+    def _digest(self) -> str:
+        sha = Hasher("artifact").add(self._graph)
+        for name, array in self.initializers.items():
+            sha.add("initializer", name, array)
         for name, array in self.tensors.items():
-            update("tensor", name, *_canonical(array))
-        update("facts", json.dumps(self.facts.as_json(lineage=False)))
-        return sha.hexdigest()
+            sha.add("tensor", name, array)
+        return sha.add("facts", json.dumps(self.facts.as_json(lineage=False))).hexdigest()
 
 
-def _canonical(array: np.ndarray) -> tuple[str, str, bytes]:
-    if array.dtype == object:  # strings
-        return "string", str(array.shape), json.dumps([str(s) for s in array.ravel()]).encode()
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return array.dtype.name, str(array.shape), np.ascontiguousarray(little).tobytes()
-
-
-def _write_metadata(model: onnx.ModelProto, facts: Facts) -> None:
-    others = [(p.key, p.value) for p in model.metadata_props if not p.key.startswith(PREFIX)]
-    ours = [(PREFIX + k, json.dumps(v)) for k, v in facts.as_json(lineage=False).items()]
-    del model.metadata_props[:]
-    for key, value in (*others, *sorted(ours)):
-        model.metadata_props.add(key=key, value=value)
-
-
-def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
-    """Return the facts in a model's metadata (empty for a model that ortpipe has not seen).
-
-    Raises:
-        ModelError: they are no JSON, or of another type than `Facts` has.
-    """
-    ours = {p.key.removeprefix(PREFIX): p.value for p in model.metadata_props if p.key.startswith(PREFIX)}
-    facts = {}
-    for name, text in ours.items():
-        try:
-            facts[name] = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            got = f"{PREFIX}{name}: {text[:200]!r}"
-            raise ModelError("ortpipe's facts in a model's metadata are JSON.", got=got, fix=AGAIN) from error
-    _check_types(facts)
-    return facts
-
-
-def without_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model without ortpipe's facts, which no longer hold; metadata of others stays."""
-    own = onnx.ModelProto()
-    own.CopyFrom(model)
-    others = [p for p in model.metadata_props if not p.key.startswith(PREFIX)]
-    del own.metadata_props[:]
-    own.metadata_props.extend(others)
-    return own
+def _read_only(arrays: dict[str, np.ndarray]) -> Arrays:
+    for array in arrays.values():
+        array.flags.writeable = False
+    return types.MappingProxyType(arrays)
 
 
 def under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -242,3 +148,99 @@ def under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
     {'w': array([1.])}
     """
     return {k.removeprefix(f"{folder}/"): v for k, v in tensors.items() if k.startswith(f"{folder}/")}
+
+
+def save_artifact(
+    artifact: Artifact, folder: str | os.PathLike[str], *, once: bool = False, like: Path | None = None
+) -> Path:
+    """Write an artifact as one folder, which appears whole or not at all.
+
+    The folder holds `model.onnx` (+ `model.onnx.data` above 2 GB), `tensors.safetensors` and `artifact.json`.
+
+    Args:
+        artifact: what to write.
+        folder: where; a folder that is there is replaced.
+        once: leave a folder that is there as it is; the files of a new one are read-only.
+        like: a folder that holds an artifact of the same content: its files are linked instead of written again.
+    """
+    target = Path(folder)
+    with whole_folder(target, once=once) as partial:
+        if like is None or not _linked(like, partial):
+            write(artifact.model, partial)
+            (partial / TENSORS).write_bytes(save(dict(artifact.tensors)))
+        facts = {"format": FORMAT, "digest": artifact.digest(), "facts": artifact.facts.as_json()}
+        (partial / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        if once and os.name == "posix":  # Windows deletes no file that is read-only, nor a link to it
+            for file in partial.iterdir():
+                file.chmod(file.stat().st_mode & 0o444)  # others may link them, who would all see an edit in place
+    return target
+
+
+def _linked(source: Path, folder: Path) -> bool:
+    """Link an artifact's model and tensors into a folder, or return that these two are not on one file system.
+
+    External data are copied: onnx refuses to read them from a file that has two names.
+    """
+    try:
+        for file in source.iterdir():
+            if file.suffix == ".data":
+                shutil.copyfile(file, folder / file.name)
+            elif file.name != "artifact.json":
+                os.link(file, folder / file.name)
+    except OSError:
+        linked = False
+    else:
+        linked = {"model.onnx", TENSORS} <= {file.name for file in folder.iterdir()}  # the source may be going
+    if not linked:
+        for file in folder.iterdir():
+            file.unlink()
+    return linked
+
+
+def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> Artifact:
+    """Read what `save_artifact` wrote.
+
+    Args:
+        folder: where it is.
+        digest: what the content must have beside the recorded one, which is the same.
+
+    Raises:
+        ModelError: a file is missing or damaged, or the content's digest is another one.
+        OSError: a file is there and cannot be read now.
+    """
+    source = Path(folder)
+    record = source / "artifact.json"
+    if not record.is_file():
+        raise ModelError(
+            "An artifact is a folder with artifact.json.",
+            got=source,
+            fix="Name a stage's folder that a run wrote.",
+        )
+    try:
+        written = json.loads(record.read_text(encoding="utf-8"))
+        if written.get("format", FORMAT) > FORMAT:
+            raise ModelError(
+                f"An artifact's format is one that this version of ortpipe knows: {FORMAT} or lower.",
+                got=f"{source}: format {written['format']}",
+                fix="Read it with the version that wrote it, or make it again.",
+            )
+        known = {written["digest"], digest or written["digest"]}
+        with located(record):
+            facts = Facts.from_json(written["facts"])
+        artifact = Artifact(read(source / "model.onnx"), facts, load((source / TENSORS).read_bytes()))
+        found = artifact.digest()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        if isinstance(error, OSError) and error.errno not in NOTHING:
+            raise
+        raise ModelError(
+            "An artifact's files must be there and readable.",
+            got=f"{source}: {error}",
+            fix="The folder is damaged: run the stage again.",
+        ) from error
+    if {found} != known:
+        raise ModelError(
+            "An artifact's content must have the digest it was written with.",
+            got=f"{source}: {found} instead of {' and '.join(sorted(known))}",
+            fix="The folder is damaged: run the stage again.",
+        )
+    return artifact

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
 import ortpipe
@@ -107,31 +108,57 @@ def test_an_artifact_cannot_be_changed():
         artifact().facts = FULL
 
 
+def test_nobody_can_change_the_model_of_an_artifact():
+    made = artifact(loss=np.arange(3.0))
+    before, content = made.digest(), made.model.SerializeToString(deterministic=True)
+    made.model.graph.node[0].op_type = "Gemm"
+    made.ir_model().graph.initializers["w"].name = "v"
+    with pytest.raises(ValueError, match="read-only"):
+        made.initializers["w"][0, 0] = 9
+    with pytest.raises(TypeError):
+        made.initializers["v"] = np.ones(1)
+    assert made.model.SerializeToString(deterministic=True) == content
+    assert made.digest() == before == Artifact(made.model, FACTS, made.tensors).digest()
+
+
+def test_a_model_of_values_is_cleaned_shaped_and_checked_when_it_is_sealed():
+    loose = ir.from_onnx_text(TEXT.replace("Y = Add", "dead = Neg(h) Y = Add"))
+    made = artifact().next("add_loss", 1, model=loose)
+    assert [node.op_type for node in made.model.graph.node] == ["MatMul", "Add"]
+    assert [value.name for value in made.model.graph.value_info if value.name == "h"] == ["h"]
+    with pytest.raises(ModelError, match=r"onnx\.checker with full check"):
+        artifact().next("add_loss", 1, model=ir.from_onnx_text(TEXT.replace("Add", "Adds")))
+
+
+def but(made, model=None, facts=None, tensors=None):
+    return Artifact(model or made.model, facts or made.facts, made.tensors if tensors is None else tensors)
+
+
 def changed_initializer(made):
     changed = onnx.ModelProto()
     changed.CopyFrom(made.model)
     weights = onnx.numpy_helper.to_array(changed.graph.initializer[0]).copy()
     weights[0, 0] = np.nextafter(weights[0, 0], np.float32(2))
     changed.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weights, "w"))
-    return dataclasses.replace(made, model=changed)
+    return but(made, model=changed)
 
 
 def changed_node(made):
     changed = onnx.ModelProto()
     changed.CopyFrom(made.model)
     changed.graph.node[1].op_type = "Sub"
-    return dataclasses.replace(made, model=changed)
+    return but(made, model=changed)
 
 
 CHANGES = {
     "a weight": changed_initializer,
     "a node": changed_node,
-    "a fact": lambda made: dataclasses.replace(made, facts=dataclasses.replace(FACTS, loss="Y")),
-    "a tensor's value": lambda made: dataclasses.replace(made, tensors={"t": made.tensors["t"] + 1}),
-    "a tensor's name": lambda made: dataclasses.replace(made, tensors={"u": made.tensors["t"]}),
-    "a tensor's shape": lambda made: dataclasses.replace(made, tensors={"t": made.tensors["t"].reshape(2, 2)}),
-    "a tensor's type": lambda made: dataclasses.replace(made, tensors={"t": made.tensors["t"].view(np.int64)}),
-    "no tensor": lambda made: dataclasses.replace(made, tensors={}),
+    "a fact": lambda made: but(made, facts=dataclasses.replace(FACTS, loss="Y")),
+    "a tensor's value": lambda made: but(made, tensors={"t": made.tensors["t"] + 1}),
+    "a tensor's name": lambda made: but(made, tensors={"u": made.tensors["t"]}),
+    "a tensor's shape": lambda made: but(made, tensors={"t": made.tensors["t"].reshape(2, 2)}),
+    "a tensor's type": lambda made: but(made, tensors={"t": made.tensors["t"].view(np.int64)}),
+    "no tensor": lambda made: but(made, tensors={}),
 }
 
 
@@ -146,16 +173,14 @@ def raw_data(made):
     changed.CopyFrom(made.model)
     for tensor in changed.graph.initializer:
         tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
-    return dataclasses.replace(made, model=changed)
+    return but(made, model=changed)
 
 
 SAME = {
-    "lineage": lambda made: dataclasses.replace(made, facts=dataclasses.replace(FACTS, lineage=({"a": 1},))),
-    "byte order": lambda made: dataclasses.replace(made, tensors={k: v.astype(">f8") for k, v in made.tensors.items()}),
-    "memory order": lambda made: dataclasses.replace(
-        made, tensors={k: np.asfortranarray(v) for k, v in made.tensors.items()}
-    ),
-    "order of tensors": lambda made: dataclasses.replace(made, tensors=dict(reversed(list(made.tensors.items())))),
+    "lineage": lambda made: but(made, facts=dataclasses.replace(FACTS, lineage=({"a": 1},))),
+    "byte order": lambda made: but(made, tensors={k: v.astype(">f8") for k, v in made.tensors.items()}),
+    "memory order": lambda made: but(made, tensors={k: np.asfortranarray(v) for k, v in made.tensors.items()}),
+    "order of tensors": lambda made: but(made, tensors=dict(reversed(list(made.tensors.items())))),
     "how weights are encoded": raw_data,
 }
 

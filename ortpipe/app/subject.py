@@ -90,7 +90,7 @@ def _file(path: Path) -> Subject:
 
 
 def _artifact(folder: Path, name: str, run: Path) -> Subject:
-    from ortpipe.graph.serial import load_artifact
+    from ortpipe.artifact import load_artifact
 
     artifact = load_artifact(folder)
     values = read_config(run) if (run / "config.yaml").is_file() else {}

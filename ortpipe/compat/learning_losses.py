@@ -14,7 +14,6 @@ from ortpipe.compat.parameters import Parameters, by_name
 from ortpipe.errors import ConfigError, LossError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
 from ortpipe.stages.add_loss.losses import Loss
 from ortpipe.stages.add_loss.losses.elastic import Elastic
 from ortpipe.stages.add_loss.losses.l1 import L1
@@ -117,10 +116,10 @@ class NegLogLearningLoss(LearningLoss):
 
     def scored(self, forward: Artifact, columns: int) -> Artifact:
         """Return the artifact as a classifier by its raw scores."""
-        facts, model = forward.facts, ir.from_proto(forward.model)
+        facts, model = forward.facts, forward.ir_model()
         score = query.value(model.graph, facts.prediction)
         if columns > 1:
-            return replace(forward, facts=replace(facts, task="multilabel", logits=facts.prediction))
+            return Artifact(forward.model, replace(facts, task="multilabel", logits=facts.prediction))
         width = score.shape[-1] if score.shape is not None and score.shape.rank() == 2 else 1
         if width not in (1, 2):
             raise LossError(
@@ -136,4 +135,4 @@ class NegLogLearningLoss(LearningLoss):
             score = second
         name = str(score.name)
         facts = replace(facts, task="binary", classes=(0, 1), prediction=name, logits=name, outputs=(name,))
-        return replace(forward, model=finish(model), facts=facts)
+        return Artifact(model, facts)

@@ -1,10 +1,9 @@
-"""Models and artifacts to and from disk, and models down to what the runtime loads."""
+"""Models to and from disk, and down to what the runtime loads."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import tempfile
@@ -15,20 +14,15 @@ import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
 from onnx import version_converter
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
-from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import ModelError
-from ortpipe.files import temporary, whole_folder
+from ortpipe.files import temporary
 from ortpipe.graph.sound import FIX, check_sound, check_valid
 from ortpipe.graph.windows import with_plain_windows
 
 OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
 IR_VERSION = 10  # the newest that it loads
 OLDEST_IR_VERSION = 8  # before 4, an initializer had to be an input too
-FORMAT = 1  # of an artifact's folder
-TENSORS = "tensors.safetensors"
 NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # no file under that name
 LARGE = 2**31 - 2**20  # protobuf stops at 2 GiB; above this, weights go beside the model
 
@@ -67,13 +61,13 @@ def read(path: Path) -> onnx.ModelProto:
         )
     for tensor in _tensors(model):  # both forms of storage give the same bytes
         tensor.ClearField("data_location")
-    with _located(path):
+    with located(path):
         check_sound(model)
     return model
 
 
 @contextlib.contextmanager
-def _located(path: Path) -> Iterator[None]:
+def located(path: Path) -> Iterator[None]:
     """Say where it is, of a model that is refused."""
     try:
         yield
@@ -183,99 +177,3 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
             ) from error
     model.ir_version = min(max(model.ir_version, OLDEST_IR_VERSION), IR_VERSION)
     return with_plain_windows(model)
-
-
-def save_artifact(
-    artifact: Artifact, folder: str | os.PathLike[str], *, once: bool = False, like: Path | None = None
-) -> Path:
-    """Write an artifact as one folder, which appears whole or not at all.
-
-    The folder holds `model.onnx` (+ `model.onnx.data` above 2 GB), `tensors.safetensors` and `artifact.json`.
-
-    Args:
-        artifact: what to write.
-        folder: where; a folder that is there is replaced.
-        once: leave a folder that is there as it is; the files of a new one are read-only.
-        like: a folder that holds an artifact of the same content: its files are linked instead of written again.
-    """
-    target = Path(folder)
-    with whole_folder(target, once=once) as partial:
-        if like is None or not _linked(like, partial):
-            write(artifact.model, partial)
-            (partial / TENSORS).write_bytes(save(dict(artifact.tensors)))
-        facts = {"format": FORMAT, "digest": artifact.digest(), "facts": artifact.facts.as_json()}
-        (partial / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        if once and os.name == "posix":  # Windows deletes no file that is read-only, nor a link to it
-            for file in partial.iterdir():
-                file.chmod(file.stat().st_mode & 0o444)  # others may link them, who would all see an edit in place
-    return target
-
-
-def _linked(source: Path, folder: Path) -> bool:
-    """Link an artifact's model and tensors into a folder, or return that these two are not on one file system.
-
-    External data are copied: onnx refuses to read them from a file that has two names.
-    """
-    try:
-        for file in source.iterdir():
-            if file.suffix == ".data":
-                shutil.copyfile(file, folder / file.name)
-            elif file.name != "artifact.json":
-                os.link(file, folder / file.name)
-    except OSError:
-        linked = False
-    else:
-        linked = {"model.onnx", TENSORS} <= {file.name for file in folder.iterdir()}  # the source may be going
-    if not linked:
-        for file in folder.iterdir():
-            file.unlink()
-    return linked
-
-
-def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> Artifact:
-    """Read what `save_artifact` wrote.
-
-    Args:
-        folder: where it is.
-        digest: what the content must have beside the recorded one, which is the same.
-
-    Raises:
-        ModelError: a file is missing or damaged, or the content's digest is another one.
-        OSError: a file is there and cannot be read now.
-    """
-    source = Path(folder)
-    record = source / "artifact.json"
-    if not record.is_file():
-        raise ModelError(
-            "An artifact is a folder with artifact.json.",
-            got=source,
-            fix="Name a stage's folder that a run wrote.",
-        )
-    try:
-        written = json.loads(record.read_text(encoding="utf-8"))
-        if written.get("format", FORMAT) > FORMAT:
-            raise ModelError(
-                f"An artifact's format is one that this version of ortpipe knows: {FORMAT} or lower.",
-                got=f"{source}: format {written['format']}",
-                fix="Read it with the version that wrote it, or make it again.",
-            )
-        known = {written["digest"], digest or written["digest"]}
-        with _located(record):
-            facts = Facts.from_json(written["facts"])
-        artifact = Artifact(read(source / "model.onnx"), facts, load((source / TENSORS).read_bytes()))
-        found = artifact.digest()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        if isinstance(error, OSError) and error.errno not in NOTHING:
-            raise
-        raise ModelError(
-            "An artifact's files must be there and readable.",
-            got=f"{source}: {error}",
-            fix="The folder is damaged: run the stage again.",
-        ) from error
-    if {found} != known:
-        raise ModelError(
-            "An artifact's content must have the digest it was written with.",
-            got=f"{source}: {found} instead of {' and '.join(sorted(known))}",
-            fix="The folder is damaged: run the stage again.",
-        )
-    return artifact

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import platform
 from collections.abc import Mapping
 from importlib import metadata
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.errors import ConfigError
+from ortpipe.hashing import digest_of
 
 if TYPE_CHECKING:
     from ortpipe.pipeline.plan import Step
 
-FORMAT = 1  # of what the store keeps
+FORMAT = 2  # of what the store keeps
 
 Parts = Mapping[str, Any]
 
@@ -50,8 +50,7 @@ def key_of(parts: Parts) -> str:
     >>> key_of({"factors": {"*": 0.1, "w": 1}}) == key_of({"factors": {"w": 1, "*": 0.1}})
     False
     """
-    text = json.dumps(parts, separators=(",", ":"), allow_nan=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return digest_of("key", parts)
 
 
 def identity(config: Any) -> Any:

@@ -123,7 +123,7 @@ class Store:
         with contextlib.suppress(OSError):  # when it was last of use, for gc; a read-only store keeps no such book
             os.utime(path)
         lineage = (*(given.facts.lineage if given is not None else ()), entry.record)
-        return dataclasses.replace(artifact, facts=dataclasses.replace(artifact.facts, lineage=lineage)), entry
+        return artifact.with_lineage(lineage), entry
 
     def entry(self, path: Path, say: Say) -> Entry | None:
         """Return the entry in a file; None where there is none.
@@ -146,7 +146,7 @@ class Store:
         Raises:
             OSError: it cannot be written; nothing is left of it.
         """
-        from ortpipe.graph.serial import save_artifact
+        from ortpipe.artifact import save_artifact
 
         digest, record = artifact.digest(), dict(artifact.facts.lineage[-1])
         entry = Entry(stage, key, parts, digest, record, seconds, time.time(), self._run, self.about)
@@ -155,8 +155,7 @@ class Store:
             self.artifact(digest, say)  # a damaged one makes way
         with together(self.folder):
             if not self.path(digest).is_dir():
-                bare = dataclasses.replace(artifact, facts=dataclasses.replace(artifact.facts, lineage=()))
-                save_artifact(bare, self.path(digest), once=True)
+                save_artifact(artifact.with_lineage(()), self.path(digest), once=True)
             whole_file(self.place(stage, key), self._sealed(entry))
         self._warn(say)
         return entry
@@ -230,7 +229,7 @@ class Store:
                 return
 
     def _load(self, digest: str) -> Artifact | None:
-        from ortpipe.graph.serial import load_artifact
+        from ortpipe.artifact import load_artifact
 
         folder = self.path(digest)
         try:

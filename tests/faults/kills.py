@@ -22,8 +22,8 @@ from pathlib import Path
 
 from command import ROOT, ortpipe
 
+from ortpipe.artifact import load_artifact
 from ortpipe.flow import FLOW
-from ortpipe.graph.serial import load_artifact
 from ortpipe.pipeline.store import Store
 
 WHERE = ("in", "artifacts", "entries")

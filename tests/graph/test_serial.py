@@ -5,10 +5,10 @@ import onnx
 import onnx.parser
 import pytest
 
-from ortpipe.artifact import Artifact, Facts
+from ortpipe.artifact import Artifact, Facts, load_artifact, save_artifact
 from ortpipe.errors import ModelError
 from ortpipe.graph import serial
-from ortpipe.graph.serial import IR_VERSION, OPSET, load_artifact, lowered, read, save_artifact, write
+from ortpipe.graph.serial import IR_VERSION, OPSET, lowered, read, write
 from ortpipe.runtime.session import Session
 
 TEXT = """

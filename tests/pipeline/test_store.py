@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
 
+from ortpipe.artifact import FORMAT
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
@@ -157,7 +158,7 @@ def test_an_artifact_of_a_later_version_is_not_used(store):
     first, _, _ = perform(plan(), store)
     [entry] = store.entries("derive")
     path = store.path(entry.output) / "artifact.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT + 1}))
     again, hits, said = perform(plan(), store)
     assert hits == [name for name in NAMES if name != "derive"]
     assert "format is one that this version of ortpipe knows" in said[0]

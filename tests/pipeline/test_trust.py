@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pipeline.test_store import NAMES, perform, plan
 
+from ortpipe.artifact import Artifact
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline import trust
 from ortpipe.pipeline.store import Store, _sum
@@ -47,8 +48,7 @@ def forged(folder, key=None):
         if tensor.name in artifact.facts.parameters:
             values = np.frombuffer(tensor.raw_data, np.float32) * 100
             tensor.raw_data = values.astype(np.float32).tobytes()
-    facts = dataclasses.replace(artifact.facts, lineage=(entry.record,))
-    worse = dataclasses.replace(artifact, model=model, facts=facts)
+    worse = Artifact(model, dataclasses.replace(artifact.facts, lineage=(entry.record,)), artifact.tensors)
     return Store(folder, key=key).publish("train", entry.key, entry.parts, worse, 1.0, print)
 
 

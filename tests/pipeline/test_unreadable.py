@@ -17,9 +17,8 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from ortpipe.artifact import Artifact, Facts
+from ortpipe.artifact import Artifact, Facts, load_artifact
 from ortpipe.files import whole_folder
-from ortpipe.graph.serial import load_artifact
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.store import Store
 from ortpipe.pipeline.upkeep import Verified, remove, verify

@@ -139,7 +139,7 @@ class Witness:
         """Compare digests, and where they differ the tensors."""
         if event.output == then["output"]:
             return []
-        from ortpipe.graph.serial import load_artifact
+        from ortpipe.artifact import load_artifact
 
         lines = [f"numbers: digest was {then['output']}, is {event.output}"]
         place = self._folder / "stages" / f"{event.number}_{event.name}"

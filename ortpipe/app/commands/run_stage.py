@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -123,10 +122,8 @@ def _artifact(name: str | None, settings: Settings, before: str) -> Artifact:
 
 def _as_source(artifact: Artifact) -> Artifact:
     """Return a bare model with its weights as those of its source, which training compares itself with."""
-    import onnx
-
-    weights = (t for t in artifact.model.graph.initializer if t.name in artifact.facts.parameters)
-    return dataclasses.replace(artifact, tensors={f"source/{t.name}": onnx.numpy_helper.to_array(t) for t in weights})
+    weights = {name: array for name, array in artifact.initializers.items() if name in artifact.facts.parameters}
+    return Artifact(artifact.model, artifact.facts, {f"source/{name}": array for name, array in weights.items()})
 
 
 def _refuse_taken(target: Path, force: bool) -> None:
@@ -142,8 +139,9 @@ def _refuse_taken(target: Path, force: bool) -> None:
 
 
 def _write(artifact: Artifact, target: Path) -> None:
+    from ortpipe.artifact import save_artifact
     from ortpipe.files import whole_file
-    from ortpipe.graph.serial import LARGE, save_artifact
+    from ortpipe.graph.serial import LARGE
 
     if target.suffix != ".onnx":
         save_artifact(artifact, target)

@@ -66,7 +66,7 @@ class RunFolder:
         whole_file(self.folder / "environment.json", _json(self._environment))
 
     def _save(self, event: StageFinished) -> None:
-        from ortpipe.graph.serial import save_artifact
+        from ortpipe.artifact import save_artifact
         from ortpipe.graph.show import to_text
 
         self._timings[event.name] = event.seconds

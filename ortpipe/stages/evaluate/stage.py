@@ -39,7 +39,7 @@ def evaluate(
     """
     check_data(data)
     config = config or EvaluateConfig()
-    facts = artifact.facts
+    facts, model = artifact.facts, artifact.model
     check(facts, config, data=data)
     assert data.test is not None
     names = config.metrics or fitting(facts.task)
@@ -49,7 +49,7 @@ def evaluate(
     weights: list[np.ndarray] = []
     predictions: dict[str, list[np.ndarray]] = {state: [] for state in known}
     for piece in data.test.pieces(config.rows):
-        rows = feed_inputs(artifact.model, facts, piece)
+        rows = feed_inputs(model, facts, piece)
         labels.append(truth(facts, piece))
         weights += [] if piece.sample_weight is None else [piece.sample_weight]
         for state, session in sessions.items():

@@ -53,7 +53,7 @@ def descend(
         DataError: the rows do not fit the model.
         TrainError: the start is of another training.
     """
-    step, facts = build_step(artifact, config), artifact.facts
+    step, facts, model = build_step(artifact, config), artifact.facts, artifact.model
     key = functools.cache(lambda: key_of(artifact, config, data.digest()))  # only a checkpoint needs it
     if isinstance(start, Checkpoint):
         check_key(start, key())
@@ -66,7 +66,7 @@ def descend(
     losses = None if before is None else losses_of(before, config.early_stop.monitor)
 
     def feed(rows: Rows) -> dict[str, np.ndarray]:
-        return {k: v for k, v in feeds(artifact.model, facts, rows).items() if k in step.scanned}
+        return {k: v for k, v in feeds(model, facts, rows).items() if k in step.scanned}
 
     size = config.batch_size * config.accumulate
     batches = batches_of(data.train, feed, size, seed=config.seed, shuffle=config.shuffle)

@@ -35,10 +35,10 @@ class Validation:
     """
 
     def __init__(self, artifact: Artifact, rows: Rows | Stream, monitor: str, runtime: RuntimeConfig | None) -> None:
-        self._artifact, self._facts, self._rows, self._count = artifact, artifact.facts, rows, len(rows)
+        self._model, self._facts, self._rows, self._count = artifact.model, artifact.facts, rows, len(rows)
         self._metric = monitor if monitor != LOSS else None
         outputs = [artifact.facts.loss, artifact.facts.prediction if self._metric else None]
-        model = for_inference(extract(artifact.model, [name for name in outputs if name is not None]))
+        model = for_inference(extract(self._model, [name for name in outputs if name is not None]))
         self._types = query.input_types(model)
         self._held = self._read(rows) if isinstance(rows, Rows) else None
         self._every = 1 if self._held else -(-self._count // KEPT)
@@ -67,7 +67,7 @@ class Validation:
         return found
 
     def _read(self, rows: Rows) -> Piece:
-        fed = {k: v for k, v in feeds(self._artifact.model, self._facts, rows).items() if k in self._types}
+        fed = {k: v for k, v in feeds(self._model, self._facts, rows).items() if k in self._types}
         return len(rows), fed, truth(self._facts, rows) if self._metric else None, rows.sample_weight
 
     def _penalty(self, fed: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]) -> float:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from command import ortpipe
 
+from ortpipe.artifact import load_artifact
 from ortpipe.errors import ConfigError
-from ortpipe.graph.serial import load_artifact
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,8 @@ import onnx
 import pytest
 from command import ROOT
 
-from ortpipe.artifact import read_metadata
+from ortpipe.artifact import load_artifact, read_metadata
 from ortpipe.errors import ConfigError, DataError, ModelError, OrtpipeError
-from ortpipe.graph.serial import load_artifact
 
 SETTINGS = ["experiment=linear_regression", "train.epochs=2"]
 STAGES = ["convert", "add_loss", "penalty", "derive", "train", "evaluate"]

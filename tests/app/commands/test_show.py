@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 import pytest
 
+from ortpipe.artifact import load_artifact
 from ortpipe.errors import ConfigError, ModelError, TrackingError
-from ortpipe.graph.serial import load_artifact
 
 
 def test_a_runs_last_stage_is_shown_and_any_other_on_request(call: Callable[..., str], linear: Path) -> None:

@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from ortpipe.app.recorders.mlflow import Mlflow, Recording
 from ortpipe.app.run.state import FINISHED, RunState
 from ortpipe.app.tracking import live
-from ortpipe.graph.serial import load_artifact
+from ortpipe.artifact import load_artifact
 from ortpipe.pipeline.events import RunFinished, StageFinished, StageProgressed
 from ortpipe.stages.train.losses import Epoch
 

@@ -11,10 +11,10 @@ from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
+from ortpipe.artifact import save_artifact
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
-from ortpipe.graph.serial import save_artifact
 from ortpipe.metrics.predictions import predicted
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig

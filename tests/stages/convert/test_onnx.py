@@ -18,10 +18,10 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
+from ortpipe.artifact import save_artifact
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, DataError, ModelError
 from ortpipe.graph import serial
-from ortpipe.graph.serial import save_artifact
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile

@@ -1,0 +1,147 @@
+"""What a stage must know about a model and cannot read off its graph; kept in the model's metadata too."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import onnx
+
+from ortpipe.errors import ModelError
+
+Task = Literal["regression", "binary", "multiclass", "multilabel"]
+PREFIX = "ortpipe."
+AGAIN = "Read it with the version that wrote it, or make it again."
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a stage must know about a model and cannot read off its graph.
+
+    All but `lineage` are also written in the model's metadata, so that the bare .onnx file explains itself.
+    """
+
+    task: Task
+    inputs: tuple[str, ...]  # the data inputs, rows first
+    outputs: tuple[str, ...]  # the forward outputs, in the source's order
+    prediction: str  # the float output that losses and metrics read: values, or probabilities
+    parameters: tuple[str, ...]  # the initializers that training may change; after derive, those it does change
+    constants: tuple[str, ...] = ()  # the float initializers that are trained only where they are named
+    logits: str | None = None  # the value before the last Sigmoid or Softmax, where there is one
+    opposite: bool | None = None  # True: the logits are one score twice, [−s, s], of which s is the logit
+    classes: tuple[int | str, ...] | None = None  # label of each class index
+    label: str | None = None  # the label input
+    sample_weight: str | None = None  # the per-row weight input
+    loss: str | None = None  # the scalar loss output
+    output_gradient: str | None = None  # the input that every gradient is multiplied by; a scalar loss has 1 there
+    reduction: Literal["sum", "mean"] | None = None  # how the loss joins its rows
+    gradients: Mapping[str, str] = field(default_factory=dict)  # parameter → its gradient output
+    input_gradients: Mapping[str, str] = field(default_factory=dict)  # data input → its gradient output
+    statistics: Mapping[str, str] = field(default_factory=dict)  # running statistic → the output of its next value
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # data input → the names of its columns
+    categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # column of text → value of each code
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → before/trained/source
+    lineage: tuple[Mapping[str, Any], ...] = ()  # one record per stage, oldest first; not part of the digest
+
+    def as_json(self, *, lineage: bool = True) -> dict[str, Any]:
+        """Return the facts that are set, as plain JSON values."""
+        facts = {k: v for k, v in dataclasses.asdict(self).items() if k in _REQUIRED or v not in (None, {}, ())}
+        if not lineage:
+            facts.pop("lineage", None)
+        return json.loads(json.dumps(facts))
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Facts:
+        """Return the facts that `as_json` wrote."""
+        if unknown := set(facts) - set(_TYPES):
+            raise ModelError(
+                "An artifact's facts must be of this version of ortpipe.",
+                got=f"unknown: {', '.join(sorted(unknown))}",
+                fix=AGAIN,
+            )
+        missing = [name for name in _REQUIRED if name not in facts]
+        if missing:
+            raise ModelError("An artifact's facts are all there.", got=f"no {', '.join(missing)}", fix=AGAIN)
+        _check_types(facts)
+        values = {k: _frozen(v) for k, v in facts.items() if k != "lineage"}
+        return cls(**values, lineage=tuple(facts.get("lineage", ())))
+
+
+_REQUIRED = [f.name for f in dataclasses.fields(Facts) if f.default is f.default_factory]
+_TYPES = get_type_hints(Facts)
+
+
+def _check_types(facts: Mapping[str, Any]) -> None:
+    """Refuse JSON of another type than the fact's."""
+    for name, value in facts.items():
+        if name in _TYPES and not _fits(value, _TYPES[name]):
+            got = f"{name}: {json.dumps(value)[:200]}"
+            raise ModelError("An artifact's facts have the types that ortpipe writes.", got=got, fix=AGAIN)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Say whether a JSON value has a fact's type: lists are tuples there.
+
+    >>> _fits(["a"], tuple[str, ...]), _fits([1], tuple[str, ...]), _fits({"a": 1}, Mapping[str, float])
+    (True, False, True)
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in inner if isinstance(value, str) else False
+    if origin in (types.UnionType, Union):
+        return any(_fits(value, option) for option in inner)
+    if origin is tuple:
+        return isinstance(value, list | tuple) and all(_fits(item, inner[0]) for item in value)
+    if origin is not None:
+        return isinstance(value, Mapping) and all(isinstance(k, str) and _fits(v, inner[1]) for k, v in value.items())
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool)))
+
+
+def _frozen(value: Any) -> Any:
+    """Return a JSON value with tuples for lists."""
+    if isinstance(value, Mapping):
+        return {k: _frozen(v) for k, v in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def write_metadata(model: onnx.ModelProto, facts: Facts) -> None:
+    """Put the facts, but for the lineage, in a model's metadata, behind those of others."""
+    others = [(p.key, p.value) for p in model.metadata_props if not p.key.startswith(PREFIX)]
+    ours = [(PREFIX + k, json.dumps(v)) for k, v in facts.as_json(lineage=False).items()]
+    del model.metadata_props[:]
+    for key, value in (*others, *sorted(ours)):
+        model.metadata_props.add(key=key, value=value)
+
+
+def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
+    """Return the facts in a model's metadata (empty for a model that ortpipe has not seen).
+
+    Raises:
+        ModelError: they are no JSON, or of another type than `Facts` has.
+    """
+    ours = {p.key.removeprefix(PREFIX): p.value for p in model.metadata_props if p.key.startswith(PREFIX)}
+    facts = {}
+    for name, text in ours.items():
+        try:
+            facts[name] = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            got = f"{PREFIX}{name}: {text[:200]!r}"
+            raise ModelError("ortpipe's facts in a model's metadata are JSON.", got=got, fix=AGAIN) from error
+    _check_types(facts)
+    return facts
+
+
+def without_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model without ortpipe's facts, which no longer hold; metadata of others stays."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    others = [p for p in model.metadata_props if not p.key.startswith(PREFIX)]
+    del own.metadata_props[:]
+    own.metadata_props.extend(others)
+    return own
