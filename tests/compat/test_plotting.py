@@ -13,7 +13,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from ortpipe.compat import plot_onnxs, to_dot
-from ortpipe.compat.plotting import _diagram, _placed, _width
 from ortpipe.errors import ModelError
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -31,34 +30,34 @@ LOOP = onnx.parser.parse_model(
 MODELS = {"chain": CHAIN, "loop": LOOP}
 
 
+def boxes_and_arrows(text):
+    return re.findall(r"^ +(n\d+) \[label", text, re.M), re.findall(r"^ +(n\d+) -> (n\d+)", text, re.M)
+
+
 def test_the_dot_text_has_a_box_for_everything_and_an_arrow_for_every_use():
-    text = to_dot(CHAIN)
-    assert text.startswith('digraph "g" {')
-    assert text.endswith("}")
-    assert text.count("[label=") == 2 + 6 + 2
-    assert text.count(" -> ") == 1 + 2 + 1 + 2 + 2 + 2
-    assert '"in:w" -> "node:5"' in text
+    boxes, arrows = boxes_and_arrows(to_dot(CHAIN))
+    assert len(boxes) == len(set(boxes)) == 2 + 6 + 2
+    assert len(arrows) == 1 + 2 + 2 + 2 + 2 + 2
+    assert re.search(r'n1 -> n\d+ \[label="w"\];', to_dot(CHAIN))
 
 
-def test_every_box_that_an_arrow_names_is_there():
-    for model in MODELS.values():
-        text = to_dot(model)
-        boxes = set(re.findall(r"^  (\".*?\") \[", text, re.M))
-        ends = set(re.findall(r"^  (\".*?\") ->", text, re.M)) | set(re.findall(r"-> (\".*?\");", text))
-        assert ends <= boxes
+@pytest.mark.parametrize("name", MODELS)
+def test_every_box_that_an_arrow_names_is_there(name):
+    boxes, arrows = boxes_and_arrows(to_dot(MODELS[name]))
+    assert {end for arrow in arrows for end in arrow} <= set(boxes)
 
 
-def test_a_subgraph_is_one_box_that_reads_what_it_captures():
-    text = to_dot(LOOP)
-    assert r"Scan\n2 nodes inside" in text
-    assert '"in:k" -> "node:0"' in text
+def test_a_subgraph_reads_what_it_captures():
+    assert "subgraph" in to_dot(LOOP)
+    assert "n1 -> " in to_dot(LOOP)
+    assert '[label="k"];' in to_dot(LOOP)
 
 
 def test_names_are_escaped():
     model = onnx.ModelProto()
     model.CopyFrom(CHAIN)
-    model.graph.name = 'a "quoted" \\ name'
-    assert to_dot(model).startswith('digraph "a \\"quoted\\" \\\\ name" {')
+    model.graph.output[1].name = model.graph.node[1].output[0] = model.graph.node[2].input[0] = 'a "b" \\ c'
+    assert 'label="a \\"b\\" \\\\ c' in to_dot(model)
 
 
 def test_a_model_may_be_given_as_bytes_or_path(tmp_path):
@@ -66,50 +65,47 @@ def test_a_model_may_be_given_as_bytes_or_path(tmp_path):
     assert to_dot(CHAIN) == to_dot(CHAIN.SerializeToString()) == to_dot(str(tmp_path / "m.onnx"))
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_arrows_point_down_and_boxes_do_not_overlap(name):
-    drawing = _placed(_diagram(MODELS[name]))
-    for a, b in drawing.diagram.arrows:
-        assert drawing.places[a].layer < drawing.places[b].layer
-    by_layer: dict[int, list[tuple[float, float]]] = {}
-    for key, (_, label) in drawing.diagram.boxes.items():
-        place = drawing.places[key]
-        by_layer.setdefault(place.layer, []).append((place.x, _width(label)))
-    for row in by_layer.values():
-        row.sort()
-        for (x, wide), (after, also) in itertools.pairwise(row):
-            assert after - x >= (wide + also) / 2 - 1e-9
-
-
-def test_several_graphs_are_drawn_side_by_side_with_their_titles(tmp_path):
-    figure = Figure(figsize=(8, 5))
-    axes = figure.subplots(1, 2)
-    assert plot_onnxs(CHAIN, LOOP, ax=axes, title=["one", "two"]) is axes
-    assert [axis.get_title() for axis in axes] == ["one", "two"]
-    assert [len(axis.texts) for axis in axes] == [len(_diagram(m).boxes) + _segments(m) for m in (CHAIN, LOOP)]
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    assert buffer.getvalue().startswith(b"\x89PNG")
-
-
-def _segments(model):
-    """An arrow's head is an annotation without text."""
-    return len(_diagram(model).arrows)
-
-
-def test_without_axes_a_figure_is_made():
+@pytest.fixture
+def agg():
     import matplotlib as mpl
 
     with mpl.rc_context({"backend": "agg"}):
         import matplotlib.pyplot as plt
 
-        axes = plot_onnxs(CHAIN, CHAIN)
-        assert isinstance(axes, np.ndarray)
-        assert len(axes) == 2
-        plt.close(axes[0].figure)
-        axis = plot_onnxs(CHAIN, title="t")
-        assert axis.get_title() == "t"
-        plt.close(axis.figure)
+        yield
+        plt.close("all")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_arrows_point_down_and_boxes_do_not_overlap(name, agg):
+    axes = plot_onnxs(MODELS[name])
+    axes.figure.canvas.draw()
+    labels = [text for text in axes.texts if text.get_text()]
+    arrows = [text for text in axes.texts if not text.get_text()]
+    assert (len(labels), len(arrows)) == tuple(map(len, boxes_and_arrows(to_dot(MODELS[name]))))
+    for arrow in arrows:
+        assert arrow.xy[1] < arrow.xyann[1]
+    frames = [text.get_bbox_patch().get_window_extent() for text in labels]
+    for one, other in itertools.combinations(frames, 2):
+        assert not one.overlaps(other)
+
+
+def test_several_graphs_are_drawn_side_by_side_with_their_titles():
+    figure = Figure(figsize=(8, 5))
+    axes = figure.subplots(1, 2)
+    assert plot_onnxs(CHAIN, LOOP, ax=axes, title=["one", "two"]) is axes
+    assert [axis.get_title() for axis in axes] == ["one", "two"]
+    assert all(axis.texts for axis in axes)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    assert buffer.getvalue().startswith(b"\x89PNG")
+
+
+def test_without_axes_a_figure_is_made(agg):
+    axes = plot_onnxs(CHAIN, CHAIN)
+    assert isinstance(axes, np.ndarray)
+    assert len(axes) == 2
+    assert plot_onnxs(CHAIN, title="t").get_title() == "t"
 
 
 @pytest.mark.parametrize("arguments", [(), (CHAIN, CHAIN)])
