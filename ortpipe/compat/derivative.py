@@ -15,14 +15,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, Facts, read_metadata, without_metadata
-from ortpipe.compat.models import as_one_element, exact
+from ortpipe.artifact import Facts, read_metadata, without_metadata
+from ortpipe.compat.models import artifact_of, as_one_element, exact, prepared, reaching
 from ortpipe.errors import DataError, DeriveError
 from ortpipe.graph import query, serial
-from ortpipe.graph.check import checked, finish
-from ortpipe.graph.compose import with_named_dimensions
-from ortpipe.stages.convert.standardize import standardize, without_zip_map
-from ortpipe.stages.derive.backward import active
+from ortpipe.graph.check import checked
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.engines.ort import Ort
@@ -92,15 +89,15 @@ def onnx_derivative(
     (['X', 'Ad_Addcst', 'Y_grad'], ['X_grad', 'Ad_Addcst_grad'])
     """
     _check(options, loss, label)
-    source = _prepared(onx)
+    source = prepared(onx, one_batch=False)
     graph = ir.from_proto(source).graph
     known = read_metadata(onx)
     labels: set[str] = set()
     if options == DerivativeOptions.Loss:
         loss, labels = _loss_and_labels(graph, loss or known.get("loss"), label or known.get("label"))
     outputs = [o for o in graph.outputs if (o.name == loss if loss is not None else o.dtype in query.FLOATS)]
-    chosen = [i for i in _reaching(graph, graph.inputs, outputs) if i not in labels] if inputs is None else inputs
-    held = _reaching(graph, graph.initializers.values(), outputs) if weights is None else weights
+    chosen = [i for i in reaching(graph, graph.inputs, outputs) if i not in labels] if inputs is None else inputs
+    held = reaching(graph, graph.initializers.values(), outputs) if weights is None else weights
     data_inputs = [str(i.name) for i in query.data_inputs(graph)]
     config = DeriveConfig(
         Ort(yield_op=True) if options == DerivativeOptions.KeepYieldOp else Native(),
@@ -110,17 +107,9 @@ def onnx_derivative(
         forward_outputs=bool(options & (DerivativeOptions.KeepOutputs | DerivativeOptions.Loss)),
         fill_gradient=bool(options & DerivativeOptions.FillGrad),
     )
-    facts = Facts(
-        task="regression",
-        inputs=tuple(data_inputs),
-        outputs=tuple(str(o.name) for o in graph.outputs if o.name != loss),
-        prediction=str(graph.outputs[0].name),
-        parameters=tuple(held),
-        loss=loss,
-    )
     if verbose:
         print(f"onnx_derivative: {', '.join(str(o.name) for o in outputs)} by {', '.join([*config.inputs, *held])}")
-    result = derive(Artifact(source, facts), config)
+    result = derive(artifact_of(source, held, loss=loss), config)
     model = without_metadata(result.model)
     if options != DerivativeOptions.KeepYieldOp:
         model = _as_documented(model, result.facts, options, one_element=_has_dimensions(outputs[0]))
@@ -184,14 +173,6 @@ def _check(options: DerivativeOptions, loss: object, label: object) -> None:
         )
 
 
-def _prepared(onx: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model in operators that have gradients, with every dimension of its inputs named."""
-    plain, _ = without_zip_map(serial.lowered(onx))
-    model = ir.from_proto(with_named_dimensions(plain))
-    standardize(model.graph)
-    return finish(model)
-
-
 def _loss_and_labels(graph: ir.Graph, loss: str | None, label: Iterable[str] | str | None) -> tuple[str, set[str]]:
     found = next((o for o in graph.outputs if o.name == loss), None)
     if loss is None or found is None or found.shape is None or any(d != 1 for d in found.shape):
@@ -210,11 +191,6 @@ def _loss_and_labels(graph: ir.Graph, loss: str | None, label: Iterable[str] | s
             fix=f"Name them with label; inputs: {', '.join(sorted(inputs))}.",
         )
     return loss, labels
-
-
-def _reaching(graph: ir.Graph, values: Iterable[ir.Value], outputs: Sequence[ir.Value]) -> list[str]:
-    """Return the float values that an output depends on through floats."""
-    return [str(v.name) for v in values if v.dtype in query.FLOATS and not active(graph, [v]).isdisjoint(outputs)]
 
 
 def _as_documented(

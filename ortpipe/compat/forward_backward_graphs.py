@@ -8,18 +8,13 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, Facts
-from ortpipe.compat.models import prepared
+from ortpipe.compat.initializers import get_train_initializer
+from ortpipe.compat.models import artifact_of, prepared, reaching
 from ortpipe.errors import TrainError
 from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
 from ortpipe.graph.compose import between, extract
 from ortpipe.graph.modes import for_inference
-from ortpipe.graph.parameters import trainable
-from ortpipe.stages.derive.backward import active
 from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.seeds import seeded_sum
 from ortpipe.stages.derive.stage import derive
 
 
@@ -55,34 +50,35 @@ class Graphs:
 def build(
     model: onnx.ModelProto, weights: Sequence[str] | None, inputs: Sequence[str], outputs: Sequence[str]
 ) -> Graphs:
-    """Differentiate Σ output · seed, summed over the float outputs, and cut the graph where the seeds come in.
+    """Differentiate the float outputs, and cut the graph where their gradients come in.
 
     Raises:
         TrainError: nothing to train.
         DeriveError: an operator on the way has no gradient.
     """
-    seeded, total, seeds = _seeded(extract(prepared(model), outputs))
-    graph = ir.from_proto(seeded).graph
-    loss = query.value(graph, total)
+    source = extract(prepared(model), outputs)
+    graph = ir.from_proto(source).graph
+    floats = [o for o in graph.outputs if o.dtype in query.FLOATS]
+    if not floats:
+        raise TrainError("A float output has a gradient.", got="no float output", fix="Name other output_names.")
     if weights is None:
-        weights = trainable(graph, loss)
+        weights = list(get_train_initializer(source))
     if not weights:
-        held = ", ".join(query.float_initializers(graph, loss)) or "no float initializer"
-        raise TrainError("At least one weight is trained.", got=f"none of {held}", fix="Name weights_to_train.")
-    floats = [v for v in graph.inputs if v.name in inputs and v.dtype in query.FLOATS]
-    differentiable = tuple(str(v.name) for v in floats if loss in active(graph, [v]))
-    facts = Facts(
-        task="regression",
-        inputs=(*inputs, *seeds.values()),
-        outputs=tuple(outputs),
-        prediction=outputs[0],
+        held = ", ".join(str(v.name) for v in graph.initializers.values() if v.dtype in query.FLOATS)
+        got = f"none of {held or 'no float initializer'}"
+        raise TrainError("At least one weight is trained.", got=got, fix="Name weights_to_train.")
+    config = DeriveConfig(
         parameters=tuple(weights),
-        loss=total,
+        output=tuple(str(o.name) for o in floats),
+        inputs=tuple(reaching(graph, [i for i in graph.inputs if i.name in inputs], floats)),
     )
-    derived = derive(Artifact(seeded, facts), DeriveConfig(parameters=tuple(weights), inputs=differentiable))
+    derived = derive(artifact_of(source, weights, inputs=tuple(inputs)), config)
     gradients = {**derived.facts.input_gradients, **derived.facts.gradients}
-    whole = _with_inputs(derived.model, {*inputs, *weights, *seeds.values()})
-    early, kept = _border(whole, {*seeds.values()}, list(gradients.values()))
+    known = {*inputs, *weights, *derived.facts.statistics}
+    fed = [i.name for i in derived.model.graph.input if i.name not in known]
+    seeds = dict(zip([str(o.name) for o in floats], fed, strict=True))
+    whole = _with_inputs(derived.model, {*inputs, *weights, *fed})
+    early, kept = _border(whole, {*fed}, list(gradients.values()))
     return Graphs(
         inputs=tuple(inputs),
         weights=tuple(weights),
@@ -92,20 +88,9 @@ def build(
         gradients=gradients,
         whole=extract(whole, [*outputs, *gradients.values()]),
         forward=extract(whole, [*dict.fromkeys([*outputs, *kept])]),
-        backward=between(whole, [*kept, *early, *seeds.values()], list(gradients.values())),
+        backward=between(whole, [*kept, *early, *fed], list(gradients.values())),
         evaluation=for_inference(extract(whole, outputs)),
     )
-
-
-def _seeded(model: onnx.ModelProto) -> tuple[onnx.ModelProto, str, dict[str, str]]:
-    """Return the model with one more output, Σ output · seed, and the seed of each float output."""
-    own = ir.from_proto(model)
-    floats = [o for o in own.graph.outputs if o.dtype in query.FLOATS]
-    if not floats:
-        raise TrainError("A float output has a gradient.", got="no float output", fix="Name other output_names.")
-    total, seeds = seeded_sum(Builder(own.graph, "seed"), floats)
-    own.graph.outputs.append(total)
-    return finish(own), str(total.name), seeds
 
 
 def _with_inputs(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:

@@ -3,29 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import DeriveError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.batch import name_batch
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish, parsed
+from ortpipe.graph.compose import with_named_dimensions
 from ortpipe.graph.serial import lowered
-from ortpipe.stages.convert.standardize import standardize
+from ortpipe.stages.convert.standardize import standardize, without_zip_map
+from ortpipe.stages.derive.backward import active
 
 
-def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy in an opset that the runtime loads, in standard operators, its batch dimension named N.
+def prepared(onx: onnx.ModelProto, *, one_batch: bool = True) -> onnx.ModelProto:
+    """Return a copy in an opset that the runtime loads, in standard operators, with named dimensions.
+
+    With `one_batch` the rows of every input are N; without, nothing says that two nameless dimensions are equal.
 
     Raises:
         ModelError: the model is not valid, or has no form in such an opset.
     """
-    own = parsed(lowered(model))
-    standardize(own.graph)
-    return finish(name_batch(own))
+    plain, _ = without_zip_map(lowered(onx))
+    model = parsed(plain if one_batch else with_named_dimensions(plain))
+    standardize(model.graph)
+    return finish(name_batch(model) if one_batch else model)
+
+
+def artifact_of(model: onnx.ModelProto, parameters: Iterable[str], **facts: Any) -> Artifact:
+    """Return a model as the stages take it, by default with all its inputs as data and all outputs but the loss."""
+    graph = ir.from_proto(model).graph
+    defaults = {
+        "task": "regression",
+        "inputs": tuple(str(v.name) for v in query.data_inputs(graph)),
+        "outputs": (outputs := tuple(str(o.name) for o in graph.outputs if o.name != facts.get("loss"))),
+        "prediction": outputs[0] if outputs else facts.get("loss"),
+    }
+    return Artifact(model, Facts(**{**defaults, **facts, "parameters": tuple(parameters)}))
+
+
+def reaching(graph: ir.Graph, values: Iterable[ir.Value], outputs: Collection[ir.Value]) -> list[str]:
+    """Return the names of the float values that one of the outputs depends on through floats."""
+    return [str(v.name) for v in values if v.dtype in query.FLOATS and not active(graph, [v]).isdisjoint(outputs)]
 
 
 def exact(names: Iterable[str], choices: Collection[str], kind: str) -> tuple[str, ...]:
