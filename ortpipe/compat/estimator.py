@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx
+from tqdm import tqdm
 
 from ortpipe.artifact import Artifact, under
-from ortpipe.compat.devices import cpu
 from ortpipe.compat.learning_rates import LearningRateSGD
 from ortpipe.compat.parameters import Parameters
 from ortpipe.compat.saving import saved
@@ -28,39 +28,54 @@ class Estimator(Parameters, ABC):
 
     model_onnx: onnx.ModelProto
     weights_to_train: Any
+    max_iter: int
+    training_optimizer_name: str
+    batch_size: int
+    learning_rate: LearningRateSGD
+    warm_start: bool
+    verbose: int
+    validation_every: float
     train_losses_: list[float]
     validation_losses_: list[float] | None
     tensors_: dict[str, np.ndarray]  # of the train stage
 
-    def _configure(
-        self,
-        *,
-        model_onnx: onnx.ModelProto,
-        weights_to_train: Iterable[str] | None,
-        loss_output_name: str,
-        max_iter: int,
-        training_optimizer_name: str,
-        batch_size: int,
-        learning_rate: Any,
-        device: Any,
-        warm_start: bool,
-        verbose: int,
-        validation_every: float,
-    ) -> None:
-        if training_optimizer_name != "SGDOptimizer":
+    def _check(self) -> None:
+        if self.training_optimizer_name != "SGDOptimizer":
             raise ConfigError(
                 "training_optimizer_name is 'SGDOptimizer'.",
-                got=repr(training_optimizer_name),
+                got=repr(self.training_optimizer_name),
                 fix="Choose momentum by learning_rate=LearningRateSGDNesterov(…), other optimizers in train/optimizer.",
             )
-        if not validation_every > 0:
-            raise ConfigError("validation_every is positive.", got=validation_every, fix="Use 1 for every pass.")
-        self.model_onnx, self.weights_to_train = model_onnx, weights_to_train
-        self.loss_output_name, self.training_optimizer_name = loss_output_name, training_optimizer_name
-        self.max_iter, self.batch_size = max_iter, batch_size
-        self.learning_rate = LearningRateSGD.select(learning_rate)
-        self.device, self.warm_start, self.verbose = cpu(device), warm_start, verbose
-        self.validation_every = validation_every
+        if not self.validation_every > 0:
+            raise ConfigError("validation_every is positive.", got=self.validation_every, fix="Use 1 for every pass.")
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None, use_numpy: bool = False
+    ) -> Self:
+        """Train.
+
+        Args:
+            X: features [N, …], or arrays by input name where the model has several.
+            y: labels [N] or [N, K].
+            sample_weight: row weights [N] or [N, 1], where the loss takes them.
+            X_val: features to validate on; in a weighted loss these rows have weight 1.
+            y_val: their labels.
+            use_numpy: kept for its name: rows are read from the arrays either way.
+
+        Raises:
+            ConvergenceError: a loss or a weight is not finite.
+            DataError: the arrays do not fit the model.
+            LossError, TrainError: the loss does not fit the model.
+            DeriveError: a weight does not exist, or the loss has no gradient for it.
+        """
+        artifact = self._gradients(y, sample_weight)
+        facts = artifact.facts
+        validation = None
+        if X_val is not None:
+            ones = np.ones(len(y_val)) if facts.sample_weight is not None else None
+            validation = rows(facts.inputs, X_val, y_val, ones)
+        self._train(artifact, Data(rows(facts.inputs, X, y, sample_weight), validation))
+        return self
 
     def _train(self, artifact: Artifact, data: Data) -> None:
         """Train with rate η / batch size where the loss is a sum over rows: a step follows the mean gradient."""
@@ -76,12 +91,19 @@ class Estimator(Parameters, ABC):
             seed=self.seed,
             checkpoint=CheckpointConfig(minutes=None),
         )
-        with _Bar(self.max_iter, self.verbose) as bar:
-            result = train(artifact, config, data=data, report=lambda epoch: self._passed(epoch, bar), start=start)
+        with tqdm(total=self.max_iter, disable=self.verbose < 1) as bar:
+
+            def report(epoch: Any) -> None:
+                self._on_pass(epoch)
+                if self.verbose > 1:
+                    bar.set_description(f"loss={epoch.loss:.3g} lr={epoch.rate:.3g}")
+                bar.update()
+
+            result = train(artifact, config, data=data, report=report, start=start)
         self._keep(result.tensors, validated=data.validation is not None)
 
-    def _passed(self, epoch: Any, bar: _Bar) -> None:
-        bar(epoch)
+    def _on_pass(self, epoch: Any) -> None:
+        """Do nothing more about a pass over the rows."""
 
     def _keep(self, tensors: Mapping[str, np.ndarray], *, validated: bool) -> None:
         losses = tensors["losses/train"].tolist()
@@ -121,8 +143,8 @@ class Estimator(Parameters, ABC):
             self.tensors_[f"{folder}/{name}"] = array.copy()
 
     @abstractmethod
-    def _gradients(self) -> Artifact:
-        """Return the gradient model that is trained."""
+    def _gradients(self, y: Any = None, sample_weight: Any = None) -> Artifact:
+        """Return the gradient model that is trained, for labels and row weights as these."""
 
     def save_onnx_graph(self, folder: Any, prefix: str | None = None, suffix: str | None = None) -> dict[str, Any]:
         """Write the model and its gradient graph into a folder (`bytes` instead of a folder returns them as bytes).
@@ -153,32 +175,6 @@ class Estimator(Parameters, ABC):
                 fix=f"Give a graph with {', '.join(state)}.",
             )
         return with_parameters(target, state)
-
-
-class _Bar:
-    """A progress bar of passes, where `verbose` asks for one."""
-
-    def __init__(self, total: int, verbose: int) -> None:
-        self._total, self._verbose = total, verbose
-        self._bar: Any = None
-
-    def __enter__(self) -> _Bar:
-        if self._verbose > 0:
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=self._total)
-        return self
-
-    def __call__(self, epoch: Any) -> None:
-        if self._bar is None:
-            return
-        if self._verbose > 1:
-            self._bar.set_description(f"loss={epoch.loss:.3g} lr={epoch.rate:.3g}")
-        self._bar.update()
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
 
 
 def rows(names: Iterable[str], X: Any, y: Any, sample_weight: Any = None) -> Rows:

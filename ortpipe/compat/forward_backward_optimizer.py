@@ -11,18 +11,19 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, Facts
+from ortpipe.artifact import Artifact
+from ortpipe.compat.devices import cpu
 from ortpipe.compat.estimator import Estimator, rows
+from ortpipe.compat.initializers import get_train_initializer
 from ortpipe.compat.learning_losses import LearningLoss
 from ortpipe.compat.learning_penalties import LearningPenalty
-from ortpipe.compat.models import exact, prepared
+from ortpipe.compat.learning_rates import LearningRateSGD
+from ortpipe.compat.models import artifact_of, exact, prepared
 from ortpipe.data.feeds import feeds
-from ortpipe.data.rows import Data
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph import query
 from ortpipe.graph.compose import extract, with_parameters
 from ortpipe.graph.modes import for_inference
-from ortpipe.graph.parameters import trainable
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.stage import add_loss
@@ -94,22 +95,14 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         learning_penalty: Any = None,
         exc: bool = True,
     ) -> None:
-        self._configure(
-            model_onnx=model_onnx,
-            weights_to_train=weights_to_train,
-            loss_output_name=loss_output_name,
-            max_iter=max_iter,
-            training_optimizer_name=training_optimizer_name,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            device=device,
-            warm_start=warm_start,
-            verbose=verbose,
-            validation_every=validation_every,
-        )
+        self.model_onnx, self.weights_to_train, self.loss_output_name = model_onnx, weights_to_train, loss_output_name
+        self.max_iter, self.batch_size, self.warm_start, self.verbose = max_iter, batch_size, warm_start, verbose
+        self.learning_rate, self.device = LearningRateSGD.select(learning_rate), cpu(device)
+        self.training_optimizer_name, self.validation_every = training_optimizer_name, validation_every
         self.learning_loss = LearningLoss.select(learning_loss)
         self.learning_penalty = LearningPenalty.select(learning_penalty)
         self.enable_logging, self.weight_name, self.exc = enable_logging, weight_name, exc
+        self._check()
         if weights_to_train is None:
             self.weights_to_train = list(self._forward().facts.parameters)
 
@@ -121,34 +114,18 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None, use_numpy: bool = False
     ) -> Self:
-        """Train.
-
-        Args:
-            X: features [N, …], or arrays by input name where the model has several.
-            y: labels [N] or [N, K]; 0 or 1 for the negative log loss.
-            sample_weight: row weights [N] or [N, 1].
-            X_val: features to validate on; in a weighted loss these rows have weight 1.
-            y_val: their labels.
-            use_numpy: kept for its name.
+        """Train as `OrtGradientOptimizer.fit` does; labels are 0 or 1 for the negative log loss.
 
         Raises:
             ConvergenceError: a loss or a weight is not finite, where `exc` says so.
-            DataError: the arrays do not fit the model.
-            LossError: the loss does not fit the model's output.
-            DeriveError: a weight does not exist, or the loss has no gradient for it.
         """
-        weighted = self._weighted(sample_weight)
-        artifact = self._gradients(_columns(y), weighted)
-        names = artifact.facts.inputs
-        training = rows(names, X, y, _weights(y, sample_weight, weighted))
-        validation = None if X_val is None else rows(names, X_val, y_val, _weights(y_val, None, weighted))
         self._pass_losses: list[float] = []
         try:
-            self._train(artifact, Data(training, validation))
+            return super().fit(X, y, self._row_weights(y, sample_weight), X_val, y_val)
         except ConvergenceError as error:
             if self.exc:
                 raise
-            self._diverged(artifact, error, validated=validation is not None)
+            self._diverged(self._gradients(y, sample_weight), error, validated=X_val is not None)
         return self
 
     def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
@@ -158,13 +135,11 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             NotFittedError: before fit.
             DataError: the arrays do not fit the model.
         """
-        state = self._state()
-        weighted = self._weighted(sample_weight)
-        artifact = self._loss(_columns(y), weighted)
-        terms = for_inference(with_parameters(_terms(artifact), state))
-        given = feeds(terms, artifact.facts, rows(artifact.facts.inputs, X, y, _weights(y, sample_weight, weighted)))
-        [found] = Session(terms).run(given)
-        return found.reshape(len(found), -1).sum(axis=1)
+        weights = self._row_weights(y, sample_weight)
+        artifact = self._loss(y, weights)
+        terms = for_inference(with_parameters(_terms(artifact), self._state()))
+        [losses] = Session(terms).run(feeds(terms, artifact.facts, rows(artifact.facts.inputs, X, y, weights)))
+        return losses.reshape(len(losses), -1).sum(axis=1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return −Σ wᵢ·lᵢ / N, the higher the better."""
@@ -206,40 +181,35 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         given = {k: v for k, v in zip(self.weights_to_train, state, strict=True) if v is not None and k in own}
         self._set({k: np.zeros_like(own[k]) if zero else v for k, v in given.items()}, _folder(kind))
 
-    def _weighted(self, sample_weight: Any) -> bool:
-        return sample_weight is not None or self.weight_name is not None
+    def _row_weights(self, y: Any, sample_weight: Any) -> Any:
+        """Return the row weights: ones where there is an input of weights, and fit is given none."""
+        return np.ones(len(y)) if sample_weight is None and self.weight_name is not None else sample_weight
 
-    def _gradients(self, columns: int = 1, weighted: bool | None = None) -> Artifact:
-        loss = self._loss(columns, self._weighted(None) if weighted is None else weighted)
+    def _gradients(self, y: Any = None, sample_weight: Any = None) -> Artifact:
+        loss = self._loss(y, sample_weight)
         terms = dict.fromkeys(loss.facts.parameters, self.learning_penalty.strengths())
         return derive(penalty(loss, PenaltyConfig(terms)), DeriveConfig(parameters=loss.facts.parameters))
 
-    def _loss(self, columns: int, weighted: bool) -> Artifact:
+    def _loss(self, y: Any, sample_weight: Any) -> Artifact:
+        columns = np.shape(y)[1] if np.ndim(y) == 2 else 1
+        weighted = sample_weight is not None or self.weight_name is not None
         forward = self.learning_loss.scored(self._forward(), columns)
         return add_loss(forward, AddLossConfig(self.learning_loss.stage_loss(), "sum", weighted))
 
     def _forward(self) -> Artifact:
         source = prepared(self.model_onnx)
-        name = next((str(o.name) for o in ir.from_proto(source).graph.outputs if o.dtype in query.FLOATS), None)
+        outputs = ir.from_proto(source).graph.outputs
+        name = next((str(o.name) for o in outputs if o.dtype in query.FLOATS), None)
         if name is None:
             raise TrainError(
                 "A loss reads a float output.", got="none in the model", fix="Export its values or raw scores."
             )
         model = extract(source, [name])
-        graph = ir.from_proto(model).graph
         if (weights := self.weights_to_train) is None:
-            weights = trainable(graph, query.value(graph, name))
-        facts = Facts(
-            task="regression",
-            inputs=tuple(str(v.name) for v in query.data_inputs(graph)),
-            outputs=(name,),
-            prediction=name,
-            parameters=exact(weights, ir.from_proto(source).graph.initializers, "initializer"),
-        )
-        return Artifact(model, facts)
+            weights = get_train_initializer(model)
+        return artifact_of(model, exact(weights, {t.name for t in source.graph.initializer}, "initializer"))
 
-    def _passed(self, epoch: Any, bar: Any) -> None:
-        super()._passed(epoch, bar)
+    def _on_pass(self, epoch: Any) -> None:
         self._pass_losses.append(epoch.loss)
         if self.enable_logging:
             text = "[OrtGradientForwardBackwardOptimizer.fit] pass %d loss=%g lr=%g"
@@ -267,14 +237,6 @@ def _folder(kind: str) -> str:
     if kind not in FOLDERS:
         raise TrainError("A state is of weights or of their velocities.", got=repr(kind), fix="Use 'weight' or 'grad'.")
     return FOLDERS[kind]
-
-
-def _columns(y: Any) -> int:
-    return np.shape(y)[1] if np.ndim(y) == 2 else 1
-
-
-def _weights(y: Any, given: Any, weighted: bool) -> Any:
-    return np.ones(len(y)) if weighted and given is None else given
 
 
 def _terms(artifact: Artifact) -> onnx.ModelProto:

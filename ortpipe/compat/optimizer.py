@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, Facts, read_metadata
-from ortpipe.compat.estimator import Estimator, rows
-from ortpipe.compat.models import exact, prepared
-from ortpipe.data.rows import Data
+from ortpipe.artifact import Artifact, read_metadata
+from ortpipe.compat.devices import cpu
+from ortpipe.compat.estimator import Estimator
+from ortpipe.compat.learning_rates import LearningRateSGD
+from ortpipe.compat.models import artifact_of, exact, prepared
 from ortpipe.errors import TrainError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
+from ortpipe.graph.check import finish, parsed
 from ortpipe.graph.compose import extract
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
@@ -84,54 +85,12 @@ class OrtGradientOptimizer(Estimator):
         saved_gradient: str | Path | None = None,
         sample_weight_name: str = "weight",
     ) -> None:
-        self._configure(
-            model_onnx=model_onnx,
-            weights_to_train=weights_to_train,
-            loss_output_name=loss_output_name,
-            max_iter=max_iter,
-            training_optimizer_name=training_optimizer_name,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            device=device,
-            warm_start=warm_start,
-            verbose=verbose,
-            validation_every=validation_every,
-        )
+        self.model_onnx, self.weights_to_train, self.loss_output_name = model_onnx, weights_to_train, loss_output_name
+        self.max_iter, self.batch_size, self.warm_start, self.verbose = max_iter, batch_size, warm_start, verbose
+        self.learning_rate, self.device = LearningRateSGD.select(learning_rate), cpu(device)
+        self.training_optimizer_name, self.validation_every = training_optimizer_name, validation_every
         self.saved_gradient, self.sample_weight_name = saved_gradient, sample_weight_name
-
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        X_val: Any = None,
-        y_val: Any = None,
-        use_numpy: bool = False,
-    ) -> Self:
-        """Train.
-
-        Args:
-            X: features [N, …], or arrays by input name where the model has several.
-            y: labels [N] or [N, K].
-            sample_weight: row weights [N] or [N, 1], where the model takes them.
-            X_val: features to validate on; in a weighted loss these rows have weight 1.
-            y_val: their labels.
-            use_numpy: kept for its name: rows are read from the arrays either way.
-
-        Raises:
-            ConvergenceError: a loss or a weight is not finite.
-            DataError: the arrays do not fit the model.
-            TrainError: the model has no such loss, or not the inputs of one.
-            DeriveError: a weight does not exist, or the loss has no gradient for it.
-        """
-        artifact = self._gradients()
-        names, weighted = artifact.facts.inputs, artifact.facts.sample_weight is not None
-        ones = np.ones(len(y_val)) if X_val is not None and weighted else None
-        validation = rows(names, X_val, y_val, ones) if X_val is not None else None
-        if self.saved_gradient is not None:
-            Path(self.saved_gradient).write_bytes(artifact.model.SerializeToString(deterministic=True))
-        self._train(artifact, Data(rows(names, X, y, sample_weight), validation))
-        return self
+        self._check()
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Return the trained weights by name; arrays of their own.
@@ -150,28 +109,35 @@ class OrtGradientOptimizer(Estimator):
         """
         self._set(state)
 
-    def _gradients(self) -> Artifact:
-        model, facts = self._loss_model()
+    def _gradients(self, y: Any = None, sample_weight: Any = None) -> Artifact:
         held = [t.name for t in self.model_onnx.graph.initializer]
         weights = exact(self.weights_to_train, held, "initializer")
-        return derive(Artifact(model, facts), DeriveConfig(parameters=weights))
+        artifact = derive(self._loss_model(weights), DeriveConfig(parameters=weights))
+        if self.saved_gradient is not None:
+            Path(self.saved_gradient).write_bytes(artifact.model.SerializeToString(deterministic=True))
+        return artifact
 
-    def _loss_model(self) -> tuple[onnx.ModelProto, Facts]:
+    def _loss_model(self, weights: Sequence[str]) -> Artifact:
         """Return the graph that computes the loss, a scalar, and what its inputs are for."""
-        model, loss = _with_scalar(prepared(self.model_onnx), self._loss_name())
-        inputs, label, weight = self._roles(ir.from_proto(model).graph, loss)
-        facts = Facts(
-            task="regression",
+        model = parsed(prepared(self.model_onnx))
+        loss = query.value(model.graph, self._loss_name())
+        inputs, label, weight = self._roles(model.graph, loss)
+        if loss.shape is None or loss.shape.rank():
+            op = Builder(model.graph, "loss")
+            scalar = op.ReduceSum(loss, keepdims=0)
+            scalar.type, scalar.shape = loss.type, ir.Shape([])
+            model.graph.outputs.append(op.rename(scalar, f"{loss.name}_scalar"))
+            loss = scalar
+        return artifact_of(
+            extract(finish(model), [str(loss.name)]),
+            weights,
             inputs=inputs,
-            outputs=(loss,),
-            prediction=loss,
-            parameters=tuple(self.weights_to_train),
+            outputs=(loss.name,),
             label=label,
             sample_weight=weight,
-            loss=loss,
+            loss=loss.name,
             reduction="mean" if read_metadata(self.model_onnx).get("reduction") == "mean" else "sum",
         )
-        return extract(model, [loss]), facts
 
     def _loss_name(self) -> str:
         names = [o.name for o in self.model_onnx.graph.output]
@@ -185,11 +151,12 @@ class OrtGradientOptimizer(Estimator):
             fix=nearest(self.loss_output_name, names),
         )
 
-    def _roles(self, graph: ir.Graph, loss: str) -> tuple[tuple[str, ...], str, str | None]:
+    def _roles(self, graph: ir.Graph, loss: ir.Value) -> tuple[tuple[str, ...], str, str | None]:
         """Return the data inputs, the label and the row weights: what the loss reads and the forward outputs do not."""
-        names = [str(v.name) for v in query.data_inputs(graph)]
-        read = query.ancestors(o for o in graph.outputs if o.name not in (loss, self._loss_name()))
-        inputs = [str(v.name) for v in query.data_inputs(graph) if v in read] or names[:1]
+        data_inputs = query.data_inputs(graph)
+        read = query.ancestors(o for o in graph.outputs if o is not loss)
+        names = [str(v.name) for v in data_inputs]
+        inputs = [str(v.name) for v in data_inputs if v in read] or names[:1]
         rest = [name for name in names if name not in inputs]
         weight = self.sample_weight_name if self.sample_weight_name in rest else None
         weight = rest[1] if weight is None and len(rest) == 2 else weight
@@ -201,16 +168,3 @@ class OrtGradientOptimizer(Estimator):
                 fix="Make it with add_loss_output, and name the weights with sample_weight_name.",
             )
         return tuple(inputs), labels[0], weight
-
-
-def _with_scalar(model: onnx.ModelProto, loss: str) -> tuple[onnx.ModelProto, str]:
-    """Return the model with its loss as a scalar, where it is one number in a tensor."""
-    own = ir.from_proto(model)
-    value = query.value(own.graph, loss)
-    if value.shape is not None and value.shape.rank() == 0:
-        return model, loss
-    op = Builder(own.graph, "loss")
-    scalar = op.ReduceSum(value, keepdims=0)
-    scalar.type, scalar.shape = value.type, ir.Shape([])
-    own.graph.outputs.append(op.rename(scalar, f"{loss}_scalar"))
-    return finish(own), str(scalar.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
@@ -37,7 +38,8 @@ class Parameters(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         return self
 
     def __repr__(self, N_CHAR_MAX: int = LONGEST) -> str:
-        shown = [f"{name}={_short(value, N_CHAR_MAX)}" for name, value in self.get_params().items()]
+        names = inspect.signature(type(self)).parameters  # in their own order
+        shown = [f"{name}={_short(getattr(self, name), N_CHAR_MAX)}" for name in names]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
