@@ -18,7 +18,7 @@ from ortpipe.graph.check import finish, parsed
 from ortpipe.graph.compose import with_named_dimensions
 from ortpipe.graph.serial import lowered
 from ortpipe.stages.convert.standardize import standardize, without_zip_map
-from ortpipe.stages.derive.backward import active
+from ortpipe.stages.derive.walk import active
 
 
 def prepared(onx: onnx.ModelProto, *, one_batch: bool = True) -> onnx.ModelProto:

@@ -1,136 +1,37 @@
-"""The backward walk, and the builder that its rules write with."""
+"""The builder that the rules of gradients write with."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.errors import DeriveError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names
-from ortpipe.stages.derive.dimensions import equal, infer, joined_axes, quotient, same
-from ortpipe.stages.derive.simplify import expression, simplified
+from ortpipe.graph.builder import Names
+from ortpipe.stages.derive.dimensions import equal, joined_axes, quotient, same
+from ortpipe.stages.derive.simplify import Simplifier
 
 Gradients = Sequence[ir.Value | None]
-BROADCASTING = {  # their rules hand back gradients of the output's shape, which stand for all of it
-    *("Add", "Clip", "Div", "Expand", "Max", "Mean", "Min", "Mod", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where"),
-}
+Rules = Mapping[str, Callable[..., Gradients]]
 
 
-def gradients(
-    op: Backward, seeds: Iterable[tuple[ir.Value, ir.Value]], targets: Iterable[ir.Value]
-) -> dict[ir.Value, ir.Value]:
-    """Return Σ seedᵀ · ∂output/∂target over (output, seed), for every target that an output depends on.
+class Backward(Simplifier):
+    """A builder for gradients, with the table of rules that the walk uses in subgraphs, too.
 
-    A value's gradient is the sum over its uses of what each user's rule hands back (reverse accumulation). A rule
-    answers for `operands(node)`: the inputs, then what the node's subgraphs read from around it. Targets may be values
-    from around the graph.
-    """
-    targets = list(targets)
-    op.active = active(op.forward, targets)
-    received: dict[ir.Value, list[ir.Value]] = defaultdict(list)
-    for output, seed in seeds:
-        received[output].append(seed)
-    for node in reversed(op.forward):
-        arrived = [op.total(received[y], y) if received.get(y) else None for y in node.outputs]
-        if not any(arrived) or not any(x in op.active for x in operands(node) if x is not None):
-            continue
-        for x, dx in zip(operands(node), _rule(node, op.active)(op, node, *arrived), strict=False):
-            if x is not None and dx is not None and x in op.active:
-                y = node.outputs[0] if node.op_type in BROADCASTING else None
-                received[x].append(op.unbroadcast(dx, x, y))
-    return {t: op.full(op.total(received[t], t), t) for t in targets if received.get(t)}
-
-
-def ranked(x: ir.Value) -> ir.Shape:
-    """Return a value's shape, for the rules that count its axes.
-
-    Raises:
-        DeriveError: shape inference does not know it.
-    """
-    if x.shape is None:
-        node = x.producer()
-        raise DeriveError(
-            "The gradient of most operators needs values of known rank.",
-            got=f"{x.name!r}, which {node.op_type if node is not None else 'the model'} gives, of unknown rank",
-            fix="Give the graph's inputs shapes, or the value a value_info; or freeze the parameters in front of it.",
-        )
-    return x.shape
-
-
-def operands(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """Return what a node reads: its inputs, then what its subgraphs capture."""
-    return (*node.inputs, *query.captured(node))
-
-
-def active(nodes: Iterable[ir.Node], targets: Iterable[ir.Value]) -> set[ir.Value]:
-    """Return the float values that depend on a target: integers and booleans stop the gradient."""
-    found = set(targets)
-    for node in nodes:
-        if any(x in found for x in operands(node) if x is not None):
-            found.update(y for y in node.outputs if y.dtype is None or y.dtype in query.FLOATS)
-    return found
-
-
-def _rule(node: ir.Node, active: set[ir.Value]) -> Any:
-    from ortpipe.stages.derive.rules import RULES
-
-    rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-    if rule is None:
-        cut = next(x.name for x in operands(node) if x is not None and x in active)
-        raise DeriveError(
-            "Every operator between the trained parameters and the loss needs a gradient.",
-            got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}, which has no rule and cuts off {cut!r}",
-            fix="Freeze the parameters in front of it (derive.frozen), or add a rule to its family in "
-            "ortpipe/stages/derive/rules/.",
-        )
-    return rule
-
-
-class Backward(Builder):
-    """A builder for gradients: computes nothing twice, keeps scalars scalar, knows shapes.
-
-    Every call with the same operator, inputs and attributes gives the same value, forward nodes included. A gradient
-    may have a smaller shape that broadcasts to its value's shape (the gradient of a sum stays a scalar) until a rule
-    asks for all of it with `full`.
+    A gradient may have a smaller shape that broadcasts to its value's shape (the gradient of a sum stays a scalar)
+    until a rule asks for all of it with `full`.
     """
 
-    def __init__(self, graph: ir.Graph, prefix: str = "grad", names: Names | None = None) -> None:
-        super().__init__(graph, prefix, names=names)
-        self.forward = list(graph)
-        self.opset = graph.opset_imports.get("", 21)
+    def __init__(self, graph: ir.Graph, rules: Rules, prefix: str = "grad", names: Names | None = None) -> None:
+        super().__init__(graph, prefix, names)
+        self.rules = rules
         self.active: set[ir.Value] = set()  # the values that depend on a target, once the walk has begun
-        self.own = set(self.forward)  # nodes that were there before the gradient
-        self._known: dict[Any, Any] = {}
-        for node in self.forward:
-            key = expression(node.op_type, node.inputs, node.domain, len(node.outputs), node.attributes)
-            if key is not None:
-                self._known.setdefault(key, node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs))
 
     def inside(self, graph: ir.Graph) -> Backward:
         """Return a builder for a subgraph, whose names collide with nothing around it."""
         graph.opset_imports.update(self.graph.opset_imports)
-        return Backward(graph, self._prefix, self._names)
-
-    def _add(
-        self, op_type: str, inputs: Sequence[ir.Value | None], count: int, domain: str, attributes: dict[str, Any]
-    ) -> Any:
-        simpler = simplified(self, op_type, inputs) if count == 1 else None
-        if simpler is not None:
-            return simpler
-        converted = {a.name: a for a in ir.convenience.convert_attributes(attributes)}
-        key = expression(op_type, inputs, domain, count, converted)
-        if key is None or key not in self._known:
-            made = super()._add(op_type, inputs, count, domain, attributes)
-            infer(op_type, inputs, made, converted)
-            if key is None:
-                return made
-            self._known[key] = made
-        return self._known[key]
+        return Backward(graph, self.rules, self._prefix, self._names)
 
     def total(self, received: Sequence[ir.Value], like: ir.Value) -> ir.Value:
         """Return the sum of gradients of one value; equal ones become a product."""
@@ -254,19 +155,41 @@ class Backward(Builder):
         if isinstance(x.shape[0], int):
             return self.const(np.ones(x.shape[0], x.dtype.numpy()))
         key = ("rows", x.shape[0].value, x.dtype)
-        if x.shape[0].value is None or key not in self._known:
+        if x.shape[0].value is None or key not in self._computed:
             one = ir.tensor(np.ones(1, x.dtype.numpy()))
             rows = self.Shape(x, start=0, end=1) if self.opset >= 15 else self.Gather(self.Shape(x), self.ints([0]))
-            self._known[key] = self.ConstantOfShape(rows, value=one)
-        return self._known[key]
+            self._computed[key] = self.ConstantOfShape(rows, value=one)
+        return self._computed[key]
 
-    def fresh(self, wanted: str) -> str:
-        """Return a name that the graph does not use yet."""
-        return self._names.fresh(wanted)
+    def output(self, node: ir.Node, index: int, name: str, like: ir.Value) -> ir.Value:
+        """Return an output of a forward node, of another value's type and shape, asked for where it had not been."""
+        if len(node.outputs) <= index:
+            node.resize_outputs(index + 1)
+        y = node.outputs[index]
+        if not y.name:
+            self.rename(y, f"{node.outputs[0].name}/{name}")
+        y.type, y.shape = like.type, like.shape
+        return y
 
-    def ints(self, values: Sequence[int]) -> ir.Value:
+    def axis(self, node: ir.Node, x: ir.Value, default: int = -1) -> int:
+        """Return the attribute `axis`, counted from the front where the rank is known."""
+        axis = node.attributes.get_int("axis", default)
+        return axis % x.shape.rank() if x.shape is not None else axis
+
+    def ints(self, values: Iterable[int]) -> ir.Value:
         """Return a constant int64 vector."""
-        return self.const(np.array(values, np.int64))
+        return self.const(np.array(list(values), np.int64))
+
+    def count(self, size: ir.Value) -> ir.Value:
+        """Return 0, 1 … size − 1."""
+        line: ir.Value = self.Range(self.const(np.int64(0)), size, self.const(np.int64(1)))
+        line.type = ir.TensorType(ir.DataType.INT64)
+        return line
+
+    def vector(self, x: ir.Value) -> ir.Value:
+        """Return x as a vector."""
+        flat: ir.Value = self.Reshape(x, self.ints([-1]))
+        return flat
 
     def shape(self, x: ir.Value) -> ir.Value:
         """Return a value's shape as a tensor: a constant where it is static."""

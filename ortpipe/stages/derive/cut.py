@@ -7,16 +7,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ortpipe.graph import query
+from ortpipe.graph.operators import is_random
 from ortpipe.stages.derive.backward import Backward
-
-RANDOM = ("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform")
-
-
-def is_random(node: ir.Node) -> bool:
-    """Say whether a node gives other values when it runs again."""
-    if node.op_type == "Dropout" and len(node.inputs) < 3:
-        return False
-    return node.op_type in RANDOM or node.op_type == "RandomUniformLike"
 
 
 def cut(inner: Backward, outputs: Sequence[ir.Value]) -> tuple[ir.Graph, dict[ir.Value, ir.Value]]:
@@ -26,8 +18,8 @@ def cut(inner: Backward, outputs: Sequence[ir.Value]) -> tuple[ir.Graph, dict[ir
         The graph, whose inputs are still to be listed, and its new input for each value that it has to be given. What
         is cheap (constants, shapes, masks, and what is the same in every step) is computed again instead.
     """
-    body, forward = inner.graph, set(inner.forward)
-    nodes = [n for n in body if n not in forward]
+    body = inner.graph
+    nodes = [n for n in body if n not in inner.forward]
     body.remove(nodes)
     graph = ir.Graph([], outputs, nodes=nodes, opset_imports=body.opset_imports, name=f"{body.name}/gradient")
     prune(graph)

@@ -8,42 +8,46 @@ from typing import Any
 
 import onnx_ir as ir
 
-ELEMENTWISE = {
-    *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mod", "Where", "PRelu"),
-    *("Neg", "Abs", "Exp", "Log", "Sqrt", "Reciprocal", "Sign", "Tanh", "Sigmoid", "Erf", "Floor", "Identity"),
-    *("Sin", "Cos", "Tan", "Sinh", "Cosh", "Relu", "Clip", "Softplus", "Softmax", "CumSum", "HardSigmoid"),
-}
-BOOLEAN = {"Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Not", "IsNaN"}
-SAME_TYPE = {  # of another shape than their first input, but of its type
-    *("Concat", "Expand", "Gather", "GatherElements", "GatherND", "Gemm", "MatMul", "Pad", "Reshape", "Slice"),
-    *("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ScatterElements", "ScatterND"),
-    *("Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
-}
+from ortpipe.errors import DeriveError
+from ortpipe.graph import operators
 
 
-def infer(op_type: str, inputs: Sequence[ir.Value | None], made: Any, attributes: Mapping[str, ir.Attr]) -> None:
-    """Note type and shape of what elementwise operators give, by broadcasting."""
-    if not isinstance(made, ir.Value) or made.shape is not None:
-        return
+def infer(op_type: str, inputs: Sequence[ir.Value | None], y: ir.Value, attributes: Mapping[str, ir.Attr]) -> None:
+    """Note type and shape of an operator's output, as far as its inputs say them."""
     given = [x for x in inputs if x is not None]
     if op_type == "Constant":
-        tensor = ir.convenience.get_const_tensor(made)
+        tensor = ir.convenience.get_const_tensor(y)
         if tensor is not None:
-            made.type, made.shape = ir.TensorType(tensor.dtype), ir.Shape(list(tensor.shape))  # type: ignore[arg-type]
-        return
-    if op_type in ("Softmax", "CumSum", "Clip"):
-        given = given[:1]
-    if op_type in BOOLEAN or op_type in ELEMENTWISE:
-        made.type = ir.TensorType(ir.DataType.BOOL) if op_type in BOOLEAN else given[-1].type
-        made.shape = broadcast([x.shape for x in given])
-    elif op_type in SAME_TYPE:
-        made.type = given[0].type
+            y.type, y.shape = ir.TensorType(tensor.dtype), ir.Shape(list(tensor.shape))  # type: ignore[arg-type]
+    elif op_type in operators.UNARY | operators.LIKE_FIRST or op_type == "Clip":
+        y.type, y.shape = given[0].type, given[0].shape
+    elif op_type in operators.PREDICATES:
+        y.type, y.shape = ir.TensorType(ir.DataType.BOOL), broadcast([x.shape for x in given])
+    elif op_type in operators.BROADCASTING:
+        y.type, y.shape = given[0 if op_type == "Pow" else -1].type, broadcast([x.shape for x in given])
+    elif op_type in operators.OF_FIRST_TYPE:
+        y.type = given[0].type
     elif op_type == "Cast":
-        made.shape, made.type = given[0].shape, ir.TensorType(ir.DataType(attributes["to"].as_int()))
+        y.type, y.shape = ir.TensorType(ir.DataType(attributes["to"].as_int())), given[0].shape
     elif op_type in ("Shape", "Size"):
-        made.type = ir.TensorType(ir.DataType.INT64)
-        if op_type == "Size":
-            made.shape = ir.Shape([])
+        y.type = ir.TensorType(ir.DataType.INT64)
+        y.shape = ir.Shape([]) if op_type == "Size" else None
+
+
+def ranked(x: ir.Value) -> ir.Shape:
+    """Return a value's shape, for the rules that count its axes.
+
+    Raises:
+        DeriveError: shape inference does not know it.
+    """
+    if x.shape is None:
+        node = x.producer()
+        raise DeriveError(
+            "The gradient of most operators needs values of known rank.",
+            got=f"{x.name!r}, which {node.op_type if node is not None else 'the model'} gives, of unknown rank",
+            fix="Give the graph's inputs shapes, or the value a value_info; or freeze the parameters in front of it.",
+        )
+    return x.shape
 
 
 def broadcast(shapes: Sequence[ir.Shape | None]) -> ir.Shape | None:

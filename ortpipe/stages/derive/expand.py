@@ -12,6 +12,9 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import inferred
 from ortpipe.graph.sizes import with_sizes
+from ortpipe.stages.derive.expansions import EXPANSIONS
+from ortpipe.stages.derive.rules import RULES
+from ortpipe.stages.derive.walk import active, operands
 
 KEPT = ("Range",)  # counts, mostly; its body would be a loop
 
@@ -22,8 +25,6 @@ def expanded(model: onnx.ModelProto, targets: Sequence[str] = ()) -> onnx.ModelP
     ONNX's attributes and opset decide which body an operator has; what is left either has a rule or is an error. What
     depends on no target (a Range of positions, say) stays as it is; recurrent operators and loops that do are scans.
     """
-    from ortpipe.stages.derive.rules import RULES
-
     if model.functions:
         model = inliner.inline_local_functions(model)
     model = _with_defaults(model)
@@ -52,9 +53,6 @@ def with_bodies(model: onnx.ModelProto, kinds: Sequence[str]) -> onnx.ModelProto
 
 def _without_loops(model: onnx.ModelProto, sources: Sequence[str]) -> onnx.ModelProto:
     """Return the model with recurrent operators and loops between the sources and the loss written as plain scans."""
-    from ortpipe.stages.derive.backward import active, operands
-    from ortpipe.stages.derive.expansions import EXPANSIONS
-
     if not any(n.op_type in ("If", *EXPANSIONS) for n in query.all_nodes(model.graph)):
         return model
     own = ir.from_proto(model)
@@ -68,8 +66,6 @@ def _without_loops(model: onnx.ModelProto, sources: Sequence[str]) -> onnx.Model
 
 def _expand(node: ir.Node, names: Names) -> None:
     """Put a node's expansion in its place, the nodes of its subgraphs first."""
-    from ortpipe.stages.derive.expansions import EXPANSIONS
-
     for subgraph in query.subgraphs(node):
         _initializers_to_constants(subgraph)
         for inner in list(subgraph):

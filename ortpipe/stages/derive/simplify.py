@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
-if TYPE_CHECKING:
-    from ortpipe.stages.derive.backward import Backward
+from ortpipe.graph import operators
+from ortpipe.graph.builder import Builder, Names
+from ortpipe.stages.derive.dimensions import infer
+
+
+class Simplifier(Builder):
+    """A builder that computes nothing twice, keeps scalars scalar and knows shapes.
+
+    Every call with the same operator, inputs and attributes gives the same value, forward nodes included.
+    """
+
+    def __init__(self, graph: ir.Graph, prefix: str, names: Names | None = None) -> None:
+        super().__init__(graph, prefix, names=names)
+        self.forward = dict.fromkeys(graph)  # the nodes that were there before, in order
+        self.opset = graph.opset_imports.get("", 21)
+        self._computed: dict[Any, Any] = {}
+        for node in self.forward:
+            key = expression(node.op_type, node.inputs, node.domain, len(node.outputs), node.attributes)
+            if key is not None:
+                self._computed.setdefault(key, node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs))
+
+    def _add(
+        self, op_type: str, inputs: Sequence[ir.Value | None], count: int, domain: str, attributes: dict[str, Any]
+    ) -> Any:
+        simpler = simplified(self, op_type, inputs) if count == 1 else None
+        if simpler is not None:
+            return simpler
+        converted = {a.name: a for a in ir.convenience.convert_attributes(attributes)}
+        key = expression(op_type, inputs, domain, count, converted)
+        if key is not None and key in self._computed:
+            return self._computed[key]
+        result = super()._add(op_type, inputs, count, domain, attributes)
+        if count == 1:
+            infer(op_type, inputs, result, converted)
+        if key is not None:
+            self._computed[key] = result
+        return result
 
 
 def scalar_of(value: ir.Value) -> float | None:
@@ -19,19 +54,19 @@ def scalar_of(value: ir.Value) -> float | None:
     return float(tensor.numpy()) if value.producer() is not None else None
 
 
-def simplified(op: Backward, op_type: str, inputs: Sequence[ir.Value | None]) -> ir.Value | None:
+def simplified(op: Simplifier, op_type: str, inputs: Sequence[ir.Value | None]) -> ir.Value | None:
     """Return a simpler value: signs go outwards, where they cancel or make a sum a difference; scalars are gathered."""
     if op_type not in ("Mul", "Add", "Neg") or any(x is None for x in inputs):
         return None
-    given = [x for x in inputs if x is not None]
+    values = [x for x in inputs if x is not None]
     if op_type == "Neg":
-        return _negated(op, given[0])
-    if len(given) == 2:
-        return (_added if op_type == "Add" else _scaled)(op, *given)
+        return _negated(op, values[0])
+    if len(values) == 2:
+        return (_added if op_type == "Add" else _scaled)(op, *values)
     return None
 
 
-def _added(op: Backward, a: ir.Value, b: ir.Value) -> ir.Value | None:
+def _added(op: Simplifier, a: ir.Value, b: ir.Value) -> ir.Value | None:
     """Return x + (−y) as x − y, and (−x) + (−y) as −(x + y)."""
     signs = [_made_here(op, x, "Neg") for x in (a, b)]
     if signs[0] is not None and signs[1] is not None:
@@ -42,7 +77,7 @@ def _added(op: Backward, a: ir.Value, b: ir.Value) -> ir.Value | None:
     return None
 
 
-def _negated(op: Backward, x: ir.Value) -> ir.Value | None:
+def _negated(op: Simplifier, x: ir.Value) -> ir.Value | None:
     """Return −number, and −(−x) as x."""
     number, node = scalar_of(x), x.producer()
     if number is not None:
@@ -50,7 +85,7 @@ def _negated(op: Backward, x: ir.Value) -> ir.Value | None:
     return node.inputs[0] if node is not None and node.op_type == "Neg" else None
 
 
-def _scaled(op: Backward, a: ir.Value, b: ir.Value) -> ir.Value | None:
+def _scaled(op: Simplifier, a: ir.Value, b: ir.Value) -> ir.Value | None:
     """Return x·1 as x, x·(−1) as −x, (−x)·s as −(x·s) (but for a scalar x: its sign costs nothing), joined scalars."""
     for x, s in ((a, b), (b, a)):
         number, sign = scalar_of(s), _made_here(op, x, "Neg")
@@ -67,7 +102,7 @@ def _scaled(op: Backward, a: ir.Value, b: ir.Value) -> ir.Value | None:
     return None
 
 
-def _joined_with(op: Backward, x: ir.Value, s: ir.Value) -> ir.Value | None:
+def _joined_with(op: Simplifier, x: ir.Value, s: ir.Value) -> ir.Value | None:
     """Return x·s where x has a scalar factor that takes s: (y·t)·s = y·(t·s), and (number/y)·s = (number·s)/y."""
     number, other = scalar_of(s), scalar_of(x)
     if number is not None and other is not None:
@@ -93,10 +128,10 @@ def _joined_with(op: Backward, x: ir.Value, s: ir.Value) -> ir.Value | None:
     return None
 
 
-def _made_here(op: Backward, value: ir.Value, op_type: str) -> ir.Node | None:
+def _made_here(op: Simplifier, value: ir.Value, op_type: str) -> ir.Node | None:
     """Return the node that gives a value if it is such an operator of the gradient, not of the forward graph."""
     node = value.producer()
-    return node if node is not None and node.op_type == op_type and node not in op.own else None
+    return node if node is not None and node.op_type == op_type and node not in op.forward else None
 
 
 def _is_scalar(value: ir.Value) -> bool:
@@ -107,9 +142,9 @@ def expression(
     op_type: str, inputs: Sequence[ir.Value | None], domain: str, count: int, attributes: Mapping[str, ir.Attr]
 ) -> Any:
     """Return what two nodes share that give the same value; None for what draws or holds a subgraph."""
-    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in attributes.values()):
-        return None
-    if op_type.startswith("Random") or op_type in ("Dropout", "Bernoulli", "Multinomial"):
+    if op_type in operators.RANDOM or any(
+        a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in attributes.values()
+    ):
         return None
     shown = []
     for name in sorted(attributes):

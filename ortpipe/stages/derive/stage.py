@@ -25,7 +25,7 @@ from ortpipe.stages.derive.engines.ort_limits import refuse_known_faults
 from ortpipe.stages.derive.engines.ort_rewrites import rewrite
 from ortpipe.stages.derive.seeds import seeded_sum
 
-VERSION = 3
+VERSION = 4
 
 
 def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data | None = None) -> Artifact:

@@ -14,6 +14,7 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.backward import Backward
 from ortpipe.stages.derive.dimensions import broadcast
 from ortpipe.stages.derive.engines.native import Native
+from ortpipe.stages.derive.rules import RULES
 
 
 def parsed(text, opset=21):
@@ -31,7 +32,7 @@ def operators(model):
 @pytest.fixture
 def op():
     model = ir.from_proto(parsed("g (float[N,3] x, float[N,3] z) => (float[N,3] y) { y = Tanh(x) }"))
-    return Backward(model.graph)
+    return Backward(model.graph, RULES)
 
 
 def test_the_same_expression_is_computed_once(op):

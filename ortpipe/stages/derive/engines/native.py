@@ -29,14 +29,16 @@ class Native(Config):
 
         from ortpipe.graph import query
         from ortpipe.graph.check import finish
-        from ortpipe.stages.derive.backward import Backward, gradients
+        from ortpipe.stages.derive.backward import Backward
         from ortpipe.stages.derive.expand import expanded, without_identities
+        from ortpipe.stages.derive.rules import RULES
+        from ortpipe.stages.derive.walk import gradients
 
         own = ir.from_proto(expanded(model, (*parameters, *inputs)))
         without_identities(own.graph)
         _merge_repeated(own)
         graph = own.graph
-        op = Backward(graph)
+        op = Backward(graph, RULES)
         output = query.value(graph, loss)
         targets = [query.value(graph, name) for name in (*parameters, *inputs)]
         found = gradients(op, [(output, op.like(1, output))], targets)

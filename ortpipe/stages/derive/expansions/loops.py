@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.stages.derive.backward import ranked
+from ortpipe.stages.derive.dimensions import ranked
 
 
 def flipped(op: Builder, x: ir.Value, axis: int = 0) -> ir.Value:

@@ -1,15 +1,8 @@
-"""The table of vector-Jacobian rules, one family per file.
-
-A rule is `rule(op, node, *dys)`: given the gradient of each output (None where nothing arrived), it returns the
-gradient of each input (None where there is none), written with `op`. A result may have the output's broadcast
-shape: the walk sums it back to the input's.
-"""
+"""The table of vector-Jacobian rules, one family per file; `walk.py` says what a rule is given and what it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ortpipe.stages.derive.backward import Gradients
+from ortpipe.stages.derive.backward import Rules
 from ortpipe.stages.derive.rules import (
     activations,
     arithmetic,
@@ -26,9 +19,7 @@ from ortpipe.stages.derive.rules import (
     trigonometry,
 )
 
-Rule = Callable[..., Gradients]
-
-FAMILIES: dict[str, dict[str, Rule]] = {
+FAMILIES: dict[str, Rules] = {
     "activations": activations.RULES,
     "arithmetic": arithmetic.RULES,
     "control_flow": control_flow.RULES,
@@ -43,7 +34,7 @@ FAMILIES: dict[str, dict[str, Rule]] = {
     "shapes": shapes.RULES,
     "trigonometry": trigonometry.RULES,
 }
-RULES: dict[str, Rule] = {name: rule for family in FAMILIES.values() for name, rule in family.items()}
+RULES: Rules = {name: rule for family in FAMILIES.values() for name, rule in family.items()}
 
 
 def table() -> str:

@@ -1,8 +1,4 @@
-"""Control flow: If, Scan, and Loop where it is one.
-
-A rule here answers for the node's inputs, then for the values that its subgraphs read from around it, in the order of
-`query.captured`.
-"""
+"""Control flow: If, Scan, and Loop where it is one."""
 
 from __future__ import annotations
 
@@ -12,33 +8,32 @@ import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph import query
-from ortpipe.stages.derive.backward import Backward, Gradients, active, gradients
-from ortpipe.stages.derive.cut import copied, cut, distinct, is_random, prune
+from ortpipe.graph.operators import is_random
+from ortpipe.stages.derive.backward import Backward, Gradients, Rules
+from ortpipe.stages.derive.cut import copied, cut, distinct, prune
 from ortpipe.stages.derive.expansions.loops import flipped, why_not_a_scan
-from ortpipe.stages.derive.rules.activations import integer
+from ortpipe.stages.derive.walk import active, gradients
 
 
-def if_(op: Backward, node: ir.Node, *dys: ir.Value | None) -> Gradients:
+def if_(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], condition: ir.Value) -> Gradients:
     """y = t(v) if c else e(v): dv by an If over the same c, whose branches are the gradients of t and e.
 
     A branch computes again what its gradient needs: its values have no shape that the other branch could stand in for.
     """
     captured = query.captured(node)
     wanted = [v for v in captured if v in op.active]
-    dys = tuple(op.full(dy, y) if dy is not None else None for dy, y in zip(dys, node.outputs, strict=True))
     branches = [_branch(op, node, name, wanted, dys) for name in ("then_branch", "else_branch")]
-    hit = [v for v in wanted if any(v in found for _, found in branches)]
-    if not hit:
+    reached = [v for v in wanted if any(v in found for _, found in branches)]
+    if not reached:
         return []
     for inner, found in branches:
-        inner.graph.outputs[:] = distinct(inner, [found[v] if v in found else inner.zeros(v) for v in hit], hit)
+        results = [found[v] if v in found else inner.zeros(v) for v in reached]
+        inner.graph.outputs[:] = distinct(inner, results, reached)
         prune(inner.graph)
     then, other = (inner.graph for inner, _ in branches)
-    made = _values(op.If(node.inputs[0], then_branch=then, else_branch=other, outputs=len(hit)))
-    gradient = dict(zip(hit, made, strict=True))
-    for v, dv in gradient.items():
-        dv.type, dv.shape = v.type, v.shape
-    return [*[None] * len(node.inputs), *(gradient.get(v) for v in captured)]
+    results = op.If(condition, then_branch=then, else_branch=other, outputs=len(reached))
+    gradient = dict(zip(reached, _values(results), strict=True))
+    return [None, *(gradient.get(v) for v in captured)]
 
 
 def _branch(
@@ -62,7 +57,7 @@ def _branch(
     return inner, gradients(inner, seeds, wanted)
 
 
-def scan(op: Backward, node: ir.Node, *dys: ir.Value | None) -> Gradients:
+def scan(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], *_: ir.Value) -> Gradients:
     """s_t, y_t = f(s_{t−1}, x_t, v): from the last step to the first,
 
     ds_{t−1} = ∂f/∂s · (ds_t, dy_t),   dx_t = ∂f/∂x · (ds_t, dy_t),   dv = Σ_t ∂f/∂v · (ds_t, dy_t)
@@ -70,9 +65,8 @@ def scan(op: Backward, node: ir.Node, *dys: ir.Value | None) -> Gradients:
     as a Scan over reversed inputs: ds and the sums dv are its states, dx its scan outputs. The forward Scan hands out
     the states that it comes in with and the values of the body that the gradient reads, so that no step is repeated.
     """
-    body = query.subgraphs(node)[0]
-    states = len(node.inputs) - integer(node, "num_scan_inputs", 0)
-    captured = query.captured(node)
+    body, captured = node.attributes["body"].as_graph(), query.captured(node)
+    states = len(node.inputs) - node.attributes["num_scan_inputs"].as_int()
     carried, targets = _reach(op, node, body, states, captured, dys)
     inner = op.inside(body)
     arriving = [i for i in range(states, len(dys)) if dys[i] is not None]
@@ -97,24 +91,17 @@ def scan(op: Backward, node: ir.Node, *dys: ir.Value | None) -> Gradients:
         kept = {body.inputs[states]: op.placeholder("unread", body.inputs[states], body.inputs[states].shape)}
     first, rest = [p for _, p in seeds[: len(carried)]], [p for _, p in seeds[len(carried) :]]
     graph.inputs.extend([*first, *sums, *kept.values(), *rest])
-    starts = [*(_whole(op, dys[i], node.outputs[i]) for i in carried), *(op.zeros(v) for v in shared)]
-    steps = [
-        *(_per_step(node, inner, states, v) for v in kept),
-        *(_whole(op, dys[i], node.outputs[i]) for i in arriving),
-    ]
-    made = _values(
-        op.Scan(*starts, *(flipped(op, v) for v in steps), body=graph, num_scan_inputs=len(steps), outputs=len(outputs))
+    starts = [dys[i] or op.zeros(node.outputs[i]) for i in carried] + [op.zeros(v) for v in shared]
+    steps = [*(_per_step(node, inner, states, v) for v in kept), *(dy for i in arriving if (dy := dys[i]) is not None)]
+    results = op.Scan(
+        *starts, *(flipped(op, v) for v in steps), body=graph, num_scan_inputs=len(steps), outputs=len(outputs)
     )
     gradient: dict[ir.Value, ir.Value] = {}
-    for x, dx in zip([*before, *shared, *scanned], made, strict=True):
+    for x, dx in zip([*before, *shared, *scanned], _values(results), strict=True):
         outer = _outside(node, body, x)
         dx.type, dx.shape = outer.type, outer.shape
         gradient[x] = flipped(op, dx) if x in scanned else dx
     return [gradient.get(x) for x in (*body.inputs, *captured)]
-
-
-def _whole(op: Backward, dy: ir.Value | None, y: ir.Value) -> ir.Value:
-    return op.full(dy, y) if dy is not None else op.zeros(y)
 
 
 def _outside(node: ir.Node, body: ir.Graph, x: ir.Value) -> ir.Value:
@@ -135,24 +122,22 @@ def _reach(
     """Return which states carry a gradient, and what else may receive one: both go round the loop until they stand."""
     targets = [v for v in captured if v in op.active]
     targets += [x for x, outer in zip(body.inputs, node.inputs, strict=True) if outer in op.active]
-    while True:
-        reached = active(body, targets)
-        more = [
-            x for x, y in zip(body.inputs[:states], body.outputs, strict=False) if y in reached and x not in targets
-        ]
-        if not more:
-            break
+    while more := _carries(body, states, targets):
         targets += more
-    wanted = {i for i, dy in enumerate(dys) if dy is not None}
-    while True:
+    wanted, added = set[int](), {i for i, dy in enumerate(dys) if dy is not None}
+    while added:
+        wanted |= added
         needed = query.ancestors([body.outputs[i] for i in wanted])
         added = {i for i in range(states) if body.inputs[i] in needed} - wanted
-        if not added:
-            break
-        wanted |= added
     carried = [i for i in range(states) if i in wanted and body.inputs[i] in targets]
     unwanted = {body.inputs[i] for i in range(states) if i not in carried}
     return carried, [t for t in targets if t not in unwanted]
+
+
+def _carries(body: ir.Graph, states: int, targets: Sequence[ir.Value]) -> list[ir.Value]:
+    """Return the other states that depend on a target after a step."""
+    reached = active(body, targets)
+    return [x for x, y in zip(body.inputs[:states], body.outputs, strict=False) if y in reached and x not in targets]
 
 
 def _per_step(node: ir.Node, inner: Backward, states: int, value: ir.Value) -> ir.Value:
@@ -184,7 +169,7 @@ def _is_copy(made: ir.Value, value: ir.Value) -> bool:
     return node is not None and node.op_type == "Identity" and node.inputs[0] is value
 
 
-def loop(op: Backward, node: ir.Node, *dys: ir.Value | None) -> Gradients:
+def loop(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], *_: ir.Value | None) -> Gradients:
     """Refuse a Loop that could not be written as a Scan."""
     raise DeriveError(
         "A Loop has a gradient where it runs a given number of times, and its states keep their shapes.",
@@ -198,7 +183,7 @@ def _values(made: ir.Value | tuple[ir.Value, ...]) -> tuple[ir.Value, ...]:
     return (made,) if isinstance(made, ir.Value) else made
 
 
-RULES = {
+RULES: Rules = {
     "If": if_,
     "Loop": loop,
     "Scan": scan,

@@ -8,45 +8,41 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients, ranked
-from ortpipe.stages.derive.rules.activations import integer
+from ortpipe.stages.derive.backward import Backward, Gradients, Rules
+from ortpipe.stages.derive.dimensions import ranked
 from ortpipe.stages.derive.rules.windows import (
+    FAR,
     Window,
     auto_pad,
     halves,
-    ints,
-    kernel_of,
     not_static,
     spatial,
     static,
+    unpadded,
     window,
 )
 
 # Measured on onnxruntime 1.19 (CPU): up to a 3×3 kernel, cutting x into columns for one matrix product takes half
 # the time of a convolution whose kernel is dy; from 5×5 on the copies cost more than they save.
 COLUMNS = 9
-FAR = 2**31 - 1
 
 
-def conv(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
+def conv(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, w: ir.Value, b: ir.Value | None = None) -> Gradients:
     """Conv y = x ⋆ w + b: dx = dy transposed-convolved with w, dw = x ⋆ dy, db = Σ dy."""
-    x, w, b = (*node.inputs, None)[:3]
-    assert x is not None and w is not None
-    dy, windows, group = op.full(dy, node.outputs[0]), window(node), integer(node, "group", 1)
+    windows, group = window(node), node.attributes.get_int("group", 1)
     dx = _spread(op, dy, w, x, windows) if group == 1 else _spread_groups(op, node, dy, w, x, windows, group)
-    return [_as(dx, x), _kernel(op, node, x, dy, w, windows, group), _bias(op, dy) if b is not None else None]
+    return [dx, _kernel(op, node, x, dy, w, windows, group), _bias(op, dy) if b is not None else None]
 
 
-def conv_transpose(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
+def conv_transpose(
+    op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, w: ir.Value, b: ir.Value | None = None
+) -> Gradients:
     """ConvTranspose: dx = dy ⋆ w, dw = dy ⋆ x (the kernel gradient of that convolution), db = Σ dy."""
-    x, w, b = (*node.inputs, None)[:3]
-    assert x is not None and w is not None
-    dy, group = op.full(dy, node.outputs[0]), integer(node, "group", 1)
-    windows, extra = _transposed_window(node)
+    group, (windows, extra) = node.attributes.get_int("group", 1), _transposed_window(node)
     dx = op.Conv(dy, w, **_attributes(windows, group))
     if any(e >= s for e, s in zip(extra, windows.strides, strict=True)):
         dx = _cut(op, dx, x)  # what lies beyond the last window came from no input
-    return [_as(dx, x), _kernel(op, node, dy, x, w, windows, group), _bias(op, dy) if b is not None else None]
+    return [dx, _kernel(op, node, dy, x, w, windows, group), _bias(op, dy) if b is not None else None]
 
 
 def _spread(op: Backward, dy: ir.Value, w: ir.Value, x: ir.Value, windows: Window) -> ir.Value:
@@ -70,18 +66,20 @@ def _spread_groups(
         raise not_static(node, w, "the first axis")
     n, strides = len(windows.kernel), windows.strides
     left = [0 if s == 1 else rest for rest, s in zip(_left_over(windows, spatial(x)), strides, strict=True)]
-    if any(s > 1 for s in strides):
-        dy = _stuffed(op, dy, strides)
+    if any(s > 1 for s in strides):  # stride − 1 zeros behind every value of each spatial axis
+        sizes = op.Mul(op.shape(dy), op.ints([1, 1, *strides]))
+        after = [0, 0, *itertools.chain.from_iterable((0, s - 1) for s in strides)]
+        dy = op.Pad(op.Unsqueeze(dy, op.ints(range(3, 2 * n + 2, 2))), op.ints([0] * len(after) + after))
+        dy = op.Reshape(dy, sizes)
     reach = [e - 1 for e in windows.extents]
-    # a stuffed axis ends with s − 1 zeros already
     begin = [r - b for r, b in zip(reach, windows.begin, strict=True)]
-    end = [
-        r - e + (s - 1 if rest is None else rest) - (s - 1)
+    end = [  # such an axis ends with s − 1 zeros already
+        r - e + (0 if rest is None else rest - (s - 1))
         for r, e, rest, s in zip(reach, windows.end, left, strides, strict=True)
     ]
     if min(*begin, *end) < 0:  # x was padded by more than a window reaches
         ends = [e if e < 0 else FAR for e in end]
-        dy = op.Slice(dy, op.ints([max(-b, 0) for b in begin]), op.ints(ends), op.ints(list(range(2, n + 2))))
+        dy = op.Slice(dy, op.ints([max(-b, 0) for b in begin]), op.ints(ends), op.ints(range(2, n + 2)))
     turned = op.Reshape(w, op.ints([group, outer, -1, *windows.kernel]))
     turned = op.Transpose(turned, perm=[0, 2, 1, *range(3, n + 3)])
     turned = op.Reshape(turned, op.ints([-1, outer, *windows.kernel]))
@@ -89,20 +87,9 @@ def _spread_groups(
     if flipped:
         last, first = [op.ints([v] * len(flipped)) for v in (-1, -FAR)]
         turned = op.Slice(turned, last, first, op.ints(flipped), last)
-    padded = [tuple(max(p, 0) for p in half) for half in (begin, end)]
-    own = Window(windows.kernel, (1,) * n, windows.dilations, *padded)
-    dx = op.Conv(dy, turned, **_attributes(own, group))
+    pads = [tuple(max(p, 0) for p in half) for half in (begin, end)]
+    dx = op.Conv(dy, turned, **_attributes(Window(windows.kernel, (1,) * n, windows.dilations, *pads), group))
     return _cut(op, dx, x) if None in left else dx
-
-
-def _stuffed(op: Backward, dy: ir.Value, strides: tuple[int, ...]) -> ir.Value:
-    """Return dy with stride − 1 zeros behind every value of each spatial axis."""
-    n = len(strides)
-    wide = op.Unsqueeze(dy, op.ints([2 * i + 3 for i in range(n)]))
-    after = [0, 0, *itertools.chain.from_iterable((0, s - 1) for s in strides)]
-    wide = op.Pad(wide, op.ints([0] * len(after) + after))
-    sizes = op.Mul(op.shape(dy), op.ints([1, 1, *strides]))
-    return op.Reshape(wide, sizes)
 
 
 def _kernel(
@@ -111,7 +98,7 @@ def _kernel(
     """dw[m, c, j] = Σₙₒ dy[n, m, o] · x[n, c, o · stride − begin + j · dilation]."""
     sizes, counts = spatial(x), spatial(dy)
     if math.prod(windows.kernel) <= COLUMNS and None not in (*sizes, *counts, *_channels(w, group)):
-        return _as(_kernel_by_columns(op, node, x, dy, w, windows, group), w)
+        return _kernel_by_columns(op, node, x, dy, w, windows, group)
     n = len(windows.kernel)
     swap = [1, 0, *range(2, n + 2)]
     if group == 1:
@@ -121,10 +108,10 @@ def _kernel(
         data = op.Transpose(data, perm=[2, 1, 0, *range(3, n + 3)])
         data = op.Reshape(data, _behind(op, [0, -1], x))
     swapped = Window(windows.kernel, windows.dilations, windows.strides, windows.begin, windows.end)
-    made = op.Conv(data, op.Transpose(dy, perm=swap), **_attributes(swapped, group))
+    dw = op.Conv(data, op.Transpose(dy, perm=swap), **_attributes(swapped, group))
     if any(s > 1 for s in windows.strides):  # rows that no window reached make it longer than the kernel
-        made = op.Slice(made, op.ints([0] * n), op.ints(list(windows.kernel)), op.ints(list(range(2, n + 2))))
-    return _as(op.Transpose(made, perm=swap), w)
+        dw = op.Slice(dw, op.ints([0] * n), op.ints(windows.kernel), op.ints(range(2, n + 2)))
+    return op.Transpose(dw, perm=swap)
 
 
 def _kernel_by_columns(
@@ -141,7 +128,7 @@ def _kernel_by_columns(
     pads = [*windows.begin, *(max(0, span + extent - 1 - size - b) for span, extent, size, b in sizes)]
     if any(pads):
         data = op.Pad(data, op.ints([0, 0, *pads[:n], 0, 0, *pads[n:]]))
-    axes, steps = op.ints(list(range(2, n + 2))), op.ints(list(windows.strides))
+    axes, steps = op.ints(range(2, n + 2)), op.ints(windows.strides)
     columns = []
     for place in itertools.product(*map(range, windows.kernel)):
         starts = [p * d for p, d in zip(place, windows.dilations, strict=True)]
@@ -151,14 +138,14 @@ def _kernel_by_columns(
     joined = columns[0] if len(columns) == 1 else op.Concat(*columns, axis=1)
     if group == 1:
         rows = op.Reshape(op.Transpose(dy, perm=swap), op.ints([outer, -1]))
-        made = op.Gemm(rows, op.Squeeze(joined, op.ints([0])), transB=1)
-        made = op.Reshape(made, op.ints([outer, *windows.kernel, inner]))
-        return op.Transpose(made, perm=[0, n + 1, *range(1, n + 1)])
+        dw = op.Gemm(rows, op.Squeeze(joined, op.ints([0])), transB=1)
+        dw = op.Reshape(dw, op.ints([outer, *windows.kernel, inner]))
+        return op.Transpose(dw, perm=[0, n + 1, *range(1, n + 1)])
     rows = op.Transpose(op.Reshape(dy, op.ints([0, group, outer, -1])), perm=[1, 0, 3, 2])
-    made = op.MatMul(joined, op.Reshape(rows, op.ints([group, -1, outer])))
-    made = op.Reshape(made, op.ints([group, *windows.kernel, inner, outer]))
-    made = op.Transpose(made, perm=[0, n + 2, n + 1, *range(1, n + 1)])
-    return op.Reshape(made, op.ints([group * outer, inner, *windows.kernel]))
+    dw = op.MatMul(joined, op.Reshape(rows, op.ints([group, -1, outer])))
+    dw = op.Reshape(dw, op.ints([group, *windows.kernel, inner, outer]))
+    dw = op.Transpose(dw, perm=[0, n + 2, n + 1, *range(1, n + 1)])
+    return op.Reshape(dw, op.ints([group * outer, inner, *windows.kernel]))
 
 
 def _bias(op: Backward, dy: ir.Value) -> ir.Value:
@@ -170,25 +157,23 @@ def _transposed_window(node: ir.Node) -> tuple[Window, list[int]]:
 
     A wanted size or auto_pad decides the pads; more than there is to pad is never taken away, as onnxruntime.
     """
-    kernel = kernel_of(node)
-    n, mode, sizes = len(kernel), auto_pad(node), spatial(node.inputs[0])
-    strides, dilations = ints(node, "strides", [1] * n), ints(node, "dilations", [1] * n)
-    extra = list(ints(node, "output_padding", [0] * n))
-    extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    wanted = ints(node, "output_shape", ())[-n:]
+    plain, mode, sizes = unpadded(node), auto_pad(node), spatial(node.inputs[0])
+    n, strides = len(plain.kernel), plain.strides
+    extra = list(node.attributes.get_ints("output_padding", (0,) * n))
+    wanted = node.attributes.get_ints("output_shape", ())[-n:]
     if not wanted and not mode.startswith("SAME"):
-        pads = ints(node, "pads", [0] * 2 * n) if mode == "NOTSET" else (0,) * 2 * n
-        return Window(kernel, strides, dilations, pads[:n], pads[n:]), extra
+        pads = tuple(node.attributes.get_ints("pads", (0,) * 2 * n)) if mode == "NOTSET" else (0,) * 2 * n
+        return Window(plain.kernel, strides, plain.dilations, pads[:n], pads[n:]), extra
     if wanted and None in sizes:
         raise not_static(node, node.inputs[0], f"spatial axis {sizes.index(None)}, which output_shape needs,")
     totals = []
     for i, size in enumerate(sizes):
-        total = extents[i] - strides[i] + extra[i]  # the output of SAME is stride · size
+        total = plain.extents[i] - strides[i] + extra[i]  # the output of SAME is stride · size
         if wanted and size is not None:
             total = strides[i] * size + total - wanted[i]
         totals.append(max(0, total))
         extra[i] += max(0, -total)
-    return Window(kernel, strides, dilations, *halves(totals, mode)), extra
+    return Window(plain.kernel, strides, plain.dilations, *halves(totals, mode)), extra
 
 
 def _left_over(windows: Window, sizes: list[int | None]) -> list[int | None]:
@@ -208,16 +193,14 @@ def _channels(w: ir.Value, group: int) -> tuple[int | None, int | None]:
 
 
 def _attributes(windows: Window, group: int) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    if any(s != 1 for s in windows.strides):
-        given["strides"] = list(windows.strides)
-    if any(d != 1 for d in windows.dilations):
-        given["dilations"] = list(windows.dilations)
-    if any(windows.pads):
-        given["pads"] = windows.pads
-    if group != 1:
-        given["group"] = group
-    return given
+    n = len(windows.kernel)
+    attributes: dict[str, Any] = {
+        "strides": [*windows.strides],
+        "dilations": [*windows.dilations],
+        "pads": windows.pads,
+    }
+    plain = {"strides": [1] * n, "dilations": [1] * n, "pads": [0] * 2 * n}
+    return {k: v for k, v in attributes.items() if v != plain[k]} | ({"group": group} if group != 1 else {})
 
 
 def _behind(op: Backward, head: list[int], x: ir.Value) -> ir.Value:
@@ -233,12 +216,7 @@ def _cut(op: Backward, gradient: ir.Value, x: ir.Value) -> ir.Value:
     return op.Slice(gradient, op.ints([0] * ranked(x).rank()), op.shape(x))
 
 
-def _as(gradient: ir.Value, x: ir.Value) -> ir.Value:
-    gradient.type, gradient.shape = x.type, x.shape
-    return gradient
-
-
-RULES = {
+RULES: Rules = {
     "Conv": conv,
     "ConvTranspose": conv_transpose,
 }

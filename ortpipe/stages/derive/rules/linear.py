@@ -5,68 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients, ranked
-from ortpipe.stages.derive.dimensions import wide
-from ortpipe.stages.derive.rules.activations import integer, number
+from ortpipe.stages.derive.backward import Backward, Gradients, Rules
+from ortpipe.stages.derive.dimensions import ranked, wide
 
 
-def gemm(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
+def gemm(op: Backward, node: ir.Node, dy: ir.Value, a: ir.Value, b: ir.Value, c: ir.Value | None = None) -> Gradients:
     """y = α · A′B′ + β · C: dA′ = α · dy·B′ᵀ, dB′ = α · A′ᵀ·dy, dC = β · dy."""
-    a, b, c = (*node.inputs, None)[:3]
-    alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
-    trans_a, trans_b = integer(node, "transA", 0), integer(node, "transB", 0)
-    dy = op.full(dy, node.outputs[0])
-    given = {"alpha": alpha} if alpha != 1 else {}
-    da = op.Gemm(b, dy, transA=trans_b, transB=1, **given) if trans_a else op.Gemm(dy, b, transB=1 - trans_b, **given)
-    db = op.Gemm(dy, a, transA=1, transB=trans_a, **given) if trans_b else op.Gemm(a, dy, transA=1 - trans_a, **given)
-    return [_shaped(da, a), _shaped(db, b), op.Mul(dy, op.like(beta, dy)) if c is not None else None]
+    alpha, beta = node.attributes.get_float("alpha", 1.0), node.attributes.get_float("beta", 1.0)
+    trans_a, trans_b = node.attributes.get_int("transA", 0), node.attributes.get_int("transB", 0)
+    scale = {"alpha": alpha} if alpha != 1 else {}
+    da = op.Gemm(b, dy, transA=trans_b, transB=1, **scale) if trans_a else op.Gemm(dy, b, transB=1 - trans_b, **scale)
+    db = op.Gemm(dy, a, transA=1, transB=trans_a, **scale) if trans_b else op.Gemm(a, dy, transA=1 - trans_a, **scale)
+    return [da, db, op.Mul(dy, op.like(beta, dy)) if c is not None else None]
 
 
-def mat_mul(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
+def mat_mul(op: Backward, node: ir.Node, dy: ir.Value, a: ir.Value, b: ir.Value) -> Gradients:
     """y = A·B: dA = dy·Bᵀ, dB = Aᵀ·dy, summed over the batch axes that were broadcast."""
-    a, b = node.inputs
-    assert a is not None and b is not None
-    dy = op.full(dy, node.outputs[0])
     rank_a, rank_b = ranked(a).rank(), ranked(b).rank()
     if rank_a == 2 and rank_b == 2:
-        return [_shaped(op.Gemm(dy, b, transB=1), a), _shaped(op.Gemm(a, dy, transA=1), b)]
+        return [op.Gemm(dy, b, transB=1), op.Gemm(a, dy, transA=1)]
     if rank_a == 1 and rank_b == 1:
         return [op.Mul(dy, b), op.Mul(dy, a)]
+    if rank_b == 2 and rank_a > 2 and _width(a) and _width(dy):  # every row against one matrix: two plain products
+        rows, d_rows = op.reshape(a, [-1, _width(a)]), op.reshape(dy, [-1, _width(dy)])
+        return [op.MatMul(dy, _transposed(op, b, 2)), op.Gemm(rows, d_rows, transA=1)]
     wide_a = op.Unsqueeze(a, op.ints([0])) if rank_a == 1 else a
     wide_b = op.Unsqueeze(b, op.ints([1])) if rank_b == 1 else b
-    wide_dy = op.Unsqueeze(dy, op.ints([-2])) if rank_a == 1 else dy
-    wide_dy = op.Unsqueeze(wide_dy, op.ints([-1])) if rank_b == 1 else wide_dy
-    if (
-        rank_b == 2 and rank_a > 2 and _dim(a) and _dim(dy)
-    ):  # rows of every batch entry against one matrix: two plain products
-        flat_a, flat_dy = op.reshape(a, [-1, _dim(a)]), op.reshape(dy, [-1, _dim(dy)])
-        da = op.MatMul(dy, _transposed(op, b, 2))
-        return [_shaped(da, a), _shaped(op.Gemm(flat_a, flat_dy, transA=1), b)]
-    da = op.MatMul(wide_dy, _transposed(op, wide_b, max(rank_b, 2)))
-    db = op.MatMul(_transposed(op, wide_a, max(rank_a, 2)), wide_dy)
-    da.shape, db.shape = _batched(node, a, da, op), _batched(node, b, db, op)
+    dy = op.Unsqueeze(dy, op.ints([-2])) if rank_a == 1 else dy
+    dy = op.Unsqueeze(dy, op.ints([-1])) if rank_b == 1 else dy
+    da = op.MatMul(dy, _transposed(op, wide_b, max(rank_b, 2)))
+    db = op.MatMul(_transposed(op, wide_a, max(rank_a, 2)), dy)
+    da.shape, db.shape = _batched(node, a), _batched(node, b)
     if rank_a == 1:
         da = op.ReduceSum(da, op.ints(list(range(rank_b - 1))), keepdims=0)
-        da.shape = a.shape
     if rank_b == 1:
         axes = list(range(rank_a - 2))
         db = op.Squeeze(db, op.ints([-1]))
         db = op.ReduceSum(db, op.ints(axes), keepdims=0) if axes else db
-        db.shape = b.shape
     return [da, db]
 
 
-def _batched(node: ir.Node, x: ir.Value, dx: ir.Value, op: Backward) -> ir.Shape | None:
+def _batched(node: ir.Node, x: ir.Value) -> ir.Shape | None:
     """Return the shape of a product before it is summed back: the output's batch axes, x's own last two."""
-    y = node.outputs[0].shape
-    if y is None or x.shape is None or x.shape.rank() < 2:
+    y, shape = node.outputs[0].shape, ranked(x)
+    if y is None or shape.rank() < 2:
         return None
-    own = [ranked(v).rank() for v in node.inputs if v is not None]
-    batch = list(y)[: max(own) - 2]
-    return ir.Shape([*batch, *list(x.shape)[-2:]])
+    batch = list(y)[: max(ranked(v).rank() for v in node.inputs if v is not None) - 2]
+    return ir.Shape([*batch, *shape[-2:]])
 
 
 def _transposed(op: Backward, x: ir.Value, rank: int) -> ir.Value:
@@ -78,90 +65,72 @@ def _transposed(op: Backward, x: ir.Value, rank: int) -> ir.Value:
     return op.Squeeze(flat, op.ints([0]))
 
 
-def _dim(x: ir.Value) -> int:
+def _width(x: ir.Value) -> int:
     last = ranked(x)[-1]
     return last if isinstance(last, int) else 0
 
 
-def _shaped(gradient: ir.Value, x: ir.Value | None) -> ir.Value:
-    if x is not None:
-        gradient.type, gradient.shape = x.type, x.shape
-    return gradient
-
-
-def einsum(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
+def einsum(op: Backward, node: ir.Node, dy: ir.Value, *inputs: ir.Value) -> Gradients:
     """Einsum: each input's gradient is the einsum of dy and the other inputs with input and output terms swapped.
 
     Letters of one input alone are summed out forward, so that its gradient is expanded along them.
     """
-    terms, result = _equation(node)
-    sizes = _sizes(terms, node)
-    dy = op.full(dy, node.outputs[0])
-    gradients: list[ir.Value | None] = []
-    for i, x in enumerate(node.inputs):
-        assert x is not None
-        others = [(t, v) for j, (t, v) in enumerate(zip(terms, node.inputs, strict=True)) if j != i]
+    terms, result = _equation(node, inputs)
+    sizes, gradients = _sizes(terms, inputs), []
+    for i, (term, x) in enumerate(zip(terms, inputs, strict=True)):
+        others = [(t, v) for j, (t, v) in enumerate(zip(terms, inputs, strict=True)) if j != i]
         seen = set(result).union(*(t for t, _ in others))
-        kept = "".join(c for c in dict.fromkeys(terms[i]) if c in seen)
-        equation = ",".join([result, *(t for t, _ in others)]) + "->" + kept
+        kept = "".join(c for c in dict.fromkeys(term) if c in seen)
         if others:
-            made = op.Einsum(dy, *(v for _, v in others), equation=equation)
+            equation = ",".join([result, *(t for t, _ in others)]) + "->" + kept
+            dx = op.Einsum(dy, *(v for _, v in others), equation=equation)
         else:
-            made = op.Transpose(dy, perm=[result.index(c) for c in kept]) if kept != result else dy
-        made = _spread(op, made, kept, terms[i], x)
-        made.type, made.shape = x.type, ir.Shape([sizes[c] for c in terms[i]])  # summed where x was broadcast
-        gradients.append(made)
+            dx = op.Transpose(dy, perm=[result.index(c) for c in kept]) if kept != result else dy
+        dx = _spread(op, dx, kept, term, x)
+        dx.shape = ir.Shape([sizes[c] for c in term])  # summed where x was broadcast
+        gradients.append(dx)
     return gradients
 
 
-def _sizes(terms: Sequence[str], node: ir.Node) -> dict[str, Any]:
+def _sizes(terms: Sequence[str], inputs: Sequence[ir.Value]) -> dict[str, Any]:
     """Return each letter's dimension, the broadcast one where `...` has several."""
-    shapes = [x.shape for x in node.inputs if x is not None and x.shape is not None]
-    pairs = [(c, d) for term, shape in zip(terms, shapes, strict=True) for c, d in zip(term, shape, strict=True)]
+    pairs = [(c, d) for term, x in zip(terms, inputs, strict=True) for c, d in zip(term, ranked(x), strict=True)]
     return {c: wide([d for letter, d in pairs if letter == c]) for c, _ in pairs}
 
 
-def _spread(op: Backward, made: ir.Value, kept: str, term: str, x: ir.Value) -> ir.Value:
+def _spread(op: Backward, dx: ir.Value, kept: str, term: str, x: ir.Value) -> ir.Value:
     """Put back the letters that were summed out, and the diagonals that a repeated letter reads."""
-    unique = "".join(dict.fromkeys(term))
-    missing = [i for i, c in enumerate(unique) if c not in kept]
-    again = [p for p, c in enumerate(term) if term.index(c) != p]
-    if missing:
-        made = op.Unsqueeze(made, op.ints(missing))
-    if again:
-        made = op.Unsqueeze(made, op.ints(again))
-    if missing or again:
-        made = op.Expand(made, op.shape(x))
-    for position in again:
-        lines = []
-        for axis in (term.index(term[position]), position):
-            line = op.Range(op.const(np.int64(0)), op.dim(x, axis), op.const(np.int64(1)))
-            lines.append(op.Reshape(line, op.ints([-1 if p == axis else 1 for p in range(len(term))])))
-        made = op.Where(op.Equal(*lines), made, op.like(0, x))
-    return made
+    missing = [i for i, c in enumerate(dict.fromkeys(term)) if c not in kept]
+    repeated = [place for place, c in enumerate(term) if term.index(c) != place]
+    for axes in (missing, repeated):
+        dx = op.Unsqueeze(dx, op.ints(axes)) if axes else dx
+    if missing or repeated:
+        dx = op.Expand(dx, op.shape(x))
+    for place in repeated:
+        lines = [
+            op.Reshape(op.count(op.dim(x, axis)), op.ints([-1 if p == axis else 1 for p in range(len(term))]))
+            for axis in (term.index(term[place]), place)
+        ]
+        dx = op.Where(op.Equal(*lines), dx, op.like(0, x))
+    return dx
 
 
-def _equation(node: ir.Node) -> tuple[list[str], str]:
+def _equation(node: ir.Node, inputs: Sequence[ir.Value]) -> tuple[list[str], str]:
     """Return the terms of an equation with an explicit result and letters in place of `...`."""
     text = node.attributes["equation"].as_string().replace(" ", "")
     left, arrow, result = text.partition("->")
-    terms: Sequence[str] = left.split(",")
-    spare = [c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in text]
-    width = 0
-    for term, x in zip(terms, node.inputs, strict=True):
-        if "..." in term and x is not None:
-            width = max(width, ranked(x).rank() - len(term.replace("...", "")))
+    unused = "".join(c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in text)
     if not arrow:
         single = [c for c in sorted(set(left) - set(",.")) if left.count(c) == 1]
         result = ("..." if "..." in left else "") + "".join(single)
-    plain = []
-    for term, x in zip(terms, node.inputs, strict=True):
-        own = ranked(x).rank() - len(term.replace("...", "")) if x is not None else 0
-        plain.append(term.replace("...", "".join(spare[:width][width - own :])))
-    return plain, result.replace("...", "".join(spare[:width]))
+    terms = left.split(",")
+    widths = [ranked(x).rank() - len(t.replace("...", "")) for t, x in zip(terms, inputs, strict=True)]
+    most = max((w for w, t in zip(widths, terms, strict=True) if "..." in t), default=0)
+    plain = [t.replace("...", unused[:most][most - w :]) for w, t in zip(widths, terms, strict=True)]
+    return plain, result.replace("...", unused[:most])
 
 
-RULES = {
+RULES: Rules = {
     "Einsum": einsum,
     "Gemm": gemm,
     "MatMul": mat_mul,

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward, Gradients, ranked
-from ortpipe.stages.derive.rules.activations import integer, number
+from ortpipe.stages.derive.backward import Backward, Gradients, Rules
+from ortpipe.stages.derive.dimensions import ranked
 from ortpipe.stages.derive.rules.pooling import Matrix, along
-from ortpipe.stages.derive.rules.windows import ints, not_static
+from ortpipe.stages.derive.rules.windows import not_static
 
 Vector = npt.NDArray[np.floating[Any]]
 
@@ -34,30 +34,26 @@ class Axis:
         return self.scale == 1 and self.crop == (0.0, 1.0) and self.size == self.count
 
 
-def resize(op: Backward, node: ir.Node, dy: ir.Value) -> Gradients:
+def resize(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, *_: ir.Value | None) -> Gradients:
     """y = (M₁ ⊗ M₂ ⊗ …)·x, one interpolation matrix per axis: dx = (M₁ᵀ ⊗ M₂ᵀ ⊗ …)·dy.
 
     All modes and coordinate transformations, antialias, exclude_outside, crops; what is extrapolated has no gradient.
     Scales and the sizes of the resized axes must be static; the other axes, so the batch, may be free.
     """
-    x = node.inputs[0]
-    assert x is not None
-    dy = op.full(dy, node.outputs[0])
-    moved = [a for a in _axes(node) if not a.same]
-    blocks = [_block(a, _matrix(node, a)) for a in moved]
+    moved = [(a, _matrix(node, a)) for a in _axes(op, node) if not a.same]
+    blocks = {a.axis: _block(a, matrix) for a, matrix in moved}
     rank = ranked(x).rank()
-    if moved and None not in blocks and 3 <= rank <= 5 and all(a.axis >= 2 for a in moved):
+    if moved and None not in blocks.values() and 3 <= rank <= 5 and min(blocks) >= 2:
         # every place of x is copied to a block of y: a pool sums the block, several times faster than matrices
-        window = [next((b for a, b in zip(moved, blocks, strict=True) if a.axis == i), 1) for i in range(2, rank)]
+        window = [blocks.get(i) or 1 for i in range(2, rank)]
         pooled = op.AveragePool(dy, kernel_shape=window, strides=window)
-        pooled.type, pooled.shape = x.type, x.shape
-        dx = op.Mul(pooled, op.like(math.prod(b for b in blocks if b), x))
-    else:
-        dx = dy
-        for a in sorted(moved, key=lambda a: a.size / a.count):  # the strongest reduction first
-            dx = along(op, dx, a.axis, _matrix(node, a).T)
-    dx.type, dx.shape = x.type, x.shape
-    return [dx, *[None] * (len(node.inputs) - 1)]
+        pooled.shape = x.shape
+        return [op.Mul(pooled, op.like(math.prod(window), x))]
+    moved.sort(key=lambda pair: pair[0].size / pair[0].count)  # the strongest reduction first
+    for a, matrix in moved:
+        dy = along(op, dy, a.axis, matrix.T)
+        dy.shape = x.shape if a is moved[-1][0] else dy.shape
+    return [dy]
 
 
 def _block(axis: Axis, matrix: Matrix) -> int | None:
@@ -66,24 +62,23 @@ def _block(axis: Axis, matrix: Matrix) -> int | None:
     return n if rest == 0 and np.array_equal(matrix, np.kron(np.eye(axis.size), np.ones((n, 1)))) else None
 
 
-def _axes(node: ir.Node) -> list[Axis]:
+def _axes(op: Backward, node: ir.Node) -> list[Axis]:
     """Return what happens to each axis that the node names, from its scales or sizes."""
     x, roi, scales, sizes = (*node.inputs, None, None, None)[:4]
-    assert x is not None
-    if x.shape is None:
+    if x is None or x.shape is None:
         raise not_static(node, x, "the rank")
     rank, y = x.shape.rank(), node.outputs[0].shape
-    named = [a % rank for a in ints(node, "axes", range(rank))]
+    named = [a % rank for a in node.attributes.get_ints("axes", range(rank))]
     dims = [x.shape[a] for a in named]
     crops = [(0.0, 1.0)] * len(named)
-    if _word(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
-        corners = _constant(node, roi)
+    if node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        corners = _constant(op, node, roi)
         crops = [(corners[i], corners[i + len(named)]) for i in range(len(named))]
     if scales is not None and _given(scales):
-        factors, wanted = _constant(node, scales), None
+        factors, wanted = _constant(op, node, scales), None
     else:
-        factors, wanted = None, _wanted(node, sizes, [y[a] if y is not None else None for a in named], dims)
-    found, policy = [], _word(node, "keep_aspect_ratio_policy", "stretch")
+        factors, wanted = None, _wanted(op, node, sizes, [y[a] if y is not None else None for a in named], dims)
+    axes, policy = [], node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
     for i, (axis, size, crop) in enumerate(zip(named, dims, crops, strict=True)):
         factor = factors[i] if factors is not None else None
         target = wanted[i] if wanted is not None else None
@@ -93,10 +88,10 @@ def _axes(node: ir.Node) -> list[Axis]:
                 continue
             raise not_static(node, x, f"resized axis {axis}")
         if factor is not None:
-            found.append(Axis(axis, size, math.floor(factor * size), factor, crop))
+            axes.append(Axis(axis, size, math.floor(factor * size), factor, crop))
         elif target is not None:
-            found.append(Axis(axis, size, target, target / size, crop))
-    return _keeping_ratio(found, policy) if wanted is not None else found
+            axes.append(Axis(axis, size, target, target / size, crop))
+    return _keeping_ratio(axes, policy) if wanted is not None else axes
 
 
 def _keeping_ratio(axes: list[Axis], policy: str) -> list[Axis]:
@@ -112,16 +107,16 @@ def _given(value: ir.Value) -> bool:
     return value.shape is None or list(value.shape) != [0]
 
 
-def _constant(node: ir.Node, value: ir.Value | None) -> list[float]:
-    tensor = ir.convenience.get_const_tensor(value) if value is not None and not value.is_graph_input() else None
+def _constant(op: Backward, node: ir.Node, value: ir.Value | None) -> list[float]:
+    tensor = op.constant(value)
     if tensor is None:
         raise not_static(node, value, "the value")
     return [float(v) for v in tensor.numpy().ravel()]
 
 
-def _wanted(node: ir.Node, sizes: ir.Value | None, y: list[Any], x: list[Any]) -> list[int | None]:
+def _wanted(op: Backward, node: ir.Node, sizes: ir.Value | None, y: list[Any], x: list[Any]) -> list[int | None]:
     """Return the output's sizes: the constant's, or else what shape inference found; None where both are free."""
-    tensor = ir.convenience.get_const_tensor(sizes) if sizes is not None and not sizes.is_graph_input() else None
+    tensor = op.constant(sizes)
     if tensor is not None:
         return [int(v) for v in tensor.numpy().ravel()]
     if any(isinstance(have, int) and not isinstance(want, int) for have, want in zip(x, y, strict=True)):
@@ -132,26 +127,26 @@ def _wanted(node: ir.Node, sizes: ir.Value | None, y: list[Any], x: list[Any]) -
 def _matrix(node: ir.Node, a: Axis) -> Matrix:
     """Return the interpolation matrix (count × size) of one axis, as ONNX's Resize-19 defines it."""
     # where nearest jumps, rounding decides: float32, as onnxruntime computes it
-    precise = np.float32 if _word(node, "mode", "nearest") == "nearest" else np.float64
-    place = _places(a, _word(node, "coordinate_transformation_mode", "half_pixel"), precise)
+    precise = np.float32 if node.attributes.get_string("mode", "nearest") == "nearest" else np.float64
+    place = _places(a, node.attributes.get_string("coordinate_transformation_mode", "half_pixel"), precise)
     left = np.ceil(place) - 1  # the nearest place before; a place that is hit exactly counts as the one after
     ratio = place - left
-    mode = _word(node, "mode", "nearest")
+    mode = node.attributes.get_string("mode", "nearest")
     if mode == "nearest":
         offsets = np.array([0.0, 1.0])
-        weights = _nearest(ratio, _word(node, "nearest_mode", "round_prefer_floor"))
+        weights = _nearest(ratio, node.attributes.get_string("nearest_mode", "round_prefer_floor"))
     else:
-        shrink = min(a.scale, 1.0) if integer(node, "antialias", 0) else 1.0
+        shrink = min(a.scale, 1.0) if node.attributes.get_int("antialias", 0) else 1.0
         width, kernel = (1, _triangle) if mode == "linear" else (2, _cubic)
         start = math.floor(-width / shrink) + 1
         offsets = np.arange(start, 2.0 - start)
-        weights = kernel(shrink * (offsets - ratio[:, None]), number(node, "cubic_coeff_a", -0.75))
-        weights = weights / weights.sum(axis=1, keepdims=True) if integer(node, "antialias", 0) else weights
+        weights = kernel(shrink * (offsets - ratio[:, None]), node.attributes.get_float("cubic_coeff_a", -0.75))
+        weights = weights / weights.sum(axis=1, keepdims=True) if node.attributes.get_int("antialias", 0) else weights
     places = left[:, None] + offsets
-    if integer(node, "exclude_outside", 0):
+    if node.attributes.get_int("exclude_outside", 0):
         weights = weights * ((places >= 0) & (places < a.size))
         weights = weights / weights.sum(axis=1, keepdims=True)
-    if _word(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+    if node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         weights = weights * ((place >= 0) & (place <= a.size - 1))[:, None]
     matrix = np.zeros((a.count, a.size))
     rows = np.broadcast_to(np.arange(a.count)[:, None], places.shape)
@@ -201,8 +196,4 @@ def _cubic(t: Matrix, a: float) -> Matrix:
     return np.where(t <= 1, near, np.where(t < 2, far, 0))
 
 
-def _word(node: ir.Node, name: str, default: str) -> str:
-    return node.attributes[name].as_string() if name in node.attributes else default
-
-
-RULES = {"Resize": resize}
+RULES: Rules = {"Resize": resize}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortpipe.stages.derive.backward import Backward
+from ortpipe.stages.derive.backward import Backward, Rules
 from ortpipe.stages.derive.rules.arithmetic import elementwise
 
 
 def square_plus(op: Backward, x: ir.Value, sign: int, constant: int) -> ir.Value:
     """constant + sign · x²."""
-    square = op.Mul(x, x)
-    return op.Add(op.like(constant, x), square) if sign > 0 else op.Sub(op.like(constant, x), square)
+    return (op.Add if sign > 0 else op.Sub)(op.like(constant, x), op.Mul(x, x))
 
 
-RULES = {
+RULES: Rules = {
     "Acos": elementwise(lambda op, x, y: op.Neg(op.Reciprocal(op.Sqrt(square_plus(op, x, -1, 1))))),
     "Acosh": elementwise(lambda op, x, y: op.Reciprocal(op.Sqrt(square_plus(op, x, 1, -1)))),
     "Asin": elementwise(lambda op, x, y: op.Reciprocal(op.Sqrt(square_plus(op, x, -1, 1)))),

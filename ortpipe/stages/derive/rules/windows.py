@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
 
+FAR = 2**31 - 1  # an end of a Slice that lies behind every axis
 FIX = "Give the graph static sizes there (the batch axis may stay free), or freeze the parameters in front of it."
 
 
@@ -45,47 +46,40 @@ def spatial(x: ir.Value | None) -> list[int | None]:
     return [d if isinstance(d, int) else None for d in x.shape[2:]]
 
 
-def ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
-    """Return an attribute that is a list of ints."""
-    return tuple(node.attributes[name].as_ints()) if name in node.attributes else tuple(default)
-
-
-def kernel_of(node: ir.Node) -> tuple[int, ...]:
-    """Return the kernel's spatial sizes: the attribute's, or else those of the second input.
-
-    Raises:
-        DeriveError: neither says them.
-    """
-    if "kernel_shape" in node.attributes:
-        return ints(node, "kernel_shape", ())
-    kernel = node.inputs[1]
-    sizes = spatial(kernel)
-    if None in sizes:
-        raise not_static(node, kernel, "the kernel's spatial axes")
-    return tuple(s for s in sizes if s is not None)
-
-
 def window(node: ir.Node) -> Window:
     """Return the windows that a node slides over its first input (Conv and the pools), with auto_pad resolved.
 
     Raises:
         DeriveError: auto_pad depends on a size that is not static.
     """
-    kernel = kernel_of(node)
-    n = len(kernel)
-    strides, dilations = ints(node, "strides", [1] * n), ints(node, "dilations", [1] * n)
-    mode = auto_pad(node)
+    plain, mode = unpadded(node), auto_pad(node)
+    n = len(plain.kernel)
     if mode == "NOTSET":
-        pads = ints(node, "pads", [0] * 2 * n)
-        return Window(kernel, strides, dilations, pads[:n], pads[n:])
+        pads = node.attributes.get_ints("pads", (0,) * 2 * n)
+        return Window(plain.kernel, plain.strides, plain.dilations, tuple(pads[:n]), tuple(pads[n:]))
     totals = [0] * n
     if mode.startswith("SAME"):
-        for i, (size, s, k, d) in enumerate(zip(spatial(node.inputs[0]), strides, kernel, dilations, strict=True)):
+        for i, (size, s, extent) in enumerate(zip(spatial(node.inputs[0]), plain.strides, plain.extents, strict=True)):
             if size is None and s > 1:
                 raise not_static(node, node.inputs[0], f"spatial axis {i}, which auto_pad={mode} needs,")
-            reached = 0 if size is None else (-(-size // s) - 1) * s - size
-            totals[i] = max(0, (reached if size is not None else -1) + (k - 1) * d + 1)
-    return Window(kernel, strides, dilations, *halves(totals, mode))
+            totals[i] = max(0, extent - 1 if size is None else (-(-size // s) - 1) * s - size + extent)
+    return Window(plain.kernel, plain.strides, plain.dilations, *halves(totals, mode))
+
+
+def unpadded(node: ir.Node) -> Window:
+    """Return a node's windows without their pads; the kernel is the attribute's, or else the second input's.
+
+    Raises:
+        DeriveError: neither says the kernel's sizes.
+    """
+    kernel = node.attributes.get_ints("kernel_shape", None)
+    if kernel is None:
+        kernel = [s for s in spatial(node.inputs[1]) if s is not None]
+        if len(kernel) < len(spatial(node.inputs[1])):
+            raise not_static(node, node.inputs[1], "the kernel's spatial axes")
+    n = len(kernel)
+    strides, dilations = (tuple(node.attributes.get_ints(name, (1,) * n)) for name in ("strides", "dilations"))
+    return Window(tuple(kernel), strides, dilations, (0,) * n, (0,) * n)
 
 
 def halves(totals: Sequence[int], mode: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -96,7 +90,7 @@ def halves(totals: Sequence[int], mode: str) -> tuple[tuple[int, ...], tuple[int
 
 def auto_pad(node: ir.Node) -> str:
     """Return the auto_pad attribute."""
-    return node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
+    return node.attributes.get_string("auto_pad", "NOTSET")
 
 
 def static(node: ir.Node, x: ir.Value | None) -> list[int]:

@@ -1,0 +1,86 @@
+"""The backward walk: reverse accumulation over a graph, by a table of rules.
+
+A rule is `rule(op, node, dy, *inputs)`: given the gradient of the node's first output, it returns the gradients of its
+inputs, written with `op`; None where there is none, and as many as there are. The walk does for every rule what it can:
+
+- dy comes in y's shape, but for the operators of `SMALL`: it may be anything that broadcasts to y, such as a scalar;
+- of operators with several outputs (`operators.SEVERAL_OUTPUTS`) dy is a list, with None where nothing arrived;
+- what a rule returns is cast to the input's type, gets type and shape noted, and is summed where x was broadcast;
+- what depends on nothing that is trained is dropped.
+
+A rule may add outputs to the user's node (the mask of a Dropout, the log-probabilities of a loss, a Scan's states), for
+what the forward computes anyway is not computed again. A rule of control flow answers for the inputs, then for the
+values that the node's subgraphs read from around it, as `operands` lists them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import onnx_ir as ir
+
+from ortpipe.errors import DeriveError
+from ortpipe.graph import operators, query
+from ortpipe.stages.derive.backward import Backward, Gradients
+
+BROADCASTING = operators.BROADCASTING | {"Expand"}  # what their rules return has y's shape, or stands for all of it
+LOSSES = {"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
+SMALL = (BROADCASTING | operators.UNARY | operators.REDUCTIONS | LOSSES | {"Cast", "CastLike", "Dropout"}) - {
+    "GlobalMaxPool"
+}
+
+
+def gradients(
+    op: Backward, seeds: Iterable[tuple[ir.Value, ir.Value]], targets: Iterable[ir.Value]
+) -> dict[ir.Value, ir.Value]:
+    """Return Σ seedᵀ · ∂output/∂target over (output, seed), for every target that an output depends on.
+
+    A value's gradient is the sum over its uses of what each user's rule returns (reverse accumulation). Targets may be
+    values from around the graph.
+    """
+    targets = list(targets)
+    op.active = active(op.forward, targets)
+    received: dict[ir.Value, list[ir.Value]] = defaultdict(list)
+    for output, seed in seeds:
+        received[output].append(seed)
+    for node in reversed(op.forward):
+        arrived = [op.total(received[y], y) if received.get(y) else None for y in node.outputs]
+        if not any(arrived) or not any(x in op.active for x in operands(node) if x is not None):
+            continue
+        for x, dx in zip(operands(node), _by_rule(op, node, arrived), strict=False):
+            if x is not None and dx is not None and x in op.active:
+                dx = op.cast(dx, x) if None not in (dx.dtype, x.dtype) and dx.dtype != x.dtype else dx
+                received[x].append(op.unbroadcast(dx, x, node.outputs[0] if node.op_type in BROADCASTING else None))
+    return {t: op.full(op.total(received[t], t), t) for t in targets if received.get(t)}
+
+
+def operands(node: ir.Node) -> tuple[ir.Value | None, ...]:
+    """Return what a node reads: its inputs, then what its subgraphs capture."""
+    return (*node.inputs, *query.captured(node))
+
+
+def active(nodes: Iterable[ir.Node], targets: Iterable[ir.Value]) -> set[ir.Value]:
+    """Return the float values that depend on a target: integers and booleans stop the gradient."""
+    reached = set(targets)
+    for node in nodes:
+        if any(x in reached for x in operands(node) if x is not None):
+            reached.update(y for y in node.outputs if y.dtype is None or y.dtype in query.FLOATS)
+    return reached
+
+
+def _by_rule(op: Backward, node: ir.Node, arrived: Sequence[ir.Value | None]) -> Gradients:
+    rule = op.rules.get(node.op_type) if node.domain in operators.STANDARD else None
+    if rule is None:
+        cut = next(x.name for x in operands(node) if x is not None and x in op.active)
+        raise DeriveError(
+            "Every operator between the trained parameters and the loss needs a gradient.",
+            got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}, which has no rule and cuts off {cut!r}",
+            fix="Freeze the parameters in front of it (derive.frozen), or add a rule to its family in "
+            "ortpipe/stages/derive/rules/.",
+        )
+    if node.op_type not in SMALL:
+        arrived = [op.full(dy, y) if dy is not None else None for dy, y in zip(arrived, node.outputs, strict=True)]
+    if node.op_type in operators.SEVERAL_OUTPUTS:
+        return rule(op, node, arrived, *node.inputs)
+    return rule(op, node, arrived[0], *node.inputs) if arrived[0] is not None else []
