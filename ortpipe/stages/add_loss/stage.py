@@ -10,7 +10,6 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import LossError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
 
@@ -36,7 +35,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     """
     facts = artifact.facts
     check(facts, config)
-    model = ir.from_proto(artifact.model)
+    model = artifact.ir_model()
     graph = model.graph
     prediction = query.value(graph, facts.prediction)
     scores = Scores(
@@ -68,7 +67,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     return artifact.next(
         "add_loss",
         VERSION,
-        model=finish(model),
+        model=model,
         loss=loss.name,
         label=label.name,
         sample_weight=weight.name if weight is not None else None,

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import onnx_ir as ir
-
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import PenaltyError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.penalties import charges
 
@@ -26,24 +23,25 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
         PenaltyError: a pattern matches no parameter.
     """
     facts = artifact.facts
-    assert facts.loss is not None
-    model = ir.from_proto(artifact.model)
-    graph = model.graph
-    held = {str(name) for name in graph.initializers}
-    loss = query.value(graph, facts.loss)
-    op = Builder(graph, "penalty")
-    total = loss
-    for pattern, strengths in config.terms.items():
-        for name in _matched(pattern, facts, held):
-            for charge in charges(op, query.value(graph, name), strengths):
-                total = op.Add(total, charge)
-    if total is loss:
+    terms = [
+        (name, strengths)
+        for pattern, strengths in config.terms.items()
+        for name in _matched(pattern, facts, artifact.initializers)
+        if any(strengths.values())
+    ]
+    if not terms:
         return artifact.next("penalty", VERSION)
+    model = artifact.ir_model()
+    graph, op = model.graph, Builder(model.graph, "penalty")
+    total = loss = query.value(graph, str(facts.loss))
+    for name, strengths in terms:
+        for charge in charges(op, query.value(graph, name), strengths):
+            total = op.Add(total, charge)
     total.type, total.shape = loss.type, loss.shape
     graph.outputs[graph.outputs.index(loss)] = total
     op.rename(loss, f"{facts.loss}/data")
     total.name = facts.loss
-    return artifact.next("penalty", VERSION, model=finish(model))
+    return artifact.next("penalty", VERSION, model=model)
 
 
 def check(facts: Facts, config: PenaltyConfig) -> None:

@@ -9,7 +9,9 @@ import onnx_ir as ir
 from ortpipe.graph.builder import Builder
 from ortpipe.settings import Catalogue
 
-PENALTIES: Catalogue[Callable[..., ir.Value]] = Catalogue(
+Penalty = Callable[[Builder, ir.Value], ir.Value]  # of a graph to write to and a parameter: a scalar
+
+PENALTIES: Catalogue[Penalty] = Catalogue(
     "penalty",
     {
         "l1": "ortpipe.stages.penalty.penalties.l1:l1",
