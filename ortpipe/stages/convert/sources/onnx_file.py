@@ -17,7 +17,7 @@ from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph import query, serial
 from ortpipe.graph.batch import name_batch
-from ortpipe.graph.check import finish, parsed
+from ortpipe.graph.check import parsed
 from ortpipe.graph.modes import for_inference
 from ortpipe.graph.query import data_inputs
 from ortpipe.runtime.session import Session
@@ -70,12 +70,13 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     original = serial.lowered(model)
     known = read_metadata(model)
     plain, zipped = without_zip_map(original)
-    graph = parsed(plain).graph
+    inside = parsed(plain)
+    graph = inside.graph
     classes = config.classes or tuple(known.get("classes", ())) or zipped or classes_in(graph)
     _refuse_fixed_batch(graph)
     standardize(graph)
-    graph_model = ir.from_proto(finish(name_batch(ir.Model(graph, ir_version=original.ir_version))))
-    graph = graph_model.graph
+    inside = name_batch(inside)
+    graph = inside.graph
     output = _prediction(graph, config.prediction if config.prediction is not None else known.get("prediction"))
     head, output = read_head(graph, output)
     if not query.float_initializers(graph, output):
@@ -97,7 +98,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
         )  # ZipMap's dicts, which come sorted
 
     return Forward(
-        graph_model,
+        inside,
         prediction=name,
         meaning=functools.partial(prediction.meaning, told),
         expected=expected,
