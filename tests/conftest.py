@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import schema_once
 from command import Run, ortpipe
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_schema(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let the workers share the tables that MLflow makes in a new database."""
+    folder = tmp_path_factory.getbasetemp()
+    os.environ[schema_once.VARIABLE] = str(
+        (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "schema.sql"
+    )
 
 
 @pytest.fixture(autouse=True)
 def own_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget where another test recorded: `mlflow.set_tracking_uri` leaves it in the environment."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    schema_once.patch()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
-from command import ROOT, Run, ortpipe
+from command import ROOT, Popen, Run, ortpipe
 from pyarrow import parquet
 from sklearn.datasets import load_digits
 
@@ -145,7 +145,7 @@ def drawn(folder: Path, columns: int, *arguments: str) -> list[str]:
     """Return what a terminal of so many columns was given, line by line, each state of the bar a line."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    process = subprocess.Popen(
+    process = Popen(
         [sys.executable, "-m", "ortpipe", "recorder=none", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
@@ -188,7 +188,7 @@ def test_elsewhere_ten_plain_lines_say_the_same(cli: Callable) -> None:
 
 
 def _interrupted(tmp_path: Path, number: int, ready: Callable[[], object], *arguments: str) -> tuple[int, str]:
-    process = subprocess.Popen(
+    process = Popen(
         [sys.executable, "-m", "ortpipe", "recorder=none", *arguments],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from command import Popen
 
 LISTEN = """
 from ortpipe.app import stop
@@ -43,7 +44,7 @@ hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # a quarter of an hour, in C
 
 def ended(code, folder, number, *, times=1, patience=0.5, grace=0.5):
     listen = LISTEN.format(patience=patience, grace=grace)
-    child = subprocess.Popen([sys.executable, "-c", listen + code], cwd=folder, stdout=subprocess.PIPE, text=True)
+    child = Popen([sys.executable, "-c", listen + code], cwd=folder, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout.readline() == "ready\n"
         time.sleep(0.2)

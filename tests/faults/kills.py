@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from command import ROOT, ortpipe
+from command import ROOT, Popen, ortpipe
 
 from ortpipe.artifact import load_artifact
 from ortpipe.flow import FLOW
@@ -73,7 +73,7 @@ def kill(outputs: Path, recorder: str, aim: tuple[str, str], moments: random.Ran
     name, where = aim
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
     command = [sys.executable, "-m", "ortpipe", *arguments(outputs, recorder)]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+    with Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith(b"[") and line.split()[1].decode() == name:

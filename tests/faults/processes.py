@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from command import ROOT
+from command import ROOT, Popen
 
 from ortpipe.pipeline.locks import alone
 
@@ -20,7 +20,7 @@ def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[s
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true", **variables}
     command = [sys.executable, "-m", "ortpipe", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes)
+    return Popen(command, cwd=folder, env=environment, text=True, **pipes)
 
 
 def until(process: subprocess.Popen[str], text: str) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from command import ROOT, ortpipe
+from command import ROOT, Popen, ortpipe
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
@@ -120,7 +119,7 @@ def test_a_record_that_broke_off_in_its_middle_is_completed(live: Path, folder: 
 
 def test_runs_without_tracking_and_killed_ones_are_recorded_where_their_config_would_have(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ortpipe", *SMALL, "recorder=none", "train.epochs=1000000"]
-    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=-1, text=True)
+    process = Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=-1, text=True)
     assert process.stderr is not None
     while "[5/6] train" not in (line := process.stderr.readline()):
         assert line, "it ended before it trained"

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import ROOT, ortpipe
+from command import ROOT, Popen, ortpipe
 
 from ortpipe import load_artifact
 
@@ -38,7 +38,7 @@ def trained(folder: Path) -> str:
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "ortpipe", "recorder=none", *arguments]
-    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    return Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")

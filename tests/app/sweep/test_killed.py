@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 from app.sweep.sweeps import folder_of, parent_and_children, rows_of, runs_of, states_of
-from command import ROOT, ortpipe
+from command import ROOT, Popen, ortpipe
 
 LONG = ("-m", "experiment=linear_regression", "seed=0,1,2", "train.epochs=10000000")
 
 
 def _started(where: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    return Popen(
         [sys.executable, "-m", "ortpipe", *arguments],
         cwd=where,
         env={**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"},

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from command import ROOT
+from command import ROOT, Popen
 
 LEADER = "import json, time; from ortpipe.app.tracking.process import this_process; print(json.dumps(this_process()))"
 WORKER = """
@@ -23,7 +23,7 @@ time.sleep(60)
 
 
 def started(code: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Popen(
         [sys.executable, "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

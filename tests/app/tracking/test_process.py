@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from command import ROOT
+from command import ROOT, Popen
 
 from ortpipe.app.run.state import last_sign
 from ortpipe.app.tracking import process
@@ -22,7 +22,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="process
 
 @linux
 def test_a_process_is_gone_when_it_has_ended_and_while_it_waits_for_its_parent_to_notice() -> None:
-    other = subprocess.Popen([sys.executable, "-c", ASK + "; input()"], stdin=-1, stdout=-1, text=True)
+    other = Popen([sys.executable, "-c", ASK + "; input()"], stdin=-1, stdout=-1, text=True)
     assert other.stdout is not None
     tags = json.loads(other.stdout.readline())
     assert tags[PID] == str(other.pid)

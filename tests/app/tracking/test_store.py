@@ -3,14 +3,13 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from command import ROOT
+from command import ROOT, Popen
 from mlflow import MlflowClient
 
 from ortpipe.app.recorders.mlflow import Mlflow
@@ -40,7 +39,7 @@ def test_a_run_whose_process_was_killed_is_closed_by_the_next_one_and_a_living_o
     folder = Path(target.artifacts or "").parent
     command = [sys.executable, "-m", "ortpipe", "experiment=linear_regression", "train.epochs=1000000"]
     command += [f"recorder.tracking_uri={target.tracking_uri}", f"recorder.artifacts={target.artifacts}"]
-    process = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=-3, stdout=-3)
+    process = Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=-3, stdout=-3)
     try:
         run = wait_for_a_run(client, experiment)
         open_store(target)

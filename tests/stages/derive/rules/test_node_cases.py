@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from stages.derive.numeric import scalar_loss, weights_of, worst_error
+from stages.derive.numeric import every_node_case, scalar_loss, weights_of, worst_error
 
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines.native import Native
@@ -51,14 +49,6 @@ LEFT_OUT = {
 }
 
 
-def collected():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        return [case for case in collect_testcases(None) if _is_ours(case)]
-
-
 def _is_ours(case):
     graph = case.model.graph
     if "_expanded" in case.name or not graph.node or graph.node[0].domain or graph.node[0].op_type not in OPERATORS:
@@ -68,7 +58,7 @@ def _is_ours(case):
     return bool(inputs & floats and outputs & floats) and case.name not in LEFT_OUT
 
 
-CASES = {case.name: case for case in collected()}
+CASES = {case.name: case for case in every_node_case() if _is_ours(case)}
 
 
 def prepared(case, *, bake):
