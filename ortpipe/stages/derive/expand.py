@@ -11,6 +11,7 @@ from onnx import inliner
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import inferred
+from ortpipe.graph.rewrite import replace
 from ortpipe.graph.sizes import with_sizes
 from ortpipe.stages.derive.expansions import EXPANSIONS
 from ortpipe.stages.derive.rules import RULES
@@ -74,14 +75,9 @@ def _expand(node: ir.Node, names: Names) -> None:
         return
     graph = node.graph
     assert isinstance(graph, ir.Graph)
-    made = EXPANSIONS[node.op_type](Builder(graph, node.op_type, before=node, names=names), node)
-    if made is None:
-        return
-    for old, new in zip(node.outputs, made, strict=True):
-        if new is not None:
-            ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-            new.name, old.name = old.name, None
-    graph.remove(node, safe=True)
+    values = EXPANSIONS[node.op_type](Builder(graph, node.op_type, before=node, names=names), node)
+    if values is not None:
+        replace(node, values)
 
 
 def _initializers_to_constants(graph: ir.Graph) -> None:
