@@ -5,40 +5,74 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Self
 
 
 class OrtpipeError(Exception):
     """Base of every error that ortpipe raises on purpose.
 
+    A stage speaks of its own settings by name, as its caller in Python does; the command line, where the same setting
+    is a key, puts the way to it in front (`under`).
+
     Args:
         rule: what must hold, as a sentence.
-        got: what was found instead.
+        got: what there was instead.
         fix: what the user can do about it.
+        key: the setting that the error is about, if it is one; rule and fix write it as `{key}`, and settings beside it
+            as `{at}name`.
 
-    >>> print(OrtpipeError("train.epochs must be at least 1.", got="0", fix="Set train.epochs=1 or more."))
+    >>> error = OrtpipeError("{key} must be at least 1.", key="epochs", got="0", fix="Set {key}=1 or {at}average=null.")
+    >>> print(error)
+    epochs must be at least 1.
+      got: 0
+      fix: Set epochs=1 or average=null.
+    >>> print(error.under("train"))
     train.epochs must be at least 1.
       got: 0
-      fix: Set train.epochs=1 or more.
+      fix: Set train.epochs=1 or train.average=null.
     """
 
-    def __init__(self, rule: str, *, got: object = None, fix: str | None = None) -> None:
-        parts = [rule]
-        if got is not None:
-            parts.append(f"  got: {got}")
-        if fix is not None:
-            parts.append(f"  fix: {fix}")
-        super().__init__("\n".join(parts))
+    def __init__(self, rule: str, *, got: object = None, fix: str | None = None, key: str | None = None) -> None:
+        super().__init__(rule)  # a process pool makes the error anew from this, and then sets its attributes
+        self._rule, self._fix, self._key, self._at = rule, fix, key, ""
+        self.got = got
+
+    def under(self, *path: str) -> Self:
+        """Return the error, which now speaks of settings that lie under a path of keys."""
+        self._at = "".join(f"{part}." for part in path if part) + self._at
+        return self
+
+    @property
+    def key(self) -> str | None:
+        """The setting, or else the group of settings, that the error is about, with the path that it lies under."""
+        return f"{self._at}{self._key or ''}".rstrip(".") or None
+
+    @property
+    def rule(self) -> str:
+        """What must hold, as a sentence."""
+        return self._filled(self._rule)
+
+    @property
+    def fix(self) -> str | None:
+        """What the user can do about it."""
+        return None if self._fix is None else self._filled(self._fix)
+
+    def _filled(self, text: str) -> str:
+        return text.replace("{key}", self.key or "").replace("{at}", self._at)
+
+    def __str__(self) -> str:
+        lines = {"": self.rule, "  got: ": self.got, "  fix: ": self.fix}
+        return "\n".join(f"{label}{text}" for label, text in lines.items() if text is not None)
 
 
 class ConfigError(OrtpipeError, ValueError):
-    """A config value breaks its rule (a ValueError, so that validators collect it with the others)."""
+    """A config value breaks its rule."""
 
 
 class UnknownNameError(ConfigError, KeyError):
     """A name that its catalogue does not have (a KeyError, as of any mapping)."""
-
-    __str__ = Exception.__str__  # KeyError shows the repr of its message
 
 
 class ModelError(OrtpipeError):
@@ -91,6 +125,16 @@ class TrackingError(OrtpipeError):
 
 class ReproError(OrtpipeError):
     """A run that is not the same when it is made again."""
+
+
+@contextmanager
+def under(*path: str) -> Iterator[None]:
+    """Let the errors of a part of the settings speak of them from further out: `with under("source"): …`."""
+    try:
+        yield
+    except OrtpipeError as error:
+        error.under(*path)
+        raise
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -1,20 +1,59 @@
-"""Settings as data: dataclasses that check the types of their fields, and catalogues that know their names."""
+"""Settings as data: dataclasses whose annotations hold each field's type and bounds, and catalogues of members."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import operator
 import os
 import pkgutil
 import types
 import typing
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar, Union
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal, Self, TypeVar, Union
+
+from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen
 
 from ortpipe.errors import ConfigError, UnknownNameError, nearest
 
 Member = TypeVar("Member")
-WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
+WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None (null)"}
+
+Count = Annotated[int, Ge(1)]
+Seed = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0), Lt(math.inf)]
+NotNegative = Annotated[float, Ge(0), Lt(math.inf)]
+Share = Annotated[float, Ge(0), Lt(1)]
+
+
+@dataclass(frozen=True)
+class Must:
+    """A bound that annotated-types has no name for: its words follow "must be"."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+class OneOf:
+    """A bound of text: the name of a member of `names`, or one of `others`."""
+
+    def __init__(self, noun: str, names: Collection[str], *others: str) -> None:
+        self.words = " or ".join([f"the name of {_article(noun)}", *map(repr, others)])
+        self._names, self._others = names, others
+
+    def names(self) -> list[str]:
+        """Return every valid name."""
+        return [*self._others, *self._names]
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What to do about a wrong value, where the field's default is no answer; `{key}` and `{at}` as in errors."""
+
+    text: str
 
 
 class Catalogue(Mapping[str, Member]):
@@ -31,11 +70,11 @@ class Catalogue(Mapping[str, Member]):
     """
 
     def __init__(self, noun: str, members: Mapping[str, str | Member]) -> None:
-        self._noun, self._members = noun, members
+        self.noun, self._members = noun, members
 
     def __getitem__(self, name: str) -> Member:
         if name not in self:
-            raise UnknownNameError(f"{name!r} is no {self._noun}.", fix=nearest(str(name), self))
+            raise UnknownNameError(f"{name!r} is no {self.noun}.", fix=nearest(str(name), self))
         member = self._members[name]
         return pkgutil.resolve_name(member) if isinstance(member, str) else member
 
@@ -48,12 +87,26 @@ class Catalogue(Mapping[str, Member]):
     def __len__(self) -> int:
         return len(self._members)
 
+    def default(self, name: str, **settings: Any) -> Any:
+        """Return the dataclass field whose default is this member."""
+        return dataclasses.field(default_factory=lambda: self[name](**settings))  # type: ignore[operator]
+
 
 class Config:
-    """Base of the dataclasses of settings: a value of another type than its annotation's is refused.
+    """Base of the dataclasses of settings: each value must have its annotation's type and keep its bounds.
 
-    Whole numbers serve as numbers, lists as tuples, NumPy's scalars and paths as Python's numbers and text.
+    Bounds stand in the type: `rows: Annotated[int, Ge(1)]`, `loss: Annotated[Loss, LOSSES]`. Whole numbers serve as
+    numbers, lists as tuples, NumPy's scalars and paths as Python's numbers and text. `__post_init__` is for rules
+    between fields, and finds each of them checked.
     """
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        """Reject a name that is no field, with the nearest."""
+        names = [entry.name for entry in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in named:
+            if name not in names:
+                raise UnknownNameError(f"{cls.__name__} has no setting {name!r}.", fix=nearest(name, names))
+        return super().__new__(cls)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -62,111 +115,203 @@ class Config:
 
             @functools.wraps(rules)
             def check(self: Any) -> None:
-                _check_types(self)  # a rule such as "at least 1" needs a number
+                Config.__post_init__(self)
                 rules(self)
 
             cls.__post_init__ = check  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
-        _check_types(self)
-
-
-class _OtherTypeError(Exception):
-    pass
+        cls: type = type(self)
+        for name, (entry, hint) in fields_of(cls).items():
+            value = getattr(self, name)
+            fitted = checked(value, hint, name, entry.default)
+            if fitted is not value:
+                object.__setattr__(self, name, fitted)
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def fields_of(cls: type) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
+    """Return each field of a dataclass by name, with its annotation."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {entry.name: (entry, hints[entry.name]) for entry in dataclasses.fields(cls)}
 
 
-def _check_types(config: Any) -> None:
-    cls: type = type(config)
-    hints, whose = _hints(cls), cls.__name__
-    for entry in dataclasses.fields(config):
-        value, catalogue = getattr(config, entry.name), entry.metadata.get("catalogue")
-        try:
-            if catalogue is not None and isinstance(value, str | bytes | int | float | Mapping | type | None):
-                raise _OtherTypeError
-            fitted = _fitted(value, hints[entry.name])
-        except _OtherTypeError:
-            got = f"{value!r}, of type {type(value).__name__}"
-            if catalogue is not None:
-                named = f"Call the catalogue's member {value!r}, with its settings." if value in catalogue else None
-                fix = f"Call it: {value.__name__}()." if isinstance(value, type) else named
-                raise ConfigError(
-                    f"{whose}.{entry.name} is a member of its catalogue, made with its own settings.",
-                    got=got,
-                    fix=fix or nearest(str(value), catalogue),
-                ) from None
-            expected = in_words(hints[entry.name])
-            fix = f"Give {'one' if expected.startswith('of') else expected}."
-            if isinstance(value, str) and expected.startswith(WORDS[int]) and value.strip().lstrip("-+").isdigit():
-                fix = f"Write {entry.name}={int(value)}."
-            raise ConfigError(f"{whose}.{entry.name} is {expected}.", got=got, fix=fix) from None
-        if fitted is not value:
-            object.__setattr__(config, entry.name, fitted)
+def catalogue_of(hint: Any) -> Catalogue[Any] | None:
+    """Return the catalogue in an annotation `Annotated[…, CATALOGUE]`."""
+    return next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Catalogue)), None)
+
+
+def checked(value: Any, hint: Any, key: str, default: Any = dataclasses.MISSING) -> Any:
+    """Return a field's value as its annotation's type.
+
+    Raises:
+        ConfigError: it has another type, or is out of bounds; names `key`, or the part of it that is wrong.
+    """
+    try:
+        return _fitted(value, hint)
+    except _MisfitError as misfit:
+        wrong, expected = misfit.value, in_words(misfit.hint)
+        plain = wrong is None or isinstance(wrong, str | int | float | list | dict | tuple)
+        raise ConfigError(
+            f"{{key}} must be {expected}.",
+            key=".".join([key, *map(str, misfit.path)]),
+            got=f"{wrong!r:.200}" if plain else f"{wrong!r:.200}, of type {type(wrong).__name__}",
+            fix=_way_out(misfit, default),
+        ) from None
+
+
+def _way_out(misfit: _MisfitError, default: Any) -> str:
+    wrong, expected = misfit.value, in_words(misfit.hint)
+    for part in _metadata(misfit.hint):
+        if isinstance(part, Fix):
+            return part.text
+        if isinstance(part, OneOf):
+            return nearest(str(wrong), part.names())
+        if isinstance(part, Catalogue):
+            if isinstance(wrong, type):
+                return f"Call it: {wrong.__name__}()."
+            named = isinstance(wrong, str) and wrong in part
+            return f"Call the catalogue's member {wrong!r}, with its settings." if named else nearest(str(wrong), part)
+    if isinstance(wrong, str) and expected.startswith(WORDS[int]) and wrong.strip().lstrip("-+").isdigit():
+        return f"Write {{key}}={int(wrong)}."
+    if isinstance(wrong, str) and expected.startswith("a list"):
+        return f"Write a list: [{wrong}]."
+    if default is None or isinstance(default, str | int | float):
+        return f"The default is {'None (null)' if default is None else default!r}."
+    return f"Give {expected}."
+
+
+class _MisfitError(Exception):
+    def __init__(self, value: Any, hint: Any, path: tuple[object, ...] = ()) -> None:
+        self.value, self.hint, self.path = value, hint, path
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """Return a value as its annotation's type."""
+    """Return a value as its annotation's type and within its bounds."""
     if hint is Any:
         return value
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     origin, choices = typing.get_origin(hint), typing.get_args(hint)
+    fits = True
+    if origin is Annotated:
+        return _within(value, hint)
     if origin in (Union, types.UnionType):
-        return _first_fitted(value, choices)
+        return _first_fitted(value, hint, choices)
     if origin is Literal:
-        return _same(
-            value, any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices)
-        )
-    if origin is tuple:
-        _same(value, isinstance(value, tuple | list))
-        if choices[1:] != (...,):
-            _same(value, len(value) == len(choices))
-        kinds = [choices[0]] * len(value) if choices[1:] == (...,) else choices
-        return tuple(_fitted(part, kind) for part, kind in zip(value, kinds, strict=True))
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        _same(value, isinstance(value, Mapping))
-        return {_fitted(key, choices[0]): _fitted(part, choices[1]) for key, part in value.items()}
-    if hint is float:
-        return float(_same(value, isinstance(value, int | float) and not isinstance(value, bool)))
-    if hint is int:
-        return _same(value, isinstance(value, int) and not isinstance(value, bool))
-    if hint is str:
-        return os.fspath(_same(value, isinstance(value, str | os.PathLike)))
-    if isinstance(hint, type):
-        own = getattr(hint, "_is_protocol", False)  # a loss or source of the user's own is no subclass
-        return _same(value, callable(value) if own else isinstance(value, hint))
+        fits = any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices)
+    elif origin is tuple:
+        several = choices[1:] == (...,)
+        if not isinstance(value, tuple | list) or not (several or len(value) == len(choices)):
+            raise _MisfitError(value, hint)
+        kinds = [choices[0]] * len(value) if several else choices
+        return tuple(_inside(i, part, kind) for i, (part, kind) in enumerate(zip(value, kinds, strict=True)))
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise _MisfitError(value, hint)
+        return {_inside(key, key, choices[0]): _inside(key, part, choices[1]) for key, part in value.items()}
+    elif hint is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        value = float(value) if fits else value
+    elif hint is int:
+        value = int(value) if isinstance(value, float) and value.is_integer() else value
+        fits = isinstance(value, int) and not isinstance(value, bool)
+    elif hint is str:
+        fits = isinstance(value, str | os.PathLike)
+        value = os.fspath(value) if fits else value
+    elif isinstance(hint, type):
+        by_shape = getattr(hint, "_is_protocol", False)  # a loss or source of the user's own is no subclass
+        fits = callable(value) if by_shape else isinstance(value, hint)
+    if not fits:
+        raise _MisfitError(value, hint)
     return value
 
 
-def _first_fitted(value: Any, choices: tuple[Any, ...]) -> Any:
+def _within(value: Any, hint: Any) -> Any:
+    """Return a value of an `Annotated` type once every bound holds."""
+    if catalogue_of(hint) is not None and isinstance(value, str | bytes | int | float | Mapping | type | None):
+        raise _MisfitError(value, hint)
+    try:
+        value = _fitted(value, typing.get_args(hint)[0])
+    except _MisfitError as misfit:
+        raise misfit if misfit.path else _MisfitError(value, hint) from None
+    for bound in _bounds(hint):
+        if not bound.holds(value):
+            raise _MisfitError(value, hint)
+    return value
+
+
+def _metadata(hint: Any) -> Iterator[Any]:
+    for part in getattr(hint, "__metadata__", ()):
+        yield from part if isinstance(part, GroupedMetadata) else (part,)
+
+
+def _bounds(hint: Any) -> Iterator[Must]:
+    """Yield an annotation's bounds; nan is within none.
+
+    >>> [bound.words for bound in _bounds(Annotated[int, Ge(0), Lt(9)])]
+    ['not negative', 'below 9']
+    """
+    for part in _metadata(hint):
+        match part:
+            case Must():
+                yield part
+            case OneOf():
+                yield Must(part.words, part.names().__contains__)
+            case Ge(ge=bound):
+                yield Must(f"at least {bound}" if bound else "not negative", partial(operator.le, bound))
+            case Gt(gt=bound):
+                yield Must(f"above {bound}" if bound else "positive", partial(operator.lt, bound))
+            case Le(le=bound):
+                yield Must(f"at most {bound}", partial(operator.ge, bound))
+            case Lt(lt=bound):
+                yield Must("finite" if bound == math.inf else f"below {bound}", partial(operator.gt, bound))
+            case MinLen(min_length=least):
+                yield Must("not empty" if least == 1 else f"at least {least} long", partial(_lasts, least, math.inf))
+            case MaxLen(max_length=most):
+                yield Must(f"at most {most} long", partial(_lasts, 0, most))
+
+
+def _lasts(least: float, most: float, value: Any) -> bool:
+    return least <= len(value) <= most
+
+
+def _inside(place: object, value: Any, hint: Any) -> Any:
+    try:
+        return _fitted(value, hint)
+    except _MisfitError as misfit:
+        raise _MisfitError(misfit.value, misfit.hint, (place, *misfit.path)) from None
+
+
+def _first_fitted(value: Any, hint: Any, choices: tuple[Any, ...]) -> Any:
+    deeper = []
     for choice in choices:
         try:
             return _fitted(value, choice)
-        except _OtherTypeError:
-            continue
-    raise _OtherTypeError
-
-
-def _same(value: Any, fits: bool) -> Any:
-    if not fits:
-        raise _OtherTypeError
-    return value
+        except _MisfitError as misfit:
+            deeper += [misfit] if misfit.path else []
+    raise deeper[0] if deeper else _MisfitError(value, hint)
 
 
 def in_words(hint: Any) -> str:
     """Return what values an annotation allows.
 
     >>> in_words(int | None), in_words(tuple[str, ...]), in_words(Literal["sum", "mean"])
-    ('a whole number or None', 'a list of text', "'sum' or 'mean'")
+    ('a whole number or None (null)', 'a list of text', "'sum' or 'mean'")
+    >>> in_words(Positive), in_words(Count | None)
+    ('a number, positive and finite', 'a whole number, at least 1, or None (null)')
     """
     origin, choices = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        catalogue, kind = catalogue_of(hint), in_words(choices[0])
+        if catalogue is not None:
+            return f"{_article(catalogue.noun)} with its own settings"
+        bounds = " and ".join(bound.words for bound in _bounds(hint))
+        return bounds if choices[0] is str and bounds else f"{kind}, {bounds}" if bounds else kind
     if origin in (Union, types.UnionType):
         *first, last = map(in_words, choices)
-        return f"{', '.join(first)} or {last}"
+        bounded = "," if any(", " in words for words in first) else ""
+        return f"{', '.join(first)}{bounded} or {last}"
     if origin is Literal:
         return " or ".join(map(repr, choices))
     if origin is tuple:
@@ -174,3 +319,7 @@ def in_words(hint: Any) -> str:
     if origin is not None:
         return f"a mapping of {' to '.join(in_words(choice) for choice in choices)}"
     return WORDS.get(hint, "anything" if hint is Any else f"of type {getattr(hint, '__name__', hint)}")
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

@@ -1,19 +1,23 @@
 """Settings from Python: types are checked where they are given, names where they are looked up."""
 
 import dataclasses
-import typing
+import math
+import pickle
 
 import numpy as np
 import pytest
 
 import ortpipe
 from ortpipe.app.schema import RunConfig, build_key
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.sources import SOURCES
 from ortpipe.data.sources.csv import Csv
 from ortpipe.errors import ConfigError, OrtpipeError
 from ortpipe.metrics import METRICS
-from ortpipe.settings import Config
+from ortpipe.settings import Config, catalogue_of, fields_of
 from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.evaluate.config import EvaluateConfig
+from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
@@ -22,12 +26,11 @@ from ortpipe.stages.train.schedules import SCHEDULES
 def configs(cls=RunConfig):
     """Yield every dataclass of settings that a config can have."""
     yield cls
-    hints = typing.get_type_hints(cls)
-    for entry in dataclasses.fields(cls):
-        for member in entry.metadata.get("catalogue", {}).values():
+    for _, hint in fields_of(cls).values():
+        for member in (catalogue_of(hint) or {}).values():
             yield from configs(member)
-        if dataclasses.is_dataclass(hints[entry.name]):
-            yield from configs(hints[entry.name])
+        if dataclasses.is_dataclass(hint):
+            yield from configs(hint)
 
 
 CASES = [(cls, entry.name) for cls in sorted(set(configs()), key=str) for entry in dataclasses.fields(cls)]
@@ -36,32 +39,41 @@ CASES = [(cls, entry.name) for cls in sorted(set(configs()), key=str) for entry 
 @pytest.mark.parametrize(("cls", "field"), CASES, ids=[f"{cls.__name__}.{field}" for cls, field in CASES])
 def test_a_value_of_another_type_is_refused_by_field_in_every_dataclass_of_settings(cls, field):
     assert issubclass(cls, Config)
-    hints = typing.get_type_hints(cls)
-    needed = {f.name: {str: "a"}.get(hints[f.name], ("a",)) for f in dataclasses.fields(cls)}
-    given = {f.name: needed[f.name] for f in dataclasses.fields(cls) if f.default is f.default_factory}
-    unnamed = {name for name in given if name != field and name not in ("path", "label", "function", "dataset")}
+    needed = {"path": "a", "label": "a", "function": "a.b", "dataset": "iris"}
+    given = {f.name: needed.get(f.name, ("a",)) for f in dataclasses.fields(cls) if f.default is f.default_factory}
+    unnamed = {name for name in given if name != field and name not in needed}
     with pytest.raises(ConfigError) as refusal:
         cls(**{**given, field: object()})
-    assert str(refusal.value).startswith(f"{cls.__name__}.{field if not unnamed else ''}")
+    assert refusal.value.key == field or unnamed
     assert "of type object" in str(refusal.value) or unnamed
 
 
+MEMBER = "must be an optimizer with its own settings"
 WRONG = {
-    "a number in quotes": (lambda: TrainConfig(epochs="5"), "TrainConfig.epochs is a whole number", "Write epochs=5."),
-    "a fraction": (lambda: TrainConfig(epochs=2.5), "TrainConfig.epochs is a whole number", "Give a whole number."),
+    "a number in quotes": (lambda: TrainConfig(epochs="5"), "epochs must be a whole number", "Write epochs=5."),
+    "a fraction": (lambda: TrainConfig(epochs=2.5), "epochs must be a whole number", "The default is 50."),
     "a truth value": (lambda: TrainConfig(batch_size=True), "a whole number", "got: True"),
-    "a name for a member": (lambda: TrainConfig("adam"), "is a member of its catalogue", "member 'adam'"),
-    "a misspelt member": (lambda: TrainConfig("adm"), "is a member of its catalogue", "Did you mean 'adam'"),
-    "a class for a member": (
-        lambda: TrainConfig(OPTIMIZERS["adam"]),
-        "a member of its catalogue",
-        r"Call it: Adam\(\)",
-    ),
-    "a schedule for an optimizer": (lambda: TrainConfig(SCHEDULES["step"](2)), "a member of its", "of type Step"),
-    "an optimizer's setting": (lambda: OPTIMIZERS["adam"](lr="fast"), "Adam.lr is a number", "'fast'"),
+    "a name for a member": (lambda: TrainConfig("adam"), f"optimizer {MEMBER}", "member 'adam'"),
+    "a misspelt member": (lambda: TrainConfig("adm"), MEMBER, "Did you mean 'adam'"),
+    "a class for a member": (lambda: TrainConfig(OPTIMIZERS["adam"]), MEMBER, r"Call it: Adam\(\)"),
+    "a schedule for an optimizer": (lambda: TrainConfig(SCHEDULES["step"](2)), MEMBER, "of type Step"),
+    "an optimizer's setting": (lambda: OPTIMIZERS["adam"](lr="fast"), "lr must be a number", "'fast'"),
     "one word for a list": (lambda: Csv(path="a", label="y", categorical="zip"), "a list of text", "'zip'"),
-    "a group": (lambda: TrainConfig(early_stop=3), "TrainConfig.early_stop is of type EarlyStopConfig", "of type int"),
-    "another word": (lambda: TrainConfig(init="zeros"), "is 'keep' or 'random'", "'zeros'"),
+    "a group": (lambda: TrainConfig(early_stop=3), "early_stop must be of type EarlyStopConfig", "got: 3"),
+    "another word": (lambda: TrainConfig(init="zeros"), "must be 'keep' or 'random'", "'zeros'"),
+    "out of bounds": (lambda: EvaluateConfig(rows=0), "rows must be a whole number, at least 1", "is 200000"),
+    "not a number": (lambda: LOSSES["elastic"](math.nan), "l1_weight must be a number, not negative", "is 0.5"),
+    "half of all": (lambda: LOSSES["log"](0.5), "eps must be a number, positive and below 0.5", "is 1e-06"),
+    "a part of a mapping": (lambda: PenaltyConfig({"*": {"l2": -1}}), r"terms\.\*\.l2 must be a number", "got: -1"),
+    "a name in a mapping": (lambda: PenaltyConfig({"*": {"l3": 1}}), "the name of a penalty", "Valid: l1, l2"),
+    "a name in a list": (lambda: EvaluateConfig(metrics=["r2", "acuracy"]), r"metrics\.1 must be", "'accuracy'"),
+    "text that is no encoding": (
+        lambda: Csv(path="a", label="y", encoding="x"),
+        "that Python knows",
+        "Set encoding=utf",
+    ),
+    "an unknown keyword": (lambda: TrainConfig(epoch=5), "TrainConfig has no setting 'epoch'", "Did you mean 'epochs'"),
+    "a rule between fields": (lambda: SplitConfig(0.5, 0.6), "test and validation must leave rows", "below 1"),
 }
 
 
@@ -69,6 +81,24 @@ WRONG = {
 def test_a_wrong_setting_states_the_rule_what_was_given_and_the_way_out(given, rule, way_out):
     with pytest.raises(ConfigError, match=rf"{rule}(.|\n)*{way_out}"):
         given()
+
+
+def test_an_error_speaks_of_the_argument_and_under_the_front_door_of_the_key_and_travels_between_processes():
+    with pytest.raises(ConfigError) as refusal:
+        SplitConfig(0.5, 0.6)
+    error = pickle.loads(pickle.dumps(refusal.value.under("split").under("data")))
+    assert (error.key, error.got, error.fix) == (
+        "data.split.test",
+        "test=0.5, validation=0.6",
+        "Let their sum be below 1.",
+    )
+    assert error.rule == "data.split.test and data.split.validation must leave rows to train on."
+
+
+def test_text_from_the_environment_serves_as_a_number_at_the_front_door_only():
+    assert build_key("train", {"epochs": "5", "optimizer": {"name": "sgd"}}).epochs == 5
+    with pytest.raises(ConfigError, match=r"train\.epochs must be a whole number"):
+        build_key("train", {"epochs": "many", "optimizer": {"name": "sgd"}})
 
 
 def test_numpy_s_numbers_lists_and_whole_numbers_are_taken_as_the_field_s_own_type(tmp_path):
@@ -99,7 +129,9 @@ def test_a_part_may_be_left_out_and_a_wrong_one_is_one_error():
     assert build_key("data", {"source": source, "split": {"test": None}}).split.fractions == (0.0, 0.0)
     with pytest.raises(ConfigError) as refusal:
         build_key("data", {"source": source, "split": {"test": [1]}})
-    assert str(refusal.value) == "data.split.test is a number, text or None.\n  got: [1]"
+    rule, got, fix = str(refusal.value).split("\n  ")
+    assert rule == "data.split.test must be a number, not negative and below 1, text, or None (null)."
+    assert (got, fix) == ("got: [1]", "fix: The default is 0.25.")
 
 
 def test_a_word_where_a_list_belongs_is_shown_in_brackets():

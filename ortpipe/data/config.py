@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
 
 from ortpipe.data.sources import SOURCES, Source
 from ortpipe.errors import ConfigError
-from ortpipe.settings import Config
+from ortpipe.settings import Config, Seed, Share
 
 
 @dataclass(frozen=True)
@@ -21,26 +22,26 @@ class SplitConfig(Config):
         seed: of the rows that fractions draw.
     """
 
-    test: float | str | None = 0.25
-    validation: float | str | None = 0.0
+    test: Share | str | None = 0.25
+    validation: Share | str | None = 0.0
     column: str | None = None
     stratify: bool = False
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         test, validation = self.fractions
-        if not (0 <= test < 1 and 0 <= validation < 1 and test + validation < 1):
+        if test + validation >= 1:
             raise ConfigError(
-                "split.test and split.validation are fractions that leave rows to train on.",
+                "{at}test and {at}validation must leave rows to train on.",
+                key="test",
                 got=f"test={test}, validation={validation}",
-                fix="Let both lie in [0, 1) with a sum below 1.",
+                fix="Let their sum be below 1.",
             )
-        if self.seed < 0:
-            raise ConfigError("A seed is not negative.", got=self.seed, fix="Set seed=0.")
         if self.column is not None and self.files:
             raise ConfigError(
                 "The parts of the data come from a column or from files.",
-                got=f"split.column={self.column}, and files for {', '.join(self.files)}",
+                key="column",
+                got=f"column={self.column}, and files for {', '.join(self.files)}",
                 fix="Leave one of them out.",
             )
 
@@ -63,5 +64,5 @@ class SplitConfig(Config):
 class DataConfig(Config):
     """Where rows come from and how they are split."""
 
-    source: Source = field(metadata={"catalogue": SOURCES})
+    source: Annotated[Source, SOURCES]
     split: SplitConfig = SplitConfig()

@@ -22,7 +22,8 @@ def files_of(path: str, endings: tuple[str, ...]) -> list[Path]:
     if place.is_file():
         return [place]
     if not place.is_dir():
-        raise DataError("The path of data must exist.", got=path, fix="Check data.source.path and data.split.")
+        fix = "Check data.source.path and data.split."
+        raise DataError("The path of data must exist.", key="path", got=path, fix=fix)
     found = sorted(p for p in place.iterdir() if p.name.endswith(endings) and not p.name.startswith("."))
     if not found:
         raise DataError(f"A folder of data holds files that end in {' or '.join(endings)}.", got=f"none in {path}")

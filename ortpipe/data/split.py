@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ortpipe.data.files import stamps
 from ortpipe.data.rows import PARTS, Data, Rows
-from ortpipe.errors import DataError
+from ortpipe.errors import DataError, under
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,4 +117,6 @@ def load(config: DataConfig) -> Data:
     import dataclasses
 
     before = stamps(getattr(config.source, "path", None), config.split)
-    return dataclasses.replace(split(config.source(config.split), config.split), files=before)
+    with under("source"):
+        rows = config.source(config.split)
+    return dataclasses.replace(split(rows, config.split), files=before)

@@ -45,18 +45,18 @@ class TableSource(Config, ABC):
 
     def __post_init__(self) -> None:
         if not self.label:
-            raise ConfigError("data.source.label names a column or several.", got=self.label, fix="Name one.")
+            raise ConfigError("{key} must name a column or several.", key="label", got=self.label, fix="Name one.")
         if self.inputs is not None and (not self.inputs or not all(self.inputs.values())):
             raise ConfigError(
-                "data.source.inputs lists at least one column for each input.",
+                "{key} must list at least one column for each input.",
+                key="inputs",
                 got=dict(self.inputs),
-                fix="Write data.source.inputs={X: [age, city]}, or null for every other column.",
+                fix="Write {key}={X: [age, city]}, or null for every other column.",
             )
         for name in self.encode if isinstance(self.encode, Mapping) else ():
             if name not in (self.inputs or ["X"]):
-                raise ConfigError(
-                    "data.source.encode names inputs.", got=repr(name), fix=nearest(name, self.inputs or ["X"])
-                )
+                fix = nearest(name, self.inputs or ["X"])
+                raise ConfigError("{key} must name inputs.", key="encode", got=repr(name), fix=fix)
 
     @abstractmethod
     def __call__(self, split: SplitConfig | None = None) -> Rows | Stream:

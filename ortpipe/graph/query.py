@@ -103,7 +103,7 @@ def select(
         patterns: exact names or globs.
         names: what can be chosen.
         error: what is raised where a pattern means nothing.
-        key: the config key that the patterns come from, for the message.
+        key: the setting that the patterns come from, for the message.
         others: names that cannot be chosen; a pattern that is one of them is no glob either.
 
     >>> select(["layer0.*", "bias"], ["layer0.weight", "layer1.weight", "bias"], OrtpipeError, "frozen")
@@ -118,8 +118,9 @@ def _meant(
 ) -> list[str]:
     found = [] if pattern in others and pattern not in names else matches(pattern, names)
     if not found:
-        rule = f"Every pattern in {key} must match a parameter."
-        raise error(rule, got=repr(pattern), fix=nearest(pattern, names))
+        raise error(
+            "Every pattern in {key} must match a parameter.", key=key, got=repr(pattern), fix=nearest(pattern, names)
+        )
     return found
 
 

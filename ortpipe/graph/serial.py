@@ -37,6 +37,7 @@ def read(path: Path) -> onnx.ModelProto:
     if not path.is_file():
         raise ModelError(
             "The .onnx file must exist.",
+            key="path",
             got=path,
             fix="Check the path; relative ones start at the current folder.",
         )

@@ -102,11 +102,12 @@ def fitting(task: str) -> tuple[str, ...]:
     return tuple(name for name, metric in METRICS.items() if task in metric.tasks)
 
 
-def check_fits(name: str, task: str) -> None:
-    """Refuse a metric that does not fit the model's task."""
+def check_fits(name: str, task: str, key: str | None = None) -> None:
+    """Refuse a metric, named by a setting `key`, that does not fit the model's task."""
     if name not in fitting(task):
         raise EvaluateError(
             "A metric must fit the model's task.",
+            key=key,
             got=f"{name} for a {task} model",
             fix=f"Choose from {', '.join(fitting(task))}.",
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortpipe.errors import ConfigError
 from ortpipe.hashing import digest_of
+from ortpipe.settings import Config, catalogue_of, fields_of
 
 if TYPE_CHECKING:
     from ortpipe.pipeline.plan import Step
@@ -72,12 +73,15 @@ def identity(config: Any) -> Any:
     if not dataclasses.is_dataclass(config):
         return _value(config)
     told: dict[str, Any] = {}
+    is_config = isinstance(config, Config)  # a source of the user's own is any dataclass
+    hints: Mapping[str, Any] = fields_of(config.__class__) if is_config else {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.metadata.get("identity", True):
             told[field.name] = identity(value)
-        if "catalogue" in field.metadata:
-            names = [name for name, member in field.metadata["catalogue"].items() if member is type(value)]
+        catalogue = catalogue_of(hints[field.name][1]) if hints else None
+        if catalogue is not None:
+            names = [name for name, member in catalogue.items() if member is type(value)]
             told[field.name] = {"name": names[0] if names else type(value).__qualname__, **told[field.name]}
     if hasattr(config, "files"):
         told["files"] = [_content(file) for file in config.files()]

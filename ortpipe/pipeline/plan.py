@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ortpipe.artifact import Artifact, Facts
-from ortpipe.errors import StageError
+from ortpipe.errors import DataError, OrtpipeError, StageError
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Stage:
             StageError: a required fact is missing, a promised one is not set, or the input came back.
         """
         self._check(artifact, self.requires, "requires")
-        result = _load(self.function)(artifact, config, **self._read(context))
+        with self._speaking():
+            result = _load(self.function)(artifact, config, **self._read(context))
         if artifact is not None and result is artifact:
             raise StageError(f"{self.name} must return another artifact than its input.")
         self._check(result, self.ensures, "ensures")
@@ -58,7 +60,17 @@ class Stage:
     def refuse_early(self, facts: Facts, config: Any, **context: Any) -> None:
         """Call the stage's own check, if it has one, on the facts of the first artifact."""
         if self.check is not None:
-            _load(self.check)(facts, config, **self._read(context))
+            with self._speaking():
+                _load(self.check)(facts, config, **self._read(context))
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        """Let errors speak of the config's keys: a stage speaks of its own settings, and rows of theirs."""
+        try:
+            yield
+        except OrtpipeError as error:
+            error.under("data" if isinstance(error, DataError) else self.name)
+            raise
 
     def _read(self, context: Mapping[str, Any]) -> dict[str, Any]:
         return {name: context[name] for name in (*self.reads, *self.takes)}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ortpipe.errors import ConfigError
-from ortpipe.settings import Config
+from ortpipe.settings import Config, Count
 
 
 @dataclass(frozen=True)
@@ -18,9 +17,5 @@ class RuntimeConfig(Config):
         provider: `cuda` runs the same graphs on a GPU; what it has no kernels for stays on the CPU.
     """
 
-    threads: int = 1
+    threads: Count = 1
     provider: Literal["cpu", "cuda"] = "cpu"
-
-    def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise ConfigError("runtime.threads must be at least 1.", got=self.threads, fix="Set runtime.threads=1.")

@@ -123,7 +123,7 @@ def test_a_column_with_too_many_words_is_refused_unless_it_is_looked_up(table):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"label": ()}, r"data\.source\.label names a column"),
+        ({"label": ()}, r"^label must name a column"),
         ({"delimiter": ";;"}, r"one character(.|\n)*';;'"),
         ({"inputs": {}}, "at least one column"),
         ({"inputs": {"X": ()}}, "at least one column"),

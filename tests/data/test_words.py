@@ -276,7 +276,7 @@ def test_an_encoding_that_does_not_fit_or_does_not_exist_is_refused(tmp_path):
         Csv(path=str(path), label="y")()
     with pytest.raises(DataError, match="is not utf-16"):
         Csv(path=str(path), label="y", encoding="utf-16")()
-    with pytest.raises(ConfigError, match=r"data\.source\.encoding(.|\n)*latin1x"):
+    with pytest.raises(ConfigError, match=r"encoding(.|\n)*latin1x"):
         Csv(path=str(path), label="y", encoding="latin1x")
 
 

@@ -82,7 +82,7 @@ def _settings(stage: Stage, found: Composition) -> tuple[Any, dict[str, Any]]:
     config, screen, resume = values.get(stage.name), Screen(), values.get("resume")
     reads_data = "data" in stage.reads or ("data" in stage.takes and getattr(config, "check", False))
     needed = {stage.name, "runtime", "seed", "resume", *(["data"] if reads_data else [])}
-    wrong = [located(problem, found.where) for problem in problems if problem.key.partition(".")[0] in needed]
+    wrong = [located(error, found.where) for error in problems if str(error.key).partition(".")[0] in needed]
     if wrong:
         raise all_at_once(wrong)
     check_one_runtime()

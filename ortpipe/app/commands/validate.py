@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.compose import Composition, Parser, composition
 from ortpipe.app.hydra_errors import REFUSALS, explained
-from ortpipe.errors import OrtpipeError
-from ortpipe.pipeline.flatten import flatten
+from ortpipe.errors import OrtpipeError, under
 
 if TYPE_CHECKING:
     from ortpipe.artifact import Artifact
@@ -35,15 +33,13 @@ def run(arguments: Sequence[str]) -> None:
     given = Parser("validate", ABOUT).read(arguments)
     errors: list[str] = []
     found = _accepted(given.overrides, given.config_dir, errors)
-    from ortpipe.app.schema import Problem, all_at_once, check, located
+    from ortpipe.app.schema import all_at_once, check, located
 
     said = ""
     if found is not None:
         values, problems = check(found.values)
-        errors += [located(problem, found.where) for problem in problems]
-        found_later, said = _check_parts(values)
-        flat = flatten(found.values)
-        errors += [located(Problem(_key(text, group, flat), text), found.where) for group, text in found_later]
+        later, said = _check_parts(values)
+        errors += [located(error, found.where) for error in [*problems, *later]]
     if errors:
         raise all_at_once(dict.fromkeys(errors))
     print(said)
@@ -75,19 +71,19 @@ def _refusal(overrides: Sequence[str], config_dir: str | None) -> Composition | 
         return str(explained(error))
 
 
-def _check_parts(values: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
+def _check_parts(values: dict[str, Any]) -> tuple[list[OrtpipeError], str]:
     """Check data, model and every stage whose config is right.
 
     Returns:
-        Each error with the group of the config that it is about; where there are none, all that was found, in a line.
+        The errors; where there are none, all that was found, in a line.
     """
     from ortpipe.app.run.checkpoint import read_checkpoint
     from ortpipe.data.split import load
-    from ortpipe.metrics import OBJECTIVES, check_known, check_objective
+    from ortpipe.metrics import check_objective
     from ortpipe.runtime.one import check_one_runtime
     from ortpipe.runtime.session import check_provider
 
-    errors: list[tuple[str, str]] = []
+    errors: list[OrtpipeError] = []
     context: dict[str, Any] = {"report": lambda report: None, "start": None}
     with _collected(errors, "runtime"):
         check_one_runtime()
@@ -104,20 +100,19 @@ def _check_parts(values: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
     artifact = _check_stages(values, context, errors)
     if (objective := values.get("objective", "loss")) != "loss":
         with _collected(errors, "objective"):
-            check_known(objective, "objective", besides=OBJECTIVES)
             if artifact is not None and "data" in context:
                 check_objective(objective, artifact.facts.task, weighted=context["data"].weighted)
     return errors, "" if artifact is None or errors or "data" not in context else _summary(context["data"], artifact)
 
 
-def _check_stages(values: dict[str, Any], context: dict[str, Any], errors: list[tuple[str, str]]) -> Artifact | None:
+def _check_stages(values: dict[str, Any], context: dict[str, Any], errors: list[OrtpipeError]) -> Artifact | None:
     """Convert, ask every later stage what it refuses, and build the graphs in front of the stage that trains."""
     from ortpipe.flow import FLOW
 
     first, *later = FLOW
     artifact: Artifact | None = None
     if first.name in values:
-        with _collected(errors, first.name):
+        with _collected(errors):
             data = context.get("data")
             artifact = first(None, values[first.name], data=None if data is None else _few(data))
     if artifact is None:
@@ -129,44 +124,25 @@ def _check_stages(values: dict[str, Any], context: dict[str, Any], errors: list[
         if not ready:
             continue
         before = len(errors)
-        with _collected(errors, stage.name):
+        with _collected(errors):
             stage.refuse_early(facts, values[stage.name], **context)
         if building and len(errors) == before:
-            with _collected(errors, stage.name):
+            with _collected(errors):
                 artifact = stage(artifact, values[stage.name], **context)
         building = building and len(errors) == before
     return artifact
 
 
 @contextmanager
-def _collected(errors: list[tuple[str, str]], group: str) -> Iterator[None]:
-    """Put an error of ours into the list and go on; what libraries warn of comes when it is run."""
+def _collected(errors: list[OrtpipeError], *group: str) -> Iterator[None]:
+    """Put an error of ours, about a group of the config, into the list and go on; warnings come when it is run."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), under(*group):
             warnings.simplefilter("ignore")
             yield
     except OrtpipeError as error:
-        follows = type(error.__cause__).__name__ == "NotFittedError"  # from the data, which have an error of their own
-        if not follows:
-            errors.append((group, str(error)))
-
-
-def _key(text: str, group: str, flat: Mapping[str, Any]) -> str:
-    """Return the key that an error is about: the one it names, else the one of its group whose value it shows.
-
-    >>> _key("The .onnx file must exist.\\n  got: away.onnx", "convert", {"convert.source.path": "away.onnx"})
-    'convert.source.path'
-    """
-    named = [key for key in re.findall(r"[a-z_]+(?:\.[a-z_]+)+", text) if key in flat]
-    shown = [key for key, value in flat.items() if key.startswith(f"{group}.") and _shows(text, value)]
-    return next(iter([*named, *sorted(shown, key=lambda key: -len(str(flat[key])))]), group)
-
-
-def _shows(text: str, value: object) -> bool:
-    values = value if isinstance(value, list) else [value]
-    said = [str(v) for v in values if v not in (None, True, False, "")]
-    got = text.partition("  got: ")[2].partition("  fix: ")[0]
-    return any(re.search(rf"(?<![\w.]){re.escape(v)}(?!\w)", got) for v in said)
+        if error.key != "convert.source.data":  # which could not be read: they have an error of their own
+            errors.append(error)
 
 
 def _few(data: Data) -> Data:

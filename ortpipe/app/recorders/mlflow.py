@@ -7,7 +7,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ortpipe.app.run.state import RunState
 from ortpipe.app.tracking.live import Epochs
@@ -16,10 +16,22 @@ from ortpipe.app.tracking.results import Results
 from ortpipe.app.tracking.sqlite import PLAIN, database_of, uri_of
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline.events import Event, Listener, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
-from ortpipe.settings import Config
+from ortpipe.settings import Config, Fix, Must
 
 if TYPE_CHECKING:
     from ortpipe.app.tracking.parent import Parent
+
+Registered = Annotated[
+    str, Must("a name without /, : and quotes", re.compile(r"[^/:'\"]+").fullmatch), Fix("Choose another.")
+]
+Alias = Annotated[
+    str,
+    Must(
+        "letters, digits, _ and -, and neither latest nor v and a number",
+        re.compile(r"(?!latest$|v\d+$)[\w-]+", re.IGNORECASE).fullmatch,
+    ),
+    Fix("Choose another, such as champion."),
+]
 
 
 @dataclass(frozen=True)
@@ -38,24 +50,19 @@ class Mlflow(Config):
     tracking_uri: str
     experiment: str = "ortpipe"
     artifacts: str | None = None
-    register: str | None = None
-    alias: str = "champion"
+    register: Registered | None = None
+    alias: Alias = "champion"
 
     def __post_init__(self) -> None:
         database = database_of(self.tracking_uri)
         if database is not None:
             literal = Path(self.tracking_uri.removeprefix(PLAIN))
             if literal.parent.is_dir() and literal.parent.absolute() != database.parent.absolute():
-                rule = "recorder.tracking_uri is a URI: in the path of a database, % and ? are written %25 and %3F."
-                raise ConfigError(rule, got=self.tracking_uri, fix=f"Set recorder.tracking_uri='{uri_of(literal)}'.")
+                rule = "{key} must be a URI: in the path of a database, % and ? are written %25 and %3F."
+                fix = f"Set {{key}}='{uri_of(literal)}'."
+                raise ConfigError(rule, key="tracking_uri", got=self.tracking_uri, fix=fix)
             query = "".join(self.tracking_uri.partition("?")[1:])
             object.__setattr__(self, "tracking_uri", f"{uri_of(database)}{query}")
-        if self.register is not None and not re.fullmatch(r"[^/:'\"]+", self.register):
-            rule = "recorder.register is a name without /, : and quotes."
-            raise ConfigError(rule, got=repr(self.register), fix="Choose another.")
-        if not re.fullmatch(r"(?!latest$|v\d+$)[\w-]+", self.alias, re.IGNORECASE):
-            rule = "recorder.alias is letters, digits, _ and -, and neither latest nor v and a number."
-            raise ConfigError(rule, got=repr(self.alias), fix="Choose another, such as champion.")
 
     def __call__(self, state: RunState, config: dict[str, Any]) -> Listener:
         """Open a run's record.

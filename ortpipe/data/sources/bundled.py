@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ortpipe.data.rows import Rows
-from ortpipe.errors import ConfigError, DataError, nearest
-from ortpipe.settings import Config
+from ortpipe.errors import DataError, nearest
+from ortpipe.settings import Config, OneOf
 
 if TYPE_CHECKING:
     from ortpipe.data.config import SplitConfig
@@ -33,17 +33,9 @@ class Bundled(Config):
         params: keywords of its loader, such as `scaled: false` for diabetes.
     """
 
-    dataset: str
+    dataset: Annotated[str, OneOf("dataset of scikit-learn", LOADERS)]
     sample_weight: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.dataset not in LOADERS:
-            raise ConfigError(
-                "data.source.dataset must be a set bundled with scikit-learn.",
-                got=repr(self.dataset),
-                fix=nearest(self.dataset, LOADERS),
-            )
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Load the rows; features are named as scikit-learn names them."""

@@ -7,12 +7,13 @@ import dataclasses
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from ortpipe.data.files import files_of, paths_of
 from ortpipe.data.rows import Rows
 from ortpipe.data.table import TableSource, lay_out
-from ortpipe.errors import ConfigError, DataError, listing
+from ortpipe.errors import DataError, listing
+from ortpipe.settings import Fix, Must
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +23,22 @@ if TYPE_CHECKING:
     from ortpipe.data.layout import Layout
 
 SHOWN = 12  # bytes of what is no text
+
+
+def is_encoding(name: str) -> bool:
+    """Return whether Python knows an encoding by that name."""
+    try:
+        return bool(codecs.lookup(name))
+    except LookupError:
+        return False
+
+
+Delimiter = Annotated[
+    str, Must("one character", lambda text: len(text) == 1), Fix("Set {key}=';', or \"\\t\" for a tab.")
+]
+Encoding = Annotated[
+    str, Must("an encoding that Python knows", is_encoding), Fix("Set {key}=utf-8, latin-1 or cp1252.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,20 +53,9 @@ class Csv(TableSource):
     """
 
     path: str
-    delimiter: str = ","
+    delimiter: Delimiter = ","
     names: tuple[str, ...] | None = None
-    encoding: str = "utf-8"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.delimiter) != 1:
-            fix = "Set data.source.delimiter=';', or \"\\t\" for a tab."
-            raise ConfigError("data.source.delimiter is one character.", got=repr(self.delimiter), fix=fix)
-        try:
-            codecs.lookup(self.encoding)
-        except LookupError as error:
-            fix = "Set data.source.encoding=utf-8, latin-1 or cp1252."
-            raise ConfigError("data.source.encoding is one that Python knows.", got=self.encoding, fix=fix) from error
+    encoding: Encoding = "utf-8"
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Read every row."""

@@ -41,7 +41,8 @@ class Function(TableSource):
         super().__post_init__()
         if not all(self._name):
             raise ConfigError(
-                "data.source.function is the import path of a function.",
+                "{key} must be the import path of a function.",
+                key="function",
                 got=repr(self.function),
                 fix="Write module:function.",
             )

@@ -27,6 +27,7 @@ class Npz(ArraySource):
             found = "not a file" if not path.is_file() else "not an archive of arrays"
             raise DataError(
                 "data.source.path must be an .npz file of plain arrays.",
+                key="path",
                 got=f"{path}: {found}",
                 fix="Check the path; write such a file with numpy.savez.",
             )
@@ -35,6 +36,7 @@ class Npz(ArraySource):
         except Exception as error:
             raise DataError(
                 "data.source.path must be an .npz file of plain arrays.",
+                key="path",
                 got=f"{path}: {error}",
                 fix="Write it with numpy.savez.",
             ) from error

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ortpipe.data.rows import Rows
-from ortpipe.errors import ConfigError, DataError, nearest
-from ortpipe.settings import Config
+from ortpipe.errors import DataError
+from ortpipe.settings import Config, Count, OneOf, Seed
 
 if TYPE_CHECKING:
     from ortpipe.data.config import SplitConfig
@@ -29,26 +29,12 @@ class Synthetic(Config):
         params: more keywords of the maker, such as `bias` and `noise`, or `n_classes`.
     """
 
-    task: str = "regression"
-    rows: int = 100
-    features: int = 2
-    seed: int = 0
+    task: Annotated[str, OneOf("task", MAKERS)] = "regression"
+    rows: Count = 100
+    features: Count = 2
+    seed: Seed = 0
     sample_weight: bool = False
     params: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.task not in MAKERS:
-            raise ConfigError(
-                "data.source.task must be one that rows can be made for.",
-                got=repr(self.task),
-                fix=nearest(self.task, MAKERS),
-            )
-        if self.rows < 1 or self.features < 1:
-            raise ConfigError(
-                "data.source.rows and data.source.features must be at least 1.",
-                got=f"{self.rows} rows of {self.features} features",
-                fix="Set both to 1 or more.",
-            )
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Make the rows.

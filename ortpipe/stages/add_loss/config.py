@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from ortpipe.settings import Config
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
@@ -22,7 +22,7 @@ class AddLossConfig(Config):
         weight_name: the weight input.
     """
 
-    loss: Loss = field(metadata={"catalogue": LOSSES})
+    loss: Annotated[Loss, LOSSES]
     reduction: Literal["sum", "mean"] = "mean"
     sample_weight: bool = False
     loss_name: str = "loss"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from ortpipe.errors import ConfigError
-from ortpipe.settings import Config
+from ortpipe.settings import Config, Positive
 from ortpipe.stages.convert.sources import SOURCES, Source
 
 
@@ -23,13 +22,7 @@ class ConvertConfig(Config):
             initializers, such as the zero biases of a fresh model, which training would then move together.
     """
 
-    source: Source = field(metadata={"catalogue": SOURCES})
+    source: Annotated[Source, SOURCES]
     dtype: Literal["float16", "float32", "float64"] = "float32"
-    tolerance: float | None = None
+    tolerance: Positive | None = None
     untie: bool = False
-
-    def __post_init__(self) -> None:
-        if self.tolerance is not None and self.tolerance <= 0:
-            raise ConfigError(
-                "convert.tolerance must be positive.", got=self.tolerance, fix="Use null for the default."
-            )

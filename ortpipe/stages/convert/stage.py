@@ -13,7 +13,7 @@ import onnx
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows, check_data
-from ortpipe.errors import ConvertError
+from ortpipe.errors import ConvertError, under
 from ortpipe.graph import query
 from ortpipe.graph.check import finish
 from ortpipe.graph.modes import for_inference, is_statistic
@@ -113,7 +113,8 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
                 got="None and no config",
                 fix="Give an estimator, a model or a path.",
             )
-        return config.source(data, config.dtype)
+        with under("source"):
+            return config.source(data, config.dtype)
     if isinstance(source, onnx.ModelProto):
         return from_model(source, OnnxFile(path="model"))
     if isinstance(source, str | Path):

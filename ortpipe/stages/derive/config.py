@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
 
 from ortpipe.settings import Config
 from ortpipe.stages.derive.engines import ENGINES, Engine
-from ortpipe.stages.derive.engines.native import Native
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DeriveConfig(Config):
         check: compare the gradients with central finite differences on a few training rows, before training.
     """
 
-    engine: Engine = field(default=Native(), metadata={"catalogue": ENGINES})
+    engine: Annotated[Engine, ENGINES] = ENGINES.default("native")
     parameters: tuple[str, ...] | None = None
     frozen: tuple[str, ...] = ()
     output: str | tuple[str, ...] | None = None

@@ -50,7 +50,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     loss_model, seeds = _seeded(source, differentiated, fill=config.fill_gradient and output is None)
     loss_model, statistics = _with_statistics(loss_model)
     parameters, left = _chosen(ir.from_proto(loss_model).graph, artifact, config, seeds)
-    inputs = query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
+    inputs = query.select(config.inputs, facts.inputs, DeriveError, "inputs")
     if isinstance(config.engine, Ort) and config.engine.yield_op:
         return _yielding(artifact, source, [str(o.name) for o in differentiated], parameters, inputs)
     built, gradients = config.engine(loss_model, loss_model.graph.output[0].name, parameters, inputs)
@@ -90,12 +90,10 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
 
 def check(facts: Facts, config: DeriveConfig, *, data: Data | None = None) -> None:
     """Refuse a pattern that matches no initializer, or no input."""
-    query.select(config.inputs, facts.inputs, DeriveError, "derive.inputs")
+    query.select(config.inputs, facts.inputs, DeriveError, "inputs")
     if config.output is None:  # another output may depend on others
         for key in ("parameters", "frozen"):
-            query.select(
-                getattr(config, key) or (), (*facts.parameters, *facts.constants), DeriveError, f"derive.{key}"
-            )
+            query.select(getattr(config, key) or (), (*facts.parameters, *facts.constants), DeriveError, key)
 
 
 def _yielding(
@@ -188,8 +186,8 @@ def _chosen(
     if config.parameters is None:
         chosen = [name for name in candidates if name in facts.parameters]
     else:
-        chosen = query.select(config.parameters, candidates, DeriveError, "derive.parameters", held)
-    frozen = set(query.select(config.frozen, candidates, DeriveError, "derive.frozen", held))
+        chosen = query.select(config.parameters, candidates, DeriveError, "parameters", held)
+    frozen = set(query.select(config.frozen, candidates, DeriveError, "frozen", held))
     chosen = [name for name in chosen if name not in frozen]
     if not chosen and not config.inputs:
         raise DeriveError(

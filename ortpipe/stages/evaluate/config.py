@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from ortpipe.errors import ConfigError
-from ortpipe.metrics import check_known
-from ortpipe.settings import Config
+from ortpipe.metrics import METRICS
+from ortpipe.settings import Config, Count, OneOf
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,5 @@ class EvaluateConfig(Config):
         rows: of test rows that stream, at most so many count, evenly spaced; those in memory all do.
     """
 
-    metrics: tuple[str, ...] | None = None
-    rows: int = 200_000
-
-    def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise ConfigError("evaluate.rows is at least 1.", got=self.rows, fix="Set evaluate.rows=200000.")
-        for name in self.metrics or ():
-            check_known(name, "evaluate.metrics")
+    metrics: tuple[Annotated[str, OneOf("metric", METRICS)], ...] | None = None
+    rows: Count = 200_000

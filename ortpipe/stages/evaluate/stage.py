@@ -79,7 +79,7 @@ def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeC
     if data.test is None:
         raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
     for name in config.metrics or ():
-        check_fits(name, facts.task)
+        check_fits(name, facts.task, "metrics")
 
 
 def _defined(table: dict[str, dict[str, float]], config: EvaluateConfig) -> dict[str, dict[str, float]]:

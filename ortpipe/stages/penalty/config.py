@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from ortpipe.errors import ConfigError, nearest
-from ortpipe.settings import Config
+from ortpipe.settings import Config, NotNegative, OneOf
 from ortpipe.stages.penalty.penalties import PENALTIES
 
 
@@ -19,20 +19,4 @@ class PenaltyConfig(Config):
             Terms that meet in one parameter add up.
     """
 
-    terms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for pattern, strengths in self.terms.items():
-            for name, strength in strengths.items():
-                if name not in PENALTIES:
-                    raise ConfigError(
-                        "A penalty term names penalties of the catalogue.",
-                        got=f"penalty.terms.{pattern}.{name}",
-                        fix=nearest(name, PENALTIES),
-                    )
-                if not 0 <= strength < float("inf"):
-                    raise ConfigError(
-                        "A penalty's strength is finite and not negative.",
-                        got=f"penalty.terms.{pattern}.{name}={strength}",
-                        fix="Use 0 for none.",
-                    )
+    terms: Mapping[str, Mapping[Annotated[str, OneOf("penalty", PENALTIES)], NotNegative]] = field(default_factory=dict)

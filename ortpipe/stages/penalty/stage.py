@@ -51,4 +51,4 @@ def check(facts: Facts, config: PenaltyConfig) -> None:
 
 
 def _matched(pattern: str, facts: Facts, held: Collection[str] = ()) -> list[str]:
-    return query.select([pattern], facts.parameters, PenaltyError, "penalty.terms", held)
+    return query.select([pattern], facts.parameters, PenaltyError, "terms", held)

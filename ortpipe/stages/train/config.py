@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from ortpipe.errors import ConfigError
-from ortpipe.metrics import check_known, greater_is_better
-from ortpipe.settings import Config
-from ortpipe.stages.train.checks import check_decay
+from ortpipe.metrics import METRICS, greater_is_better
+from ortpipe.settings import Config, Count, Fix, NotNegative, OneOf, Positive, Seed, Share
 from ortpipe.stages.train.optimizer import Optimizer
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.optimizers.lbfgs import LBFGS
-from ortpipe.stages.train.optimizers.sgd import SGD
 from ortpipe.stages.train.schedule import Schedule
 from ortpipe.stages.train.schedules import SCHEDULES
-from ortpipe.stages.train.schedules.constant import Constant
 
 LOSS = "loss"  # what is watched unless a metric is
+Decay = Annotated[NotNegative, Fix("To keep a parameter as it is, name it in derive.frozen.")]
 
 
 @dataclass(frozen=True)
@@ -33,25 +33,14 @@ class EarlyStopConfig(Config):
             a metric of the catalogue, computed on the validation rows.
     """
 
-    patience: int | None = None
-    min_delta: float = 0.0
-    monitor: str = LOSS
+    patience: Count | None = None
+    min_delta: NotNegative = 0.0
+    monitor: Annotated[str, OneOf("metric", METRICS, LOSS)] = LOSS
 
     @property
     def sign(self) -> float:
         """−1 where greater is better: what is watched times this falls as it improves."""
         return -1.0 if greater_is_better(self.monitor) else 1.0
-
-    def __post_init__(self) -> None:
-        check_known(self.monitor, "train.early_stop.monitor", besides=(LOSS,))
-        if self.patience is not None and self.patience < 1:
-            raise ConfigError(
-                "early_stop.patience must be at least 1.",
-                got=self.patience,
-                fix="Use null to never stop early.",
-            )
-        if not 0 <= self.min_delta < float("inf"):
-            raise ConfigError("early_stop.min_delta is finite and not negative.", got=self.min_delta, fix="Use 0.")
 
 
 @dataclass(frozen=True)
@@ -63,15 +52,8 @@ class CheckpointConfig(Config):
         minutes: after the first epoch that ends so many minutes after the last checkpoint; null: never by time.
     """
 
-    epochs: int | None = None
-    minutes: float | None = 1.0
-
-    def __post_init__(self) -> None:
-        if self.epochs is not None and self.epochs < 1:
-            raise ConfigError("train.checkpoint.epochs is at least 1.", got=self.epochs, fix="Use null for none.")
-        if self.minutes is not None and not 0 <= self.minutes < float("inf"):
-            fix = "Use null for none."
-            raise ConfigError("train.checkpoint.minutes is finite and not negative.", got=self.minutes, fix=fix)
+    epochs: Count | None = None
+    minutes: NotNegative | None = 1.0
 
 
 @dataclass(frozen=True)
@@ -83,14 +65,8 @@ class ClipConfig(Config):
         norm: the largest ‖g‖₂ of all parameters' gradients as one vector; null: any.
     """
 
-    value: float | None = None
-    norm: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, bound in vars(self).items():
-            if bound is not None and not 0 < bound < float("inf"):
-                fix = f"Use null for no bound, or train.clip.{name}=1.0."
-                raise ConfigError(f"train.clip.{name} is positive and finite.", got=bound, fix=fix)
+    value: Positive | None = None
+    norm: Positive | None = None
 
 
 @dataclass(frozen=True)
@@ -123,52 +99,29 @@ class TrainConfig(Config):
         checkpoint: how often the state is kept.
     """
 
-    optimizer: Optimizer | LBFGS = field(default=SGD(), metadata={"catalogue": OPTIMIZERS})
-    schedule: Schedule = field(default=Constant(), metadata={"catalogue": SCHEDULES})
+    optimizer: Annotated[Optimizer | LBFGS, OPTIMIZERS] = OPTIMIZERS.default("sgd")
+    schedule: Annotated[Schedule, SCHEDULES] = SCHEDULES.default("constant")
     schedule_per: Literal["step", "epoch"] = "step"
-    warmup: int = 0
-    epochs: int = 50
-    batch_size: int = 32
+    warmup: Annotated[int, Ge(0)] = 0
+    epochs: Count = 50
+    batch_size: Count = 32
     drop_last: bool = False
     init: Literal["keep", "random"] = "keep"
     shuffle: bool = True
-    seed: int = 0
+    seed: Seed = 0
     clip: ClipConfig = ClipConfig()
-    accumulate: int = 1
-    weight_decay: float | Mapping[str, float] = 0.0
-    factors: Mapping[str, float] = field(default_factory=dict)
-    average: float | None = None
-    loss_scale: float | None = None
-    validate_every: int = 1
+    accumulate: Count = 1
+    weight_decay: Decay | Mapping[str, Decay] = 0.0
+    factors: Mapping[str, Decay] = field(default_factory=dict)
+    average: Share | None = None
+    loss_scale: Positive | None = None
+    validate_every: Count = 1
     early_stop: EarlyStopConfig = EarlyStopConfig()
     checkpoint: CheckpointConfig = field(default=CheckpointConfig(), metadata={"identity": False})
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "validate_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"train.{name} must be at least 1.",
-                    got=getattr(self, name),
-                    fix=f"Set train.{name}=1 or more.",
-                )
         if isinstance(self.optimizer, LBFGS):
             self._refuse_what_lbfgs_does_not_do()
-        if self.warmup < 0:
-            raise ConfigError("train.warmup is not negative.", got=self.warmup, fix="Set train.warmup=0.")
-        decays = self.weight_decay if isinstance(self.weight_decay, Mapping) else {"*": self.weight_decay}
-        for key, numbers in (("weight_decay", decays), ("factors", self.factors)):
-            for pattern, number in numbers.items():
-                if not 0 <= number < float("inf"):
-                    fix = "To keep a parameter as it is, name it in derive.frozen."
-                    rule = f"train.{key} is finite and not negative."
-                    raise ConfigError(rule, got=f"{pattern}: {number}", fix=fix)
-        if self.average is not None:
-            check_decay("average", self.average, None)
-        if self.loss_scale is not None and not 0 < self.loss_scale < float("inf"):
-            fix = "Use null for the type's own."
-            raise ConfigError("train.loss_scale is positive and finite.", got=self.loss_scale, fix=fix)
-        if self.seed < 0:
-            raise ConfigError("A seed is not negative.", got=self.seed, fix="Set seed=0.")
 
     @property
     def stepwise(self) -> Optimizer:
@@ -178,10 +131,11 @@ class TrainConfig(Config):
 
     def _refuse_what_lbfgs_does_not_do(self) -> None:
         shaped = ("schedule", "warmup", "accumulate", "clip", "weight_decay", "factors", "average")
-        changed = [f"train.{key}" for key in shaped if getattr(self, key) != getattr(TrainConfig(), key)]
+        changed = [f"{{at}}{key}" for key in shaped if getattr(self, key) != getattr(TrainConfig(), key)]
         if changed:
             raise ConfigError(
                 "lbfgs finds its steps itself, on all rows.",
+                key="optimizer",
                 got=", ".join(changed),
                 fix="Leave them as they are, or choose another train/optimizer.",
             )

@@ -123,6 +123,6 @@ def check(
 
 def _check_patterns(config: TrainConfig, facts: Facts, held: Collection[str] = ()) -> None:
     """Refuse a pattern that matches no parameter, or is the name of an initializer that is not trained."""
-    for key, given in (("train.weight_decay", config.weight_decay), ("train.factors", config.factors)):
+    for key, given in (("weight_decay", config.weight_decay), ("factors", config.factors)):
         if isinstance(given, Mapping):
             query.select(list(given), facts.parameters, TrainError, key, held)

@@ -119,7 +119,7 @@ def _composed(
     own, start = scalars, whole
     if config.weight_decay:
         *own, rate = scalars
-        decay = _per_element(op, config.weight_decay, shapes, whole, "train.weight_decay", 0.0)
+        decay = _per_element(op, config.weight_decay, shapes, whole, "weight_decay", 0.0)
         start = op.Sub(whole, op.Mul(whole, op.Mul(decay, rate)))
     gradient = _clipped(op, config.clip, gradient, whole)
     if config.stepwise.scaled:
@@ -128,7 +128,7 @@ def _composed(
         value.type, value.shape = whole.type, whole.shape
     new, state = config.stepwise(op, start, gradient, slots, *own)
     if config.factors:
-        factor = _per_element(op, config.factors, shapes, whole, "train.factors", 1.0)
+        factor = _per_element(op, config.factors, shapes, whole, "factors", 1.0)
         new = op.Add(whole, op.Mul(op.Sub(new, whole), factor))
     return new, state
 
@@ -150,7 +150,7 @@ def per_parameter(given: float | Mapping[str, float], names: Sequence[str], key:
     Raises:
         TrainError: a pattern matches no parameter.
 
-    >>> per_parameter({"*": 0.1, "bias": 0.5}, ["weight", "bias"], "train.factors", 1.0)
+    >>> per_parameter({"*": 0.1, "bias": 0.5}, ["weight", "bias"], "factors", 1.0)
     {'weight': 0.1, 'bias': 0.5}
     """
     if not isinstance(given, Mapping):

@@ -91,7 +91,7 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
     if data.validation is None:
         fix = f"Set data.split.validation=0.1, or train.early_stop.monitor={LOSS}."
         raise TrainError("A metric is watched on validation rows.", got=f"{name} without validation rows", fix=fix)
-    check_fits(name, facts.task)
+    check_fits(name, facts.task, "early_stop.monitor")
     rows = data.validation.sample()
     label = truth(facts, rows)
     certain = np.eye(max(len(facts.classes or ()), 2))[label] if METRICS[name].reads == "probability" else None

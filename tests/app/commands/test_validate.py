@@ -83,7 +83,7 @@ def test_a_default_that_stands_in_is_not_blamed(call: Callable[..., str]) -> Non
 def test_one_rule_that_two_keys_break_is_told_once(call: Callable[..., str]) -> None:
     said = refused(call, "train/optimizer=lbfgs", "~train.optimizer.lr", "train/schedule=cosine", "train.warmup=3")
     assert said.startswith("The config has 1 error.")
-    assert "train.schedule, train.warmup" in said
+    assert "schedule, warmup" in said
 
 
 def test_an_error_in_a_users_file_is_found_by_file_and_line(call: Callable[..., str], mine: Path) -> None:

@@ -104,7 +104,7 @@ def test_without_strength_the_model_stays_as_it_is(loss_model, terms):
 def test_a_pattern_that_matches_no_parameter_names_the_nearest(loss_model):
     with pytest.raises(PenaltyError) as error:
         penalty(loss_model, PenaltyConfig({"layer0_wieght": {"l2": 0.1}}))
-    assert "penalty.terms" in str(error.value)
+    assert "Every pattern in terms must" in str(error.value)
     assert "Did you mean 'layer0_weight'?" in str(error.value)
 
 
@@ -115,13 +115,13 @@ def test_only_parameters_can_be_charged(loss_model, name):
 
 
 def test_an_unknown_penalty_is_refused_with_its_key():
-    with pytest.raises(ConfigError, match=r"penalty\.terms\.w\.l3"):
+    with pytest.raises(ConfigError, match=r"^terms\.w\.l3 must"):
         PenaltyConfig({"w": {"l3": 0.1}})
 
 
 @pytest.mark.parametrize("strength", [-0.1, math.nan, math.inf])
 def test_a_strength_that_is_negative_or_not_finite_is_refused(strength):
-    with pytest.raises(ConfigError, match=r"penalty\.terms\.w\.l1"):
+    with pytest.raises(ConfigError, match=r"^terms\.w\.l1 must"):
         PenaltyConfig({"w": {"l1": strength}})
 
 

@@ -171,7 +171,7 @@ def test_scaling_the_loss_saves_gradients_that_halves_cannot_hold(scale, moves):
 def test_a_pattern_that_matches_nothing_is_refused_before_training():
     source = convert(parsed("float"))
     for key in ("factors", "weight_decay"):
-        with pytest.raises(TrainError, match=rf"train\.{key} must match(.|\n)*'layer\.\*'"):
+        with pytest.raises(TrainError, match=rf"{key} must match(.|\n)*'layer\.\*'"):
             check(source.facts, config(**{key: {"layer.*": 0.5}}), data=data())
 
 
@@ -187,5 +187,5 @@ def test_a_pattern_that_matches_nothing_is_refused_before_training():
     ],
 )
 def test_a_part_out_of_its_range_is_refused(key, value):
-    with pytest.raises(ConfigError, match=key):
+    with pytest.raises(ConfigError, match=next(iter(value)) if key == "clip" else key):
         config(**{key: value})

@@ -439,9 +439,9 @@ def test_a_network_is_trained_as_scikit_learn_trains_it(diabetes, nesterov):
 @pytest.mark.parametrize(
     ("values", "key"),
     [
-        ({"epochs": 0}, r"train\.epochs"),
-        ({"batch_size": 0}, r"train\.batch_size"),
-        ({"validate_every": 0}, r"train\.validate_every"),
+        ({"epochs": 0}, "epochs"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"validate_every": 0}, "validate_every"),
         ({"seed": -1}, "seed"),
     ],
 )
@@ -452,7 +452,7 @@ def test_a_config_that_breaks_its_rule_is_refused_with_its_key(values, key):
 
 @pytest.mark.parametrize("values", [{"patience": 0}, {"min_delta": -1.0}, {"min_delta": float("nan")}])
 def test_an_early_stop_that_breaks_its_rule_is_refused(values):
-    with pytest.raises(ConfigError, match="early_stop"):
+    with pytest.raises(ConfigError, match=rf"^{next(iter(values))} must"):
         EarlyStopConfig(**values)
 
 

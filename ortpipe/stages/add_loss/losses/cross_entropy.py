@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import onnx_ir as ir
+from annotated_types import Gt, Lt
 
-from ortpipe.errors import ConfigError
 from ortpipe.graph.builder import Builder
 from ortpipe.settings import Config
 from ortpipe.stages.add_loss.losses import Scores
@@ -21,14 +21,8 @@ class CrossEntropy(Config):
     From logits z it is −log softmax(z)[y], finite for any z; from probabilities, p is clipped to [eps, 1] first.
     """
 
-    eps: float = 1e-6
+    eps: Annotated[float, Gt(0), Lt(0.5)] = 1e-6
     tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.eps < 0.5:
-            raise ConfigError(
-                "add_loss.loss.eps lies between 0 and 0.5.", got=self.eps, fix="Set add_loss.loss.eps=1e-6."
-            )
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return −1[k = y]·log pₖ [N, K]."""

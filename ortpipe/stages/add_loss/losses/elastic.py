@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConfigError
 from ortpipe.graph.builder import Builder
-from ortpipe.settings import Config
+from ortpipe.settings import Config, NotNegative
 from ortpipe.stages.add_loss.losses import Scores
 
 
@@ -17,17 +17,14 @@ from ortpipe.stages.add_loss.losses import Scores
 class Elastic(Config):
     """A weighted sum of absolute and squared error."""
 
-    l1_weight: float = 0.5
-    l2_weight: float = 0.5
+    l1_weight: NotNegative = 0.5
+    l2_weight: NotNegative = 0.5
     tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __post_init__(self) -> None:
-        if not (self.l1_weight >= 0 and self.l2_weight >= 0 and 0 < self.l1_weight + self.l2_weight < float("inf")):
-            raise ConfigError(
-                "The weights of the elastic loss are finite and not negative, and one is positive.",
-                got=f"l1_weight={self.l1_weight}, l2_weight={self.l2_weight}",
-                fix="Set them to 0.5 and 0.5, for example.",
-            )
+        if self.l1_weight + self.l2_weight == 0:
+            rule, fix = "One of {at}l1_weight and {at}l2_weight must be positive.", "Set both to 0.5, for example."
+            raise ConfigError(rule, key="l1_weight", got="0 and 0", fix=fix)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return l1_weight·|ŷ − y| + l2_weight·(ŷ − y)² [N, K]."""

@@ -136,7 +136,8 @@ ESTIMATORS: dict[str, Callable[[Builder, Any, ir.Value, Any], Head]] = {
 def supported(path: str) -> Any:
     """Return the class of a path, if ortpipe converts it."""
     if path not in ESTIMATORS:
-        raise ConvertError("The estimator must be one that ortpipe converts.", got=path, fix=nearest(path, ESTIMATORS))
+        rule = "The estimator must be one that ortpipe converts."
+        raise ConvertError(rule, key="estimator", got=path, fix=nearest(path, ESTIMATORS))
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 

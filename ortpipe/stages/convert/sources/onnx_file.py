@@ -134,18 +134,20 @@ def _prediction(graph: ir.Graph, wanted: str | int | None) -> ir.Value:
     if isinstance(wanted, int):
         if not 0 <= wanted < len(names):
             raise ConvertError(
-                "convert.source.prediction must be an output's index.",
+                "{key} must be an output's index.",
+                key="prediction",
                 got=wanted,
                 fix=f"The model has {len(names)}: {', '.join(names)}.",
             )
         wanted = names[wanted]
     if wanted is not None and wanted not in names:
-        raise ConvertError("convert.source.prediction must be an output.", got=repr(wanted), fix=nearest(wanted, names))
+        raise ConvertError("{key} must be an output.", key="prediction", got=repr(wanted), fix=nearest(wanted, names))
     floats = [o for o in graph.outputs if o.dtype in query.FLOATS and wanted in (None, o.name)]
     if not floats:
         raise ConvertError(
             "A model needs a float output to train.",
             got=f"outputs {', '.join(names) if wanted is None else wanted}",
-            fix="Export its scores, or choose them with convert.source.prediction.",
+            key="prediction",
+            fix="Export its scores, or choose them with {key}.",
         )
     return next((o for o in floats if query.float_initializers(graph, o)), floats[0])

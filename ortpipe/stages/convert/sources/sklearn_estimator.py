@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError
-from ortpipe.settings import Config
+from ortpipe.settings import Config, OneOf
 from ortpipe.stages.convert.forward import Forward
 from ortpipe.stages.convert.sources.estimators import build, supported, supported_steps
 
@@ -31,7 +31,7 @@ class SklearnEstimator(Config):
 
     estimator: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
-    scaler: str | None = None
+    scaler: Annotated[str, OneOf("scaler", SCALERS)] | None = None
     path: str | None = field(default=None, metadata={"identity": False})  # `files` are told apart by content
     trust: bool = False
 
@@ -39,14 +39,9 @@ class SklearnEstimator(Config):
         if (self.estimator is None) == (self.path is None):
             raise ConfigError(
                 "A scikit-learn source is either a class path (estimator) or a file (path).",
+                key="estimator" if self.path is None else "path",
                 got=f"estimator={self.estimator}, path={self.path}",
-                fix="Set exactly one of convert.source.estimator and convert.source.path.",
-            )
-        if self.scaler is not None and self.scaler not in SCALERS:
-            raise ConfigError(
-                "convert.source.scaler must be a known scaler.",
-                got=repr(self.scaler),
-                fix=f"Valid: {', '.join(SCALERS)}, null.",
+                fix="Set exactly one of {at}estimator and {at}path.",
             )
 
     def files(self) -> tuple[Path, ...]:
@@ -70,9 +65,10 @@ class SklearnEstimator(Config):
             estimator = cls(**self.params)
         except TypeError as error:
             raise ConvertError(
-                f"convert.source.params must be keywords of {self.estimator}.",
+                f"{{key}} must be keywords of {self.estimator}.",
+                key="params",
                 got=error,
-                fix="Correct convert.source.params.",
+                fix="Correct {key}.",
             ) from error
         if self.scaler is None:
             return estimator
@@ -81,7 +77,7 @@ class SklearnEstimator(Config):
 
 def _read(path: Path, trust: bool) -> Any:
     if not path.is_file():
-        raise ConvertError("convert.source.path must be a file.", got=path, fix="Check the path.")
+        raise ConvertError("{key} must be a file.", key="path", got=path, fix="Check the path.")
     if path.suffix == ".skops":
         import skops.io
 
@@ -97,7 +93,8 @@ def _read(path: Path, trust: bool) -> Any:
         raise ConvertError(
             "A pickle runs code when it is opened, so it is opened only on request.",
             got=path,
-            fix="Set convert.source.trust=true if you made the file, or save the estimator with skops.io.dump.",
+            key="trust",
+            fix="Set {key}=true if you made the file, or save the estimator with skops.io.dump.",
         )
     import joblib
 
@@ -124,6 +121,7 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
         if data is None:
             raise ConvertError(
                 "An estimator that is not fitted needs rows to be fitted on.",
+                key="data",
                 got=type(estimator).__name__,
                 fix="Fit it first, or give data.",
             ) from error
@@ -157,5 +155,6 @@ def _fit(estimator: Any, data: Data) -> Any:
         raise ConvertError(
             "scikit-learn must be able to fit the estimator on the training rows.",
             got=f"{type(last).__name__}: {error}",
-            fix="Choose an estimator that fits the labels, or correct convert.source.params.",
+            key="params",
+            fix="Choose an estimator that fits the labels, or correct {key}.",
         ) from error

@@ -27,7 +27,7 @@ class OneCycle(Schedule):
     end: float = 10000.0
 
     def __post_init__(self) -> None:
-        check_decay("rise", self.rise, "schedule")
+        check_decay("rise", self.rise)
         check_setting("start", self.start, 1)
         check_setting("end", self.end, 1)
 

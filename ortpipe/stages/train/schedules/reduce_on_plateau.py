@@ -30,10 +30,10 @@ class ReduceOnPlateau(Schedule):
     lowest: float = 0.0
 
     def __post_init__(self) -> None:
-        check_decay("by", self.by, "schedule")
+        check_decay("by", self.by)
         check_setting("patience", self.patience, 0)
         check_setting("threshold", self.threshold, 0)
-        check_decay("lowest", self.lowest, "schedule")
+        check_decay("lowest", self.lowest)
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
         """Return η for every step."""
