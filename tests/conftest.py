@@ -11,6 +11,13 @@ import pytest
 import schema_once
 from command import Run, ortpipe
 
+LONG = ("tests/test_readme.py", "tests/faults/", "tests/app/", "tests/test_benchmarks.py", "tests/stages/train/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that no worker is alone with one at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_schema(tmp_path_factory: pytest.TempPathFactory) -> None:
