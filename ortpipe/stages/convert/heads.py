@@ -188,7 +188,7 @@ def _bound_of(value: ir.Value, bound: Callable[[ir.Value], Bound | None]) -> Bou
 
 
 def _is_last_axis(node: ir.Node) -> bool:
-    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
+    axis = node.attributes.get_int("axis", -1)
     return axis == -1 or axis + 1 == rank_of(node.outputs[0])
 
 

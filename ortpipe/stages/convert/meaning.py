@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,60 +47,69 @@ class Told:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A float output, and what is known of it besides its head."""
+    """A float output, and the evidence of what it is.
+
+    Attributes:
+        name: of the output.
+        width: its last dimension, where that is known.
+        labelled: the model has an output of labels too.
+        head: what is certain from the graph.
+        told: what is said explicitly, which is believed where it can be true.
+        rows: the prediction of real rows, where there are any.
+    """
 
     name: str
     width: int | None
-    labelled: bool  # the model has an output of labels too
+    labelled: bool
     head: Head
+    told: Told
+    rows: np.ndarray | None
 
-    def meaning(self, told: Told, rows: np.ndarray | None) -> Meaning:
+    def meaning(self) -> Meaning:
         """Return what the prediction is.
-
-        Args:
-            told: what is said explicitly, which is believed where it can be true.
-            rows: the prediction of real rows, where there are any.
 
         Raises:
             ConvertError: the graph and the rows contradict each other or what is told, or leave a doubt.
         """
-        seen = None if rows is None else look(rows)
-        form = told.scores or self._form(seen, told)
-        task = told.task or self._task(seen, form, told)
+        form = self.told.scores or self._form()
+        task = self.told.task or self._task(form)
         if task == "regression":
             return Meaning(task, None)
-        classes = told.classes or self._counted(task)
+        classes = self.told.classes or _counted(task, self.width)
         self._check_width(task, classes)
         if form is None:
-            raise self._doubt(f"{self._values(seen)}, and its last operators do not tell what it holds")
+            raise self._doubt("and its last operators do not tell what it holds")
         if form == "probabilities":
-            self._check_probabilities(task, seen)
-            fits = self.head.kind is not None and task in FITTING.get(self.head.kind, ())
-            logits = self.head.logits if fits else None
-            note = () if logits is not None or told.scores else (self._note("probabilities", seen, task),)
+            self._check_probabilities(task)
+            logits = self.head.logits if self.head.kind and task in FITTING.get(self.head.kind, ()) else None
+            note = () if logits is not None or self.told.scores else (self._note(form, task),)
             return Meaning(task, str(logits.name) if logits is not None else None, classes, notes=note)
-        self._check_scores(task, told, seen)
+        self._check_scores(task)
         pair = task == "binary" and self.width == 2
-        opposite = pair and (self.head.kind == "opposite" or _are_opposite(rows))
-        note = () if told.scores or self.head.linear else (self._note("logits", seen, task),)
+        opposite = pair and (self.head.kind == "opposite" or _are_opposite(self.rows))
+        note = () if self.told.scores or self.head.linear else (self._note(form, task),)
         return Meaning(task, self.name, classes, opposite or None, note)
 
-    def _form(self, seen: Seen | None, told: Told) -> Form | None:
+    @functools.cached_property
+    def _seen(self) -> Seen | None:
+        return None if self.rows is None else look(self.rows)
+
+    def _form(self) -> Form | None:
         """Return what the values are, from the graph and the rows; None: not known."""
         head = self.head
         if head.bound is not None:
             return "probabilities"
-        if head.kind == "log_softmax" or seen == "outside":
+        if head.kind == "log_softmax" or self._seen == "outside":
             return "logits"
-        if seen == "sum":
-            if head.linear and told.task != "regression":
-                raise self._doubt(f"{self._values(seen)}, but it comes straight from a product with weights")
+        if self._seen == "sum":
+            if head.linear and self.told.task != "regression":
+                raise self._doubt("but it comes straight from a product with weights")
             return "probabilities"
         if head.linear:
             return "logits"
         return "probabilities" if self._is_called_probabilities else None
 
-    def _task(self, seen: Seen | None, form: Form | None, told: Told) -> Task:
+    def _task(self, form: Form | None) -> Task:
         head = self.head
         if head.kind in ("softmax", "log_softmax"):
             return "multiclass"
@@ -109,26 +119,20 @@ class Prediction:
             return "binary"
         if self.labelled:
             return "binary" if self.width in (1, 2) else "multiclass"
-        if told.scores is not None:
+        if self.told.scores is not None:
             return "binary" if self.width == 1 else "multiclass"
-        if form != "probabilities" or (head.bound is None and seen != "sum"):
+        if form != "probabilities" or (head.bound is None and self._seen != "sum"):
             return "regression"
-        if head.bound == "sum" or seen == "sum":
+        if "sum" in (head.bound, self._seen):
             return "multiclass"
         if self.width == 1:
             return "binary"
         raise ConvertError(
             "It must be certain which labels the columns of a prediction are.",
-            got=f"output {self.name!r}: {self._values(seen)}, made by a softmax or sigmoid",
+            got=f"output {self.name!r}: {self._values}, made by a softmax or sigmoid",
             fix="Set convert.source.task=multilabel if each column is a label of its own, =multiclass if they exclude "
             "each other, =regression if they are plain values.",
         )
-
-    def _counted(self, task: Task) -> tuple[int | str, ...] | None:
-        """Return 0, 1, 2 … for a classifier whose model names no classes."""
-        if task == "binary":
-            return (0, 1)
-        return tuple(range(self.width)) if task == "multiclass" and self.width is not None else None
 
     def _check_width(self, task: Task, classes: tuple[int | str, ...] | None) -> None:
         if self.width is None or task == "multilabel":
@@ -147,19 +151,21 @@ class Prediction:
                 fix=f"List {columns} labels in convert.source.classes.",
             )
 
-    def _check_probabilities(self, task: Task, seen: Seen | None) -> None:
+    def _check_probabilities(self, task: Task) -> None:
         """Refuse what is no probability, and classes that exclude each other but do not sum to 1."""
         exclusive = self.head.bound != "sum" and (task == "multiclass" or (task == "binary" and self.width == 2))
-        if seen == "outside" or (seen == "unit" and exclusive):
-            way = "convert.source.task=multilabel if each column is a label of its own, " if seen == "unit" else ""
+        if self._seen == "outside" or (self._seen == "unit" and exclusive):
+            way = (
+                "convert.source.task=multilabel if each column is a label of its own, " if self._seen == "unit" else ""
+            )
             raise ConvertError(
                 "Probabilities lie in [0, 1], and those of classes that exclude each other sum to 1 in each row.",
-                got=f"output {self.name!r} of a {task} model: {self._values(seen)}",
+                got=f"output {self.name!r} of a {task} model: {self._values}",
                 fix=f"Set {way}convert.source.scores=logits if it holds raw scores, or choose another output with "
                 "convert.source.prediction.",
             )
 
-    def _check_scores(self, task: Task, told: Told, seen: Seen | None) -> None:
+    def _check_scores(self, task: Task) -> None:
         """Refuse raw scores under a name that says probabilities, and those that no softmax or sigmoid belongs to."""
         if self.head.kind == "log_sigmoid":
             raise ConvertError(
@@ -173,8 +179,8 @@ class Prediction:
                 got=f"output {self.name!r} of a {task} model",
                 fix="Set convert.source.task=binary.",
             )
-        if told.scores is None and self._is_called_probabilities:
-            where = "come straight from a product with weights" if seen is None else "lie outside [0, 1]"
+        if self.told.scores is None and self._is_called_probabilities:
+            where = "come straight from a product with weights" if self._seen is None else "lie outside [0, 1]"
             raise ConvertError(
                 "An output that is called probabilities must hold them.",
                 got=f"output {self.name!r}: its values {where}, as those of hinge losses do",
@@ -186,27 +192,28 @@ class Prediction:
     def _is_called_probabilities(self) -> bool:
         return "prob" in self.name.lower()
 
-    def _doubt(self, got: str) -> ConvertError:
+    def _doubt(self, why: str) -> ConvertError:
         return ConvertError(
             "It must be certain whether a prediction holds probabilities or raw scores.",
-            got=f"output {self.name!r}: {got}",
+            got=f"output {self.name!r}: {self._values}, {why}",
             fix="Set convert.source.scores=probabilities or convert.source.scores=logits (raw scores); if it holds "
             "plain values, convert.source.task=regression.",
         )
 
-    def _values(self, seen: Seen | None) -> str:
-        if seen is None:
+    @property
+    def _values(self) -> str:
+        if self._seen is None:
             return "there are no rows to look at"
-        sums = {"sum": ", and each row sums to 1", "unit": ", but not every row sums to 1"}
-        return (
-            "values outside [0, 1]" if seen == "outside" else f"values in [0, 1]{sums[seen] if self.width != 1 else ''}"
-        )
+        if self._seen == "outside":
+            return "values outside [0, 1]"
+        sums = {"sum": ", and each row sums to 1", "unit": ", but not every row sums to 1"}[self._seen]
+        return f"values in [0, 1]{sums if self.width != 1 else ''}"
 
-    def _note(self, form: Form, seen: Seen | None, task: Task) -> str:
+    def _note(self, form: Form, task: Task) -> str:
         losses = "the loss reads them, for no logits are behind them" if form == "probabilities" else "raw scores"
         other = "logits" if form == "probabilities" else "probabilities"
         return (
-            f"output {self.name!r} ({self._values(seen)}) is taken as {form} of a {task} model ({losses}); if it is "
+            f"output {self.name!r} ({self._values}) is taken as {form} of a {task} model ({losses}); if it is "
             f"not, set convert.source.scores={other} or convert.source.task"
         )
 
@@ -214,3 +221,9 @@ class Prediction:
 def _are_opposite(rows: np.ndarray | None) -> bool:
     """Say whether every row is [−s, s]; rows of zeros, as a fresh layer gives them, prove nothing."""
     return rows is not None and bool(rows.any() and (rows[:, 0] == -rows[:, 1]).all())
+
+
+def _counted(task: Task, width: int | None) -> tuple[int | str, ...] | None:
+    """Return 0, 1, 2 … for a classifier whose model names no classes."""
+    count = 2 if task == "binary" else width if task == "multiclass" else None
+    return None if count is None else tuple(range(count))

@@ -48,7 +48,7 @@ def _keeps_order(node: ir.Node, value: ir.Value) -> bool:
     if value.shape is None:
         return False
     rank = value.shape.rank()
-    perm = list(node.attributes["perm"].as_ints()) if "perm" in node.attributes else list(range(rank))[::-1]
+    perm = node.attributes.get_ints("perm", list(range(rank))[::-1])
     moved = [axis for axis in perm if value.shape[axis] != 1]
     return moved == sorted(moved)
 
@@ -63,7 +63,7 @@ def _clip_bounds(node: ir.Node) -> tuple[float, float] | None:
 
 def is_class_axis(node: ir.Node, value: ir.Value) -> bool:
     """Say whether a softmax runs over the classes of each row: the one dimension besides the batch that is not 1."""
-    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
+    axis = node.attributes.get_int("axis", -1)
     if value.shape is None:
         return axis == -1
     rank = value.shape.rank()
@@ -118,12 +118,9 @@ def broadcast(value: ir.Value) -> ir.Value:
 
 def reduces_last(node: ir.Node, value: ir.Value) -> bool:
     """Say whether a reduction of a value runs over its last axis."""
-    if "axes" in node.attributes:
-        axes: list[int] | None = list(node.attributes["axes"].as_ints())
-    else:
-        held = query.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-        axes = None if held is None else held.ravel().tolist()
-    return value.shape is not None and axes in ([-1], [value.shape.rank() - 1])
+    constant = query.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    axes = node.attributes.get_ints("axes", () if constant is None else constant.ravel().tolist())
+    return value.shape is not None and list(axes) in ([-1], [value.shape.rank() - 1])
 
 
 def written_sigmoid(node: ir.Node) -> ir.Value | None:

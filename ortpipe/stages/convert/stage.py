@@ -21,7 +21,7 @@ from ortpipe.graph.parameters import Choice, choose, sentence, some
 from ortpipe.graph.untie import untie
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.forward import Forward
+from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 

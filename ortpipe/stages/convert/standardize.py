@@ -18,8 +18,8 @@ RIGID = ("SVM", "TreeEnsemble")  # how operators begin that keep all their numbe
 
 def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
     """LinearRegressor: x · coefficientsᵀ + intercepts."""
-    targets = _int(node, "targets", 1)
-    if (transform := _string(node, "post_transform", "NONE")) != "NONE":
+    targets = node.attributes.get_int("targets", 1)
+    if (transform := node.attributes.get_string("post_transform", "NONE")) != "NONE":
         raise _refuse(node, f"post_transform={transform}")
     return [_scores(op, node, _floats(node, "coefficients").reshape(targets, -1), _floats(node, "intercepts"))]
 
@@ -29,7 +29,7 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     classes = classes_of(node)
     weight = _floats(node, "coefficients")
     bias = _floats(node, "intercepts")
-    transform = _string(node, "post_transform", "NONE")
+    transform = node.attributes.get_string("post_transform", "NONE")
     one = op.const(np.float32(1))
     rows = weight.reshape(-1, _width(node, weight, len(classes)))
     bias = bias if bias.size else np.zeros(len(rows), np.float32)
@@ -65,7 +65,7 @@ def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
     """Normalizer: x / Σ|x| or x / √Σx², by row."""
     x = _float_input(op, node)
     axis = op.const(np.array([-1]))
-    match _string(node, "norm", "MAX"):
+    match node.attributes.get_string("norm", "MAX"):
         case "L1":
             return [op.Div(x, _or_one(op, op.ReduceSum(op.Abs(x), axis)))]
         case "L2":
@@ -149,14 +149,11 @@ def classes_in(graph: ir.Graph) -> tuple[int | str, ...] | None:
     for node in reversed(graph):  # the last one is the whole model's, others those of its parts
         if node.domain == ML and node.op_type == "LinearClassifier":
             return classes_of(node)
-        if node.op_type in ("ArrayFeatureExtractor", "Gather") and node.inputs[0] is not None:
-            constant = ir.convenience.get_const_tensor(node.inputs[0])
-            fed = node.inputs[1].producer() if node.inputs[1] is not None else None
-            if constant is not None and fed is not None and fed.op_type == "ArgMax":
-                values = constant.numpy().ravel().tolist()
-                return tuple(
-                    v.decode() if isinstance(v, bytes) else v if isinstance(v, str) else int(v) for v in values
-                )
+        if node.op_type in ("ArrayFeatureExtractor", "Gather"):
+            labels, index = query.constant(node.inputs[0]), node.inputs[1]
+            if labels is not None and index is not None and (maker := index.producer()) and maker.op_type == "ArgMax":
+                texts = (v.decode() if isinstance(v, bytes) else v for v in labels.ravel().tolist())
+                return tuple(v if isinstance(v, str) else int(v) for v in texts)
     return None
 
 
@@ -205,16 +202,7 @@ def _width(node: ir.Node, weight: np.ndarray, classes: int) -> int:
 
 
 def _floats(node: ir.Node, name: str) -> np.ndarray:
-    values = node.attributes[name].as_floats() if name in node.attributes else ()
-    return np.array(values, np.float32)
-
-
-def _int(node: ir.Node, name: str, default: int) -> int:
-    return node.attributes[name].as_int() if name in node.attributes else default
-
-
-def _string(node: ir.Node, name: str, default: str) -> str:
-    return node.attributes[name].as_string() if name in node.attributes else default
+    return np.array(node.attributes.get_floats(name, ()), np.float32)
 
 
 def _refuse(node: ir.Node, why: str) -> ConvertError:

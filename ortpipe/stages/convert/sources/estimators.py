@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,14 +13,14 @@ from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.serial import IR_VERSION, OPSET
-from ortpipe.stages.convert.forward import Forward
 from ortpipe.stages.convert.meaning import Meaning
+from ortpipe.stages.convert.sources import Forward
 
 Scale = Callable[[Builder, Any, ir.Value, Any], ir.Value]
 
 
-class Head(NamedTuple):
-    """The end of a graph before its outputs are named."""
+class End(NamedTuple):
+    """The end of an estimator's graph before its outputs are named."""
 
     task: Task
     logits: ir.Value | None  # [N, K], or [N, 1] for two classes
@@ -57,23 +57,23 @@ def linear_scores(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Va
     return op.Gemm(*inputs)
 
 
-def linear_regressor(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> Head:
+def linear_regressor(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """y = x · coefficient + intercept."""
-    return Head("regression", None, linear_scores(op, estimator, x, dtype))
+    return End("regression", None, linear_scores(op, estimator, x, dtype))
 
 
-def linear_classifier(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> Head:
+def linear_classifier(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """Two classes: p = σ(z). More: softmax(z), or one-versus-rest σ(z) scaled to sum 1."""
     scores = linear_scores(op, estimator, x, dtype)
     if len(estimator.classes_) == 2:
-        return Head("binary", scores, two_columns(op, op.Sigmoid(scores), dtype))
+        return End("binary", scores, two_columns(op, op.Sigmoid(scores), dtype))
     ranking = scores  # σ(z) of two classes may both round to 1, z does not
     if _one_versus_rest(estimator):
         # σ(z)ₖ / Σ σ(z) = softmax(log σ(z)), and log σ(z) = (z − |z|)/2 − log(1 + exp(−|z|)) never overflows
         size, half = op.Abs(scores), op.const(np.asarray(0.5, dtype))
         tail = op.Log(op.Add(op.Exp(op.Neg(size)), op.const(np.ones((), dtype))))
         scores = op.Sub(op.Mul(op.Sub(scores, size), half), tail)
-    return Head("multiclass", scores, op.Softmax(scores, axis=-1), ranking)
+    return End("multiclass", scores, op.Softmax(scores, axis=-1), ranking)
 
 
 def _one_versus_rest(estimator: Any) -> bool:
@@ -91,36 +91,33 @@ def two_columns(op: Builder, p: ir.Value, dtype: Any) -> ir.Value:
 HIDDEN = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid", "identity": None}
 
 
-def mlp(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> Head:
+def mlp(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """Layers of x ← activation(x · weight + bias), then the output activation scikit-learn chose."""
     activation = HIDDEN[estimator.activation]
     last = len(estimator.coefs_) - 1
     for i, (weight, bias) in enumerate(zip(estimator.coefs_, estimator.intercepts_, strict=True)):
-        names = (
-            op.parameter(f"layer{i}.weight", weight.astype(dtype)),
-            op.parameter(f"layer{i}.bias", bias.astype(dtype)),
-        )
-        x = op.Gemm(x, *names)
+        w = op.parameter(f"layer{i}.weight", weight.astype(dtype))
+        x = op.Gemm(x, w, op.parameter(f"layer{i}.bias", bias.astype(dtype)))
         if i < last and activation is not None:
             x = getattr(op, activation)(x)
     match estimator.out_activation_:
         case "identity":
-            return Head("regression", None, x)
+            return End("regression", None, x)
         case "exp":
-            return Head("regression", None, op.Exp(x))
+            return End("regression", None, op.Exp(x))
         case "softmax":
-            return Head("multiclass", x, op.Softmax(x, axis=-1))
+            return End("multiclass", x, op.Softmax(x, axis=-1))
         case _ if estimator._label_binarizer.y_type_.startswith("multilabel"):
-            return Head("multilabel", x, op.Sigmoid(x))
+            return End("multilabel", x, op.Sigmoid(x))
         case _:
-            return Head("binary", x, two_columns(op, op.Sigmoid(x), dtype))
+            return End("binary", x, two_columns(op, op.Sigmoid(x), dtype))
 
 
 SCALERS: dict[str, Scale] = {
     "sklearn.preprocessing.StandardScaler": standard_scaler,
     "sklearn.preprocessing.MinMaxScaler": min_max_scaler,
 }
-ESTIMATORS: dict[str, Callable[[Builder, Any, ir.Value, Any], Head]] = {
+ESTIMATORS: dict[str, Callable[[Builder, Any, ir.Value, Any], End]] = {
     "sklearn.linear_model.LinearRegression": linear_regressor,
     "sklearn.linear_model.Ridge": linear_regressor,
     "sklearn.linear_model.Lasso": linear_regressor,
@@ -135,11 +132,8 @@ ESTIMATORS: dict[str, Callable[[Builder, Any, ir.Value, Any], Head]] = {
 
 def supported(path: str) -> Any:
     """Return the class of a path, if ortpipe converts it."""
-    if path not in ESTIMATORS:
-        rule = "The estimator must be one that ortpipe converts."
-        raise ConvertError(rule, key="estimator", got=path, fix=nearest(path, ESTIMATORS))
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+    _check(ESTIMATORS, path, "The estimator", key="estimator")
+    return pkgutil.resolve_name(path)
 
 
 def supported_steps(estimator: Any) -> tuple[list[Any], Any]:
@@ -151,8 +145,9 @@ def supported_steps(estimator: Any) -> tuple[list[Any], Any]:
     if not steps:
         raise ConvertError("A Pipeline must end in an estimator.", got="no step", fix="Add one as its last step.")
     *scalers, last = steps
-    _check_in(SCALERS, scalers, "Every step before the last")
-    _check_in(ESTIMATORS, [last], "The estimator")
+    for step in scalers:
+        _check(SCALERS, _path(step), "Every step before the last")
+    _check(ESTIMATORS, _path(last), "The estimator")
     if type(last).__name__ == "SGDClassifier" and last.loss != "log_loss":
         raise ConvertError(
             "SGDClassifier gives probabilities only with loss='log_loss'.",
@@ -162,12 +157,10 @@ def supported_steps(estimator: Any) -> tuple[list[Any], Any]:
     return scalers, last
 
 
-def _check_in(table: Mapping[str, Any], steps: list[Any], role: str) -> None:
-    for step in steps:
-        if _path(step) not in table:
-            raise ConvertError(
-                f"{role} must be one that ortpipe converts.", got=_path(step), fix=f"Supported: {', '.join(table)}."
-            )
+def _check(table: Mapping[str, Any], path: str, role: str, key: str | None = None) -> None:
+    if path not in table:
+        rule = f"{role} must be one that ortpipe converts."
+        raise ConvertError(rule, key=key, got=path, fix=nearest(path, table))
 
 
 def _path(step: Any) -> str:
@@ -187,26 +180,26 @@ def build(estimator: Any, dtype: str) -> Forward:
     x = op.input("X", float_type, ["N", width])
     for scaler in scalers:
         x = SCALERS[_path(scaler)](op, scaler, x, dtype)
-    head = ESTIMATORS[_path(last)](op, last, x, dtype)
-    head.prediction.type = ir.TensorType(float_type)
-    if head.logits is not None:
-        op.rename(head.logits, "logits")
-    if head.task == "regression":
-        graph.outputs.append(op.rename(head.prediction, "prediction"))
-        classes = None
+    end = ESTIMATORS[_path(last)](op, last, x, dtype)
+    end.prediction.type = ir.TensorType(float_type)
+    if end.logits is not None:
+        op.rename(end.logits, "logits")
+    classes: tuple[int | str, ...] | None = None
+    if end.task == "regression":
+        graph.outputs.append(op.rename(end.prediction, "prediction"))
     else:
-        classes = () if head.task == "multilabel" else plain_classes(last.classes_)
-        op.rename(head.prediction, "probabilities")
-        graph.outputs.extend([op.rename(label_of(op, head, classes, dtype), "label"), head.prediction])
+        classes = None if end.task == "multilabel" else plain_classes(last.classes_)
+        op.rename(end.prediction, "probabilities")
+        graph.outputs.extend([op.rename(label_of(op, end, classes, dtype), "label"), end.prediction])
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         [rows] = inputs.values()
-        return np.asarray(estimator.predict(rows) if head.task == "regression" else estimator.predict_proba(rows))
+        return np.asarray(estimator.predict(rows) if end.task == "regression" else estimator.predict_proba(rows))
 
-    meaning = Meaning(head.task, str(head.logits.name) if head.logits is not None else None, classes or None)
+    meaning = Meaning(end.task, str(end.logits.name) if end.logits is not None else None, classes)
     return Forward(
         ir.Model(graph, ir_version=IR_VERSION),
-        prediction=str(head.prediction.name),
+        prediction=str(end.prediction.name),
         meaning=lambda rows: meaning,
         expected=expected,
         origin=_path(last),
@@ -232,19 +225,14 @@ def plain_classes(classes: Any) -> tuple[int | str, ...]:
     return tuple(plain)
 
 
-def label_of(op: Builder, head: Head, classes: tuple[int | str, ...], dtype: Any) -> ir.Value:
-    """Return the predicted label: the most probable class, or for multilabel each p > ½."""
-    if head.task == "multilabel":
-        label = op.Cast(op.Greater(head.prediction, op.const(np.asarray(0.5, dtype))), to=ir.DataType.INT64)
+def label_of(op: Builder, end: End, classes: tuple[int | str, ...] | None, dtype: Any) -> ir.Value:
+    """Return the predicted label: the class that ranks highest, or for multilabel each p > ½."""
+    if classes is None:
+        label = op.Cast(op.Greater(end.prediction, op.const(np.asarray(0.5, dtype))), to=ir.DataType.INT64)
         label.type = ir.TensorType(ir.DataType.INT64)
         return label
-    index = op.ArgMax(head.prediction if head.ranking is None else head.ranking, axis=1, keepdims=0)
-    return class_label(op, index, classes)
-
-
-def class_label(op: Builder, index: ir.Value, classes: tuple[int | str, ...]) -> ir.Value:
-    """Return the label at each class index."""
     strings = any(isinstance(c, str) for c in classes)
+    index = op.ArgMax(end.prediction if end.ranking is None else end.ranking, axis=1, keepdims=0)
     label = op.Gather(op.const(np.array(classes, dtype=str if strings else np.int64)), index)
     label.type = ir.TensorType(ir.DataType.STRING if strings else ir.DataType.INT64)
     return label

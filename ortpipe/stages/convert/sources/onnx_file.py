@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +21,10 @@ from ortpipe.graph.modes import for_inference
 from ortpipe.graph.query import data_inputs
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Config
-from ortpipe.stages.convert.forward import Forward
 from ortpipe.stages.convert.heads import read_head
 from ortpipe.stages.convert.meaning import Prediction, Told
+from ortpipe.stages.convert.patterns import width_of
+from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
@@ -87,7 +87,6 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
         )
     name = str(output.name)
     labelled = any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs)
-    prediction = Prediction(name, _width(output), labelled, head)
     told = _told(config, known if known.get("prediction") == name else {}, classes)
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -100,7 +99,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     return Forward(
         inside,
         prediction=name,
-        meaning=functools.partial(prediction.meaning, told),
+        meaning=lambda rows: Prediction(name, width_of(output), labelled, head, told, rows).meaning(),
         expected=expected,
         origin=config.path,
     )
@@ -112,11 +111,6 @@ def _told(config: OnnxFile, known: Mapping[str, Any], classes: tuple[int | str, 
     if scores is None and known.get("task", "regression") != "regression":
         scores = "logits" if known.get("logits") == known["prediction"] else "probabilities"
     return Told(config.task or known.get("task"), scores, classes)
-
-
-def _width(output: ir.Value) -> int | None:
-    width = output.shape[-1] if output.shape is not None and output.shape.rank() else None
-    return width if isinstance(width, int) else None
 
 
 def _refuse_fixed_batch(graph: ir.Graph) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.settings import Config, OneOf
-from ortpipe.stages.convert.forward import Forward
+from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import build, supported, supported_steps
 
 TRUSTED = [f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")]
