@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -11,6 +9,7 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.rewrite import Rewrite, rewrite
 
 ML = "ai.onnx.ml"
 RIGID = ("SVM", "TreeEnsemble")  # how operators begin that keep all their numbers in attributes
@@ -74,14 +73,18 @@ def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
             raise _refuse(node, f"norm={norm}")
 
 
-def array_feature_extractor(op: Builder, node: ir.Node) -> list[ir.Value]:
-    """ArrayFeatureExtractor of constant columns: x[…, columns]."""
-    columns = query.constant(node.inputs[1])
-    assert columns is not None
-    return [op.Gather(node.inputs[0], op.const(columns.ravel().astype(np.int64)), axis=-1)]
+def array_feature_extractor(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """ArrayFeatureExtractor of constant columns: x[…, columns]; labels stay, and columns of what cannot be trained."""
+    x, columns = node.inputs[0], query.constant(node.inputs[1])
+    if x is None or columns is None or query.constant(x) is not None:
+        return None
+    makers = [value.producer() for value in query.ancestors([x])]
+    if any(maker is not None and maker.op_type.startswith(RIGID) for maker in makers):
+        return None
+    return [op.Gather(x, op.const(columns.ravel().astype(np.int64)), axis=-1)]
 
 
-RULES: dict[str, Callable[[Builder, ir.Node], list[ir.Value]]] = {
+RULES: dict[str, Rewrite] = {
     "ArrayFeatureExtractor": array_feature_extractor,
     "LinearClassifier": linear_classifier,
     "LinearRegressor": linear_regressor,
@@ -114,16 +117,7 @@ def standardize(graph: ir.Graph) -> None:
     Raises:
         ConvertError: an operator of ai.onnx.ml between weights and a float output has no rule.
     """
-    for node in list(graph):
-        if node.domain != ML or node.op_type not in RULES or _picks(node):
-            continue
-        made = RULES[node.op_type](Builder(graph, node.name or node.op_type, before=node), node)
-        for old, new in zip(node.outputs, made, strict=False):
-            new.type, new.shape = old.type, old.shape
-            name = old.name
-            old.replace_all_uses_with(new, replace_graph_outputs=True)
-            old.name, new.name = f"{name}/replaced", name
-        graph.remove(node, safe=True)
+    rewrite(graph, RULES, ML)
     floats = [output for output in graph.outputs if output.dtype in query.FLOATS]
     for output in floats:
         makers = {value: value.producer() for value in query.ancestors([output])}
@@ -163,16 +157,6 @@ def classes_of(node: ir.Node) -> tuple[int | str, ...]:
         if name in node.attributes and len(node.attributes[name].value):
             return tuple(node.attributes[name].value)
     raise _refuse(node, "no class labels")
-
-
-def _picks(node: ir.Node) -> bool:
-    """Say whether a node picks labels out of a constant, computed columns, or columns of what cannot be trained."""
-    x, places = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
-    if node.op_type != "ArrayFeatureExtractor" or x is None:
-        return False
-    makers = [value.producer() for value in query.ancestors([x])]
-    rigid = any(maker is not None and maker.op_type.startswith(RIGID) for maker in makers)
-    return rigid or query.constant(x) is not None or query.constant(places) is None
 
 
 def _or_one(op: Builder, norm: ir.Value) -> ir.Value:
