@@ -130,7 +130,7 @@ class Prediction:
         raise ConvertError(
             "It must be certain which labels the columns of a prediction are.",
             got=f"output {self.name!r}: {self._values}, made by a softmax or sigmoid",
-            fix="Set convert.source.task=multilabel if each column is a label of its own, =multiclass if they exclude "
+            fix="Set {at}task=multilabel if each column is a label of its own, =multiclass if they exclude "
             "each other, =regression if they are plain values.",
         )
 
@@ -141,28 +141,26 @@ class Prediction:
             raise ConvertError(
                 "A binary model predicts one column or two, a multiclass model one for each class.",
                 got=f"{self.width} in output {self.name!r} of a {task} model",
-                fix="Correct convert.source.task, or choose another output with convert.source.prediction.",
+                fix="Correct {at}task, or choose another output with {at}prediction.",
             )
         columns = 2 if task == "binary" else self.width
         if classes is not None and len(classes) != columns:
             raise ConvertError(
                 "A classifier has one class for each column of its prediction (two for a single column).",
                 got=f"{len(classes)} classes, {self.width} columns in output {self.name!r}",
-                fix=f"List {columns} labels in convert.source.classes.",
+                fix=f"List {columns} labels in {{at}}classes.",
             )
 
     def _check_probabilities(self, task: Task) -> None:
         """Refuse what is no probability, and classes that exclude each other but do not sum to 1."""
         exclusive = self.head.bound != "sum" and (task == "multiclass" or (task == "binary" and self.width == 2))
         if self._seen == "outside" or (self._seen == "unit" and exclusive):
-            way = (
-                "convert.source.task=multilabel if each column is a label of its own, " if self._seen == "unit" else ""
-            )
+            way = "{at}task=multilabel if each column is a label of its own, " if self._seen == "unit" else ""
             raise ConvertError(
                 "Probabilities lie in [0, 1], and those of classes that exclude each other sum to 1 in each row.",
                 got=f"output {self.name!r} of a {task} model: {self._values}",
-                fix=f"Set {way}convert.source.scores=logits if it holds raw scores, or choose another output with "
-                "convert.source.prediction.",
+                fix=f"Set {way}{{at}}scores=logits if it holds raw scores, or choose another output with "
+                "{at}prediction.",
             )
 
     def _check_scores(self, task: Task) -> None:
@@ -177,15 +175,14 @@ class Prediction:
             raise ConvertError(
                 "Two opposite scores [−s, s] are those of one binary label.",
                 got=f"output {self.name!r} of a {task} model",
-                fix="Set convert.source.task=binary.",
+                fix="Set {at}task=binary.",
             )
         if self.told.scores is None and self._is_called_probabilities:
             where = "come straight from a product with weights" if self._seen is None else "lie outside [0, 1]"
             raise ConvertError(
                 "An output that is called probabilities must hold them.",
                 got=f"output {self.name!r}: its values {where}, as those of hinge losses do",
-                fix="Set convert.source.scores=logits to train them as raw scores, or export a model that gives "
-                "probabilities.",
+                fix="Set {at}scores=logits to train them as raw scores, or export a model that gives probabilities.",
             )
 
     @property
@@ -196,8 +193,8 @@ class Prediction:
         return ConvertError(
             "It must be certain whether a prediction holds probabilities or raw scores.",
             got=f"output {self.name!r}: {self._values}, {why}",
-            fix="Set convert.source.scores=probabilities or convert.source.scores=logits (raw scores); if it holds "
-            "plain values, convert.source.task=regression.",
+            fix="Set {at}scores=probabilities or {at}scores=logits (raw scores); if it holds "
+            "plain values, {at}task=regression.",
         )
 
     @property

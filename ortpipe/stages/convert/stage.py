@@ -62,35 +62,31 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     if config is not None and config.untie:
         untie(forward.model, prediction)
     choice = choose(graph, prediction)
-    running = [name for name in choice.left if is_statistic(graph.initializers[name])]
+    weights = {
+        f"source/{name}": query.array(value)
+        for name, value in graph.initializers.items()
+        if name in choice.trained or (name in choice.left and is_statistic(value))
+    }
     model = finish(forward.model)
-    kept = [t.name for t in model.graph.initializer if t.name in choice.trained]
     facts = Facts(
         task="regression",  # until the rows are seen
-        inputs=tuple(i.name for i in model.graph.input if i.name not in {t.name for t in model.graph.initializer}),
-        outputs=tuple(o.name for o in model.graph.output),
+        inputs=tuple(str(v.name) for v in query.data_inputs(graph)),
+        outputs=tuple(str(o.name) for o in graph.outputs),
         prediction=forward.prediction,
-        parameters=tuple(kept),
+        parameters=choice.trained,
         constants=tuple(choice.left),
     )
     record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
     predicted = None
     if data is not None:
-        few = data.train.head(ROWS)
-        discrepancy, predicted = _compared(model, facts, forward, few, config)
+        rows = data.train.head(ROWS)
+        discrepancy, predicted = _compared(model, facts, forward, rows, config)
         record |= {"data": data.digest(), "discrepancy": discrepancy}
-        facts = dataclasses.replace(facts, columns=_columns(facts, few), categories=few.categories)
-    meaning = forward.meaning(predicted)
-    facts = dataclasses.replace(
-        facts, task=meaning.task, logits=meaning.logits, classes=meaning.classes, opposite=meaning.opposite
-    )
-    record["notes"] = [*_notes(choice), *meaning.notes]
-    weights = {
-        f"source/{t.name}": onnx.numpy_helper.to_array(t)
-        for t in model.graph.initializer
-        if t.name in kept or t.name in running
-    }
-    return Artifact(model, dataclasses.replace(facts, lineage=(record,)), weights)
+        facts = dataclasses.replace(facts, columns=_columns(facts, rows), categories=rows.categories)
+    with under("source"):
+        meaning = dict(vars(forward.meaning(predicted)))
+    record["notes"] = [*_notes(choice), *meaning.pop("notes")]
+    return Artifact(model, dataclasses.replace(facts, **meaning, lineage=(record,)), weights)
 
 
 def _notes(choice: Choice) -> list[str]:
@@ -139,7 +135,7 @@ def _compared(
         raise ConvertError(
             "A prediction has one entry per row.",
             got=f"{facts.prediction!r} of shape {list(got.shape)} for {len(few)} rows",
-            fix="Choose another output with convert.source.prediction, or convert the estimator itself.",
+            fix="Choose another output with {at}source.prediction, or convert the estimator itself.",
         )
     expected = np.asarray(forward.expected(inputs), np.float64).reshape(got.shape)
     if not np.isfinite(expected).all():
@@ -149,8 +145,9 @@ def _compared(
     if not worst <= allowed:
         raise ConvertError(
             "The converted model must predict what its source predicts.",
+            key="tolerance",
             got=f"{forward.origin}: largest difference {worst:.3g} on {len(few)} rows, tolerance {allowed:g}",
-            fix="Use convert.dtype=float64, or raise convert.tolerance if the difference is acceptable.",
+            fix="Use {at}dtype=float64, or raise {key} if the difference is acceptable.",
         )
     return worst, got
 

@@ -216,7 +216,7 @@ def test_the_rows_decide_where_the_graph_is_silent(tmp_path):
     facts = converted(tmp_path, model(ensemble, 3), 3).facts
     *_, note = facts.lineage[0]["notes"]
     assert "'Y' (values in [0, 1], and each row sums to 1) is taken as probabilities" in note
-    with pytest.raises(ConvertError, match=r"probabilities or raw scores(.|\n)*no rows(.|\n)*convert\.source\.scores"):
+    with pytest.raises(ConvertError, match=r"probabilities or raw scores(.|\n)*no rows(.|\n)*source\.scores"):
         convert(None, ConvertConfig(OnnxFile(str(tmp_path / "a.onnx"), task="multiclass")))
 
 
@@ -254,7 +254,7 @@ DOUBTS = {  # end, columns of z, type of Y, name of Y, what is told, what the er
     ),
     "three columns of a binary model": ("Y = Softmax(z)", 3, "", "Y", {"task": "binary"}, "source.task"),
     "two classes for three columns": ("Y = Softmax(z)", 3, "", "Y", {"classes": ("a", "b")}, "List 3"),
-    "a softmax over the rows": ("Y = Softmax <axis = 0> (z)", 3, "", "Y", {}, "convert.source.task"),
+    "a softmax over the rows": ("Y = Softmax <axis = 0> (z)", 3, "", "Y", {}, "source.task"),
     "the logarithm of a sigmoid": ("s = Sigmoid(z) Y = Log(s)", 1, "", "Y", {"task": "binary"}, "without the last"),
     "a hard maximum": ("Y = Hardmax(z)", 3, "", "Y", {}, "no gradient"),
 }
