@@ -32,7 +32,8 @@ def replace(node: ir.Node, values: Sequence[ir.Value | None]) -> None:
     assert isinstance(node.graph, ir.Graph)
     for old, new in zip(node.outputs, values, strict=False):
         if new is not None:
-            new.type, new.shape = old.type or new.type, old.shape or new.shape
+            new.type = old.type or new.type
+            new.shape = old.shape if old.shape is not None else new.shape
             ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
             new.name, old.name = old.name, None
     node.graph.remove(node, safe=True)

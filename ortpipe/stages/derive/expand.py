@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -42,12 +42,15 @@ def expanded(model: onnx.ModelProto, targets: Sequence[str] = ()) -> onnx.ModelP
     return _without_loops(with_sizes(model), targets)
 
 
-def with_bodies(model: onnx.ModelProto, kinds: Sequence[str]) -> onnx.ModelProto:
+def with_bodies(model: onnx.ModelProto, kinds: Collection[str]) -> onnx.ModelProto:
     """Return the model with model-local functions inlined, and these of ONNX's operators written as their bodies."""
     if model.functions:
         model = inliner.inline_local_functions(model)
     model = _with_defaults(model)
-    while chosen := sorted({("", n.op_type) for n in query.all_nodes(model.graph) if n.op_type in kinds}):
+    for _ in range(3):  # a body may call functions again
+        chosen = sorted({("", n.op_type) for n in query.all_nodes(model.graph) if n.op_type in kinds})
+        if not chosen:
+            break
         model = inliner.inline_selected_functions(_typed(model), chosen, inline_schema_functions=True)
     return inferred(model)
 

@@ -20,9 +20,7 @@ from ortpipe.graph.modes import statistics as running_statistics
 from ortpipe.graph.parameters import sentence, some
 from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.engines.ort import Ort, with_yield
-from ortpipe.stages.derive.engines.ort_limits import refuse_known_faults
-from ortpipe.stages.derive.engines.ort_rewrites import rewrite
+from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
 from ortpipe.stages.derive.seeds import seeded_sum
 
 VERSION = 4
@@ -105,9 +103,7 @@ def _yielding(
 ) -> Artifact:
     """Return the training build's graph as it is; it has no facts about gradients, for no other stage can run it."""
     forward = extract(source, outputs)
-    for name in outputs:
-        forward = rewrite(forward, name, [*parameters, *inputs])
-        refuse_known_faults(forward, name, [*parameters, *inputs])
+    forward = differentiable(forward, outputs, [*parameters, *inputs])
     built, _ = with_yield(forward, parameters, inputs)
     return artifact.next("derive", VERSION, model=built, loss=None, outputs=(), parameters=tuple(parameters))
 

@@ -7,8 +7,9 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.graph.check import finish
+from ortpipe.graph.rewrite import rewrite
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.ort_lowering import RULES, lower, without_yield
+from ortpipe.stages.derive.engines.ort_lowering import DOMAIN, RULES, without_yield
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
 
@@ -54,7 +55,7 @@ def model_of(op, attributes, first, second, out, dtype="double", optional=""):
 
 def lowered(model):
     own = ir.from_proto(model)
-    lower(own.graph)
+    rewrite(own.graph, RULES, DOMAIN)
     return finish(own)
 
 

@@ -8,99 +8,61 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.rewrite import Rewrite, replace
 
-TRAINING = "com.microsoft"
-
-
-def relu_grad(op: Builder, node: ir.Node, dy: ir.Value, y: ir.Value) -> ir.Value:
-    """dy · [y > 0]."""
-    return op.Mul(dy, op.cast(op.Greater(y, op.like(0, y)), y))
+DOMAIN = "com.microsoft"
 
 
-def sigmoid_grad(op: Builder, node: ir.Node, dy: ir.Value, y: ir.Value) -> ir.Value:
-    """dy · y · (1 − y)."""
-    return op.Mul(dy, op.Mul(y, op.Sub(op.like(1, y), y)))
+def backward(formula: Callable[..., ir.Value]) -> Rewrite:
+    """Return the rewrite of Op(dy, y) by dx, written from (op, dy, y, axis)."""
+
+    def write(op: Builder, node: ir.Node) -> list[ir.Value]:
+        return [formula(op, *node.inputs, op.const(np.array([node.attributes.get_int("axis", -1)])))]
+
+    return write
 
 
-def tanh_grad(op: Builder, node: ir.Node, dy: ir.Value, y: ir.Value) -> ir.Value:
-    """dy · (1 − y²)."""
-    return op.Mul(dy, op.Sub(op.like(1, y), op.Mul(y, y)))
-
-
-def softmax_grad(op: Builder, node: ir.Node, dy: ir.Value, y: ir.Value) -> ir.Value:
-    """(dy − Σ dy·y) · y."""
-    return op.Mul(op.Sub(dy, op.ReduceSum(op.Mul(dy, y), _axis(op, node))), y)
-
-
-def log_softmax_grad(op: Builder, node: ir.Node, dy: ir.Value, y: ir.Value) -> ir.Value:
-    """dy − exp(y) · Σ dy."""
-    return op.Sub(dy, op.Mul(op.Exp(y), op.ReduceSum(dy, _axis(op, node))))
-
-
-def scale(op: Builder, node: ir.Node, x: ir.Value, factor: ir.Value) -> ir.Value:
+def scale(op: Builder, node: ir.Node) -> list[ir.Value]:
     """x · factor, or x / factor."""
-    down = "scale_down" in node.attributes and node.attributes["scale_down"].as_int() == 1
-    return (op.Div if down else op.Mul)(x, op.cast(factor, x))
+    x, factor = node.inputs
+    return [(op.Div if node.attributes.get_int("scale_down", 0) else op.Mul)(x, op.cast(factor, x))]
 
 
-def fused_mat_mul(op: Builder, node: ir.Node, a: ir.Value, b: ir.Value) -> ir.Value | None:
+def fused_mat_mul(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     """alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾ of matrices, as a Gemm; other ranks stay, but for float64, which has no kernel."""
-    ranks = {v.shape.rank() if v.shape is not None else None for v in (a, b)}
-    given = {n: node.attributes[n].value for n in ("alpha", "transA", "transB") if n in node.attributes}
-    if any(n in node.attributes and node.attributes[n].as_int() for n in ("transBatchA", "transBatchB")):
+    (a, b), ranks = node.inputs, [v.shape.rank() if v is not None and v.shape is not None else 0 for v in node.inputs]
+    flags = {name: node.attributes.get_int(name, 0) for name in ("transA", "transB", "transBatchA", "transBatchB")}
+    alpha = node.attributes.get_float("alpha", 1.0)
+    assert a is not None
+    if flags.pop("transBatchA") or flags.pop("transBatchB"):
         return None
-    if ranks == {2}:
-        return op.Gemm(a, b, **given)
-    if a.dtype != ir.DataType.DOUBLE or any(rank is None or rank < 2 for rank in ranks):
+    if ranks == [2, 2]:
+        return [op.Gemm(a, b, alpha=alpha, **flags)]
+    if a.dtype != ir.DataType.DOUBLE or min(ranks) < 2:
         return None
-    product = op.MatMul(_turned(op, a, given.get("transA", 0)), _turned(op, b, given.get("transB", 0)))
-    return op.Mul(product, op.like(given.get("alpha", 1.0), a))
+    turned = [
+        op.Transpose(v, perm=[*range(rank - 2), rank - 1, rank - 2]) if flag else v
+        for v, rank, flag in zip((a, b), ranks, flags.values(), strict=True)
+    ]
+    return [op.Mul(op.MatMul(*turned), op.like(alpha, a))]
 
 
-def _turned(op: Builder, x: ir.Value, turn: int) -> ir.Value:
-    """Return x with its last two axes swapped, or as it is."""
-    assert x.shape is not None
-    *first, last, end = range(x.shape.rank())
-    return op.Transpose(x, perm=[*first, end, last]) if turn else x
-
-
-RULES: dict[str, Callable[..., ir.Value | None]] = {
+RULES: dict[str, Rewrite] = {
     "FusedMatMul": fused_mat_mul,
-    "LogSoftmaxGrad_13": log_softmax_grad,
-    "ReluGrad": relu_grad,
+    "LogSoftmaxGrad_13": backward(lambda op, dy, y, axis: op.Sub(dy, op.Mul(op.Exp(y), op.ReduceSum(dy, axis)))),
+    "ReluGrad": backward(lambda op, dy, y, axis: op.Mul(dy, op.cast(op.Greater(y, op.like(0, y)), y))),
     "Scale": scale,
-    "SigmoidGrad": sigmoid_grad,
-    "SoftmaxGrad_13": softmax_grad,
-    "TanhGrad": tanh_grad,
+    "SigmoidGrad": backward(lambda op, dy, y, axis: op.Mul(dy, op.Mul(y, op.Sub(op.like(1, y), y)))),
+    "SoftmaxGrad_13": backward(lambda op, dy, y, axis: op.Mul(op.Sub(dy, op.ReduceSum(op.Mul(dy, y), axis)), y)),
+    "TanhGrad": backward(lambda op, dy, y, axis: op.Mul(dy, op.Sub(op.like(1, y), op.Mul(y, y)))),
 }
 
 
 def without_yield(graph: ir.Graph) -> None:
     """Take out the YieldOp between forward and backward: the loss's own gradient is the constant 1."""
     [node] = [n for n in graph if n.op_type == "YieldOp"]
-    [loss], [gradient] = node.inputs, node.outputs
+    [loss] = node.inputs
     assert loss is not None
     loss.shape = ir.Shape([])  # lost where the builder could not infer it
-    gradient.replace_all_uses_with(Builder(graph, "derive", before=node).like(1, loss))
-    graph.remove(node, safe=True)
+    replace(node, [Builder(graph, "derive", before=node).like(1, loss)])
     graph.outputs.insert(0, loss)
-
-
-def lower(graph: ir.Graph) -> None:
-    """Rewrite in place every node that has a rule; names of values stay."""
-    for node in list(graph):
-        if node.domain != TRAINING or node.op_type not in RULES:
-            continue
-        made = RULES[node.op_type](Builder(graph, f"derive/{node.op_type}", before=node), node, *node.inputs)
-        if made is None:
-            continue
-        [old] = node.outputs
-        name, made.type, made.shape = old.name, old.type, old.shape
-        old.replace_all_uses_with(made, replace_graph_outputs=True)
-        old.name, made.name = f"{name}/replaced", name
-        graph.remove(node, safe=True)
-
-
-def _axis(op: Builder, node: ir.Node) -> ir.Value:
-    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
-    return op.const(np.array([axis]))

@@ -1,0 +1,280 @@
+"""What the training build (1.19.2) differentiates: as it is, by ONNX's own function bodies, or rewritten here.
+
+All else is refused by name before it starts: the build has no gradient for it, or a wrong one. The tables were found
+by comparing its gradients with central differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.errors import DeriveError
+from ortpipe.graph import query
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.operators import STANDARD
+from ortpipe.graph.rewrite import Rewrite
+from ortpipe.stages.derive.rules import windows
+from ortpipe.stages.derive.rules.pooling import along, membership
+from ortpipe.stages.derive.walk import active, operands
+
+# fmt: off
+DIFFERENTIATED = frozenset((
+    "Abs", "Add", "Cast", "Clip", "Concat", "Conv", "Cos", "Div", "Erf", "Exp", "Expand", "Flatten", "Gather",
+    "GatherElements", "GatherND", "Gemm", "GlobalAveragePool", "Identity", "LeakyRelu", "Log", "LogSoftmax",
+    "MatMul", "Max", "Min", "Mul", "Neg", "Pad", "Pow", "ReduceLogSumExp", "ReduceMean", "ReduceSum", "Relu",
+    "Reshape", "ScatterElements", "ScatterND", "Sigmoid", "Sin", "Slice", "Softmax", "Split", "Sqrt", "Squeeze",
+    "Sub", "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where",
+))
+BODIES = frozenset((
+    "CastLike", "Celu", "Gelu", "GroupNormalization", "HardSwish", "MeanVarianceNormalization",
+    "Mish", "NegativeLogLikelihoodLoss", "PRelu", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare",
+    "Shrink", "SoftmaxCrossEntropyLoss", "Softsign", "ThresholdedRelu",
+))
+# fmt: on
+
+
+def _reduces(node: ir.Node) -> bool:
+    return node.attributes.get_string("reduction", "none") != "none"
+
+
+def _backwards(node: ir.Node) -> bool:
+    steps = query.constant(node.inputs[4]) if len(node.inputs) > 4 else np.ones(1)
+    return steps is None or bool((steps < 0).any())
+
+
+# Operators of DIFFERENTIATED → why some of their forms are refused, and which
+FAULTS: dict[str, tuple[str, Callable[[ir.Node], bool]]] = {
+    "Pad": (
+        "its gradient holds for mode=constant and pads of every axis",
+        lambda n: n.attributes.get_string("mode", "constant") != "constant" or len(n.inputs) > 3,
+    ),
+    "ReduceLogSumExp": (
+        "its gradient holds where the axes are listed",
+        lambda n: len(n.inputs) < 2 and "axes" not in n.attributes,
+    ),
+    "ScatterElements": ("its gradient with a reduction is wrong", _reduces),
+    "ScatterND": ("its gradient with a reduction is wrong", _reduces),
+    "Slice": ("its gradient holds for positive steps that are constants", _backwards),
+    "Split": (
+        "its gradient with an unused output is wrong",
+        lambda n: not all(y.uses() or y.is_graph_output() for y in n.outputs),
+    ),
+}
+
+
+def between(graph: ir.Graph, loss: str, sources: Sequence[str]) -> list[ir.Node]:
+    """Return the nodes that a gradient goes through on its way from the loss to a source."""
+    reached, needed = active(graph, [query.value(graph, name) for name in sources]), {query.value(graph, loss)}
+    nodes = []
+    for node in reversed(graph):
+        read = [x for x in operands(node) if x is not None]
+        if any(y in needed and y in reached for y in node.outputs) and any(x in reached for x in read):
+            needed.update(read)
+            nodes.append(node)
+    return nodes[::-1]
+
+
+def check_differentiable(graph: ir.Graph, loss: str, sources: Sequence[str]) -> None:
+    """Raise for the first operator between the sources and the loss whose gradient is wrong or missing.
+
+    Raises:
+        DeriveError: names the operator, its node and the reason.
+    """
+    for node in between(graph, loss, sources):
+        reason, applies = FAULTS.get(node.op_type, ("", lambda n: False))
+        if node.op_type not in DIFFERENTIATED or node.domain not in STANDARD:
+            reason = "the training build has no gradient for it, or a wrong one"
+        elif not applies(node):
+            continue
+        raise DeriveError(
+            "The ort engine differentiates only what the training build does right.",
+            got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}: {reason}",
+            fix="Choose derive=native, or freeze the parameters in front of it (derive.frozen).",
+        )
+
+
+def elu(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """x, or γ·α·(eˣ − 1) below 0 and γ·x above (γ = 1 but for Selu); the body's eˣ overflows where it is not read."""
+    x, selu = _first(node), node.op_type == "Selu"
+    gamma = node.attributes.get_float("gamma", 1.0507009873554805 if selu else 1.0)
+    alpha = gamma * node.attributes.get_float("alpha", 1.6732632423543772 if selu else 1.0)
+    zero = op.like(0, x)
+    positive = op.Greater(x, zero)
+    below = op.Sub(op.Exp(op.Where(positive, zero, x)), op.like(1, x))
+    return [op.Where(positive, op.Mul(x, op.like(gamma, x)), op.Mul(below, op.like(alpha, x)))]
+
+
+def softplus(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """log(1 + eˣ) = m + log(e⁻ᵐ + eˣ⁻ᵐ) with m = max(x, 0), which overflows nowhere; the body's does."""
+    x = _first(node)
+    m = op.Relu(x)
+    return [op.Add(m, op.Log(op.Add(op.Exp(op.Neg(m)), op.Exp(op.Sub(x, m)))))]
+
+
+def hard_sigmoid(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """α·x + β, held between 0 and 1; of the body's Max and Min the build has no right gradient in float16."""
+    x, at = _first(node), node.attributes
+    alpha, beta = op.like(at.get_float("alpha", 0.2), x), op.like(at.get_float("beta", 0.5), x)
+    return [op.Clip(op.Add(op.Mul(x, alpha), beta), op.like(0, x), op.like(1, x))]
+
+
+def sum_(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """x₁ + x₂ + …, two at a time; Mean: divided by their number."""
+    total, *rest = node.inputs
+    for x in rest:
+        total = op.Add(total, x)
+    return [
+        op.Mul(total, op.like(1 / len(node.inputs), _first(node))) if node.op_type == "Mean" else op.Identity(total)
+    ]
+
+
+def mat_mul(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """A vector made a matrix of one row or column for the product."""
+    (a, b), ranks = node.inputs, [x.shape.rank() if x is not None and x.shape is not None else 0 for x in node.inputs]
+    if 1 not in ranks:
+        return None
+    a = op.Unsqueeze(a, op.const(np.array([0]))) if ranks[0] == 1 else a
+    b = op.Unsqueeze(b, op.const(np.array([-1]))) if ranks[1] == 1 else b
+    axes = [axis for axis, rank in zip((-2, -1), ranks, strict=True) if rank == 1]
+    return [op.Squeeze(op.MatMul(a, b), op.const(np.array(axes)))]
+
+
+def batch_normalization(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """(x − μ) / √(σ² + ε) · scale + bias by channel; in training μ and σ² are the batch's, and the running move."""
+    x, scale, bias, mean, variance = node.inputs
+    if x is None or x.shape is None:
+        return None
+    rank, training = x.shape.rank(), node.attributes.get_int("training_mode", 0)
+    axes, vector = [i for i in range(rank) if i != 1], op.const(np.array([-1]))
+    scale, bias, mu, sigma = (op.Reshape(v, op.const(np.array([-1] + [1] * (rank - 2)))) for v in node.inputs[1:])
+    if training:
+        mu = _mean(op, x, axes)
+        sigma = _mean(op, op.Mul(op.Sub(x, mu), op.Sub(x, mu)), axes)
+    y = op.Add(op.Mul(op.Div(op.Sub(x, mu), _root(op, node, sigma, x)), scale), bias)
+    momentum = node.attributes.get_float("momentum", 0.9)
+    old, new = op.like(momentum, x), op.like(1 - momentum, x)
+    pairs = [(mean, mu), (variance, sigma)] if training else []
+    return [y, *(op.Add(op.Mul(r, old), op.Mul(op.Reshape(v, vector), new)) for r, v in pairs)]
+
+
+def layer_normalization(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """(x − μ) / √(σ² + ε) · scale + bias over the last axes, μ and 1 / √(σ² + ε); the builder dies of the body."""
+    x, scale, bias = (*node.inputs, None)[:3]
+    if x is None or x.shape is None:
+        return None
+    rank = x.shape.rank()
+    axes = list(range(node.attributes.get_int("axis", -1) % rank, rank))
+    mu = _mean(op, x, axes)
+    centred = op.Sub(x, mu)
+    root = _root(op, node, _mean(op, op.Mul(centred, centred), axes), x)
+    y = op.Mul(op.Div(centred, root), scale)
+    others = zip((mu, op.Div(op.like(1, x), root)), node.outputs[1:], strict=False)
+    return [op.Add(y, bias) if bias is not None else y, *(op.cast(v, like) for v, like in others)]
+
+
+def _mean(op: Builder, x: ir.Value, axes: list[int]) -> ir.Value:
+    if op.graph.opset_imports.get("", 1) < 18:
+        return op.ReduceMean(x, axes=axes)
+    return op.ReduceMean(x, op.const(np.array(axes)))
+
+
+def _root(op: Builder, node: ir.Node, variance: ir.Value, like: ir.Value) -> ir.Value:
+    return op.Sqrt(op.Add(variance, op.like(node.attributes.get_float("epsilon", 1e-5), like)))
+
+
+def transpose(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """The reversed perm spelled out: the builder dies without one."""
+    x = _first(node)
+    if "perm" in node.attributes or x.shape is None:
+        return None
+    return [op.Transpose(x, perm=list(range(x.shape.rank()))[::-1])]
+
+
+def dropout(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """x · Dropout(1, 1, …): what is drawn depends on nothing that is trained. In inference the value itself."""
+    x = _first(node)
+    if len(node.inputs) < 3 and len(node.outputs) == 1:
+        return [op.Identity(x)]
+    one = ir.tensor(np.ones(1, x.dtype.numpy() if x.dtype is not None else np.float32))
+    attributes = {name: a.value for name, a in node.attributes.items()}
+    drawn, mask = op.Dropout(op.ConstantOfShape(op.Shape(x), value=one), *node.inputs[1:], outputs=2, **attributes)
+    return [op.Mul(x, drawn), mask]
+
+
+def where(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """Both branches expanded to the result's shape."""
+    condition, a, b = node.inputs
+    shapes = [v.shape for v in node.inputs if v is not None]
+    if None not in shapes and shapes[0] == shapes[1] == shapes[2]:
+        return None
+    sides = [op.Shape(v) for v in node.inputs]
+    a = op.Expand(op.Expand(a, sides[0]), sides[2])
+    return [op.Where(condition, a, op.Expand(op.Expand(b, sides[0]), sides[1]))]
+
+
+def conv(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """Pads written out, where auto_pad says them."""
+    if windows.auto_pad(node) == "NOTSET":
+        return None
+    kept = {name: a.value for name, a in node.attributes.items() if name not in ("auto_pad", "pads")}
+    return [op.Conv(*node.inputs, pads=windows.window(node).pads, **kept)]
+
+
+def max_pool(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """max(…) of one strided slice for each place in the window; the first of equals has the gradient."""
+    if len(node.outputs) > 1:
+        return None
+    x, w = _first(node), windows.window(node)
+    assert x.dtype is not None
+    counts, n = np.array(windows.static(node, node.outputs[0])), len(w.kernel)
+    reach = (counts - 1) * w.strides + w.extents
+    end = np.maximum(reach - windows.static(node, x) - w.begin, 0).tolist()
+    if any((*w.begin, *end)):
+        x = op.Pad(x, op.const(np.array([0, 0, *w.begin, 0, 0, *end])), op.like(float(x.dtype.min), x))
+    over, steps = op.const(np.arange(2, 2 + n)), op.const(np.array(w.strides))
+    largest: Any = None
+    for place in np.ndindex(*w.kernel):
+        start = np.array(place) * w.dilations
+        part = op.Slice(x, op.const(start), op.const(start + (counts - 1) * w.strides + 1), over, steps)
+        largest = part if largest is None else op.Where(op.GreaterOrEqual(largest, part), largest, part)
+    return [largest]
+
+
+def average_pool(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """A product with one matrix per axis, which says what places a window averages."""
+    y, w = _first(node), windows.window(node)
+    include = bool(node.attributes.get_int("count_include_pad", 0))
+    sizes = zip(windows.static(node, y), windows.static(node, node.outputs[0]), strict=True)
+    for axis, (size, count) in enumerate(sizes):
+        y = along(op, y, axis + 2, membership(w, axis, size, count, average=True, include=include))
+    return [y]
+
+
+REWRITES: dict[str, Rewrite] = {
+    "AveragePool": average_pool,
+    "BatchNormalization": batch_normalization,
+    "Conv": conv,
+    "Dropout": dropout,
+    "Elu": elu,
+    "HardSigmoid": hard_sigmoid,
+    "LayerNormalization": layer_normalization,
+    "MatMul": mat_mul,
+    "MaxPool": max_pool,
+    "Mean": sum_,
+    "Reciprocal": lambda op, node: [op.Div(op.like(1, _first(node)), _first(node))],
+    "Selu": elu,
+    "Softplus": softplus,
+    "Sum": sum_,
+    "Transpose": transpose,
+    "Where": where,
+}
+
+
+def _first(node: ir.Node) -> ir.Value:
+    x = node.inputs[0]
+    assert x is not None
+    return x
