@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-LOCKS = "multiruns/*/*/*/lock.json"
+RECORDS = "multiruns/*/*/*/run.json"
 RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
 SETTINGS = {  # name → what it adds, and whose folder it uses
     "store, MLflow": ([], "first"),
@@ -40,14 +40,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as world:
         for name, (settings, place) in SETTINGS.items():
             outputs = Path(world) / place
-            before = set(outputs.glob(LOCKS))
+            before = set(outputs.glob(RECORDS))
             began = time.perf_counter()
             command = [sys.executable, "-m", "ortpipe", "-m", *launcher, *sweep, f"paths.outputs={outputs}", *settings]
             subprocess.run(command, check=True, capture_output=True)
             wall = time.perf_counter() - began
-            locks = [json.loads(file.read_text())["stages"] for file in set(outputs.glob(LOCKS)) - before]
-            computed = sum(not stage["hit"] for stages in locks for stage in stages)
-            print(f"| {name} | {wall:.1f} s | {computed} of {sum(map(len, locks))} |", flush=True)
+            records = [json.loads(file.read_text())["stages"] for file in set(outputs.glob(RECORDS)) - before]
+            computed = sum(stage["origin"] is None for stages in records for stage in stages)
+            print(f"| {name} | {wall:.1f} s | {computed} of {sum(map(len, records))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from ortpipe.app.recorders.mlflow import Mlflow
-from ortpipe.app.run.state import FINISHED, RunState
-from ortpipe.app.tracking.process import this_process
-from ortpipe.app.tracking.record import LEDGER, Record
-from ortpipe.app.tracking.store import PARENT, open_store
+from ortpipe.app.run.process import this_process
+from ortpipe.app.run.record import FINISHED, RunRecord
+from ortpipe.app.tracking.client import PARENT, open_store
+from ortpipe.app.tracking.mlflow import Mlflow
+from ortpipe.app.tracking.mlflow_run import LEDGER, MlflowRun
 
 ROWS = 442  # of the diabetes set: one step per epoch takes them all
 
@@ -68,18 +68,18 @@ def _run(scratch: Path, points: int) -> Path:
 def _record(target: Mlflow, made: Path, scratch: Path, share: range, parent: str) -> tuple[list[float], float]:
     """Record some children, one after the other; return what each took, and the processor's time in all."""
     gc.set_threshold(100_000)  # as the command line does
-    stages, spent = RunState.read(made).stages, []
+    stages, spent = RunRecord.read(made).stages, []
     for number in share:
         folder = scratch / str(number)
         shutil.copytree(made, folder)
         (folder / LEDGER).unlink(missing_ok=True)
         tags = {**this_process(), PARENT: parent, "ortpipe.sweep": str(scratch), "ortpipe.job": str(number)}
-        state = RunState(folder, f"child {number}", tags)
+        state = RunRecord(folder, f"child {number}", tags)
         began = time.perf_counter()
-        record = Record(target, state)
+        record = MlflowRun(target, state)
         record.push()
-        for name, seconds in stages.items():
-            state.stages[name] = seconds
+        for stage in stages:
+            state.stages.append(stage)
             record.push()
         spent.append(time.perf_counter() - began)
         state.end(FINISHED)

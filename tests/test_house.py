@@ -14,8 +14,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import ortpipe.app.cli  # noqa: F401  (registers the resolvers)
-from ortpipe.app.recorders import RECORDERS
 from ortpipe.app.schema import build
+from ortpipe.app.tracking.recorder import RECORDERS
 from ortpipe.data.sources import SOURCES as DATA_SOURCES
 from ortpipe.flow import FLOW
 from ortpipe.metrics import METRICS

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from ortpipe.app.redact import redacted
-from ortpipe.app.run.again import command_of
 from ortpipe.app.run.breakdown import Breakdown
 from ortpipe.app.run.checkpoint import read_checkpoint
-from ortpipe.app.run.environment import environment
+from ortpipe.app.run.environment import command_of, environment
 from ortpipe.app.run.folder import RunFolder
-from ortpipe.app.run.report import Report
+from ortpipe.app.run.record import RunRecord, origin_tags
 from ortpipe.app.run.screen import Screen, closing
 from ortpipe.app.run.stage_log import StageLogs
-from ortpipe.app.run.state import RunState, origin
 from ortpipe.app.stop import before_the_end, stop_if_asked
+from ortpipe.artifact import Artifact
 from ortpipe.data.split import load
 from ortpipe.flow import FLOW
 from ortpipe.metrics import check_objective
-from ortpipe.pipeline.events import Event, Listener, StageFinished
+from ortpipe.pipeline.events import Event, Listener, RunFailed, StageFinished
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
@@ -60,13 +60,6 @@ def context_of(config: RunConfig, data: Data, start: Checkpoint | None = None) -
     return {"data": data, "runtime": config.runtime, "start": start}
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run found: `loss` and each metric of the trained model on the test rows, by name."""
-
-    values: Mapping[str, float]
-
-
 def about(data: Data, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a report says of data: their source's config, their digest, and how many rows each part has."""
     parts = {name: getattr(data, name) for name in ("train", "validation", "test")}
@@ -83,10 +76,8 @@ def choice(config: Mapping[str, Any]) -> str:
     return next((str(value["name"]) for value in config.values() if isinstance(value, dict) and "name" in value), "")
 
 
-def execute(config: RunConfig, record: dict[str, Any], hydra: HydraConf, job: Job | None = None) -> Outcome:
-    """Run the flow, alone or as a job of a sweep; `record` is the config without its secrets."""
-    import yaml
-
+def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: Job | None = None) -> None:
+    """Run the flow, alone or as a job of a sweep; `resolved` is the config without its secrets."""
     breakdown = Breakdown(BEGAN if job is None else None)
     breakdown.lap("imports, config")
     check_one_runtime()
@@ -98,47 +89,40 @@ def execute(config: RunConfig, record: dict[str, Any], hydra: HydraConf, job: Jo
     breakdown.lap("data")
     facts = environment(config.seed, command_of(hydra))
     breakdown.lap("environment")
-    tags = {**origin(facts, folder), "ortpipe.seed": facts["seed"], "ortpipe.data": data.digest()}
-    if job is not None:
-        tags |= job.tags
-    name = (job.name if job is not None else "") or redacted(config.name)
-    chosen = {stage.name: choice(record[stage.name]) for stage in FLOW}
-    state = RunState(folder, name, tags, chosen, about(data, record["data"]["source"]))
+    record = RunRecord(folder, "", {}) if job is None else job.record
+    record.name = record.name or redacted(config.name)
+    record.tags |= {**origin_tags(facts, folder), "ortpipe.seed": facts["seed"], "ortpipe.data": data.digest()}
+    record.plan = {stage.name: choice(resolved[stage.name]) for stage in FLOW}
+    record.data = about(data, resolved["data"]["source"])
     if data.notes:
-        state.notes["data"] = list(data.notes)
-    before_the_end(state.abandon)
-    recording = config.recorder(state, record)
-    if job is not None:
-        job.say(mlflow=getattr(recording, "run_id", None))
+        record.notes["data"] = list(data.notes)
+    before_the_end(record.abandon)
+    recording = config.recorder(record, resolved)
+    record.mlflow = recording.run_id
     breakdown.lap("recorder opens")
-    text = yaml.safe_dump(record, sort_keys=False, allow_unicode=True)
+
+    def guard(event: Event) -> None:
+        if isinstance(event, StageFinished) and event.number == 1:
+            check_objective(config.objective, event.artifact.facts.task, weighted=data.weighted)
+        stop_if_asked(event)  # after a last checkpoint
+        if job is not None and not isinstance(event, RunFailed):
+            job.stop_with_leader()
+
+    def values(artifact: Artifact) -> dict[str, float]:
+        trained = {name: states["trained"] for name, states in artifact.facts.metrics.items()}
+        return {"loss": trained_loss(artifact.tensors, config.train.early_stop), **trained}
+
+    text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
     listeners: list[Listener] = [
-        _refuse_objective(config.objective, data),
         breakdown.timed("run folder", StageLogs(folder)),
-        breakdown.timed("run folder", RunFolder(folder, text, facts)),
-        breakdown.timed("run folder", state),
-        breakdown.timed("run folder", Report(state)),
-        stop_if_asked,  # after a last checkpoint
-        *([] if job is None else [job.stop_with_leader]),
+        breakdown.timed("run folder", RunFolder(record, text, facts, values)),
+        guard,
         breakdown.timed("screen", Screen(data.notes)),
         breakdown.timed("recorder", recording),
     ]
-    store = store_of(config, {"folder": str(folder), "mlflow": getattr(recording, "run_id", None)}, record["data"])
+    store = store_of(config, {"folder": str(folder), "mlflow": recording.run_id}, resolved["data"])
     artifact = run(plan_of(config), context_of(config, data, start), listeners, store)
-    summary = {**getattr(recording, "summary", {}), "took": f"{time.perf_counter() - begun:.1f} s"}
     if job is None:
+        summary = {**recording.summary, "took": f"{time.perf_counter() - begun:.1f} s"}
         print(closing(artifact, folder, summary), flush=True)
     breakdown.log()
-    trained = {name: values["trained"] for name, values in artifact.facts.metrics.items()}
-    loss = trained_loss(artifact.tensors, config.train.early_stop)
-    return Outcome({"loss": loss, **trained})
-
-
-def _refuse_objective(objective: str, data: Data) -> Listener:
-    """Return a listener that refuses an objective that does not fit the task or data, as soon as that is known."""
-
-    def listen(event: Event) -> None:
-        if isinstance(event, StageFinished) and event.number == 1:
-            check_objective(objective, event.artifact.facts.task, weighted=data.weighted)
-
-    return listen

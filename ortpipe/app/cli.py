@@ -21,7 +21,7 @@ from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.redact import guard, know_command, know_config, recordable
 from ortpipe.app.run.hydra_files import hide_in_files
 from ortpipe.app.stop import Stopped, listen_for_signals
-from ortpipe.app.sweep.sweep import sweeping
+from ortpipe.app.sweep.callback import sweeping
 from ortpipe.app.terminal import forgive, streams
 from ortpipe.app.where import Where
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
@@ -37,7 +37,7 @@ _refused: list[OrtpipeError | OSError] = []  # what ended the run; raised, Hydra
 
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
 def _application(config: DictConfig) -> float | None:
-    from ortpipe.app.assemble import Outcome, execute
+    from ortpipe.app.assemble import execute
     from ortpipe.app.schema import build
 
     forgive()
@@ -47,10 +47,10 @@ def _application(config: DictConfig) -> float | None:
     guard()  # the logging that Hydra has set up
     hide_in_files(hydra_config)
 
-    def run(job: Job | None = None) -> Outcome:
+    def run(job: Job | None = None) -> None:
         record = recordable(config)
         container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        return execute(build(container, Where.now()), record, hydra_config, job)
+        execute(build(container, Where.now()), record, hydra_config, job)
 
     if hydra_config.mode is not None and hydra_config.mode.name == "MULTIRUN":
         from ortpipe.app.sweep.job import run_job

@@ -14,12 +14,13 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
+from ortpipe.app.run.record import FILE, RunRecord, checked
 from ortpipe.errors import ConfigError, TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-NEEDED = ("config.yaml", "environment.json", "lock.json", "inputs", "stages")  # of a run that is made again
+NEEDED = ("config.yaml", "environment.json", FILE, "inputs", "stages")  # of a run that is made again
 FILE_NAME = re.compile(r"(?!\.+$)[^/\\\x00:]+")
 DEEPEST = 100  # groups in a config
 RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -32,30 +33,6 @@ class Groups:
     recorder: dict[str, Any] = field(default_factory=dict)
     paths: dict[str, Any] = field(default_factory=dict)
     convert: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What is read of a stage's parts in `lock.json`."""
-
-    packages: dict[str, str]
-    machine: str
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What is read of a stage in `lock.json`."""
-
-    stage: str
-    output: str
-    parts: Parts
-
-
-@dataclass(frozen=True)
-class Lock:
-    """What is read of `lock.json`."""
-
-    stages: list[Stage]
 
 
 @dataclass(frozen=True)
@@ -101,8 +78,8 @@ def tracked(run_id: str, uri: str) -> Iterator[MlflowClient]:
     Raises:
         TrackingError: what is asked of it cannot be read.
     """
+    from ortpipe.app.tracking.client import client_at
     from ortpipe.app.tracking.sqlite import database_of
-    from ortpipe.app.tracking.store import client_at
 
     fix = "Set recorder.tracking_uri or paths.outputs as they were for the run."
     if (database := database_of(uri)) is not None and not database.is_file():
@@ -126,21 +103,28 @@ def recorded(name: str, settings: Settings) -> Iterator[Path]:
         TrackingError: the MLflow run cannot be read.
     """
     folder = Path(name)
-    if (folder / "lock.json").is_file():
-        yield folder.absolute()
+    if (folder / FILE).is_file():
+        yield _with_stages(folder.absolute(), name)
     elif RUN_ID.fullmatch(name):
         with tempfile.TemporaryDirectory(prefix="ortpipe-") as temporary:
             with tracked(name, settings.tracking_uri()) as client:
                 folder = Path(temporary)
                 for needed in NEEDED:
                     download(client, name, needed, folder)
-            if not (folder / "lock.json").is_file():
-                fix = "Choose a run, not a sweep, whose first stage finished."
-                raise TrackingError("The record of a run holds its lock file.", got=f"{name}: none", fix=fix)
-            yield folder
+            if not (folder / FILE).is_file():
+                fix = "Choose a run that has ended, or give its folder."
+                raise TrackingError(f"The record of a run holds its {FILE}.", got=f"{name}: none", fix=fix)
+            yield _with_stages(folder, name)
     else:
-        fix = "Take either from the run's last lines; a run has a lock file once its first stage has finished."
+        fix = f"Take either from the run's last lines; a run's folder holds {FILE}."
         raise ConfigError("A run is named by its folder, or by its MLflow id.", got=name, fix=fix)
+
+
+def _with_stages(folder: Path, name: str) -> Path:
+    if not RunRecord.read(folder).stages:
+        fix = "Choose a run, not a sweep, whose first stage finished."
+        raise ConfigError("A run is made again from its stages.", got=f"{name}: none finished", fix=fix)
+    return folder
 
 
 def download(client: MlflowClient, run_id: str, name: str, folder: Path) -> None:
@@ -212,24 +196,3 @@ def read_json(file: Path, kind: Any) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         fix = "Choose another."
         raise ConfigError("A run's folder is as it was written.", got=f"{file}: {error}", fix=fix) from error
-
-
-def checked(values: Any, kind: Any) -> Any:
-    """Return plain values that have the fields of a type.
-
-    Raises:
-        ValueError: they have not.
-
-    >>> checked({"packages": {}, "machine": 5}, Parts)
-    Traceback (most recent call last):
-    ValueError: machine: input should be a valid string
-    """
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        TypeAdapter(kind).validate_python(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "it"
-        raise ValueError(f"{place}: {first['msg'].lower()}") from None
-    return values

@@ -12,13 +12,11 @@ from types import SimpleNamespace
 import pytest
 from faults.processes import SMALL, end, start, until
 
-from ortpipe.app.assemble import Outcome
 from ortpipe.app.claim import LOCK, claimed
-from ortpipe.app.sweep.callback import Sweep
+from ortpipe.app.run.process import this_process
+from ortpipe.app.run.record import JobRecord, Manifest, RunRecord
+from ortpipe.app.sweep.callback import RefusedStart, SweepCallback
 from ortpipe.app.sweep.job import run_job
-from ortpipe.app.sweep.status import Ground, Status, write
-from ortpipe.app.sweep.sweep import Refused
-from ortpipe.app.tracking.process import this_process
 from ortpipe.errors import ConfigError
 from ortpipe.files import temporary
 
@@ -115,25 +113,29 @@ def test_a_job_waits_for_who_is_still_at_work_in_its_folder(tmp_path: Path) -> N
     with claimed(tmp_path / "s" / "0", "hydra.sweep.dir"):
         sweep = start(tmp_path, "-m", *SMALL, "hydra.sweep.dir=s")
         assert f"which is at work in {tmp_path / 's' / '0'}" in until(sweep, "waiting for process")
-        assert not (tmp_path / "s" / "0" / "status.json").exists()
+        assert not (tmp_path / "s" / "0" / "run.json").exists()
     code, said = end(sweep)
     assert code == 0, said
     assert "job 0 () finished" in said
 
 
+def sweep(folder: Path, name: str, leader: dict[str, str]) -> None:
+    RunRecord(folder, "sweep", leader, id=name, sweep=Manifest(str(folder), [], "loss")).write()
+
+
 @pytest.mark.parametrize("place", ["same", "."])
 def test_two_jobs_of_a_sweep_into_one_folder_are_refused(place: str, tmp_path: Path) -> None:
-    write(Ground("mine", str(tmp_path), [], "loss", None, this_process()), tmp_path)
+    sweep(tmp_path, "mine", this_process())
 
     def run(number: int) -> float | None:
         runtime = SimpleNamespace(output_dir=str(tmp_path / place))
         overrides = SimpleNamespace(task=[f"seed={number}"])
         numbered, sweep = SimpleNamespace(num=number), SimpleNamespace(dir=str(tmp_path))
         hydra = SimpleNamespace(runtime=runtime, sweep=sweep, job=numbered, overrides=overrides)
-        return run_job(hydra, lambda job: Outcome({"loss": 1.0}))
+        return run_job(hydra, lambda job: job.record.values.update(loss=1.0))
 
     (tmp_path / "same").mkdir()
-    write(Status("an earlier one", 5, {}), tmp_path / "same")
+    RunRecord(tmp_path / "same", "job", {}, job=JobRecord("an earlier one", 5, {})).write()
     if place == "same":
         assert [run(0), run(0)] == [1.0, 1.0]
     with pytest.raises(ConfigError, match=r"Every job of a sweep(.|\n)*job 1 in (.|\n)*hydra:job.num"):
@@ -141,11 +143,11 @@ def test_two_jobs_of_a_sweep_into_one_folder_are_refused(place: str, tmp_path: P
 
 
 def test_a_job_that_begins_after_its_sweep_was_killed_does_not_join_the_next_one(tmp_path: Path) -> None:
-    write(Ground("the next", str(tmp_path), [], "loss", None, {}), tmp_path)
+    sweep(tmp_path, "the next", {})
     config = SimpleNamespace(hydra=SimpleNamespace(sweep=SimpleNamespace(dir=str(tmp_path))))
-    callback = Sweep()
+    callback = SweepCallback()
     callback.sweep = "the next"
     callback.on_job_start(config)
     callback.sweep = "the killed"
-    with pytest.raises(Refused, match="the killed is over"):
+    with pytest.raises(RefusedStart, match="the killed is over"):
         callback.on_job_start(config)

@@ -23,7 +23,7 @@ LINEAR = ("experiment=linear_regression", "train.epochs=300")
 
 
 def metrics(folder: Path, name: str) -> dict[str, float]:
-    return json.loads((folder / "metrics.json").read_text())[name]
+    return json.loads((folder / "run.json").read_text())["metrics"][name]
 
 
 def test_a_csv_file_with_words_trains_and_the_model_says_how_to_feed_it(

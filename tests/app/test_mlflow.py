@@ -79,8 +79,7 @@ def test_graphs_tensors_tables_and_figures_are_artifacts(client, run) -> None:  
         "config.yaml",
         "environment.json",
         "losses.parquet",
-        "metrics.json",
-        "timings.json",
+        "run.json",
         "model.onnx",
         "stages",
         "figures",
@@ -154,7 +153,7 @@ def test_a_tracking_failure_on_the_way_is_reported_and_kills_nothing(tmp_path: P
     assert done.returncode == 0, done.stderr
     assert "MLflow did not record everything" in done.stderr
     [folder] = tmp_path.glob("outputs/runs/*/*")
-    assert json.loads((folder / "metrics.json").read_text())["accuracy"]["trained"] > 0.5
+    assert json.loads((folder / "run.json").read_text())["metrics"]["accuracy"]["trained"] > 0.5
 
 
 def test_a_run_from_the_store_has_a_record_as_complete_and_says_whose_results_it_took(tmp_path: Path) -> None:
@@ -180,6 +179,6 @@ def test_a_run_from_the_store_has_a_record_as_complete_and_says_whose_results_it
 
     assert len(numbers(made)["loss/train"]) == 3
     assert numbers(taken) == numbers(made)
-    assert files(taken) == files(made) >= {"lock.json", "figures/losses.png", "stages/5_train/tensors.safetensors"}
+    assert files(taken) == files(made) >= {"run.json", "figures/losses.png", "stages/5_train/tensors.safetensors"}
     assert taken.data.metrics.keys() == made.data.metrics.keys()
     assert len(taken.outputs.model_outputs) == len(made.outputs.model_outputs) == 1

@@ -45,14 +45,14 @@ def test_every_experiment_reaches_what_its_source_reaches(experiment: str, cli: 
     done = cli(f"experiment={experiment}")
     assert done.returncode == 0, done.stderr
     metric, slack = GOALS[experiment]
-    values = json.loads((only_run() / "metrics.json").read_text())[metric]
+    values = json.loads((only_run() / "run.json").read_text())["metrics"][metric]
     assert values["trained"] >= values["source"] - slack
     assert values["trained"] > values["before"]
 
 
 def test_the_default_experiment_reads_97_percent_of_the_digits(cli: Callable, only_run: Callable) -> None:
     assert cli().returncode == 0
-    assert json.loads((only_run() / "metrics.json").read_text())["accuracy"]["trained"] >= 0.97
+    assert json.loads((only_run() / "run.json").read_text())["metrics"]["accuracy"]["trained"] >= 0.97
 
 
 def test_the_run_folder_holds_everything(cli: Callable, only_run: Callable) -> None:

@@ -33,8 +33,8 @@ except stop.Stopped as stopped:
 LIBRARY = """
 import hashlib
 from pathlib import Path
-from ortpipe.app.run.state import RunState
-state = RunState(Path("."), "run", {})
+from ortpipe.app.run.record import RunRecord
+state = RunRecord(Path("."), "run", {})
 state.write()
 stop.before_the_end(state.abandon)
 print("ready", flush=True)

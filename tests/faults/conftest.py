@@ -58,5 +58,5 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
 
 def outputs_of(folder: Path) -> tuple[list[str], list[str]]:
     """Return which stages of the last run were hits, and every stage's result."""
-    lock = json.loads(sorted(folder.glob("outputs/runs/*/*/lock.json"))[-1].read_text())["stages"]
-    return [stage["stage"] for stage in lock if stage["hit"]], [stage["output"] for stage in lock]
+    lock = json.loads(sorted(folder.glob("outputs/runs/*/*/run.json"))[-1].read_text())["stages"]
+    return [stage["name"] for stage in lock if stage["origin"]], [stage["output"] for stage in lock]

@@ -29,7 +29,7 @@ from ortpipe.pipeline.store import Store
 WHERE = ("in", "artifacts", "entries")
 STAGES = [stage.name for stage in FLOW]
 RUN = ("experiment=linear_regression", "train.epochs=20", "name=killed")
-SAME = ("model.onnx", "losses.parquet", "metrics.json", "stages/*/model.onnx", "stages/*/tensors.safetensors")
+SAME = ("model.onnx", "losses.parquet", "stages/*/model.onnx", "stages/*/tensors.safetensors")
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,17 @@ def arguments(outputs: Path, recorder: str) -> list[str]:
 
 def run_folder(outputs: Path) -> Path:
     """Return the folder of the last run that finished."""
-    return sorted(path.parent for path in outputs.glob("runs/*/*/timings.json"))[-1]
+    return sorted(path.parent for path in outputs.glob("runs/*/*/report.html"))[-1]
 
 
 def content(folder: Path) -> dict[str, str]:
     """Return the digest of every file that does not tell time."""
     files = [path for pattern in SAME for path in folder.glob(pattern)]
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    metrics = json.dumps(json.loads((folder / "run.json").read_text())["metrics"])
+    return {
+        "metrics": metrics,
+        **{str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+    }
 
 
 def kill(outputs: Path, recorder: str, aim: tuple[str, str], moments: random.Random) -> Kill:
@@ -112,8 +116,8 @@ def complete(outputs: Path, recorder: str, left: Kill, expected: dict[str, str])
     assert done.returncode == 0, done.stderr
     assert "set aside" not in done.stderr
     folder = run_folder(outputs)
-    stages = json.loads((folder / "lock.json").read_text())["stages"]
-    assert {stage["stage"] for stage in stages if stage["hit"]} == left.stored
+    stages = json.loads((folder / "run.json").read_text())["stages"]
+    assert {stage["name"] for stage in stages if stage["origin"]} == left.stored
     assert content(folder) == expected
 
 

@@ -51,7 +51,7 @@ SCENARIOS = {  # what lies there before, what meets the fault, and what must go 
     "parquet": ((), (*SHORT, *STREAMED), ()),  # on demand
 }
 QUICK = ("cold", "warm", "resume", "verify", "gc")
-SAME = ("model.onnx", "losses.parquet", "metrics.json", "stages/*/model.onnx", "stages/*/tensors.safetensors")
+SAME = ("model.onnx", "losses.parquet", "stages/*/model.onnx", "stages/*/tensors.safetensors")
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,7 @@ def test_a_clock_that_jumps_back_while_a_run_goes_on_leaves_times_in_order(copy:
     [state] = [json.loads(path.read_text()) for path in copy.glob("outputs/runs/*/*/run.json")]
     assert state["status"] == "FINISHED"
     assert state["ended"] >= state["started"]
-    timings = json.loads(next(copy.glob("outputs/runs/*/*/timings.json")).read_text())
-    assert all(seconds >= 0 for seconds in timings.values())
+    assert all(stage["seconds"] >= 0 for stage in state["stages"])
     [entry] = [e for e in Store(copy / "outputs" / "cache").entries("train") if e.parts["train"]["epochs"] == 1500]
     assert entry.made < time.time() - YEAR / 2  # it did jump
     assert entry.seconds > 0

@@ -45,9 +45,9 @@ def test_two_sweeps_at_once_compute_every_stage_once_and_both_are_recorded(tmp_p
     processes = [start(tmp_path, *sweep) for _ in range(2)]
     ends = [end(process) for process in processes]
     assert [code for code, _ in ends] == [0, 0], ends
-    locks = [json.loads(path.read_text())["stages"] for path in tmp_path.glob("outputs/multiruns/*/*/*/lock.json")]
+    locks = [json.loads(path.read_text())["stages"] for path in tmp_path.glob("outputs/multiruns/*/*/*/run.json")]
     assert len(locks) == 4
-    computed = Counter(stage["stage"] for lock in locks for stage in lock if not stage["hit"])
+    computed = Counter(stage["name"] for lock in locks for stage in lock if stage["origin"] is None)
     assert computed == dict.fromkeys(NAMES[:4], 1) | {"train": 2, "evaluate": 2}
     with sqlite3.connect(tmp_path / "outputs" / "mlflow.db") as database:
         found = Counter(row[0] for row in database.execute("select status from runs"))

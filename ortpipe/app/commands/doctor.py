@@ -152,8 +152,8 @@ def _tracking(config: RunConfig) -> Iterator[Finding]:
     if uri is None:
         yield Finding("tracking", f"recorder {type(config.recorder).__name__.lower()} reaches for nothing")
         return
+    from ortpipe.app.tracking.client import client_at, reached
     from ortpipe.app.tracking.sqlite import database_of
-    from ortpipe.app.tracking.store import client_at, reached
 
     if (database := database_of(uri)) is not None and not database.exists():
         yield Finding("tracking", f"{uri} is not there yet: the first run makes it")

@@ -11,6 +11,7 @@ from typing import Any
 
 from ortpipe.app.compose import Parser
 from ortpipe.app.recorded import Settings, recorded
+from ortpipe.app.run.record import StageRecord
 from ortpipe.errors import ConfigError, ReproError
 from ortpipe.pipeline.events import Event, StageFinished
 
@@ -50,8 +51,9 @@ def _parsed(words: Sequence[str]) -> dict[str, Any]:
 def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
     from ortpipe.app.asked import completed, executes
     from ortpipe.app.assemble import context_of, plan_of
-    from ortpipe.app.recorded import Lock, read_config, read_json
+    from ortpipe.app.recorded import read_config, read_json
     from ortpipe.app.run.inputs import kept
+    from ortpipe.app.run.record import RunRecord
     from ortpipe.app.schema import build
     from ortpipe.data.split import load
     from ortpipe.pipeline.run import run
@@ -64,7 +66,7 @@ def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
         rule = "What a record asks to execute is executed on your word only."
         raise ConfigError(rule, got="\n       ".join(asks), fix=fix)
     values = completed(values, secrets)
-    stages = read_json(folder / "lock.json", Lock)["stages"]
+    stages = RunRecord.read(folder).stages
     _enter(place)
     source = values.get("convert", {}).get("source")
     if isinstance(source, dict) and isinstance(path := source.get("path"), str):
@@ -92,25 +94,25 @@ def _enter(place: str | None) -> None:
         print(f"warning: the run's working folder {place} is gone; paths start at this one", file=sys.stderr)
 
 
-def _other_surroundings(stages: Sequence[Mapping[str, Any]], plan: Any) -> list[str]:
+def _other_surroundings(stages: Sequence[StageRecord], plan: Any) -> list[str]:
     """Return in which packages and machine the run was made in other surroundings than these."""
     import platform
 
     from ortpipe.pipeline.digest import versions
     from ortpipe.pipeline.explain import differing
 
-    then = {name: version for stage in stages for name, version in stage["parts"]["packages"].items()}
+    then = {name: version for stage in stages for name, version in stage.parts["packages"].items()}
     now = {name: version for step in plan for name, version in versions(step.stage.packages).items()}
     lines = [f"{name} was {old}, is {new}" for name, (old, new) in differing(then, now).items()]
     here = platform.machine()
-    others = {stage["parts"]["machine"] for stage in stages} - {here}
+    others = {stage.parts["machine"] for stage in stages} - {here}
     return lines + [f"the machine was {made}, is {here}" for made in sorted(others)]
 
 
 class Witness:
     """Compares each stage with what the run recorded of it, and ends the run at the first that differs."""
 
-    def __init__(self, stages: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    def __init__(self, stages: Sequence[StageRecord], folder: Path) -> None:
         self._stages, self._folder = stages, folder
 
     def __call__(self, event: Event) -> None:
@@ -123,7 +125,7 @@ class Witness:
             raise ReproError(f"A run is made again as it was: {event.name} differs.", got="\n       ".join(differences))
         print(f"{event.name:<9} same  {event.output}", flush=True)
 
-    def _inputs(self, then: Mapping[str, Any], event: StageFinished) -> list[str]:
+    def _inputs(self, then: StageRecord, event: StageFinished) -> list[str]:
         from ortpipe.pipeline.explain import differing
 
         def own(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,21 +134,21 @@ class Witness:
         kinds = {"version": "code", "data": "data"}
         return [
             f"{kinds.get(name, 'config')}: {name} was {old}, is {new}"
-            for name, (old, new) in differing(own(then["parts"]), own(event.parts)).items()
+            for name, (old, new) in differing(own(then.parts), own(event.parts)).items()
         ]
 
-    def _numbers(self, then: Mapping[str, Any], event: StageFinished) -> list[str]:
+    def _numbers(self, then: StageRecord, event: StageFinished) -> list[str]:
         """Compare digests, and where they differ the tensors."""
-        if event.output == then["output"]:
+        if event.output == then.output:
             return []
         from ortpipe.artifact import load_artifact
 
-        lines = [f"numbers: digest was {then['output']}, is {event.output}"]
+        lines = [f"numbers: digest was {then.output}, is {event.output}"]
         place = self._folder / "stages" / f"{event.number}_{event.name}"
         if not place.is_dir():
             return lines
         before, now = load_artifact(place), event.artifact
-        if before.digest() != then["output"]:
+        if before.digest() != then.output:
             return [*lines, f"what the run recorded in {place.name} was changed since"]
         return lines + [
             difference

@@ -15,7 +15,7 @@ from ortpipe.app.tracking.sqlite import database_of, uri_of
 from ortpipe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ortpipe.app.recorders.mlflow import Mlflow
+    from ortpipe.app.tracking.mlflow import Mlflow
 
 ABOUT = """Record runs in MLflow from their folders: those that ran without tracking, or whose record is not complete.
 A record that is complete stays as it is. Folders are read as data: nothing in them is run or resolved, and no link in
@@ -40,7 +40,8 @@ def run(arguments: Sequence[str]) -> None:
     folders = [Path(argument) for argument in given.folders if argument not in settings]
     if not folders:
         raise ConfigError("ortpipe sync takes a run's folder.", fix="They lie in outputs/runs and outputs/multiruns.")
-    from ortpipe.app.tracking.parent import best_job, name_best
+    from ortpipe.app.sweep.summary import best_job
+    from ortpipe.app.tracking.sweep_run import name_best
     from ortpipe.app.tracking.sync import run_folders, sync
 
     found = list(itertools.chain.from_iterable(map(run_folders, folders)))

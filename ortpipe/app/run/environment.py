@@ -1,11 +1,17 @@
-"""What a run was made with."""
+"""What a run was made with: versions, platform, commit, and the command, to be pasted into a shell."""
 
 from __future__ import annotations
 
 import platform
+import shlex
 import subprocess
+import sys
 from pathlib import Path
+from urllib.parse import unquote
 
+from hydra.conf import HydraConf
+
+from ortpipe.app.redact import redacted
 from ortpipe.pipeline.digest import versions
 
 PACKAGES = (
@@ -25,22 +31,21 @@ PACKAGES = (
 
 def environment(seed: int, command: str) -> dict[str, str]:
     """Return versions, platform, seed, command, working folder, and the commit (`-dirty` with uncommitted changes)."""
-    facts = {
+    return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
+        **(dict.fromkeys(PACKAGES, "not installed") | versions(PACKAGES)),
+        "git_commit": _commit(Path.cwd()),
+        "seed": str(seed),
+        "folder": str(Path.cwd()),
+        "command": command,
     }
-    facts |= dict.fromkeys(PACKAGES, "not installed") | versions(PACKAGES)
-    facts["git_commit"] = _commit(Path.cwd())
-    facts["seed"] = str(seed)
-    facts["folder"] = str(Path.cwd())
-    facts["command"] = command
-    return facts
 
 
 def _commit(folder: Path) -> str:
     try:
-        said = subprocess.run(
+        done = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
             cwd=folder,
             capture_output=True,
@@ -51,4 +56,32 @@ def _commit(folder: Path) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return said.stdout.strip() or "not a git checkout"
+    return done.stdout.strip() or "not a git checkout"
+
+
+def typed_command() -> str:
+    """Return the command that this process was started with, without secrets."""
+    return shlex.join(["ortpipe", *map(redacted, sys.argv[1:])])
+
+
+def command_of(hydra: HydraConf) -> str:
+    """Return the command of a run; of a sweep's job, the one that does the same alone."""
+    if hydra.mode is None or hydra.mode.name != "MULTIRUN":
+        return typed_command()
+    folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
+    options = [word for folder in folders for word in ("--config-dir", unquote(folder).removeprefix("file://"))]
+    return shlex.join(["ortpipe", *options, *map(redacted, hydra.overrides.task)])
+
+
+def continuing(command: str, checkpoint: Path | None = None) -> str:
+    """Return the command that does what is left of a run; `checkpoint` is the run folder that holds one.
+
+    >>> continuing("ortpipe seed=1 resume=outputs/one", Path("outputs/two"))
+    'ortpipe seed=1 resume=outputs/two'
+    >>> continuing("ortpipe seed=1 resume=outputs/one")
+    'ortpipe seed=1 resume=outputs/one'
+    """
+    if checkpoint is None:
+        return command
+    words = [word for word in shlex.split(command) if not word.startswith("resume=")]
+    return shlex.join([*words, f"resume={checkpoint}"])

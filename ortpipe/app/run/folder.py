@@ -4,57 +4,77 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping
 
+from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.checkpoint import write_checkpoint
+from ortpipe.app.run.environment import continuing
 from ortpipe.app.run.inputs import keep_inputs
+from ortpipe.app.run.losses import as_parquet, losses_table
+from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord
+from ortpipe.app.run.report import log_of, write_report
+from ortpipe.app.run.screen import source_of
+from ortpipe.artifact import Artifact, save_artifact
+from ortpipe.errors import OrtpipeError, TrackingError
 from ortpipe.files import whole_file
-from ortpipe.pipeline.events import Event, RunFinished, RunStarted, StageFinished, StageProgressed
+from ortpipe.graph.serial import write_whole
+from ortpipe.graph.show import to_text
+from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
+from ortpipe.pipeline.plan import Plan
+from ortpipe.stages.evaluate.figures import figures
+from ortpipe.stages.train.checkpoint import Checkpoint
 
-OF_ONE_RUN = (
-    "run.json",  # first: what says FINISHED does not outlive what it speaks of
-    *("inputs", "stages", "figures", "model.onnx", "model.onnx.data"),
-    *("lock.json", "losses.parquet", "metrics.json", "timings.json"),
-)
+OF_ONE_RUN = ("inputs", "stages", "figures", "model.onnx", "model.onnx.data", "losses.parquet")
 
 
 class RunFolder:
     """Writes a run's files as the run goes on.
 
     - `config.yaml`, `environment.json`, `inputs/`: at the start;
+    - `run.json`: at the start, after every stage, and at the end (see `RunRecord`);
     - `checkpoint.safetensors`: what training continues from, as often as train.checkpoint says;
     - `stages/<number>_<name>/`: each artifact, with its graph as text in `model.txt`; the files of one that is in the
       store are links to it;
-    - `lock.json`: after every stage, what it was made of and where it came from;
-    - `model.onnx`, `losses.parquet`, `metrics.json`, `figures/*.png`, `timings.json`: at the end.
+    - `model.onnx`, `losses.parquet`, `figures/*.png`, `report.md`, `report.html`: at the end.
 
-    Other listeners add to it: `StageLogs`, `RunState` and `Report`.
+    `StageLogs` adds the logs. To the error that ends a run it adds what its user needs next: which stage was at work,
+    where its log and the report are, and the command that does what is left.
 
     Args:
-        folder: where; it is made if it is not there.
+        record: of the run; its folder is made if it is not there.
         config: the resolved config as YAML.
         environment: see `environment`.
+        values: what an objective may be, of the last artifact.
     """
 
-    def __init__(self, folder: Path, config: str, environment: Mapping[str, str]) -> None:
-        self.folder, self._config, self._environment = folder, config, environment
-        self._timings: dict[str, float] = {}
-        self._lock: list[dict[str, Any]] = []
+    def __init__(
+        self,
+        record: RunRecord,
+        config: str,
+        environment: Mapping[str, str],
+        values: Callable[[Artifact], Mapping[str, float]] = lambda artifact: {},
+    ) -> None:
+        self.record, self.folder, self._values = record, record.folder, values
+        self._config, self._environment = config, environment
+        self._stored: list[str] = []  # the stages whose results the store holds
 
     def __call__(self, event: Event) -> None:
         """Listen."""
         if isinstance(event, RunStarted):
-            self._start(event)
+            self._start(event.plan)
         elif isinstance(event, StageProgressed):
-            self._keep(event.report)
+            if isinstance(event.report, Checkpoint):
+                write_checkpoint(event.report, self.folder)
         elif isinstance(event, StageFinished):
             self._save(event)
         elif isinstance(event, RunFinished):
-            self._finish(event)
+            self._finish(event.artifact)
+        elif isinstance(event, RunFailed):
+            self._fail(event)
 
-    def _start(self, event: RunStarted) -> None:
+    def _start(self, plan: Plan) -> None:
+        self.record.write()  # first: what says FINISHED does not outlive what it speaks of
         for name in OF_ONE_RUN:  # of an older run into the same folder
             place = self.folder / name
             if place.is_dir():
@@ -62,57 +82,71 @@ class RunFolder:
             else:
                 place.unlink(missing_ok=True)
         whole_file(self.folder / "config.yaml", self._config)
-        keep_inputs(event.plan, self.folder)
-        whole_file(self.folder / "environment.json", _json(self._environment))
+        keep_inputs(plan, self.folder)
+        whole_file(self.folder / "environment.json", json.dumps(self._environment, indent=1) + "\n")
 
     def _save(self, event: StageFinished) -> None:
-        from ortpipe.artifact import save_artifact
-        from ortpipe.graph.show import to_text
-
-        self._timings[event.name] = event.seconds
+        if event.stored is not None:
+            self._stored.append(event.name)
         place = self.folder / "stages" / f"{event.number}_{event.name}"
         save_artifact(event.artifact, place, like=event.stored)
         whole_file(place / "model.txt", to_text(event.artifact.model))
-        self._lock.append(locked(event))
-        whole_file(self.folder / "lock.json", _json({"format": 1, "stages": self._lock}))
+        self.record.stages.append(StageRecord.of(event))
+        self.record.model = _about(event.artifact)
+        if notes := event.artifact.facts.lineage[-1].get("notes"):
+            self.record.notes[event.name] = list(notes)
+        self.record.write()
 
-    def _keep(self, report: object) -> None:
-        from ortpipe.stages.train.checkpoint import Checkpoint
-
-        if isinstance(report, Checkpoint):
-            write_checkpoint(report, self.folder)
-
-    def _finish(self, event: RunFinished) -> None:
-        from ortpipe.app.run.losses import as_parquet, losses_table
-        from ortpipe.graph.serial import write_whole
-        from ortpipe.stages.evaluate.figures import figures
-
-        artifact = event.artifact
+    def _finish(self, artifact: Artifact) -> None:
         write_whole(artifact.model, self.folder)
         whole_file(self.folder / "losses.parquet", as_parquet(losses_table(artifact)))
-        whole_file(self.folder / "metrics.json", _json(artifact.facts.as_json().get("metrics", {})))
         for name, png in figures(artifact).items():
             whole_file(self.folder / "figures" / f"{name}.png", png)
-        whole_file(self.folder / "timings.json", _json({**self._timings, "total": event.seconds}))
+        self.record.metrics = artifact.facts.as_json().get("metrics", {})
+        self.record.values = dict(self._values(artifact))
+        self.record.end(FINISHED)
+        try:
+            write_report(self.folder)
+        except (OSError, TrackingError) as error:  # the run has finished, whatever becomes of its page
+            reason = str(error).splitlines()[0]
+            print(f"warning: no report of {self.folder}: {reason}; the run has finished.", file=sys.stderr)
+
+    def _fail(self, event: RunFailed) -> None:
+        record = self.record
+        if record.status == RUNNING:
+            record.stage, record.again = event.stage, self._again(event.error)
+            record.end(KILLED if event.killed else FAILED, str(event.error) or type(event.error).__name__)
+        try:
+            write_report(self.folder)
+        finally:
+            if record.status != FINISHED:
+                self._add_notes(event)
+
+    def _again(self, error: BaseException) -> str | None:
+        """Return the command that continues; None where the config, the data or the model must change first."""
+        if isinstance(error, OrtpipeError) and not isinstance(error, TrackingError):
+            return None
+        has_checkpoint = (self.folder / CHECKPOINT).is_file()
+        return continuing(self.record.tags[COMMAND], self.folder if has_checkpoint else None)
+
+    def _add_notes(self, event: RunFailed) -> None:
+        if (log := log_of(self.record, event.stage)) is not None:
+            event.error.add_note(f"{'stage':<14} {event.stage}")
+            event.error.add_note(f"{'its log':<14} {self.folder / log}")
+        if (report := self.folder / "report.html").is_file():
+            event.error.add_note(f"{'report':<14} {report}")
+        if self._stored:
+            event.error.add_note(f"{'in the store':<14} {', '.join(self._stored)}")
+        if self.record.again is not None:
+            event.error.add_note(f"{'continue with:':<14} {self.record.again}")
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=1) + "\n"
-
-
-def locked(event: StageFinished) -> dict[str, Any]:
-    """Return a stage's part of the lock file: key and what it stands for, input and output, and where it came from.
-
-    That is the run (`folder`, `mlflow`) which computed it, when (`made`, seconds since 1970) and in how many `seconds`.
-    """
+def _about(artifact: Artifact) -> dict[str, object]:
+    facts = artifact.facts
+    shapes = {name: list(array.shape) for name, array in artifact.initializers.items()}
     return {
-        "stage": event.name,
-        "version": event.parts["version"],
-        "key": event.key,
-        "parts": event.parts,
-        "input": event.given,
-        "output": event.output,
-        "hit": event.hit is not None,
-        "from": None if event.hit is None else {**event.hit.run, "made": event.hit.made, "seconds": event.hit.seconds},
-        "seconds": event.seconds,
+        "from": source_of(facts),
+        "task": facts.task,
+        "discrepancy": facts.lineage[0].get("discrepancy") if facts.lineage else None,
+        "parameters": {name: shapes[name] for name in facts.parameters},
     }

@@ -6,19 +6,16 @@ import base64
 import functools
 import json
 import math
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.redact import redacted
+from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord
 from ortpipe.app.run.report_text import code, fenced, number, plain, seconds
-from ortpipe.app.run.state import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunState
-from ortpipe.errors import TrackingError
 from ortpipe.files import whole_file
 from ortpipe.metrics import greater_is_better, label
-from ortpipe.pipeline.events import Event, RunFailed, RunFinished, StageFinished
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -27,43 +24,6 @@ TEMPLATES = Path(__file__).parent / "templates"
 TAIL = 40  # lines of the failing stage's log
 STATUS = {RUNNING: "running", FINISHED: "finished", FAILED: "failed", KILLED: "stopped"}
 STATES = ("before", "trained", "source")
-
-
-class Report:
-    """Writes a run's reports at its end, and adds to the error that ended it what its user needs next.
-
-    These notes say which stage was at work, where its log and the report are, and the command that does what is left.
-    """
-
-    def __init__(self, state: RunState) -> None:
-        self._state = state
-        self._stored: list[str] = []
-
-    def __call__(self, event: Event) -> None:
-        """Listen."""
-        if isinstance(event, StageFinished) and event.stored is not None:
-            self._stored.append(event.name)
-        if isinstance(event, RunFinished):
-            try:
-                write_report(self._state.folder)
-            except (OSError, TrackingError) as error:  # the run has finished, whatever becomes of its page
-                folder, (reason, *_) = self._state.folder, str(error).splitlines()
-                print(f"warning: no report of {folder}: {reason}; the run has finished.", file=sys.stderr)
-        elif isinstance(event, RunFailed):
-            try:
-                write_report(self._state.folder)
-            finally:
-                if self._state.status != FINISHED:
-                    for name, value in self._way_on(event.stage).items():
-                        event.error.add_note(f"{name:<14} {value}")
-
-    def _way_on(self, stage: str) -> dict[str, Any]:
-        folder, found = self._state.folder, log_of(self._state, stage)
-        log = {"stage": stage, "its log": folder / found} if found is not None else {}
-        report = {"report": folder / "report.html"} if (folder / "report.html").is_file() else {}
-        stored = {"in the store": ", ".join(self._stored)} if self._stored else {}
-        again = {"continue with:": self._state.again} if self._state.again is not None else {}
-        return {**log, **report, **stored, **again}
 
 
 def write_report(folder: Path) -> None:
@@ -92,27 +52,19 @@ def _templates() -> Environment:
 
 def gathered(folder: Path) -> dict[str, Any]:
     """Return what a report says of the run in a folder."""
-
-    def read(name: str) -> Any:
-        path = folder / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-    run = RunState.read(folder)
-    results = {name: read(name) if run.stages else {} for name in ("lock.json", "metrics.json")}  # else an older run's
-    done = {stage["stage"]: stage for stage in results["lock.json"].get("stages", [])}
-    stages = stages_of(run, done)
-    drawn = (folder / "figures").glob("*.png") if run.stages else ()
+    run = RunRecord.read_closed(folder)
+    log, stages = log_of(run, run.stage), stages_of(run)
+    drawn = (folder / "figures").glob("*.png") if run.stages else ()  # else an older run's
     pictures = sorted(drawn, key=lambda path: (path.stem != "losses", path.stem))
+    environment = folder / "environment.json"
     return {
         "run": run,
         "status": STATUS[run.status],
         "started": datetime.fromtimestamp(run.started / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        "took": (run.ended - run.started) / 1000 if run.ended is not None else None,
-        "mlflow": read("mlflow.json").get("run_id"),
         "command": run.tags[COMMAND],
         "stages": stages,
-        "saved": sum(stage["of"]["seconds"] - stage["seconds"] for stage in stages if stage["of"]),
-        "metrics": metrics_of(results["metrics.json"]),
+        "saved": sum(s["record"].origin["seconds"] - s["record"].seconds for s in stages if s["state"] == "stored"),
+        "metrics": metrics_of(run.metrics),
         "figures": [
             {
                 "name": path.stem,
@@ -125,44 +77,33 @@ def gathered(folder: Path) -> dict[str, Any]:
             {"name": name, "shape": " × ".join(map(str, shape)) or "scalar", "count": math.prod(shape)}
             for name, shape in run.model.get("parameters", {}).items()
         ],
-        "where": f" {'after' if run.stage in done else 'at'} {run.stage}" if run.stage else "",
-        "log": log_of(run, run.stage),
-        "tail": tail_of(folder, log_of(run, run.stage)),
+        "where": f" {'after' if run.stage in {s.name for s in run.stages} else 'at'} {run.stage}" if run.stage else "",
+        "log": log,
+        "tail": tail_of(folder, log),
         "config": (folder / "config.yaml").read_text(encoding="utf-8"),
-        "environment": read("environment.json"),
+        "environment": json.loads(environment.read_text(encoding="utf-8")) if environment.exists() else {},
     }
 
 
-def log_of(run: RunState, stage: str | None) -> str | None:
+def log_of(run: RunRecord, stage: str | None) -> str | None:
     """Return where a stage's log is in the run's folder; None if it has none."""
     found = [f"logs/{number}_{name}.log" for number, name in enumerate(run.plan, start=1) if name == stage]
     return next((path for path in found if (run.folder / path).exists()), None)
 
 
-def stages_of(run: RunState, done: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return every stage of the plan: what is chosen for it, what became of it, in how many seconds.
+def stages_of(run: RunRecord) -> list[dict[str, Any]]:
+    """Return every stage of the plan: what is chosen for it, what became of it, its log, and its record if it finished.
 
-    `done` are the parts of the lock file by stage. A `state` is computed, stored (taken from the store `of` another
-    run), failed, stopped, unfinished or waiting.
+    A `state` is computed, stored (taken from the store), failed, stopped, unfinished or waiting.
     """
-    stages = []
+    finished, stages = {stage.name: stage for stage in run.stages}, []
     for name, choice in run.plan.items():
-        lock, log = done.get(name), log_of(run, name)
-        if lock is not None:
-            state = "stored" if lock["hit"] else "computed"
+        record, log = finished.get(name), log_of(run, name)
+        if record is not None:
+            state = "stored" if record.origin is not None else "computed"
         else:
             state = STATUS[run.status] if name == run.stage else "unfinished" if log is not None else "waiting"
-        stages.append(
-            {
-                "name": name,
-                "choice": choice,
-                "state": state,
-                "seconds": lock["seconds"] if lock else None,
-                "of": lock["from"] if lock else None,
-                "log": log,
-                "lock": lock,
-            }
-        )
+        stages.append({"name": name, "choice": choice, "state": state, "log": log, "record": record})
     return stages
 
 

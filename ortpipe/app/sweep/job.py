@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import sys
@@ -11,110 +10,129 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+
+from hydra.conf import HydraConf
 
 from ortpipe.app.claim import claimed
 from ortpipe.app.redact import hidden, redacted
+from ortpipe.app.run.process import gone, this_process
+from ortpipe.app.run.record import FAILED, FILE, KILLED, RUNNING, JobRecord, Manifest, RunRecord, last_sign
 from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.orphan import at_work
-from ortpipe.app.sweep.status import Status, number_of, read_ground, write
 from ortpipe.app.sweep.varies import title, varying
-from ortpipe.app.tracking.process import gone
-from ortpipe.app.tracking.store import PARENT
-from ortpipe.errors import ConfigError
+from ortpipe.app.tracking.client import PARENT
+from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.files import whole_file
-from ortpipe.pipeline.events import Event, RunFailed
-
-if TYPE_CHECKING:
-    from hydra.conf import HydraConf
-
-    from ortpipe.app.assemble import Outcome
 
 
 class Job:
     """The job that Hydra started.
 
     Attributes:
-        folder: the job's.
-        ground: what it shares with the others.
-        status: what its folder says of it.
+        job: its number and its values of what varies.
+        record: what its folder says of it, which the run completes.
+        leader: the process that leads its sweep.
+        manifest: what it shares with the others.
     """
 
     def __init__(self, hydra: HydraConf) -> None:
-        self.folder, self._sweep, self._began = Path(hydra.runtime.output_dir), Path(hydra.sweep.dir), time.time()
-        self.ground, self._looked = read_ground(self._sweep), 0.0
-        varies = varying(list(hydra.overrides.task), self.ground.fixed)
-        self.status = Status(self.ground.sweep, int(hydra.job.num), hidden(varies))
+        sweep, self.manifest = read_sweep(Path(hydra.sweep.dir))
+        self.leader, self._looked = sweep.tags, 0.0
+        varies = hidden(varying(list(hydra.overrides.task), self.manifest.fixed))
+        self.job = JobRecord(sweep.id, int(hydra.job.num), varies)
+        tags = {"ortpipe.sweep": str(sweep.folder), "ortpipe.job": str(self.job.number), **this_process()}
+        if sweep.mlflow is not None:
+            tags[PARENT] = sweep.mlflow
+        self.record = RunRecord(Path(hydra.runtime.output_dir), title(varies), tags, job=self.job)
 
-    @property
-    def name(self) -> str:
-        """What varies; empty where nothing does."""
-        return title(self.status.varies)
-
-    @property
-    def tags(self) -> dict[str, str]:
-        """How its record says whose job it is."""
-        tags = {"ortpipe.sweep": str(self._sweep.absolute()), "ortpipe.job": str(self.status.job)}
-        return tags if self.ground.parent is None else {**tags, PARENT: self.ground.parent}
-
-    def stop_with_leader(self, event: Event) -> None:
-        """Listen to the run: stop it if the process that leads the sweep was killed and left its workers behind."""
-        if time.monotonic() - self._looked > 1 and not isinstance(event, RunFailed):
-            if gone(self.ground.leader):
+    def stop_with_leader(self) -> None:
+        """Stop the run if the process that leads the sweep was killed and left its workers behind."""
+        if time.monotonic() - self._looked > 1:
+            if gone(self.leader):
                 raise Stopped(signal.SIGTERM)
             self._looked = time.monotonic()
 
-    def say(self, **facts: Any) -> None:
-        """Write more of its status."""
-        self.status = dataclasses.replace(self.status, seconds=time.time() - self._began, **facts)
-        write(self.status, self.folder)
 
-
-def run_job(hydra: HydraConf, run: Callable[[Job], Outcome]) -> float | None:
+def run_job(hydra: HydraConf, run: Callable[[Job], object]) -> float | None:
     """Run a job where its sweep was started; return its objective, or None if it failed: the other jobs go on.
 
-    Whatever it raises, it is told on the screen and kept in the job's folder; what stops it (Ctrl-C) stops the sweep.
-    A worker that a killed sweep left behind may still be at work in the folder, and is waited for.
+    Whatever it raises is printed and kept in the job's folder; what stops it (Ctrl-C) stops the sweep. A worker that a
+    killed sweep left behind may still be at work in the folder, and is waited for.
 
     Raises:
         ConfigError: the folder is the sweep's own, or another job's.
     """
     job = Job(hydra)
-    own = job.folder.resolve() != Path(hydra.sweep.dir).resolve()
-    with claimed(job.folder, "hydra.sweep.dir", wait=True) if own else contextlib.nullcontext():
-        if not own or number_of(job.folder, job.ground.sweep) not in (None, job.status.job):
+    folder, number = job.record.folder, job.job.number
+    has_folder = folder.resolve() != Path(hydra.sweep.dir).resolve()
+    with claimed(folder, "hydra.sweep.dir", wait=True) if has_folder else contextlib.nullcontext():
+        if not has_folder or _number_of(folder, job.job.sweep) not in (None, number):
             rule = "Every job of a sweep has a folder of its own."
-            got = f"job {job.status.job} in {job.folder}, which is the {'other job' if own else 'sweep'}'s"
+            got = f"job {number} in {folder}, which is the {'other job' if has_folder else 'sweep'}'s"
             raise ConfigError(rule, got=got, fix="Let hydra.sweep.subdir hold ${hydra:job.num}.")
-        with at_work(job.ground.leader):
+        with at_work(job.leader):
             return _run(job, run)
 
 
-def _run(job: Job, run: Callable[[Job], Outcome]) -> float | None:
-    (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier sweep into the same folder
-    job.say()
-    called = f"job {job.status.job} ({job.name})"
+def _run(job: Job, run: Callable[[Job], object]) -> float | None:
+    called = f"job {job.job.number} ({title(job.job.varies)})"
+    record, error_file = job.record, job.record.folder / "error.txt"
+    error_file.unlink(missing_ok=True)  # of an earlier sweep into the same folder
+    record.write()
     try:
-        with _in(job.ground.cwd):
-            outcome = run(job)
+        with _in(job.manifest.cwd):
+            run(job)
     except Exception as error:  # noqa: BLE001 - a job that fails stops no other, whatever it raises
-        said = redacted(str(error)) or type(error).__name__
-        whole_file(job.folder / "error.txt", redacted("".join(traceback.format_exception(error))))
-        job.say(state="failed", error=said)
+        reason = redacted(str(error)) or type(error).__name__
+        whole_file(error_file, redacted("".join(traceback.format_exception(error))))
+        if record.status != FAILED:
+            record.end(FAILED, reason)
         notes = getattr(error, "__notes__", [])  # its stage, log, and the command that does what is left
-        print(f"{called} failed: {said}", *notes, sep="\n", file=sys.stderr, flush=True)
+        print(f"{called} failed: {reason}", *notes, sep="\n", file=sys.stderr, flush=True)
         return None
     except BaseException:
-        job.say(state="killed")
-        if gone(job.ground.leader):
+        record.abandon("stopped")
+        if gone(job.leader):
             os._exit(128 + signal.SIGTERM)  # nobody waits for this worker
         raise
-    job.say(state="finished", values=outcome.values)
-    found = ", ".join(f"{name} {value:.4g}" for name, value in outcome.values.items())
-    print(f"{called} finished: {found}", flush=True)
-    return outcome.values.get(job.ground.objective)
+    results = ", ".join(f"{name} {value:.4g}" for name, value in record.values.items())
+    print(f"{called} finished: {results}", flush=True)
+    return record.values.get(job.manifest.objective)
 
 
 def _in(folder: str) -> contextlib.AbstractContextManager[None]:
     """Work in the folder where the sweep was started, which a cluster's worker is not in."""
     return contextlib.chdir(folder) if os.path.isdir(folder) else contextlib.nullcontext()
+
+
+def read_sweep(folder: Path) -> tuple[RunRecord, Manifest]:
+    """Return the record of a sweep, and what its jobs share.
+
+    Raises:
+        TrackingError: the folder is not a sweep's.
+    """
+    record = RunRecord.read(folder)
+    if record.sweep is None:
+        fix = "Start the sweep again, in a folder of its own."
+        raise TrackingError("A job's sweep has a folder of its own.", got=f"{folder}, where a run was started", fix=fix)
+    return record, record.sweep
+
+
+def _number_of(folder: Path, sweep: str) -> int | None:
+    """Return which job of a sweep a folder says it is of; None if it is of none."""
+    job = RunRecord.read(folder).job if (folder / FILE).exists() else None
+    return job.number if job is not None and job.sweep == sweep else None
+
+
+def read_jobs(sweep: RunRecord) -> list[tuple[JobRecord, RunRecord]]:
+    """Return every job of a sweep that began, in their order; not those of an earlier sweep into its folder."""
+    records = [RunRecord.read(file.parent) for file in sweep.folder.rglob(FILE) if file.parent != sweep.folder]
+    jobs = [(record.job, record) for record in records if record.job is not None and record.job.sweep == sweep.id]
+    return sorted(jobs, key=lambda pair: pair[0].number)
+
+
+def close_jobs(sweep: RunRecord) -> None:
+    """Write of the jobs that say they are running that they were killed: the sweep is over."""
+    for _, record in read_jobs(sweep):
+        if record.status == RUNNING:
+            record.end(KILLED, at=last_sign(record.folder))

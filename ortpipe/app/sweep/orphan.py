@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 
-from ortpipe.app.tracking.process import PID, gone
+from ortpipe.app.run.process import PID, gone
 
 EVERY = 1.0  # seconds between two looks
 _leader: Mapping[str, str] | None = None  # of the latest job

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortpipe.app.sweep.status import Ground, Status, read_jobs
+from ortpipe.app.run.record import FAILED, FINISHED, KILLED, RunRecord
+from ortpipe.app.sweep.job import read_jobs, read_sweep
 from ortpipe.app.sweep.varies import names, short
 from ortpipe.metrics import greater_is_better, label
 
@@ -19,11 +20,28 @@ SHOWN = 20  # jobs on the screen; the file has all
 
 @dataclass(frozen=True)
 class Row:
-    """A job that began, and how many of its stages' results were in the store."""
+    """A job that began.
 
-    folder: Path
-    status: Status
-    hits: str | None
+    Attributes:
+        number: the job's, from 0.
+        varies: the keys that the sweep varies, and this job's values of them.
+        run: its record.
+    """
+
+    number: int
+    varies: Mapping[str, str]
+    run: RunRecord
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job did all its work."""
+        return self.run.status == FINISHED
+
+    @property
+    def hits(self) -> str:
+        """How many of its stages' results were in the store, of how many; empty before the first one finished."""
+        stages = self.run.stages
+        return f"{sum(stage.origin is not None for stage in stages)}/{len(stages)}" if stages else ""
 
 
 @dataclass(frozen=True)
@@ -39,35 +57,40 @@ class Summary:
     rows: Sequence[Row]
 
     @classmethod
-    def of(cls, sweep: Path, ground: Ground) -> Summary:
-        """Return what is in a sweep's folder."""
-        return cls(ground.objective, [Row(f, s, _hits(f / "lock.json")) for f, s in read_jobs(sweep, ground.sweep)])
+    def of(cls, folder: Path) -> Summary:
+        """Return what is in a sweep's folder.
+
+        Raises:
+            TrackingError: the folder is not a sweep's.
+        """
+        sweep, manifest = read_sweep(folder)
+        return cls(manifest.objective, [Row(job.number, job.varies, run) for job, run in read_jobs(sweep)])
 
     @property
     def varying(self) -> list[str]:
         """The keys that jobs set, without those that are the same in all of several."""
         values: dict[str, list[str | None]] = {}
-        for key in dict.fromkeys(key for row in self.rows for key in row.status.varies):
-            values[key] = [row.status.varies.get(key) for row in self.rows]
+        for key in dict.fromkeys(key for row in self.rows for key in row.varies):
+            values[key] = [row.varies.get(key) for row in self.rows]
         return [key for key, found in values.items() if len(found) == 1 or len(set(found)) > 1]
 
     @property
     def measured(self) -> list[str]:
         """The names of what was measured, the objective first."""
-        found = dict.fromkeys([self.objective, *(name for row in self.rows for name in row.status.values)])
-        return [name for name in found if any(name in row.status.values for row in self.rows)]
+        found = dict.fromkeys([self.objective, *(name for row in self.rows for name in row.run.values)])
+        return [name for name in found if any(name in row.run.values for row in self.rows)]
 
     @property
     def ranked(self) -> list[Row]:
         """The finished jobs that have the objective, the best first; of equals, the first."""
         sign = -1 if greater_is_better(self.objective) else 1
-        have = [row for row in self.rows if row.status.state == "finished" and self.objective in row.status.values]
-        return sorted(have, key=lambda row: sign * row.status.values[self.objective])
+        have = [row for row in self.rows if row.finished and self.objective in row.run.values]
+        return sorted(have, key=lambda row: sign * row.run.values[self.objective])
 
     @property
     def unfinished(self) -> list[Row]:
         """The jobs that failed or were killed."""
-        return [row for row in self.rows if row.status.state != "finished"]
+        return [row for row in self.rows if not row.finished]
 
     def cells(self) -> list[dict[str, object]]:
         """Return a mapping of column to value for each job, all with the same columns."""
@@ -75,16 +98,16 @@ class Summary:
         varying, measured = self.varying, self.measured
         return [
             {
-                "job": row.status.job,
-                **{key: row.status.varies.get(key, "") for key in varying},
-                **{name: row.status.values.get(name, "") for name in measured},
+                "job": row.number,
+                **{key: row.varies.get(key, "") for key in varying},
+                **{name: row.run.values.get(name, "") for name in measured},
                 "best": row is best,
-                "hits": row.hits or "",
-                "seconds": "" if row.status.seconds is None else round(row.status.seconds, 3),
-                "status": row.status.state,
-                "error": (row.status.error or "").partition("\n")[0],
-                "mlflow": row.status.mlflow or "",
-                "folder": str(row.folder),
+                "hits": row.hits,
+                "seconds": "" if row.run.seconds is None else round(row.run.seconds, 3),
+                "status": row.run.status.lower(),
+                "error": (row.run.error or "").partition("\n")[0],
+                "mlflow": row.run.mlflow or "",
+                "folder": str(row.run.folder),
             }
             for row in self.rows
         ]
@@ -104,9 +127,8 @@ class Summary:
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return what the best job has, and how many jobs ended how."""
-        best = self.ranked[0].status.values if self.ranked else {}
-        states = ("finished", "failed", "killed")
-        counts = {state: float(sum(row.status.state == state for row in self.rows)) for state in states}
+        best = self.ranked[0].run.values if self.ranked else {}
+        counts = {s.lower(): float(sum(row.run.status == s for row in self.rows)) for s in (FINISHED, FAILED, KILLED)}
         return {**{name: {"best": value} for name, value in best.items()}, "jobs": counts}
 
     def as_text(self) -> str:
@@ -127,12 +149,12 @@ class Summary:
         lines = [
             [
                 "*" if ranked and row is ranked[0] else "",
-                str(row.status.job),
-                *(short(row.status.varies.get(key, "")) for key in varying),
-                *(f"{row.status.values[name]:.4g}" if name in row.status.values else "" for name in measured),
-                *([row.hits or ""] if with_hits else []),
-                "" if row.status.seconds is None else f"{row.status.seconds:.1f}",
-                row.status.state,
+                str(row.number),
+                *(short(row.varies.get(key, "")) for key in varying),
+                *(f"{row.run.values[name]:.4g}" if name in row.run.values else "" for name in measured),
+                *([row.hits] if with_hits else []),
+                "" if row.run.seconds is None else f"{row.run.seconds:.1f}",
+                row.run.status.lower(),
             ]
             for row in [*ranked, *others][:SHOWN]
         ]
@@ -143,13 +165,13 @@ class Summary:
         """Return each rule that was broken, by which jobs, and what the first of them said."""
         alike: Mapping[str, list[Row]] = defaultdict(list)
         for row in self.rows:
-            if row.status.error is not None:
-                alike[row.status.error.partition("\n")[0]].append(row)
+            if row.run.status == FAILED and row.run.error is not None:
+                alike[row.run.error.partition("\n")[0]].append(row)
         lines = []
         for rows in alike.values():
-            jobs = ", ".join(str(row.status.job) for row in rows)
-            lines += ["", f"{'job' if len(rows) == 1 else 'jobs'} {jobs} failed: {rows[0].status.error}"]
-            lines += [f"  see: {rows[0].folder / 'error.txt'}"]
+            jobs = ", ".join(str(row.number) for row in rows)
+            lines += ["", f"{'job' if len(rows) == 1 else 'jobs'} {jobs} failed: {rows[0].run.error}"]
+            lines += [f"  see: {rows[0].run.folder / 'error.txt'}"]
         return lines
 
 
@@ -174,9 +196,9 @@ def _aligned(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in ruled]
 
 
-def _hits(lock: Path) -> str | None:
-    """Return how many of a job's stages were taken from the store, of how many."""
-    if not lock.is_file():
+def best_job(folder: Path) -> Path | None:
+    """Return the folder of a sweep's best job; None for what is no sweep, or has no result."""
+    if RunRecord.read(folder).sweep is None:
         return None
-    stages = json.loads(lock.read_text(encoding="utf-8"))["stages"]
-    return f"{sum(stage['hit'] for stage in stages)}/{len(stages)}"
+    ranked = Summary.of(folder).ranked
+    return ranked[0].run.folder if ranked else None

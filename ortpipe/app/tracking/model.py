@@ -6,14 +6,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpipe.app.tracking.store import open_store, reached
+import numpy as np
+import onnx
+
+from ortpipe.app.tracking.client import open_store, reached
+from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
+from ortpipe.runtime.session import Session
 
 if TYPE_CHECKING:
-    import onnx
     from mlflow import MlflowClient
-
-    from ortpipe.app.recorders.mlflow import Mlflow
 
 NAME = "model"
 
@@ -46,7 +48,7 @@ def logged_model(client: MlflowClient, run: str, experiment: str) -> str | None:
     return None
 
 
-def register(client: MlflowClient, target: Mlflow, model_id: str) -> str:
+def register(client: MlflowClient, target: Target, model_id: str) -> str:
     """Make a logged model the newest version of the registered one, under its alias; return the version.
 
     Raises:
@@ -73,7 +75,7 @@ def register(client: MlflowClient, target: Mlflow, model_id: str) -> str:
     return str(version.version)
 
 
-def register_run(target: Mlflow, run: str) -> str:
+def register_run(target: Target, run: str) -> str:
     """Register the model that a run has logged, as the best of a sweep; return the version.
 
     Raises:
@@ -92,8 +94,6 @@ def _save(model: onnx.ModelProto, folder: Path, run: str, model_id: str, locatio
     import mlflow.onnx
     from mlflow.models import Model, infer_signature
 
-    from ortpipe.runtime.session import Session
-
     example = _example(model)
     session = Session(model)
     outputs = dict(zip(session.outputs, session.run(example), strict=True))
@@ -110,12 +110,9 @@ def _save(model: onnx.ModelProto, folder: Path, run: str, model_id: str, locatio
 
 def _example(model: onnx.ModelProto) -> dict[str, Any]:
     """Return two rows of zeros for every input; a dimension that is not known is 1."""
-    import numpy as np
-    from onnx import helper
-
     example = {}
     for value in model.graph.input:
         tensor = value.type.tensor_type
         shape = [2, *(d.dim_value or 1 for d in tensor.shape.dim[1:])]
-        example[value.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        example[value.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     return example

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ortpipe.app.run.state import FILE, RUNNING, RunState
-from ortpipe.app.tracking.process import HOST, PID
-from ortpipe.app.tracking.record import Record
+from ortpipe.app.run.process import HOST, PID
+from ortpipe.app.run.record import FILE, RUNNING, RunRecord
+from ortpipe.app.tracking.mlflow_run import LEDGER, MlflowRun, is_run
+from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
 
-if TYPE_CHECKING:
-    from ortpipe.app.recorders.mlflow import Mlflow
+READ = (FILE, "config.yaml", "environment.json", LEDGER, "model.onnx", "stages")
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -22,15 +21,12 @@ def run_folders(folder: Path) -> list[Path]:
         TrackingError: there are none.
     """
     found = sorted(
-        Path(place) for place, _, files in os.walk(folder) if FILE in files and not Path(place, FILE).is_symlink()
+        Path(place) for place, _, _ in os.walk(folder) if is_run(Path(place)) and not Path(place, FILE).is_symlink()
     )
     if not found:
         fix = "Name the folder of a run or sweep; they lie in outputs/runs and outputs/multiruns."
         raise TrackingError(f"A run's folder has a {FILE}.", got=folder, fix=fix)
     return found
-
-
-READ = (FILE, "config.yaml", "environment.json", "lock.json", "metrics.json", "mlflow.json", "model.onnx", "stages")
 
 
 def refuse_links(folder: Path) -> None:
@@ -49,26 +45,26 @@ def refuse_links(folder: Path) -> None:
             raise TrackingError("A run's folder holds its own files.", got=f"{path} is a link", fix=fix)
 
 
-def sync(target: Mlflow, folder: Path) -> Record:
+def sync(target: Target, folder: Path) -> MlflowRun:
     """Complete the record of a run from its folder, or make it; a job's sweep is recorded first.
 
     Raises:
         TrackingError: the run still goes on, or the database or server cannot be reached.
     """
     refuse_links(folder)
-    state = RunState.read(folder)
-    if state.status == RUNNING:
+    run = RunRecord.read_closed(folder)
+    if run.status == RUNNING:
         raise TrackingError(
             "A run is recorded afterwards when it has ended.",
-            got=f"{folder}: process {state.tags.get(PID)} on {state.tags.get(HOST)} is at work on it",
+            got=f"{folder}: process {run.tags.get(PID)} on {run.tags.get(HOST)} is at work on it",
             fix="Wait for its end; if it was killed, sync on the machine that it ran on.",
         )
     sweep = folder.absolute().parent
     parent = sync(target, sweep).run_id if (sweep / FILE).exists() else None
-    record = Record(target, state, parent)
+    mlflow_run = MlflowRun(target, run, parent)
     try:
-        record.push()
+        mlflow_run.push()
     except Exception as error:
-        fix = "Mend that, and give the same command again: nothing is recorded twice."
+        fix = "Correct that, and give the same command again: nothing is recorded twice."
         raise TrackingError("Every part of a run must be recorded.", got=f"{folder}: {error}", fix=fix) from error
-    return record
+    return mlflow_run

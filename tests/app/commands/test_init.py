@@ -41,8 +41,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_printed_command_trains_a_model_that_predicts(project: Path) -> None:
     import json
 
-    [metrics] = project.glob("outputs/runs/*/*/metrics.json")
-    r2 = json.loads(metrics.read_text())["r2"]
+    [record] = project.glob("outputs/runs/*/*/run.json")
+    r2 = json.loads(record.read_text())["metrics"]["r2"]
     assert r2["trained"] > 0.95 > r2["before"]
 
 

@@ -27,10 +27,10 @@ def same(done: CompletedProcess[str]) -> list[str]:
 
 
 def edit(folder: Path, stage: int, **values: object) -> None:
-    """Change what a run's lock file says of a stage."""
-    lock = json.loads((folder / "lock.json").read_text())
+    """Change what a run's record says of a stage."""
+    lock = json.loads((folder / "run.json").read_text())
     lock["stages"][stage].update(values)
-    (folder / "lock.json").write_text(json.dumps(lock))
+    (folder / "run.json").write_text(json.dumps(lock))
 
 
 def test_a_run_is_made_again_from_its_record_in_mlflow_alone(tmp_path: Path, repro: Repro) -> None:
@@ -83,7 +83,7 @@ def test_another_config_code_or_number_is_told_at_the_first_stage_that_differs(
     other = tmp_path / "other"
     assert cli(*SMALL, "train.optimizer.lr=0.5", f"hydra.run.dir={other}").returncode == 0
 
-    lock, stages = json.loads((folder / "lock.json").read_text()), json.loads((other / "lock.json").read_text())
+    lock, stages = json.loads((folder / "run.json").read_text()), json.loads((other / "run.json").read_text())
     shutil.rmtree(folder / "stages" / "5_train")
     shutil.copytree(other / "stages" / "5_train", folder / "stages" / "5_train")
     edit(folder, 4, output=stages["stages"][4]["output"])
@@ -103,7 +103,7 @@ def test_another_config_code_or_number_is_told_at_the_first_stage_that_differs(
 
 def test_other_packages_are_told_first(cli: Run, only_run: Callable[[], Path], repro: Repro) -> None:
     assert cli(*SMALL).returncode == 0
-    lock = json.loads((only_run() / "lock.json").read_text())
+    lock = json.loads((only_run() / "run.json").read_text())
     parts = lock["stages"][4]["parts"]
     edit(only_run(), 4, parts={**parts, "packages": {**parts["packages"], "scipy": "0.1"}})
     done = repro(only_run())

@@ -22,9 +22,8 @@ from pyarrow import parquet
 from ortpipe import load_artifact
 from ortpipe.app.run.folder import RunFolder
 from ortpipe.app.run.losses import as_parquet, losses_table
-from ortpipe.app.run.report import Report
+from ortpipe.app.run.record import COMMAND, RUNNING, RunRecord
 from ortpipe.app.run.stage_log import MOST, StageLogs
-from ortpipe.app.run.state import COMMAND, RunState
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import ConvergenceError, DataError, OrtpipeError, TrackingError, TrainError
 from ortpipe.flow import FLOW
@@ -170,7 +169,8 @@ def test_a_stage_that_fails_ends_the_run_with_its_name_its_log_and_the_command_t
     mended = ["recorder=none", *SMALL, "train.optimizer.lr=0.01", "name='two words'"]
     assert ortpipe(*mended, cwd=tmp_path).returncode == 0
     last = max(tmp_path.glob("outputs/runs/*/*"))
-    assert [s["hit"] for s in json.loads((last / "lock.json").read_text())["stages"]] == [True] * 4 + [False] * 2
+    stages = RunRecord.read(last).stages
+    assert [stage.origin is not None for stage in stages] == [True] * 4 + [False] * 2
 
 
 def test_a_stage_that_is_refused_before_its_turn_has_a_log_too(cli: Callable, only_run: Callable) -> None:
@@ -188,13 +188,13 @@ def broken(tmp_path: Path) -> Callable[[BaseException], tuple[BaseException, dic
     def broken(error: BaseException) -> tuple[BaseException, dict[str, str]]:
         (tmp_path / "checkpoint.safetensors").touch()
         rows = {"source": {"name": "npz"}, "digest": "0", "rows": {"train": 3}}
-        state = RunState(tmp_path, "mine", {COMMAND: "ortpipe seed=1 resume=elsewhere"}, {"train": "sgd"}, rows)
+        record = RunRecord(tmp_path, "mine", {COMMAND: "ortpipe seed=1 resume=elsewhere"}, {"train": "sgd"}, rows)
 
         def breaks(event: Event) -> None:
             if isinstance(event, StageStarted):
                 raise error
 
-        listeners = [StageLogs(tmp_path), RunFolder(tmp_path, "seed: 1\n", {}), state, Report(state), breaks]
+        listeners = [StageLogs(tmp_path), RunFolder(record, "seed: 1\n", {}), breaks]
         with pytest.raises(type(error)) as raised:
             run((Step(Stage("train", "never:called"), None),), {}, listeners)
         return raised.value, way_on("\n".join(raised.value.__notes__))
@@ -253,23 +253,26 @@ def test_a_run_whose_report_cannot_be_written_has_finished_and_says_so(
 ) -> None:
     (tmp_path / "report.md").mkdir()  # no file can take its place
     rows = {"source": {"name": "npz"}, "digest": "0", "rows": {"train": 3}}
-    state = RunState(tmp_path, "mine", {COMMAND: "ortpipe seed=1"}, {}, rows)
-    state.end("FINISHED")
-    Report(state)(RunFinished(Artifact(onnx.ModelProto(), Facts("regression", ("X",), ("Y",), "Y", ())), 1.0))
+    record = RunRecord(tmp_path, "mine", {COMMAND: "ortpipe seed=1"}, {}, rows)
+    artifact = Artifact(onnx.ModelProto(), Facts("regression", ("X",), ("Y",), "Y", ()), {"losses/step": np.ones(1)})
+    RunFolder(record, "seed: 1\n", {})(RunFinished(artifact, 1.0))
     assert f"warning: no report of {tmp_path}: [Errno " in capsys.readouterr().err
 
 
-def test_a_run_into_a_folder_removes_what_says_finished_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_into_a_folder_says_that_it_goes_on_before_it_removes_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("run.json", "model.onnx", ".hidden"):
         (tmp_path / name).touch()
-    order: list[str] = []
+    statuses: list[str] = []
     real = Path.unlink
 
     def unlink(path: Path, missing_ok: bool = False) -> None:
-        order.append(path.name)
+        statuses.append(RunRecord.read(tmp_path).status)
         real(path, missing_ok=missing_ok)
 
     monkeypatch.setattr(Path, "unlink", unlink)
-    RunFolder(tmp_path, "seed: 1\n", {})(RunStarted(()))
-    assert order[0] == "run.json"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "config.yaml", "environment.json"]
+    RunFolder(RunRecord(tmp_path, "mine", {}), "seed: 1\n", {})(RunStarted(()))
+    assert set(statuses) == {RUNNING}
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [".hidden", "config.yaml", "environment.json", "run.json"]

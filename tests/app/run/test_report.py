@@ -18,8 +18,8 @@ import pytest
 from command import ROOT, ortpipe
 from markdown_it import MarkdownIt
 
+from ortpipe.app.run.record import COMMAND, RunRecord
 from ortpipe.app.run.report import gathered, write_report
-from ortpipe.app.run.state import COMMAND, RunState
 from ortpipe.flow import FLOW
 
 SMALL = ("recorder=none", "experiment=linear_regression", "train.epochs=2")
@@ -88,16 +88,16 @@ def test_the_picture_of_the_flow_shows_hits_and_times(runs: list[Path]) -> None:
         timed = [re.fullmatch(r"\d+(\.\d+)? s", words[-1]) is not None for _, words in boxes]
         assert timed == [state in ("computed", "stored") for state, _ in boxes]
     markdown = (runs[1] / "report.md").read_text()
-    for i, stage in enumerate(read(runs[1], "lock.json")["stages"], start=1):
-        word = "from the store" if stage["hit"] else "computed"
-        assert re.search(rf's{i}\["{stage["stage"]}<br/>{word}<br/>[\d.]+ s"\]', markdown)
+    for i, stage in enumerate(read(runs[1], "run.json")["stages"], start=1):
+        word = "from the store" if stage["origin"] else "computed"
+        assert re.search(rf's{i}\["{stage["name"]}<br/>{word}<br/>[\d.]+ s"\]', markdown)
     assert f"computed by `{runs[0]}` in " in markdown
 
 
 def test_both_reports_say_the_metrics_beside_their_baselines(runs: list[Path]) -> None:
     page, markdown = Page((runs[0] / "report.html").read_text()), (runs[0] / "report.md").read_text()
     assert "scikit-learn LinearRegression" in page.text
-    for name, values in read(runs[0], "metrics.json").items():
+    for name, values in read(runs[0], "run.json")["metrics"].items():
         row = next(line for line in markdown.splitlines() if line.startswith(f"| {name.replace('_', chr(92) + '_')} "))
         shown = [float(cell.strip(" *").replace("−", "-").replace(",", "")) for cell in row.split("|")[2:5]]
         assert shown == pytest.approx([values[state] for state in ("before", "trained", "source")], rel=1e-4, abs=5e-5)
@@ -130,7 +130,7 @@ def test_a_report_holds_config_environment_data_parameters_and_digests(runs: lis
         assert read(runs[0], "run.json")["data"]["digest"] in text
         assert "coefficient" in text
         assert "10 × 1" in text
-        for stage in read(runs[0], "lock.json")["stages"]:
+        for stage in read(runs[0], "run.json")["stages"]:
             assert stage["output"][:12] in text
 
 
@@ -180,11 +180,10 @@ def test_reports_are_written_again_from_the_folder_byte_for_byte(runs: list[Path
 def test_the_report_of_a_run_that_was_killed_says_how_far_it_came(cli: Callable, only_run: Callable) -> None:
     assert cli(*SMALL).returncode == 0
     folder = only_run()  # as a kill while it trained would have left it
-    lock = read(folder, "lock.json")
-    (folder / "lock.json").write_text(json.dumps({**lock, "stages": lock["stages"][:4]}))
-    state = {**read(folder, "run.json"), "status": "RUNNING", "ended": None}
-    (folder / "run.json").write_text(json.dumps(state))  # of a process that is gone by now
-    for name in ("metrics.json", "figures/losses.png", "figures/predicted.png", "logs/6_evaluate.log"):
+    run = read(folder, "run.json")
+    run |= {"status": "RUNNING", "ended": None, "metrics": {}, "stages": run["stages"][:4]}
+    (folder / "run.json").write_text(json.dumps(run))  # of a process that is gone by now
+    for name in ("figures/losses.png", "figures/predicted.png", "logs/6_evaluate.log"):
         (folder / name).unlink()
     write_report(folder)
     assert [stage["state"] for stage in gathered(folder)["stages"]] == ["computed"] * 4 + ["unfinished", "waiting"]
@@ -196,11 +195,11 @@ def test_the_report_of_a_run_that_was_killed_says_how_far_it_came(cli: Callable,
 def test_a_run_that_ended_before_its_first_stage_shows_nothing_of_an_older_run_in_its_folder(tmp_path: Path) -> None:
     """Its files may be what could not be removed."""
     rows = {"source": {"name": "npz"}, "digest": "0", "rows": {"train": 3}}
-    state = RunState(tmp_path, "mine", {COMMAND: "ortpipe seed=1"}, {"train": "sgd"}, rows)
+    state = RunRecord(tmp_path, "mine", {COMMAND: "ortpipe seed=1"}, {"train": "sgd"}, rows)
     state.end("FAILED", "No space left on device")
     (tmp_path / "config.yaml").write_text("seed: 1\n")
-    (tmp_path / "metrics.json").write_text('{"r2": {"before": 0.1, "trained": 0.2}}')
-    (tmp_path / "lock.json").write_text('{"stages": [{"stage": "train"}]}')
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "r2.png").write_text("an older run's")
     write_report(tmp_path)
     page = (tmp_path / "report.md").read_text()
     assert "No space left on device" in page

@@ -23,9 +23,9 @@ def rows_of(sweep: Path) -> list[dict[str, str]]:
 
 def states_of(sweep: Path) -> dict[int, str]:
     found: dict[int, str] = {}
-    for file in sweep.glob("*/status.json"):
+    for file in sweep.glob("*/run.json"):
         status: dict[str, Any] = json.loads(file.read_text())
-        found[status["job"]] = status["state"]
+        found[status["job"]["number"]] = status["status"].lower()
     return dict(sorted(found.items()))
 
 

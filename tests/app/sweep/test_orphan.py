@@ -9,7 +9,7 @@ import sys
 import pytest
 from command import ROOT, Popen
 
-LEADER = "import json, time; from ortpipe.app.tracking.process import this_process; print(json.dumps(this_process()))"
+LEADER = "import json, time; from ortpipe.app.run.process import this_process; print(json.dumps(this_process()))"
 WORKER = """
 import json, sys, time
 from ortpipe.app.sweep.orphan import at_work

@@ -45,7 +45,7 @@ def test_the_summary_has_a_row_for_every_job_and_marks_the_best(world: tuple[Pat
     assert len(measured) == 6
     [best] = [row["job"] for row in rows if row["best"] == "True"]
     assert measured[best] == max(measured.values())
-    metrics = json.loads((folder_of(where) / best / "metrics.json").read_text())
+    metrics = json.loads((folder_of(where) / best / "run.json").read_text())["metrics"]
     assert metrics["r2"]["trained"] == measured[best]
     first = next(line for line in done.stdout.splitlines() if line.startswith("*"))
     assert first.split()[1] == best

@@ -10,9 +10,9 @@ import pytest
 from command import ortpipe
 from mlflow import MlflowClient
 
-from ortpipe.app.recorders.mlflow import Mlflow, Recording
-from ortpipe.app.run.state import FINISHED, RunState
-from ortpipe.app.tracking import live
+from ortpipe.app.run.record import FINISHED, RunRecord
+from ortpipe.app.tracking import metrics
+from ortpipe.app.tracking.mlflow import Mlflow
 from ortpipe.artifact import load_artifact
 from ortpipe.pipeline.events import RunFinished, StageFinished, StageProgressed
 from ortpipe.stages.train.losses import Epoch
@@ -41,14 +41,13 @@ def epochs(made: Path) -> list[StageProgressed]:
 def test_slow_epochs_are_recorded_as_they_come_and_the_others_at_the_end(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, expected: list[int]
 ) -> None:
-    monkeypatch.setattr(live, "EVERY", 0.0)
-    monkeypatch.setattr(live, "MOST", most)
+    monkeypatch.setattr(metrics, "EVERY", 0.0)
+    monkeypatch.setattr(metrics, "MOST", most)
     shutil.copytree(made, tmp_path / "run")
-    before = RunState.read(made)
-    state = RunState(tmp_path / "run", "live", before.tags)
+    before = RunRecord.read(made)
+    state = RunRecord(tmp_path / "run", "live", before.tags)
     target = Mlflow(f"sqlite:///{tmp_path}/mlflow.db", artifacts=str(tmp_path / "mlflow"))
     recording = target(state, {})
-    assert isinstance(recording, Recording)
     for event in epochs(made)[:4]:
         recording(event)
     client = MlflowClient(target.tracking_uri)
@@ -58,7 +57,7 @@ def test_slow_epochs_are_recorded_as_they_come_and_the_others_at_the_end(
 
     assert steps("loss/train") == expected
     assert steps("loss/validation") == [step for step in expected if step % 2 == 0]
-    state.stages = dict(before.stages)
+    state.stages = list(before.stages)
     state.end(FINISHED, at=state.started + 3_600_000)
     for number, stage in ((5, "train"), (6, "evaluate")):
         artifact = load_artifact(made / "stages" / f"{number}_{stage}")
@@ -72,8 +71,8 @@ def test_slow_epochs_are_recorded_as_they_come_and_the_others_at_the_end(
 
 
 def test_epochs_wait_for_their_time() -> None:
-    gathered, epoch = live.Epochs(), Epoch(1, 6, 0.5, None, 0.1, 1, 1.0, 1.0)
+    gathered, epoch = metrics.Epochs(), Epoch(1, 6, 0.5, None, 0.1, 1, 1.0, 1.0)
     assert [gathered.due(epoch) for _ in range(3)] == [[], [], []]
-    gathered._sent -= live.EVERY
+    gathered._sent -= metrics.EVERY
     assert [epoch.number for _, epoch in gathered.due(dataclasses.replace(epoch, number=2))] == [1, 1, 1, 2]
     assert gathered.due("a checkpoint") == []

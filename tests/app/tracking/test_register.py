@@ -11,7 +11,7 @@ from command import ortpipe
 from mlflow import MlflowClient
 
 from ortpipe.app.commands.sync import run as sync
-from ortpipe.app.recorders.mlflow import Mlflow
+from ortpipe.app.tracking.mlflow import Mlflow
 from ortpipe.app.tracking.model import register_run
 from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.runtime.session import Session

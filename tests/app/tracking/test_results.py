@@ -10,11 +10,10 @@ import pytest
 from mlflow import MlflowClient
 from sklearn.datasets import load_diabetes
 
-from ortpipe.app.recorders.mlflow import Mlflow
 from ortpipe.app.run.folder import RunFolder
-from ortpipe.app.run.state import COMMAND, RunState
-from ortpipe.app.tracking.points import metrics
-from ortpipe.app.tracking.results import Results
+from ortpipe.app.run.record import COMMAND, RunRecord
+from ortpipe.app.tracking.metrics import Results, metrics, stage_tags
+from ortpipe.app.tracking.mlflow import Mlflow
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
@@ -37,6 +36,7 @@ CONFIGS = (
     ConvertConfig(SklearnEstimator("sklearn.linear_model.Ridge")),
     *(AddLossConfig(L2()), PenaltyConfig(), DeriveConfig(), TrainConfig(epochs=2), EvaluateConfig()),
 )
+DATA = {"source": {"name": "diabetes"}, "digest": "0", "rows": {"train": 3}}
 PLAN: Plan = tuple(Step(stage, config) for stage, config in zip(FLOW, CONFIGS, strict=True))
 
 
@@ -48,29 +48,31 @@ def test_a_record_is_what_the_run_knows_whatever_became_of_its_folder(tmp_path: 
 
     folder = tmp_path / "run"
     target = Mlflow(f"sqlite:///{tmp_path}/mlflow.db", artifacts=str(tmp_path / "mlflow"))
-    state, results = RunState(folder, "mine", {COMMAND: "ortpipe"}), Results()
+    record, results = RunRecord(folder, "mine", {COMMAND: "ortpipe"}, data=DATA), Results()
     folder.mkdir()
-    recording, checked = target(state, {}), []
+    recording, checked = target(record, {}), []
 
     def another_run_writes(event: Event) -> None:
         results(event)
         if not isinstance(event, RunFinished):
             return
-        read = Results.read(state)
+        read = Results.read(record)
         assert read.series.keys() == results.series.keys() >= {"losses/step", "losses/train"}
         for name, values in read.series.items():
             np.testing.assert_array_equal(values, results.series[name])
-        assert (read.metrics, read.origins, read.model) == (results.metrics, results.origins, results.model)
+        assert read.model == results.model
+        back = RunRecord.read(folder)
+        assert (back.metrics, stage_tags(back)) == (record.metrics, stage_tags(record))
         checked.append("what the folder says is what the run knows")
-        for name in ("metrics.json", "lock.json", "model.onnx", "stages/6_evaluate/tensors.safetensors"):
+        for name in ("run.json", "model.onnx", "stages/6_evaluate/tensors.safetensors"):
             (folder / name).write_text("another's")
 
-    run(PLAN, context, [RunFolder(folder, "seed: 1\n", {}), state, another_run_writes, recording], store)
+    run(PLAN, context, [RunFolder(record, "seed: 1\n", {}), another_run_writes, recording], store)
     assert checked
     client = MlflowClient(target.tracking_uri)
     recorded = client.get_run(recording.run_id)
     assert recorded.info.status == "FINISHED"
-    expected = {point.key: point.value for point in metrics(state, results, None, range(0))}
+    expected = {point.key: point.value for point in metrics(record, results, None, range(0))}
     assert recorded.data.metrics == pytest.approx(expected)
     assert {"trained/r2", "loss/step", "loss/train", "seconds/train"} <= expected.keys()
     origins = [recorded.data.tags[f"ortpipe.stage.{stage.name}"] for stage in FLOW]

@@ -12,9 +12,9 @@ import pytest
 from command import ROOT, Popen
 from mlflow import MlflowClient
 
-from ortpipe.app.recorders.mlflow import Mlflow
-from ortpipe.app.tracking.process import this_process
-from ortpipe.app.tracking.store import PARENT, open_store, reached
+from ortpipe.app.run.process import this_process
+from ortpipe.app.tracking.client import PARENT, open_store, reached
+from ortpipe.app.tracking.mlflow import Mlflow
 from ortpipe.errors import TrackingError
 
 

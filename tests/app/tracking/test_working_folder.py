@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ortpipe.app.compose import check_working_folder, composition
-from ortpipe.app.recorders.mlflow import Mlflow
 from ortpipe.app.schema import build
+from ortpipe.app.tracking.client import open_store
+from ortpipe.app.tracking.mlflow import Mlflow
 from ortpipe.app.tracking.sqlite import database_of, uri_of
-from ortpipe.app.tracking.store import open_store
 from ortpipe.errors import ConfigError, TrackingError
 
 NAMES = [

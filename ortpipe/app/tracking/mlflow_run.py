@@ -9,37 +9,33 @@ import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
-from ortpipe.app.run.state import FILE, FINISHED, RUNNING, RunState
-from ortpipe.app.tracking.live import points
+from ortpipe.app.run.record import FILE, FINISHED, RUNNING, RunRecord
+from ortpipe.app.tracking.client import ERROR, PARENT, open_store, reached
+from ortpipe.app.tracking.metrics import LONGEST, Results, epoch_metrics, metrics, params, stage_tags
 from ortpipe.app.tracking.model import log_model, logged_model, register
-from ortpipe.app.tracking.points import LONGEST, metrics, params
-from ortpipe.app.tracking.results import Results
-from ortpipe.app.tracking.store import ERROR, PARENT, open_store, reached
+from ortpipe.app.tracking.target import Target
 from ortpipe.files import whole_file
-
-if TYPE_CHECKING:
-    from ortpipe.app.recorders.mlflow import Mlflow
-    from ortpipe.stages.train.losses import Epoch
+from ortpipe.stages.train.losses import Epoch
 
 LEDGER = "mlflow.json"
 POINTS, PARAMS = 1000, 100  # per call, MLflow's limits
 RUN = "ortpipe.run"  # the tag with the run's own id, by which its record is found again
 CONFIG = ("config.yaml", "environment.json")
-OWN = {FILE, LEDGER, "stages", CHECKPOINT, "status.json", *CONFIG}  # what is not recorded at the end as it lies there
+OWN = {LEDGER, "stages", CHECKPOINT, *CONFIG}  # what is not recorded at the end as it lies there
 
 
-class Record:
+class MlflowRun:
     """An MLflow run; `mlflow.json` in the run's folder remembers which it is, and which parts it has.
 
     A part that is sent twice is the same as sent once, so that a record that broke off anywhere can be completed.
 
     Args:
         target: where to record.
-        state: the run's, which may still go on.
+        record: the run's, which may still go on.
         parent: the MLflow run of its sweep, if that is another one than its tags say.
         results: the run's, while it goes on; without them they are what its folder says.
 
@@ -51,11 +47,11 @@ class Record:
     """
 
     def __init__(
-        self, target: Mlflow, state: RunState, parent: str | None = None, results: Results | None = None
+        self, target: Target, record: RunRecord, parent: str | None = None, results: Results | None = None
     ) -> None:
-        self._target, self._state = target, state
-        self._results = functools.cache(lambda: results or Results.read(state))
-        self._tags = {**state.tags, RUN: state.id} | ({} if parent is None else {PARENT: parent})
+        self._target, self._run = target, record
+        self._results = functools.cache(lambda: results or Results.read(record))
+        self._tags = {**record.tags, RUN: record.id} | ({} if parent is None else {PARENT: parent})
         self._client, self._experiment = open_store(target, self._tags.get(PARENT))
         with reached(target.tracking_uri):
             found = self._found()
@@ -87,39 +83,39 @@ class Record:
         Raises:
             Exception: what MLflow raised.
         """
-        self._client.log_batch(self.run_id, metrics=points(epochs))
+        self._client.log_batch(self.run_id, metrics=epoch_metrics(epochs))
         first, _ = self._done.get("epochs", (epochs[0][1].number, None))
         self._done["epochs"] = (first, epochs[-1][1].number + 1)
         self._keep()
 
     def _parts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        state = self._state
-        if (state.folder / "config.yaml").exists():
+        run = self._run
+        if (run.folder / "config.yaml").exists():
             yield "config", self._config
-        for stage in state.stages:
-            yield f"stages/{stage}", partial(self._folder, f"stages/{stage}")
-        if state.status == RUNNING:
+        for folder in run.stage_folders:
+            yield f"stages/{folder}", partial(self._folder, f"stages/{folder}")
+        if run.status == RUNNING:
             return
-        if state.status == FINISHED and state.stages:  # a sweep has none, and no model of its own
+        if run.status == FINISHED and run.stages:  # a sweep has none, and no model of its own
             yield "model", self._model
         yield "metrics", self._metrics
         yield "files", self._files
-        if self._target.register is not None and "model" in self._done and "ortpipe.sweep" not in state.tags:
+        if self._target.register is not None and "model" in self._done and "ortpipe.sweep" not in run.tags:
             name = f"{self._target.register}@{self._target.alias}"
             yield f"registered {name}", lambda: register(self._client, self._target, self._done["model"])
         yield "end", self._end
 
     def _config(self) -> None:
-        sent = params(self._state.folder)
+        sent = params(self._run.folder)
         for first in range(0, len(sent), PARAMS):
             self._client.log_batch(self.run_id, params=sent[first : first + PARAMS])
         for file in CONFIG:
-            self._client.log_artifact(self.run_id, str(self._state.folder / file))
+            self._client.log_artifact(self.run_id, str(self._run.folder / file))
 
     def _folder(self, name: str) -> None:
         """Record a folder's files; what leads out of it, or is no file, stays."""
-        for folder, names, files in os.walk(self._state.folder / name):
-            below = Path(folder).relative_to(self._state.folder).as_posix()
+        for folder, names, files in os.walk(self._run.folder / name):
+            below = Path(folder).relative_to(self._run.folder).as_posix()
             names.sort()
             for file in sorted(files):
                 if is_file(Path(folder, file)):
@@ -133,16 +129,15 @@ class Record:
     def _metrics(self) -> None:
         from mlflow.entities import RunTag
 
-        results = self._results()
         live = range(*self._done.get("epochs", (0, 0)))
-        sent = metrics(self._state, results, self._done.get("model"), live)
-        tags = [RunTag(f"ortpipe.stage.{stage}", origin) for stage, origin in results.origins.items()]
+        sent = metrics(self._run, self._results(), self._done.get("model"), live)
+        tags = [RunTag(name, value) for name, value in stage_tags(self._run).items()]
         for first in range(0, len(sent), POINTS):
             self._client.log_batch(self.run_id, metrics=sent[first : first + POINTS], tags=() if first else tags)
 
     def _files(self) -> None:
-        for path in sorted(self._state.folder.iterdir()):
-            if path.name in OWN or path.name.startswith(".") or (path / FILE).exists():
+        for path in sorted(self._run.folder.iterdir()):
+            if path.name in OWN or path.name.startswith(".") or is_run(path):
                 continue
             if path.is_dir() and not path.is_symlink():
                 self._folder(path.name)
@@ -150,36 +145,36 @@ class Record:
                 self._client.log_artifact(self.run_id, str(path))
 
     def _end(self) -> None:
-        state = self._state
-        if state.error is not None:
-            self._client.set_tag(self.run_id, ERROR, state.error[:LONGEST])
+        run = self._run
+        if run.error is not None:
+            self._client.set_tag(self.run_id, ERROR, run.error[:LONGEST])
         elif not self._new and ERROR in self._client.get_run(self.run_id).data.tags:
             self._client.delete_tag(self.run_id, ERROR)  # it was taken for dead
-        self._client.set_terminated(self.run_id, state.status, state.ended)
+        self._client.set_terminated(self.run_id, run.status, run.ended)
 
     def _created(self) -> str:
-        state = self._state
-        run = self._client.create_run(self._experiment, state.started, self._tags, run_name=state.name)
-        return str(run.info.run_id)
+        run = self._run
+        created = self._client.create_run(self._experiment, run.started, self._tags, run_name=run.name)
+        return str(created.info.run_id)
 
     def _found(self) -> str | None:
         """Return the record that the run has already, if it has one there."""
-        if self._state.status == RUNNING:
+        if self._run.status == RUNNING:
             return None
-        mine = f"tags.`{RUN}` = '{self._state.id}'"
+        mine = f"tags.`{RUN}` = '{self._run.id}'"
         runs = self._client.search_runs([self._experiment], mine, max_results=1)
         return str(runs[0].info.run_id) if runs else None
 
     def _kept(self) -> dict[str, Any]:
         try:
-            ledger = json.loads((self._state.folder / LEDGER).read_text(encoding="utf-8"))
+            ledger = json.loads((self._run.folder / LEDGER).read_text(encoding="utf-8"))
             return dict(ledger["done"]) if ledger["run_id"] == self.run_id else {}
         except (OSError, ValueError, KeyError, TypeError, RecursionError):  # damaged: what it says is sent again
             return {}
 
     def _keep(self) -> None:
         ledger = {"tracking_uri": redacted(self._target.tracking_uri), "run_id": self.run_id, "done": self._done}
-        whole_file(self._state.folder / LEDGER, json.dumps(ledger, indent=1) + "\n")
+        whole_file(self._run.folder / LEDGER, json.dumps(ledger, indent=1) + "\n")
 
 
 def is_file(path: Path) -> bool:
@@ -187,7 +182,6 @@ def is_file(path: Path) -> bool:
     return stat.S_ISREG(path.lstat().st_mode)
 
 
-def recorded_as(folder: Path) -> str | None:
-    """Return the MLflow run id that a run's folder remembers."""
-    file = folder / LEDGER
-    return str(json.loads(file.read_text(encoding="utf-8"))["run_id"]) if file.exists() else None
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run or sweep that began: a job may have failed before."""
+    return (folder / FILE).exists() and (folder / CONFIG[0]).exists()

@@ -12,22 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortpipe.app.run.state import died, last_sign, now
-from ortpipe.app.tracking.process import HOST, gone, this_process
+from ortpipe.app.run.process import HOST, gone, this_process
+from ortpipe.app.run.record import died, last_sign, now
 from ortpipe.app.tracking.sqlite import database_of
+from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
 from ortpipe.pipeline.locks import lock
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from ortpipe.app.recorders.mlflow import Mlflow
-
 ERROR = "ortpipe.error"
 PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
 
 
-def open_store(target: Mlflow, parent: str | None = None) -> tuple[MlflowClient, str]:
+def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient, str]:
     """Return a client and the id of the experiment, which is made once even when many jobs start together.
 
     Args:
@@ -100,7 +99,7 @@ def _import() -> type[MlflowClient]:
     return MlflowClient
 
 
-def _experiment(client: MlflowClient, target: Mlflow) -> str:
+def _experiment(client: MlflowClient, target: Target) -> str:
     from mlflow import MlflowException
 
     found = client.get_experiment_by_name(target.experiment)
@@ -114,7 +113,7 @@ def _experiment(client: MlflowClient, target: Mlflow) -> str:
     return found.experiment_id
 
 
-def _location(target: Mlflow) -> str | None:
+def _location(target: Target) -> str | None:
     """Return where a new experiment keeps its artifacts: a folder for a database; a server knows its own place."""
     if target.artifacts is None or target.tracking_uri.startswith("http"):
         return None

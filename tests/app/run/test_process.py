@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 from command import ROOT, Popen
 
-from ortpipe.app.run.state import last_sign
-from ortpipe.app.tracking import process
-from ortpipe.app.tracking.process import BOOT, MACHINE, PID, STARTED, gone, this_process
+from ortpipe.app.run import process
+from ortpipe.app.run.process import BOOT, MACHINE, PID, STARTED, gone, this_process
+from ortpipe.app.run.record import last_sign
 
-ASK = "import json; from ortpipe.app.tracking.process import this_process as p; print(json.dumps(p()), flush=True)"
+ASK = "import json; from ortpipe.app.run.process import this_process as p; print(json.dumps(p()), flush=True)"
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are known by their start on Linux")
 
 
@@ -101,7 +101,7 @@ def test_where_starts_have_dates_a_process_is_known_without_boot_and_proc(monkey
 
 LOOKS = """
 import json, os, sys
-from ortpipe.app.tracking.process import BOOT, gone, this_process
+from ortpipe.app.run.process import BOOT, gone, this_process
 import psutil
 os.setgid(65534)
 os.setuid(65534)

@@ -1,0 +1,153 @@
+"""A run's config and results as MLflow's params and metrics: at its end, and epochs while it goes on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from safetensors import safe_open
+
+from ortpipe.app.recorded import read_config
+from ortpipe.app.run.record import FINISHED, RunRecord, now
+from ortpipe.graph.serial import read
+from ortpipe.pipeline.events import Event, RunFinished, StageFinished
+from ortpipe.pipeline.flatten import flatten
+from ortpipe.stages.train.losses import Epoch
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric, Param
+
+LONGEST = 6000  # characters of a param's value, MLflow's limit
+STEP = "losses/step"
+LOSSES = {f"losses/{kind}": f"loss/{kind}" for kind in ("step", "train", "validation")}
+WATCHED = "monitor/"
+EVERY = 10.0  # seconds from one sending of epochs to the next
+MOST = 300  # epochs in that time; where they are faster, sending would hold them up, and they all go at the end
+
+
+@dataclass
+class Results:
+    """What a run's record does not hold: its series and its model.
+
+    As a listener it gathers them while the run goes on: its folder is for people, who may change what is there.
+
+    Attributes:
+        series: the losses by step and epoch, and what was watched, of the last stage that finished.
+        model: the trained one, of a run that finished.
+    """
+
+    series: Mapping[str, np.ndarray] = field(default_factory=dict)
+    model: onnx.ModelProto | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Listen."""
+        if isinstance(event, StageFinished):
+            tensors = event.artifact.tensors
+            self.series = {name: tensors[name] for name in tensors if _is_series(name)}
+        elif isinstance(event, RunFinished):
+            self.model = event.artifact.model
+
+    @classmethod
+    def read(cls, run: RunRecord) -> Results:
+        """Return what the folder of a run or sweep holds."""
+        if not run.stages:
+            return cls()
+        with safe_open(run.folder / "stages" / run.stage_folders[-1] / "tensors.safetensors", "numpy") as tensors:
+            series = {name: tensors.get_tensor(name) for name in tensors.keys() if _is_series(name)}  # noqa: SIM118 - no dict
+        return cls(series, read(run.folder / "model.onnx") if run.status == FINISHED else None)
+
+
+def _is_series(name: str) -> bool:
+    return name in LOSSES or WATCHED in name
+
+
+def params(folder: Path) -> list[Param]:
+    """Return the resolved config as params, under its dotted keys."""
+    from mlflow.entities import Param
+
+    flat = {key(name): str(value)[:LONGEST] for name, value in flatten(read_config(folder)).items()}
+    return [Param(name, value) for name, value in flat.items()]
+
+
+def key(name: str) -> str:
+    """Return a key that MLflow takes: letters, digits and `_-. :/`, the rest as `_`; at most 250 of them.
+
+    >>> key("penalty.terms.layer[0]+bias")
+    'penalty.terms.layer_0__bias'
+    """
+    return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)[:250]
+
+
+def stage_tags(run: RunRecord) -> dict[str, str]:
+    """Return a tag for each finished stage: its result was computed, or by which run it was."""
+    tags = {}
+    for stage in run.stages:
+        maker = stage.origin and (stage.origin.get("mlflow") or stage.origin.get("folder") or "an unknown run")
+        tags[f"ortpipe.stage.{stage.name}"] = "computed" if maker is None else f"hit from {maker}"
+    return tags
+
+
+def metrics(run: RunRecord, results: Results, model: str | None, sent: range) -> list[Metric]:
+    """Return the losses of every step and epoch, what was watched, the metrics, and the stages' seconds.
+
+    All have the time at which the run ended, so that the same points are sent however often they are.
+
+    Args:
+        run: that has ended.
+        results: its.
+        model: the id of the logged model that the metrics are of.
+        sent: the epochs that were recorded while it went on.
+    """
+    from mlflow.entities import Metric
+
+    at = run.ended
+    points = [
+        Metric(LOSSES.get(name, name), float(value), at, step)
+        for name, values in results.series.items()
+        for step, value in enumerate(values, start=1)
+        if not math.isnan(value) and (step not in sent or name == STEP)
+    ]
+    points += [Metric(f"seconds/{stage.name}", stage.seconds, at, 0) for stage in run.stages]
+    points += [
+        Metric(f"{when}/{name}", value, at, 0, model_id=model)
+        for name, values in run.metrics.items()
+        for when, value in values.items()
+    ]
+    return points
+
+
+class Epochs:
+    """Gathers epochs until it is time to send them, so that MLflow's page shows how the losses go."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, Epoch]] = []
+        self._sent, self._fast = time.monotonic(), False
+
+    def due(self, report: object) -> list[tuple[int, Epoch]]:
+        """Take in what a stage reports; return the epochs that are to be sent now, each with its time."""
+        if self._fast or not isinstance(report, Epoch):
+            return []
+        self._waiting.append((now(), report))
+        self._fast = len(self._waiting) > MOST
+        if self._fast or time.monotonic() - self._sent < EVERY:
+            return []
+        waiting, self._waiting, self._sent = self._waiting, [], time.monotonic()
+        return waiting
+
+
+def epoch_metrics(epochs: list[tuple[int, Epoch]]) -> list[Metric]:
+    """Return what is known of epochs as metrics, under the names that they have at the end."""
+    from mlflow.entities import Metric
+
+    points = []
+    for at, epoch in epochs:
+        values = {"loss/train": epoch.loss, "loss/validation": epoch.validation}
+        values |= {f"{WATCHED}{name}": value for name, value in epoch.metrics.items()}
+        points += [Metric(name, value, at, epoch.number) for name, value in values.items() if value is not None]
+    return points
