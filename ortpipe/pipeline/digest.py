@@ -8,14 +8,12 @@ import platform
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortpipe.errors import ConfigError
 from ortpipe.hashing import digest_of
+from ortpipe.pipeline.plan import HasDigest, ReadsFiles, Step
 from ortpipe.settings import Config, catalogue_of, fields_of
-
-if TYPE_CHECKING:
-    from ortpipe.pipeline.plan import Step
 
 FORMAT = 2  # of what the store keeps
 
@@ -83,8 +81,9 @@ def identity(config: Any) -> Any:
         if catalogue is not None:
             names = [name for name, member in catalogue.items() if member is type(value)]
             told[field.name] = {"name": names[0] if names else type(value).__qualname__, **told[field.name]}
-    if hasattr(config, "files"):
-        told["files"] = [_content(file) for file in config.files()]
+    reader: object = config
+    if isinstance(reader, ReadsFiles):
+        told["files"] = [_content(file) for file in reader.files()]
     return told
 
 
@@ -110,7 +109,7 @@ def _value(value: Any) -> Any:
 
 
 def _told(value: Any) -> Any:
-    return value.digest() if hasattr(value, "digest") else identity(value)
+    return value.digest() if isinstance(value, HasDigest) else identity(value)
 
 
 def versions(packages: tuple[str, ...]) -> dict[str, str]:

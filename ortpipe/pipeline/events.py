@@ -1,16 +1,15 @@
-"""What a run tells while it goes on; recorders and screens listen."""
+"""What a run tells its listeners while it goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ortpipe.artifact import Artifact
-    from ortpipe.pipeline.plan import Plan
-    from ortpipe.pipeline.store import Entry
+from ortpipe.artifact import Artifact
+from ortpipe.pipeline.plan import Plan
+from ortpipe.pipeline.store import Entry
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,11 @@ class StageProgressed:
 
     name: str
     report: object
+    seconds: float = 0.0  # since the stage started
 
 
 @dataclass(frozen=True)
-class StageSaid:
+class StageNotice:
     """Something about a stage that its user should read, such as what it waits for."""
 
     name: str
@@ -55,7 +55,7 @@ class StageFinished:
         artifact: its result.
         seconds: it took in this run.
         key: of the result, and `parts`, what the key stands for (see `digest.parts_of`).
-        given: the digest of its input; None for the first stage.
+        input: the digest of its input; None for the first stage.
         output: the digest of its result.
         stored: the folder that holds the same artifact in the store, if one does.
         hit: the entry that it was taken from; None where the stage ran.
@@ -67,7 +67,7 @@ class StageFinished:
     seconds: float
     key: str
     parts: Mapping[str, Any]
-    given: str | None
+    input: str | None
     output: str
     stored: Path | None
     hit: Entry | None
@@ -78,7 +78,6 @@ class RunFinished:
     """Every stage succeeded."""
 
     artifact: Artifact
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -90,5 +89,5 @@ class RunFailed:
     killed: bool
 
 
-Event = RunStarted | StageStarted | StageProgressed | StageSaid | StageFinished | RunFinished | RunFailed
+Event = RunStarted | StageStarted | StageProgressed | StageNotice | StageFinished | RunFinished | RunFailed
 Listener = Callable[[Event], None]

@@ -1,9 +1,11 @@
-"""Nested configs as flat keys."""
+"""Nested configs as flat keys, and what differs between two of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+UNSET = "unset"
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -19,3 +21,17 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def differing(
+    one: Mapping[str, Any], other: Mapping[str, Any], without: Sequence[str] = ()
+) -> dict[str, tuple[Any, Any]]:
+    """Return the dotted keys whose values differ, with both values.
+
+    >>> differing({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": 4})
+    {'a.c': (2, 3), 'd': ('unset', 4)}
+    """
+    first, second = flatten(one), flatten(other)
+    keys = [key for key in dict.fromkeys((*first, *second)) if key not in without]
+    pairs = {key: (first.get(key, UNSET), second.get(key, UNSET)) for key in keys}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

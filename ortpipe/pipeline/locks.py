@@ -1,4 +1,4 @@
-"""Locks on files, between processes and machines of one file system; a holder that dies has let go."""
+"""Locks on files, between processes and machines of one file system; the system releases those of a dead process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @contextlib.contextmanager
-def lock(path: Path, *, busy: Say, missing: Say) -> Iterator[None]:
+def lock(path: Path, *, busy: Notify, missing: Notify) -> Iterator[None]:
     """Hold a file's exclusive lock while the block runs; the file is made for it, and removed after it.
-
-    The operating system lets go for a process that dies, however it dies.
 
     Args:
         path: the file.
@@ -24,46 +22,33 @@ def lock(path: Path, *, busy: Say, missing: Say) -> Iterator[None]:
         missing: called with the reason where no lock can be had (a folder that is read-only, a file system without
             locks); the block runs without.
     """
-    handle = _held(path, busy, missing)
+    handle = _acquire(path, busy, missing)
     try:
         yield
     finally:
         if handle is not None:
-            with contextlib.suppress(OSError):  # the lock goes with the handle; the file is a courtesy
+            with contextlib.suppress(OSError):  # the lock goes with the handle, whether or not the file can be removed
                 path.unlink()
-            _let_go(handle)
+            _release(handle)
 
 
-def alone(path: Path, say: Say) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock of a key; where another process holds it, say so and wait.
+def key_lock(path: Path, notify: Notify) -> contextlib.AbstractContextManager[None]:
+    """Hold the exclusive lock of a key, waiting for another process that holds it.
 
-    Without locks, say so and go on: files are still published whole.
+    Without locks the block runs all the same: files are written atomically.
     """
     return lock(
         path,
-        busy=lambda holder: say(f"waiting for {holder}, which computes {path.name[:8]} too"),
-        missing=lambda why: say(f"no lock on {path.parent}: {why}; jobs beside this one may compute the same"),
+        busy=lambda holder: notify(f"waiting for {holder}, which computes {path.name[:8]} too"),
+        missing=lambda why: notify(f"no lock on {path.parent}: {why}; jobs beside this one may compute the same"),
     )
 
 
-def forget(folder: Path) -> None:
-    """Remove the files of locks that nobody holds, which processes that were killed left behind."""
-    for path in folder.glob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            handle = _opened(path)
-            try:
-                if _locked(handle) and _is_at(handle, path):
-                    with contextlib.suppress(PermissionError):  # Windows removes no file that is open
-                        path.unlink()
-            finally:
-                _let_go(handle)
-
-
 @contextlib.contextmanager
-def together(folder: Path, *, exclusive: bool = False) -> Iterator[None]:
-    """Hold a folder's own lock with others (readers and publishers), or exclusively (who removes)."""
+def folder_lock(folder: Path, *, exclusive: bool = False) -> Iterator[None]:
+    """Hold a folder's own lock: shared with others (readers and publishers), or exclusive (who removes)."""
     try:
-        handle = _opened(folder / ".lock")
+        handle = _open(folder / ".lock")
     except OSError:
         if exclusive:
             raise
@@ -71,25 +56,38 @@ def together(folder: Path, *, exclusive: bool = False) -> Iterator[None]:
         return
     try:
         try:
-            _locked(handle, shared=not exclusive, wait=True)
+            _try_lock(handle, shared=not exclusive, wait=True)
         except OSError:  # a file system without locks
             if exclusive:
                 raise
         yield
     finally:
-        _let_go(handle)
+        _release(handle)
 
 
-def _held(path: Path, busy: Say, missing: Say) -> int | None:
+def remove_stale(folder: Path) -> None:
+    """Remove the files of locks that nobody holds, which processes that were killed left behind."""
+    for path in folder.glob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            handle = _open(path)
+            try:
+                if _try_lock(handle) and _is_at(handle, path):
+                    with contextlib.suppress(PermissionError):  # Windows removes no file that is open
+                        path.unlink()
+            finally:
+                _release(handle)
+
+
+def _acquire(path: Path, busy: Notify, missing: Notify) -> int | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            handle = _opened(path)
+            handle = _open(path)
             try:
-                if not _locked(handle):
+                if not _try_lock(handle):
                     busy(_holder(handle))
-                    _locked(handle, wait=True)
-                if _is_at(handle, path):  # a holder that let go has removed the file that it held
+                    _try_lock(handle, wait=True)
+                if _is_at(handle, path):  # whoever held the lock has removed its file
                     with contextlib.suppress(OSError):  # a full disk still locks, and so does a file of another user
                         os.truncate(handle, 0)
                         os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
@@ -103,7 +101,7 @@ def _held(path: Path, busy: Say, missing: Say) -> int | None:
         return None
 
 
-def _opened(path: Path) -> int:
+def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # network file systems lock what may be written
     except PermissionError:
@@ -112,7 +110,7 @@ def _opened(path: Path) -> int:
         raise
 
 
-def _locked(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
+def _try_lock(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
     """Lock a file that is open; return whether that was done, which it was if it may wait.
 
     Raises:
@@ -137,7 +135,7 @@ def _locked(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
             return True
 
 
-def _let_go(handle: int) -> None:
+def _release(handle: int) -> None:
     with contextlib.suppress(ImportError):
         from portalocker import LockException, unlock
 

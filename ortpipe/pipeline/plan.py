@@ -6,10 +6,35 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import DataError, OrtpipeError, StageError
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A config that reads files, whose content is part of the key: the first one, and those that lie beside it."""
+
+    def files(self) -> tuple[Path, ...]:
+        """Return the files, none where it reads none."""
+
+
+@runtime_checkable
+class HasDigest(Protocol):
+    """A context value that is known by a digest of its content, such as data; others are known by their fields."""
+
+    def digest(self) -> str:
+        """Return the digest."""
+
+
+@runtime_checkable
+class MayChange(Protocol):
+    """A context value that is read from files while stages run."""
+
+    def changed(self) -> bool:
+        """Return whether the files are other ones than when it was made."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Running a plan: each stage's artifact goes to the next, what is stored is taken, and everything is told."""
+"""Running a plan: each stage's artifact goes to the next, what is stored is taken, and listeners hear of everything."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ortpipe.pipeline.events import (
     RunFinished,
     RunStarted,
     StageFinished,
+    StageNotice,
     StageProgressed,
-    StageSaid,
     StageStarted,
 )
-from ortpipe.pipeline.locks import Say
-from ortpipe.pipeline.plan import Plan, Step
+from ortpipe.pipeline.locks import Notify
+from ortpipe.pipeline.plan import MayChange, Plan, Step
 from ortpipe.pipeline.store import Entry, Store
 
 
@@ -39,60 +39,56 @@ def run(
         store: where results are taken from and kept; without one every stage runs.
     """
 
-    def tell(event: Event) -> None:
+    def emit(event: Event) -> None:
         for listener in listeners:
             listener(event)
 
-    started, artifact, current = time.perf_counter(), None, ""
-    given: str | None = None
-    said: set[str] = set()
+    artifact, digest, current = None, None, ""
+    notices: set[str] = set()
     try:
-        tell(RunStarted(plan))
+        emit(RunStarted(plan))
         for number, step in enumerate(plan, start=1):
             current = name = step.stage.name
-            tell(StageStarted(name, number, len(plan)))
-            begun = time.perf_counter()
+            emit(StageStarted(name, number, len(plan)))
+            started = time.perf_counter()
 
-            def report(progress: object, name: str = name) -> None:
-                tell(StageProgressed(name, progress))
+            def report(progress: object, name: str = name, started: float = started) -> None:
+                emit(StageProgressed(name, progress, time.perf_counter() - started))
 
-            def say(message: str, name: str = name) -> None:
-                if message not in said:  # of a store that cannot be written, once is enough
-                    said.add(message)
-                    tell(StageSaid(name, message))
+            def notify(message: str, name: str = name) -> None:
+                if message not in notices:  # of a store that cannot be written, once is enough
+                    notices.add(message)
+                    emit(StageNotice(name, message))
 
-            known = {**context, "report": report}
-            parts = parts_of(step, given, known)
+            stage_context = {**context, "report": report}
+            parts = parts_of(step, digest, stage_context)
             key = key_of(parts)
-            found = _performed(step, artifact, parts, key, known, store, say)
-            artifact, seconds = found.artifact, time.perf_counter() - begun
-            output = found.hit.output if found.hit is not None else artifact.digest()
+            result = _performed(step, artifact, parts, key, stage_context, store, notify)
+            artifact, seconds = result.artifact, time.perf_counter() - started
+            output = result.hit.output if result.hit is not None else artifact.digest()
             for note in artifact.facts.lineage[-1].get("notes", ()) if artifact.facts.lineage else ():
-                say(note)
-            tell(StageFinished(name, number, artifact, seconds, key, parts, given, output, found.stored, found.hit))
-            given = output
+                notify(note)
+            emit(StageFinished(name, number, artifact, seconds, key, parts, digest, output, result.stored, result.hit))
+            digest = output
             if number == 1:
                 for later in plan[1:]:
                     current = later.stage.name
-                    later.stage.refuse_early(artifact.facts, later.config, **known)
+                    later.stage.refuse_early(artifact.facts, later.config, **stage_context)
         assert artifact is not None
-        tell(RunFinished(artifact, time.perf_counter() - started))
+        emit(RunFinished(artifact))
     except BaseException as error:
         failed = RunFailed(error, current, killed=not isinstance(error, Exception))
         for listener in listeners:
             try:
                 listener(failed)
-            except (
-                OSError,
-                OrtpipeError,
-            ) as another:  # such as a full disk: it hides neither the first error nor the end of the run
+            except (OSError, OrtpipeError) as another:  # such as a full disk: it must not hide the first error
                 error.add_note(f"after it: {another}")
         raise
     return artifact
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Result:
     """A stage's result, where the store holds it, and the entry if it came from there."""
 
     artifact: Artifact
@@ -107,39 +103,38 @@ def _performed(
     key: str,
     context: Mapping[str, Any],
     store: Store | None,
-    say: Say,
-) -> _Found:
-    """Take a stage's result from the store, or run the stage and keep what it gives."""
+    notify: Notify,
+) -> _Result:
+    """Take a stage's result from the store, or run the stage and keep its result."""
     if store is None:
-        return _Found(step.stage(artifact, step.config, **context))
+        return _Result(step.stage(artifact, step.config, **context))
     name = step.stage.name
-    if found := _taken(store, name, key, artifact, say):
-        return found
-    with store.alone(key, say):
-        if found := _taken(store, name, key, artifact, say):  # what another process computed meanwhile
-            return found
-        begun = time.perf_counter()
-        made = step.stage(artifact, step.config, **context)
-        seconds = time.perf_counter() - begun
+    if hit := _taken(store, name, key, artifact, notify):
+        return hit
+    with store.lock(key, notify):
+        if hit := _taken(store, name, key, artifact, notify):  # what another process computed meanwhile
+            return hit
+        started = time.perf_counter()
+        computed = step.stage(artifact, step.config, **context)
+        seconds = time.perf_counter() - started
         if _changed(step, parts["input"], key, context):
-            say(f"what {name} reads changed while it ran: its result is not stored")
-            return _Found(made)
+            notify(f"what {name} reads changed while it ran: its result is not stored")
+            return _Result(computed)
         try:
-            entry = store.publish(name, key, parts, made, seconds, say)
+            entry = store.publish(name, key, parts, computed, seconds, notify)
         except OSError as error:
-            say(f"nothing can be kept in {store.folder}: {error.strerror or error}; the run goes on")
-            return _Found(made)
-        return _Found(made, store.path(entry.output))
+            notify(f"nothing can be kept in {store.folder}: {error.strerror or error}; the run goes on")
+            return _Result(computed)
+        return _Result(computed, store.path(entry.output))
 
 
-def _taken(store: Store, name: str, key: str, artifact: Artifact | None, say: Say) -> _Found | None:
-    found = store.take(name, key, artifact, say)
-    return None if found is None else _Found(found[0], store.path(found[1].output), found[1])
+def _taken(store: Store, name: str, key: str, artifact: Artifact | None, notify: Notify) -> _Result | None:
+    hit = store.take(name, key, artifact, notify)
+    return None if hit is None else _Result(hit[0], store.path(hit[1].output), hit[1])
 
 
-def _changed(step: Step, given: str | None, key: str, context: Mapping[str, Any]) -> bool:
+def _changed(step: Step, digest: str | None, key: str, context: Mapping[str, Any]) -> bool:
     """Return whether a file that the stage reads is another one than when its key was made."""
-    read = [context[name] for name in step.stage.reads]
-    if any(value.changed() for value in read if hasattr(value, "changed")):
+    if any(isinstance(value, MayChange) and value.changed() for value in map(context.get, step.stage.reads)):
         return True
-    return key_of(parts_of(step, given, context)) != key
+    return key_of(parts_of(step, digest, context)) != key

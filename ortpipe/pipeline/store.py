@@ -5,31 +5,29 @@
     damaged/                      what was not as it had been written
     locks/<key>                   held by the process that computes
 
-Folders and files appear whole. An entry names its artifact by digest, and reading verifies it. Who can write the folder
-can write entries; with a key only those that its holders sealed are taken.
+Writes are atomic. An entry names its artifact by digest, and reading verifies it. Who can write the folder can write
+entries; with a key only those that its holders sealed are taken.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from ortpipe.artifact import Artifact, load_artifact, save_artifact
 from ortpipe.errors import ModelError
 from ortpipe.files import whole_file
+from ortpipe.hashing import digest_of
 from ortpipe.pipeline.digest import key_of
-from ortpipe.pipeline.locks import Say, alone, together
+from ortpipe.pipeline.locks import Notify, folder_lock, key_lock
 from ortpipe.pipeline.trust import VARIABLE, code, other_writers, same
-
-if TYPE_CHECKING:
-    from ortpipe.artifact import Artifact
 
 T = TypeVar("T")
 
@@ -85,9 +83,9 @@ class Store:
     ) -> None:
         self.folder, self._run, self.about, self._key = folder.absolute(), dict(run or {}), dict(about or {}), key
 
-    def alone(self, key: str, say: Say) -> contextlib.AbstractContextManager[None]:
-        """Hold the lock of a key: who comes second waits, and finds the result."""
-        return alone(self.folder / "locks" / key, say)
+    def lock(self, key: str, notify: Notify) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock of a key: the second process waits, and finds the result."""
+        return key_lock(self.folder / "locks" / key, notify)
 
     def find(self, stage: str, key: str) -> Entry | None:
         """Return an entry, without reading its artifact; None where there is none that can be read and is trusted."""
@@ -98,100 +96,98 @@ class Store:
 
     def trusts(self, entry: Entry) -> bool:
         """Return whether an entry that was read is sealed with the store's key; without a key, all are trusted."""
-        return self._key is None or same(entry.hmac, code(_text(_fields(entry)), self._key))
+        return self._key is None or same(entry.hmac, code(_sum(_fields(entry)), self._key))
 
-    def take(self, stage: str, key: str, given: Artifact | None, say: Say) -> tuple[Artifact, Entry] | None:
+    def take(self, stage: str, key: str, input: Artifact | None, notify: Notify) -> tuple[Artifact, Entry] | None:
         """Return a stage's result on an input, verified; None where there is none.
 
-        What is damaged is set aside, and said. What cannot be read now stays where it is, and that is said too.
+        What is damaged is set aside; what cannot be read now stays where it is. `notify` hears of both.
         """
         path = self.place(stage, key)
-        self._warn(say)
+        self._warn(notify)
         try:
-            entry = self.entry(path, say)
+            entry = self.entry(path, notify)
             if entry is not None and not self.trusts(entry):
-                say(f"entries of {self.folder} that are not sealed with this {VARIABLE} count as not there")
+                notify(f"entries of {self.folder} that are not sealed with this {VARIABLE} count as not there")
                 return None
-            artifact = self.artifact(entry.output, say) if entry is not None else None
+            artifact = self.artifact(entry.output, notify) if entry is not None else None
         except OSError as error:
-            say(f"{error.filename or path} cannot be read now ({error.strerror or error}): computed again")
+            notify(f"{error.filename or path} cannot be read now ({error.strerror or error}): computed again")
             return None
         except Damaged:
             return None
         if entry is None or artifact is None:
             return None
-        with contextlib.suppress(OSError):  # when it was last of use, for gc; a read-only store keeps no such book
+        with contextlib.suppress(OSError):  # when it was last used, for gc; a read-only store does not record that
             os.utime(path)
-        lineage = (*(given.facts.lineage if given is not None else ()), entry.record)
+        lineage = (*(input.facts.lineage if input is not None else ()), entry.record)
         return artifact.with_lineage(lineage), entry
 
-    def entry(self, path: Path, say: Say) -> Entry | None:
+    def entry(self, path: Path, notify: Notify) -> Entry | None:
         """Return the entry in a file; None where there is none.
 
         Raises:
             OSError: it cannot be read now.
             Damaged: it was not as it had been written, and is set aside.
         """
-        return self._verified(path, lambda: self._read(path), say)
+        return self._verified(path, lambda: self._read(path), notify)
 
-    def artifact(self, digest: str, say: Say) -> Artifact | None:
+    def artifact(self, digest: str, notify: Notify) -> Artifact | None:
         """Return an artifact, verified; None where there is none. It raises what `entry` does."""
-        return self._verified(self.path(digest), lambda: self._load(digest), say)
+        return self._verified(self.path(digest), lambda: self._load(digest), notify)
 
     def publish(
-        self, stage: str, key: str, parts: Mapping[str, Any], artifact: Artifact, seconds: float, say: Say
+        self, stage: str, key: str, parts: Mapping[str, Any], artifact: Artifact, seconds: float, notify: Notify
     ) -> Entry:
         """Keep a stage's result; an equal artifact that is there already stays, unless it is damaged.
 
         Raises:
             OSError: it cannot be written; nothing is left of it.
         """
-        from ortpipe.artifact import save_artifact
-
         digest, record = artifact.digest(), dict(artifact.facts.lineage[-1])
         entry = Entry(stage, key, parts, digest, record, seconds, time.time(), self._run, self.about)
         self.folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError, Damaged):
-            self.artifact(digest, say)  # a damaged one makes way
-        with together(self.folder):
+            self.artifact(digest, notify)  # a damaged one makes way
+        with folder_lock(self.folder):
             if not self.path(digest).is_dir():
                 save_artifact(artifact.with_lineage(()), self.path(digest), once=True)
             whole_file(self.place(stage, key), self._sealed(entry))
-        self._warn(say)
+        self._warn(notify)
         return entry
 
     def path(self, digest: str) -> Path:
         """Return the folder of an artifact."""
         return self.folder / "artifacts" / digest[:2] / digest
 
-    def entries(self, stage: str | None = None, say: Say = lambda _: None) -> Iterator[Entry]:
-        """Yield what is stored, of one stage or all; without what is damaged; what cannot be read now is said."""
-        for path in self.files(stage, say):
+    def entries(self, stage: str | None = None, notify: Notify = lambda _: None) -> Iterator[Entry]:
+        """Yield the entries of one stage or all, without damaged ones; `notify` hears of what cannot be read now."""
+        for path in self.files(stage, notify):
             try:
                 entry = self._read(path)
             except Damaged:
                 continue
             except OSError as error:
-                say(f"{path} cannot be read now: {error.strerror or error}")
+                notify(f"{path} cannot be read now: {error.strerror or error}")
                 continue
             if entry is not None:
                 yield entry
 
-    def files(self, stage: str | None = None, say: Say | None = None) -> list[Path]:
+    def files(self, stage: str | None = None, notify: Notify | None = None) -> list[Path]:
         """Return the files of entries.
 
         Raises:
-            OSError: a folder cannot be listed, where nobody is told.
+            OSError: a folder cannot be listed, and there is no `notify`.
         """
-        found, folder = [], self.folder / "entries"
+        files, folder = [], self.folder / "entries"
         try:
             for part in [stage] if stage is not None else listed(folder):
-                found += [folder / part / name for name in listed(folder / part) if Path(name).suffix == ".json"]
+                files += [folder / part / name for name in listed(folder / part) if Path(name).suffix == ".json"]
         except OSError as error:
-            if say is None:
+            if notify is None:
                 raise
-            say(f"{error.filename} cannot be read now: {error.strerror}")
-        return found
+            notify(f"{error.filename} cannot be read now: {error.strerror}")
+        return files
 
     def place(self, stage: str, key: str) -> Path:
         """Return the file of an entry."""
@@ -203,34 +199,32 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            written = json.loads(content)
-            said = written.pop("sha256")
-            entry = Entry(**written)
-            whole = said == _sum(written) and entry.key == path.stem == key_of(entry.parts)
-            whole = whole and entry.stage == path.parent.name
+            fields = json.loads(content)
+            digest = fields.pop("sha256")
+            entry = Entry(**fields)
+            intact = digest == _sum(fields) and entry.key == path.stem == key_of(entry.parts)
+            intact = intact and entry.stage == path.parent.name
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Damaged(f"An entry must be as it was written: {error}") from error
-        if not whole:
+        if not intact:
             raise Damaged("An entry must have the sum and the key that it was written with.")
         return entry
 
     def _sealed(self, entry: Entry) -> str:
-        written = json.loads(json.dumps(_fields(entry)))
+        fields = json.loads(json.dumps(_fields(entry)))
         if self._key is not None:
-            written["hmac"] = code(_text(written), self._key)
-        return json.dumps({**written, "sha256": _sum(written)}, indent=1) + "\n"
+            fields["hmac"] = code(_sum(fields), self._key)
+        return json.dumps({**fields, "sha256": _sum(fields)}, indent=1) + "\n"
 
-    def _warn(self, say: Say) -> None:
+    def _warn(self, notify: Notify) -> None:
         places = () if self._key is not None else (self.folder, self.folder / "entries", self.folder / "artifacts")
         for place in places:
             if (who := other_writers(place)) is not None:
                 fix = f"chmod -R go-w {self.folder}, or give all who share it the same {VARIABLE}"
-                say(f"{place} can be written by {who}, who can so choose your results: {fix}")
+                notify(f"{place} can be written by {who}, who can so choose your results: {fix}")
                 return
 
     def _load(self, digest: str) -> Artifact | None:
-        from ortpipe.artifact import load_artifact
-
         folder = self.path(digest)
         try:
             os.listdir(folder)  # what is missing in a folder that can be listed is missing for good
@@ -241,17 +235,17 @@ class Store:
         except ModelError as error:
             raise Damaged(str(error).splitlines()[0]) from error
 
-    def _verified(self, path: Path, read: Callable[[], T], say: Say) -> T:
+    def _verified(self, path: Path, read: Callable[[], T], notify: Notify) -> T:
         """Return what is read; what is damaged is moved out of the way, for its owner to look at."""
         try:
-            with together(self.folder):
+            with folder_lock(self.folder):
                 return read()
         except Damaged as error:
             damage = error
-        say(str(damage))
+        notify(str(damage))
         number, damaged = 0, self.folder / "damaged"
         try:
-            with together(self.folder, exclusive=True):
+            with folder_lock(self.folder, exclusive=True):
                 with contextlib.suppress(Damaged):
                     return read()  # another process was first
                 damaged.mkdir(exist_ok=True)
@@ -259,9 +253,9 @@ class Store:
                     number += 1
                 os.rename(path, place)
         except OSError as error:
-            say(f"{path} is not as it was written and cannot be set aside ({error.strerror}): computed again")
+            notify(f"{path} is not as it was written and cannot be set aside ({error.strerror}): computed again")
         else:
-            say(f"{path} is not as it was written: set aside in {damaged}, and computed again")
+            notify(f"{path} is not as it was written: set aside in {damaged}, and computed again")
         raise damage
 
 
@@ -280,9 +274,5 @@ def _fields(entry: Entry) -> dict[str, Any]:
     return fields
 
 
-def _text(written: Mapping[str, Any]) -> str:
-    return json.dumps(written, sort_keys=True)
-
-
-def _sum(written: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_text(written).encode()).hexdigest()
+def _sum(fields: Mapping[str, Any]) -> str:
+    return digest_of("entry", fields)

@@ -237,8 +237,8 @@ def halves(folder: Path) -> Iterator[str]:
     import pyarrow.parquet
     import safetensors.numpy
 
+    from ortpipe.pipeline.gc import Verified, verify
     from ortpipe.pipeline.store import Store
-    from ortpipe.pipeline.upkeep import Verified, verify
 
     readers = {
         ".json": lambda path: json.loads(path.read_bytes()),
@@ -255,14 +255,14 @@ def halves(folder: Path) -> Iterator[str]:
     store, told = Store(folder / "outputs" / "cache"), []
     files = store.files()
     found = verify(store, told.append)
-    if found != Verified(whole=len(files)):
+    if found != Verified(intact=len(files)):
         yield f"the store: {found} of {len(files)}: {told}"
 
 
 def tried(case: Case, base: Path, folder: Path, expected: dict[str, str]) -> list[str]:
     """Return what went wrong in a case."""
+    from ortpipe.pipeline.gc import remove
     from ortpipe.pipeline.store import Store
-    from ortpipe.pipeline.upkeep import remove
 
     shutil.copytree(base, folder)
     _, faulty, then = SCENARIOS[case.scenario]

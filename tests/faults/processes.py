@@ -10,7 +10,7 @@ from pathlib import Path
 
 from command import ROOT, Popen
 
-from ortpipe.pipeline.locks import alone
+from ortpipe.pipeline.locks import key_lock
 
 SMALL = ("experiment=linear_regression", "train.epochs=1", "recorder=none")
 
@@ -42,7 +42,7 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str]:
 def contend(path: Path, rounds: int, inside: str, failures: multiprocessing.Queue[str]) -> None:
     """Hold a lock again and again, and tell where another process holds it too."""
     for _ in range(rounds):
-        with alone(path, lambda _: None):
+        with key_lock(path, lambda _: None):
             try:
                 os.close(os.open(inside, os.O_CREAT | os.O_EXCL))  # fails where another is inside
             except FileExistsError:

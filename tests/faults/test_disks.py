@@ -95,7 +95,7 @@ os.setuid(65534)
 store, said = Store(Path(sys.argv[1])), []
 [entry] = store.entries("derive")
 taken, _ = store.take("derive", entry.key, None, said.append)
-with store.alone(entry.key, said.append):
+with store.lock(entry.key, said.append):
     try:
         store.publish("derive", entry.key, entry.parts, taken, 1.0, said.append)
     except PermissionError:

@@ -23,7 +23,7 @@ from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.events import StageFinished
-from ortpipe.pipeline.locks import alone, forget, together
+from ortpipe.pipeline.locks import folder_lock, key_lock, remove_stale
 from ortpipe.pipeline.plan import Step
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
@@ -60,7 +60,7 @@ def test_who_waits_for_a_lock_can_be_stopped(copy: Path) -> None:
     store = Store(copy / "outputs" / "cache")
     [entry] = store.entries("train")
     store.place("train", entry.key).unlink()
-    with store.alone(entry.key, print):
+    with store.lock(entry.key, print):
         process = start(copy, *SMALL)
         line = until(process, "waiting for")
         assert f"waiting for process {os.getpid()} on " in line
@@ -117,10 +117,10 @@ def test_a_lock_that_is_removed_by_who_lets_go_is_never_held_twice(tmp_path: Pat
 FORKS = """
 import os, signal, sys
 from pathlib import Path
-from ortpipe.pipeline.locks import alone, together
+from ortpipe.pipeline.locks import folder_lock, key_lock
 
 folder = Path(sys.argv[1])
-with alone(folder / "key", print), together(folder):
+with key_lock(folder / "key", print), folder_lock(folder):
     child = os.fork()
     if child == 0:
         signal.pause()
@@ -141,8 +141,8 @@ def test_a_lock_is_let_go_although_a_process_was_forked_under_it(tmp_path: Path)
 
 def test_only_locks_that_nobody_holds_are_removed(tmp_path: Path) -> None:
     (tmp_path / "left behind").write_text("process 1 on a machine that is no more")
-    with alone(tmp_path / "held", print):
-        forget(tmp_path)
+    with key_lock(tmp_path / "held", print):
+        remove_stale(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == ["held"]
 
 
@@ -151,12 +151,12 @@ def test_who_removes_waits_for_who_publishes(tmp_path: Path) -> None:
 
     def remove() -> None:
         inside.wait(60)
-        with together(tmp_path, exclusive=True):
+        with folder_lock(tmp_path, exclusive=True):
             order.append("removed")
 
     remover = threading.Thread(target=remove)
     remover.start()
-    with together(tmp_path), together(tmp_path):  # they share
+    with folder_lock(tmp_path), folder_lock(tmp_path):  # they share
         inside.set()
         remover.join(0.3)
         order.append("published")

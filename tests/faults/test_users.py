@@ -23,7 +23,7 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.locks import lock
 from ortpipe.pipeline.store import Store
-from ortpipe.pipeline.upkeep import remove
+from ortpipe.pipeline.gc import remove
 
 os.umask(0o002)
 os.setgroups([])
@@ -44,7 +44,7 @@ def publish(name):
 ANN_DOES = """
 key = publish("ann")
 os.utime(store.place("convert", key), (0, 0))
-with store.alone(key, said.append):
+with store.lock(key, said.append):
     print(key, os.getpid(), flush=True)
     sys.stdin.read()
     [warning] = said  # of the group, which can write results too

@@ -14,8 +14,8 @@ from ortpipe.pipeline.events import (
     RunFinished,
     RunStarted,
     StageFinished,
+    StageNotice,
     StageProgressed,
-    StageSaid,
     StageStarted,
 )
 from ortpipe.pipeline.plan import Step
@@ -108,7 +108,7 @@ def test_a_later_stage_refuses_its_config_before_the_second_stage_works(context)
     wrong = Step(FLOW[2], PenaltyConfig({"nope": {"l2": 1.0}}))
     with pytest.raises(PenaltyError, match="'nope'"):
         run((*steps[:2], wrong, *steps[3:]), context, [events.append])
-    assert [type(e) for e in events] == [RunStarted, StageStarted, StageSaid, StageFinished, RunFailed]
+    assert [type(e) for e in events] == [RunStarted, StageStarted, StageNotice, StageFinished, RunFailed]
     assert events[2].message.startswith("trains 2 of 2 float initializers")
     assert events[-1].stage == "penalty"
 
@@ -200,7 +200,7 @@ def test_a_note_of_a_stage_is_said_whether_the_stage_ran_or_was_taken_from_the_s
     for _ in range(2):
         events = []
         run(plan(stages=1), context, [events.append], Store(tmp_path))
-        said.append([(e.name, e.message) for e in events if isinstance(e, StageSaid)])
+        said.append([(e.name, e.message) for e in events if isinstance(e, StageNotice)])
     assert said == [[("convert", "look at this")]] * 2
     [finished] = [e for e in events if isinstance(e, StageFinished)]
     assert finished.hit is not None

@@ -13,7 +13,7 @@ from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.errors import ConvergenceError
 from ortpipe.flow import FLOW
-from ortpipe.pipeline.events import StageFinished, StageSaid
+from ortpipe.pipeline.events import StageFinished, StageNotice
 from ortpipe.pipeline.plan import Step
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
@@ -57,7 +57,7 @@ def perform(steps, store, seed=0):
     artifact = run(steps, context, [events.append], store)
     finished = [e for e in events if isinstance(e, StageFinished)]
     notes = {note for record in artifact.facts.lineage for note in record.get("notes", ())}
-    said = [e.message for e in events if isinstance(e, StageSaid) and e.message not in notes]
+    said = [e.message for e in events if isinstance(e, StageNotice) and e.message not in notes]
     return artifact, [e.name for e in finished if e.hit is not None], said
 
 
@@ -227,9 +227,9 @@ def test_processes_that_want_the_same_wait_for_the_one_that_computes(tmp_path):
 
 
 def hold(path, ready):
-    from ortpipe.pipeline.locks import alone
+    from ortpipe.pipeline.locks import key_lock
 
-    with alone(path, print):
+    with key_lock(path, print):
         ready.set()
         time.sleep(600)
 
@@ -246,6 +246,6 @@ def test_the_lock_of_a_process_that_was_killed_is_free(store):
     holder.join()
     assert (store.folder / "locks" / entry.key).exists()
     said = []
-    with store.alone(entry.key, said.append):
+    with store.lock(entry.key, said.append):
         assert said == []
     assert not (store.folder / "locks" / entry.key).exists()

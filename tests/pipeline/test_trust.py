@@ -12,8 +12,8 @@ from pipeline.test_store import NAMES, perform, plan
 from ortpipe.artifact import Artifact
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline import trust
+from ortpipe.pipeline.gc import Verified, remove, verify
 from ortpipe.pipeline.store import Store, _sum
-from ortpipe.pipeline.upkeep import Verified, remove, verify
 
 KEY, OTHER = b"a key of this team", b"a key of another team"
 ALIEN = "not sealed with this ORTPIPE_STORE_KEY"
@@ -63,7 +63,7 @@ def test_a_forged_entry_is_taken_without_a_key_and_not_with_one(unsealed, sealed
         forged(sealed, key)
         store = Store(sealed, key=KEY)
         assert store.find("train", entry.key) is None
-        assert verify(store, print) == Verified(whole=5, foreign=1)
+        assert verify(store, print) == Verified(intact=5, foreign=1)
         artifact, hits, said = perform(plan(), store)
         assert artifact.digest() == true.digest()
         assert "train" not in hits

@@ -20,8 +20,8 @@ import pytest
 from ortpipe.artifact import Artifact, Facts, load_artifact
 from ortpipe.files import whole_folder
 from ortpipe.pipeline.digest import key_of
+from ortpipe.pipeline.gc import Verified, remove, verify
 from ortpipe.pipeline.store import Store
-from ortpipe.pipeline.upkeep import Verified, remove, verify
 
 MODEL = onnx.parser.parse_model(
     '<ir_version: 10, opset_import: ["" : 21]> '
@@ -85,7 +85,7 @@ def test_what_cannot_be_read_is_said_by_verify_and_is_no_damage(
     assert store.take("convert", key, None, said.append) is None
     monkeypatch.undo()
     assert ["cannot be read now (Input/output error)" in message for message in said] == [True, True]
-    assert verify(store, said.append) == Verified(whole=1)
+    assert verify(store, said.append) == Verified(intact=1)
     assert load_artifact(store.path(digest)).digest() == digest
 
 
@@ -124,7 +124,7 @@ def test_verify_beside_publishing_and_garbage_collection_finds_nothing_damaged(t
     while collector.is_alive():
         found = verify(store, said.append)
         assert (found.damaged, found.unread) == (0, 0)
-        rounds, whole = rounds + 1, whole + found.whole
+        rounds, whole = rounds + 1, whole + found.intact
     collector.join()
     assert collector.exitcode == 0
     assert said == []
@@ -161,8 +161,8 @@ def test_a_damaged_artifact_and_its_entry_are_counted_once(tmp_path: Path) -> No
     _, first = publish(store, 1, said)
     _, second = publish(store, 2, said)
     (store.path(first) / "tensors.safetensors").unlink()  # of a folder that can be listed
-    assert verify(store, said.append) == Verified(whole=1, damaged=1)
-    assert verify(store, said.append) == Verified(whole=1)
+    assert verify(store, said.append) == Verified(intact=1, damaged=1)
+    assert verify(store, said.append) == Verified(intact=1)
     assert [path.name for path in (tmp_path / "damaged").iterdir()] == [f"{first}.0"]
     assert store.path(second).is_dir()
 

@@ -7,16 +7,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ortpipe.app.compose import Parser, composition
 from ortpipe.app.units import bound, size, span
 from ortpipe.errors import ConfigError
+from ortpipe.pipeline import gc
+from ortpipe.pipeline.gc import Usage
+from ortpipe.pipeline.store import Store
 from ortpipe.pipeline.trust import VARIABLE, key_of_environment
-
-if TYPE_CHECKING:
-    from ortpipe.pipeline.store import Store
-    from ortpipe.pipeline.upkeep import Stored
 
 ABOUT = """Look after the store (paths.cache).
   ls      what is stored: made when and by which run, used when, how large (artifacts may be shared)
@@ -50,7 +48,6 @@ def run(arguments: Sequence[str]) -> None:
         raise ConfigError("ortpipe cache looks after a store.", got="paths.cache=null", fix="Set paths.cache=FOLDER.")
     if names and given.action != "rm":
         raise ConfigError(f"ortpipe cache {given.action} takes no names.", got=" ".join(names), fix="Leave them out.")
-    from ortpipe.pipeline.store import Store
 
     store = Store(Path(folder), key=key_of_environment(os.environ))
     if given.action == "ls":
@@ -64,10 +61,8 @@ def run(arguments: Sequence[str]) -> None:
 
 def listing(store: Store) -> str:
     """Return a line per entry, what was used last first."""
-    from ortpipe.pipeline.upkeep import size as bytes_of
-    from ortpipe.pipeline.upkeep import stored
 
-    now, found = time.time(), stored(store, _say)
+    now, found = time.time(), gc.usage(store, _say)
     lines = [f"{'stage':<10}{'key':<14}{'made':>8}{'used':>8}{'took':>10}{'size':>10}  by"]
     lines += [
         f"{one.entry.stage:<10}{one.entry.key[:12]:<14}{span(now - one.entry.made):>8}{span(now - one.used):>8}"
@@ -76,7 +71,7 @@ def listing(store: Store) -> str:
     ]
     artifacts = store.folder / "artifacts"
     held = len({one.entry.output for one in found})
-    lines.append(f"{len(found)} entries, {held} artifacts, {size(bytes_of(artifacts))} in {store.folder}")
+    lines.append(f"{len(found)} entries, {held} artifacts, {size(gc.size(artifacts))} in {store.folder}")
     damaged = list((store.folder / "damaged").glob("*"))
     if damaged:
         lines.append(f"{len(damaged)} damaged, set aside in {store.folder / 'damaged'}")
@@ -87,25 +82,23 @@ def _say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def _maker(one: Stored) -> str:
+def _maker(one: Usage) -> str:
     return " ".join(f"{name} {value}" if name != "folder" else value for name, value in one.entry.run.items())
 
 
 def _verify(store: Store) -> None:
-    from ortpipe.pipeline.upkeep import verify
 
-    found = verify(store, _say)
+    found = gc.verify(store, _say)
     unread = f", {found.unread} cannot be read now" if found.unread else ""
-    print(f"{found.whole} entries are whole, {found.damaged} were not{unread}")
+    print(f"{found.intact} entries are intact, {found.damaged} were not{unread}")
     if found.foreign:
-        print(f"{found.foreign} are whole and not sealed with this {VARIABLE}: no run with it takes them")
+        print(f"{found.foreign} are intact and not sealed with this {VARIABLE}: no run with it takes them")
     if found.damaged or found.unread:
         sys.exit(1)
 
 
-def _outside(store: Store, keep: Sequence[str]) -> list[Stored]:
+def _outside(store: Store, keep: Sequence[str]) -> list[Usage]:
     """Return what no bound keeps; without bounds everything is kept."""
-    from ortpipe.pipeline.upkeep import spare, stored
 
     if not keep:
         raise ConfigError(
@@ -114,16 +107,15 @@ def _outside(store: Store, keep: Sequence[str]) -> list[Stored]:
     ages, sizes = zip(*(bound(text) for text in keep), strict=True)
     oldest = min((age for age in ages if age is not None), default=None)
     most = min((count for count in sizes if count is not None), default=None)
-    return spare(stored(store, _say), since=None if oldest is None else time.time() - oldest, most=most)
+    return gc.evictable(gc.usage(store, _say), since=None if oldest is None else time.time() - oldest, most=most)
 
 
-def _named(store: Store, names: Sequence[str]) -> list[Stored]:
-    from ortpipe.pipeline.upkeep import stored
+def _named(store: Store, names: Sequence[str]) -> list[Usage]:
 
     if not names:
         fix = "Name a stage, or the beginning of a key or digest from ortpipe cache ls."
         raise ConfigError("ortpipe cache rm must know what to remove.", got="no name", fix=fix)
-    found, chosen = stored(store, _say), []
+    found, chosen = gc.usage(store, _say), []
     for name in names:
         those = [
             one
@@ -138,10 +130,9 @@ def _named(store: Store, names: Sequence[str]) -> list[Stored]:
     return chosen
 
 
-def _remove(store: Store, going: list[Stored], *, dry: bool) -> None:
-    from ortpipe.pipeline.upkeep import remove
+def _remove(store: Store, going: list[Usage], *, dry: bool) -> None:
 
-    gained = None if dry else remove(store, [one.entry for one in going])
+    gained = None if dry else gc.remove(store, [one.entry for one in going])
     for one in going:
         print(f"{one.entry.stage:<10}{one.entry.key[:12]:<14}{size(one.bytes):>10}")
     print(

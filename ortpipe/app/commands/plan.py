@@ -5,18 +5,28 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ortpipe.app.assemble import context_of, plan_of, store_of
 from ortpipe.app.compose import Parser, composition
+from ortpipe.app.schema import build
 from ortpipe.app.units import span
+from ortpipe.data.split import load
+from ortpipe.pipeline.dry_run import Reason, StageStatus, dry_run
+from ortpipe.pipeline.flatten import differing
+from ortpipe.pipeline.trust import VARIABLE
 
-if TYPE_CHECKING:
-    from ortpipe.pipeline.explain import Forecast
-
-ABOUT = """Say of each stage whether a run with these settings would take it from the store (hit) or compute it (run),
-and why: what differs from the nearest result that is stored. `after`: a stage behind one that runs is still
-taken from the store if that one gives what it gave before. Reads the data; runs nothing."""
-COLOURS = {"hit": "#d7f0d7", "run": "#ffd9b3", "after": "#fff3c4"}
+ABOUT = """Say of each stage whether a run with these settings would take it from the store (hit) or compute it (miss),
+and why: what differs from the nearest result that is stored. `blocked`: a stage behind one that is computed is
+still taken from the store if that one gives what it gave before. Reads the data; runs nothing."""
+COLOURS = {"hit": "#d7f0d7", "miss": "#ffd9b3", "blocked": "#fff3c4"}
+MOST = 5  # reasons that are shown
+WORDS = {
+    "no store": "there is no store: paths.cache is null",
+    "nothing stored": "nothing of it is stored",
+    "unsealed": f"the one that is stored is not sealed with this {VARIABLE}",
+    "evicted": "its artifact is gone from the store",
+    "order": "the order of what its config holds",
+}
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -30,43 +40,61 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--check", action="store_true", help="exit with 1 if any stage would run")
     parser.add_argument("--mermaid", action="store_true", help="print the flow as a Mermaid graph")
     given = parser.read(arguments)
-    found = composition(given.overrides, given.config_dir)
-    from ortpipe.app.assemble import context_of, plan_of, store_of
-    from ortpipe.app.schema import build
-    from ortpipe.data.split import load
-    from ortpipe.pipeline.explain import foresee
-
-    config = build(found.values, found.where)
-    store = store_of(config, data=found.record["data"])
+    composed = composition(given.overrides, given.config_dir)
+    config = build(composed.values, composed.where)
+    store = store_of(config, data=composed.record["data"])
     context = context_of(config, load(config.data)) | {"report": None}
-    forecasts = foresee(plan_of(config), context, store)
-    print(mermaid(forecasts) if given.mermaid else table(forecasts))
-    if given.check and any(forecast.fate != "hit" for forecast in forecasts):
+    statuses = dry_run(plan_of(config), context, store)
+    print(mermaid(statuses) if given.mermaid else table(statuses))
+    if given.check and any(status.status != "hit" for status in statuses):
         sys.exit(1)
 
 
-def table(forecasts: Sequence[Forecast]) -> str:
+def table(statuses: Sequence[StageStatus]) -> str:
     """Return a line per stage."""
-    width = max(len(forecast.stage) for forecast in forecasts)
-    return "\n".join(f"{forecast.stage:<{width}}  {forecast.fate:<5}  {_why(forecast)}" for forecast in forecasts)
+    width = max(len(status.stage) for status in statuses)
+    return "\n".join(f"{s.stage:<{width}}  {s.status:<7}  {_why(s)}" for s in statuses)
 
 
-def _why(forecast: Forecast) -> str:
-    if forecast.entry is None:
-        return ", ".join(forecast.reasons)
-    maker = forecast.entry.run.get("folder", "another run")
-    ago = span(time.time() - forecast.entry.made)
-    return f"computed {ago} ago in {forecast.entry.seconds:.2f} s by {maker}"
+def _why(status: StageStatus) -> str:
+    if status.entry is None:
+        return ", ".join(_reasons(status))
+    maker = status.entry.run.get("folder", "another run")
+    ago = span(time.time() - status.entry.made)
+    return f"computed {ago} ago in {status.entry.seconds:.2f} s by {maker}"
 
 
-def mermaid(forecasts: Sequence[Forecast]) -> str:
-    """Return the flow as a Mermaid graph, a colour for each fate."""
+def _reasons(status: StageStatus) -> list[str]:
+    shown = [_in_words(reason, status) for reason in status.reasons]
+    return [*shown[:MOST], *([f"and {len(shown) - MOST} more"] if len(shown) > MOST else [])]
+
+
+def _in_words(reason: Reason, status: StageStatus) -> str:
+    name = reason.name
+    if reason.kind == "after":
+        return f"after {name}"
+    if reason.kind != "changed":
+        return WORDS[reason.kind]
+    if name == "data":
+        changed = ", ".join(f"{key} {a} → {b}" for key, (a, b) in differing(*status.about).items())
+        return changed or "the content of its data"
+    if name == "input":
+        return "its input"
+    if name.endswith(".files"):
+        return f"the content of {name.removesuffix('.files')}"
+    if name == "version":
+        name = f"{status.stage}'s code, version"
+    return f"{name.removeprefix('packages.')} {reason.old} → {reason.new}"
+
+
+def mermaid(statuses: Sequence[StageStatus]) -> str:
+    """Return the flow as a Mermaid graph, a colour for each status."""
     lines = ["flowchart LR"]
-    for forecast in forecasts:
-        why = "" if forecast.entry is not None else "<br/>" + "<br/>".join(map(_escaped, forecast.reasons))
-        lines.append(f'  {forecast.stage}["{forecast.stage}: {forecast.fate}{why}"]:::{forecast.fate}')
-    lines.append("  " + " --> ".join(forecast.stage for forecast in forecasts))
-    lines += [f"  classDef {fate} fill:{colour},stroke:#555,color:#000" for fate, colour in COLOURS.items()]
+    for status in statuses:
+        why = "" if status.entry is not None else "<br/>" + "<br/>".join(map(_escaped, _reasons(status)))
+        lines.append(f'  {status.stage}["{status.stage}: {status.status}{why}"]:::{status.status}')
+    lines.append("  " + " --> ".join(status.stage for status in statuses))
+    lines += [f"  classDef {status} fill:{colour},stroke:#555,color:#000" for status, colour in COLOURS.items()]
     return "\n".join(lines)
 
 

@@ -99,7 +99,7 @@ def _other_surroundings(stages: Sequence[StageRecord], plan: Any) -> list[str]:
     import platform
 
     from ortpipe.pipeline.digest import versions
-    from ortpipe.pipeline.explain import differing
+    from ortpipe.pipeline.flatten import differing
 
     then = {name: version for stage in stages for name, version in stage.parts["packages"].items()}
     now = {name: version for step in plan for name, version in versions(step.stage.packages).items()}
@@ -126,7 +126,7 @@ class Witness:
         print(f"{event.name:<9} same  {event.output}", flush=True)
 
     def _inputs(self, then: StageRecord, event: StageFinished) -> list[str]:
-        from ortpipe.pipeline.explain import differing
+        from ortpipe.pipeline.flatten import differing
 
         def own(parts: Mapping[str, Any]) -> dict[str, Any]:
             return {name: value for name, value in parts.items() if name not in SURROUNDINGS}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortpipe.files import whole_folder
-from ortpipe.pipeline.plan import Plan
+from ortpipe.pipeline.plan import Plan, ReadsFiles
 
 FOLDER = "inputs"
 
@@ -28,10 +28,10 @@ def keep_inputs(plan: Plan, run: Path) -> None:
 
 
 def _read(config: Any) -> Iterator[tuple[Path, ...]]:
+    if isinstance(config, ReadsFiles):
+        yield config.files()
     if not dataclasses.is_dataclass(config):
         return
-    if hasattr(config, "files"):
-        yield config.files()
     for field in dataclasses.fields(config):
         yield from _read(getattr(config, field.name))
 

@@ -54,7 +54,7 @@ class StageRecord:
         """Return the record of a stage that has just finished."""
         entry, version = event.hit, event.parts["version"]
         origin = None if entry is None else {**entry.run, "made": entry.made, "seconds": entry.seconds}
-        return cls(event.name, version, event.key, dict(event.parts), event.given, event.output, event.seconds, origin)
+        return cls(event.name, version, event.key, dict(event.parts), event.input, event.output, event.seconds, origin)
 
 
 @dataclass(frozen=True)

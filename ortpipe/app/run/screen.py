@@ -15,8 +15,8 @@ from ortpipe.pipeline.events import (
     RunFailed,
     RunStarted,
     StageFinished,
+    StageNotice,
     StageProgressed,
-    StageSaid,
     StageStarted,
 )
 from ortpipe.stages.train.losses import Epoch
@@ -48,7 +48,7 @@ class Screen:
             self._say(f"[{event.number}/{event.stages}] {event.name}")
         elif isinstance(event, StageProgressed) and isinstance(event.report, Epoch):
             self._progress(event.report)
-        elif isinstance(event, StageSaid):
+        elif isinstance(event, StageNotice):
             self._say(f"  {event.message}")
         elif isinstance(event, StageFinished | RunFailed):
             self._close()

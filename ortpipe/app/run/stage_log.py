@@ -16,8 +16,8 @@ from ortpipe.pipeline.events import (
     RunFailed,
     RunStarted,
     StageFinished,
+    StageNotice,
     StageProgressed,
-    StageSaid,
     StageStarted,
 )
 from ortpipe.stages.train.losses import Epoch
@@ -52,7 +52,7 @@ class StageLogs(logging.Handler):
             self._say(f"stage {event.number} of {event.stages}: {event.name}")
         elif isinstance(event, StageProgressed):
             self._progressed(event.report)
-        elif isinstance(event, StageSaid):
+        elif isinstance(event, StageNotice):
             self._say(event.message)
         elif isinstance(event, StageFinished):
             self._finished(event)

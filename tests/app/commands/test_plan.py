@@ -4,7 +4,7 @@ STAGES = ["convert", "add_loss", "penalty", "derive", "train", "evaluate"]
 SMALL = ("experiment=linear_regression", "train.epochs=1")
 
 
-def fates(said):
+def statuses(said):
     return {line.split()[0]: line.split()[1] for line in said.stdout.splitlines()}
 
 
@@ -19,7 +19,7 @@ def plan(tmp_path):
 def test_a_plan_of_an_empty_store_runs_everything_and_nothing_is_run(plan, tmp_path):
     said = plan(*SMALL)
     assert (said.returncode, said.stderr) == (0, "")
-    assert fates(said) == dict.fromkeys(STAGES, "run")
+    assert statuses(said) == dict.fromkeys(STAGES, "miss")
     assert "nothing of it is stored" in said.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -27,27 +27,27 @@ def test_a_plan_of_an_empty_store_runs_everything_and_nothing_is_run(plan, tmp_p
 def test_a_plan_says_what_is_stored_and_what_differs_from_it(cli, plan):
     assert cli(*SMALL).returncode == 0
     said = plan(*SMALL, "--check")
-    assert (said.returncode, fates(said)) == (0, dict.fromkeys(STAGES, "hit"))
+    assert (said.returncode, statuses(said)) == (0, dict.fromkeys(STAGES, "hit"))
     assert "outputs/runs/" in said.stdout
 
     said = plan(*SMALL, "train.optimizer.lr=0.05", "--check")
     assert said.returncode == 1
-    assert fates(said) == {**dict.fromkeys(STAGES[:4], "hit"), "train": "run", "evaluate": "after"}
+    assert statuses(said) == {**dict.fromkeys(STAGES[:4], "hit"), "train": "miss", "evaluate": "blocked"}
     assert "train.optimizer.lr 0.002 → 0.05\n" in said.stdout
 
     said = plan(*SMALL, "data.split.seed=3")
-    assert fates(said)["convert"] == "run"
+    assert statuses(said)["convert"] == "miss"
     assert "data.split.seed 0 → 3" in said.stdout
 
     said = plan(*SMALL, "paths.cache=null")
-    assert fates(said) == dict.fromkeys(STAGES, "run")
+    assert statuses(said) == dict.fromkeys(STAGES, "miss")
     assert "there is no store" in said.stdout
 
 
 def test_a_plan_is_what_a_run_then_does(cli, plan):
     assert cli(*SMALL).returncode == 0
     changed = (*SMALL, "convert.tolerance=0.01")
-    assert fates(plan(*changed)) == {"convert": "run", **dict.fromkeys(STAGES[1:], "after")}
+    assert statuses(plan(*changed)) == {"convert": "miss", **dict.fromkeys(STAGES[1:], "blocked")}
     done = cli(*changed)
     assert done.stderr.count("taken from the store") == 5  # the model is the one it was
 

@@ -27,7 +27,15 @@ from ortpipe.app.run.stage_log import MOST, StageLogs
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import ConvergenceError, DataError, OrtpipeError, TrackingError, TrainError
 from ortpipe.flow import FLOW
-from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageProgressed, StageSaid, StageStarted
+from ortpipe.pipeline.events import (
+    Event,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StageNotice,
+    StageProgressed,
+    StageStarted,
+)
 from ortpipe.pipeline.plan import Stage, Step
 from ortpipe.pipeline.run import run
 from ortpipe.stages.train.losses import Epoch
@@ -74,7 +82,7 @@ def test_what_is_logged_and_warned_of_during_a_stage_is_in_its_log_and_still_sho
         logs(StageStarted("convert", 1, 6))
         logging.getLogger("ortpipe.stages").warning("about %s", "rows")
         warnings.warn("a scale of zero", UserWarning, stacklevel=1)
-        logs(StageSaid("convert", "waits for another"))
+        logs(StageNotice("convert", "waits for another"))
         logs(RunFailed(ValueError("no rows"), "convert", killed=False))
         assert warnings.showwarning is before
     logging.getLogger("ortpipe").warning("after it")
@@ -106,7 +114,7 @@ def test_a_log_that_cannot_be_written_is_given_up_and_said(tmp_path: Path, capsy
     logs = StageLogs(tmp_path)
     logs(RunStarted(PLAN))
     logs(StageStarted("convert", 1, 6))
-    logs(StageSaid("convert", "goes on"))
+    logs(StageNotice("convert", "goes on"))
     logs(RunFailed(ValueError(), "convert", killed=False))
     assert "warning: no log in" in capsys.readouterr().err
 
@@ -255,7 +263,7 @@ def test_a_run_whose_report_cannot_be_written_has_finished_and_says_so(
     rows = {"source": {"name": "npz"}, "digest": "0", "rows": {"train": 3}}
     record = RunRecord(tmp_path, "mine", {COMMAND: "ortpipe seed=1"}, {}, rows)
     artifact = Artifact(onnx.ModelProto(), Facts("regression", ("X",), ("Y",), "Y", ()), {"losses/step": np.ones(1)})
-    RunFolder(record, "seed: 1\n", {})(RunFinished(artifact, 1.0))
+    RunFolder(record, "seed: 1\n", {})(RunFinished(artifact))
     assert f"warning: no report of {tmp_path}: [Errno " in capsys.readouterr().err
 
 

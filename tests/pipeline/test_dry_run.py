@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ortpipe.pipeline.digest import key_of
-from ortpipe.pipeline.explain import _against_nearest
+from ortpipe.pipeline.dry_run import Reason, _against_nearest
 from ortpipe.pipeline.store import Entry, Store, _sum
 
 PARTS = {"stage": "train", "version": 1, "config": {"epochs": 5, "lr": 0.1}, "packages": {}, "input": "i", "data": "d"}
@@ -26,26 +26,30 @@ def put(store: Store, made: float, **config: object) -> None:
     place.write_text(json.dumps({**written, "sha256": _sum(written)}), encoding="utf-8")
 
 
+def reasons(store: Store) -> tuple[Reason, ...]:
+    return _against_nearest(PARTS, store, True)[0]
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
 def test_the_nearest_entry_is_the_one_that_differs_least_and_of_those_the_newest(store: Store) -> None:
-    assert _against_nearest(PARTS, store, True) == ("nothing of it is stored",)
+    assert reasons(store) == (Reason("nothing stored"),)
     put(store, 3.0, epochs=7, lr=0.3)
-    assert _against_nearest(PARTS, store, True) == ("config.epochs 7 → 5", "config.lr 0.3 → 0.1")
+    assert reasons(store) == (Reason("changed", "config.epochs", 7, 5), Reason("changed", "config.lr", 0.3, 0.1))
     put(store, 1.0, epochs=8)
     put(store, 2.0, epochs=9)
-    assert _against_nearest(PARTS, store, True) == ("config.epochs 9 → 5",)
+    assert reasons(store) == (Reason("changed", "config.epochs", 9, 5),)
     put(store, 0.0)
-    assert _against_nearest(PARTS, store, True) == ("its artifact is gone from the store",)
+    assert reasons(store) == (Reason("evicted"),)
 
 
 def test_a_store_of_many_entries_takes_no_more_memory_than_one_of_few(store: Store) -> None:
     def peak() -> int:
         tracemalloc.start()
-        _against_nearest(PARTS, store, True)
+        reasons(store)
         size = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return size
