@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
+from hydra.conf import HydraConf
 
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.breakdown import Breakdown
@@ -18,9 +20,13 @@ from ortpipe.app.run.folder import RunFolder
 from ortpipe.app.run.record import RunRecord, origin_tags
 from ortpipe.app.run.screen import Screen, closing
 from ortpipe.app.run.stage_log import StageLogs
+from ortpipe.app.schema import RunConfig
 from ortpipe.app.stop import before_the_end, stop_if_asked
+from ortpipe.app.sweep.job import Job
 from ortpipe.artifact import Artifact
+from ortpipe.data.rows import Data
 from ortpipe.data.split import load
+from ortpipe.errors import under
 from ortpipe.flow import FLOW
 from ortpipe.metrics import check_objective
 from ortpipe.pipeline.events import Event, Listener, RunFailed, StageFinished
@@ -28,18 +34,12 @@ from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
 from ortpipe.pipeline.trust import key_of_environment
+from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.one import check_one_runtime
 from ortpipe.runtime.session import check_provider
+from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.early_stop import trained_loss
 from ortpipe.timing import BEGAN
-
-if TYPE_CHECKING:
-    from hydra.conf import HydraConf
-
-    from ortpipe.app.schema import RunConfig
-    from ortpipe.app.sweep.job import Job
-    from ortpipe.data.rows import Data
-    from ortpipe.stages.train.checkpoint import Checkpoint
 
 
 def plan_of(config: RunConfig) -> Plan:
@@ -55,9 +55,46 @@ def store_of(config: RunConfig, run: Mapping[str, str | None] | None = None, dat
     return Store(Path(config.paths.cache), who, {"data": data}, key_of_environment(os.environ))
 
 
-def context_of(config: RunConfig, data: Data, start: Checkpoint | None = None) -> dict[str, Any]:
-    """Return what stages read by keyword."""
-    return {"data": data, "runtime": config.runtime, "start": start}
+def _read_runtime(values: Mapping[str, Any]) -> RuntimeConfig:
+    check_one_runtime()
+    runtime: RuntimeConfig = values["runtime"]
+    check_provider(runtime)
+    return runtime
+
+
+def _read_start(values: Mapping[str, Any]) -> Checkpoint | None:
+    return None if values["resume"] is None else read_checkpoint(Path(values["resume"]))
+
+
+def _read_data(values: Mapping[str, Any]) -> Data:
+    return load(values["data"])
+
+
+READERS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {  # of the context: name → key and reader
+    "runtime": ("runtime", _read_runtime),
+    "start": ("resume", _read_start),
+    "data": ("data", _read_data),
+}
+
+
+def open_run(
+    values: Mapping[str, Any],
+    names: Collection[str] = tuple(READERS),
+    collect: Callable[[str], AbstractContextManager[object]] = under,
+) -> dict[str, Any]:
+    """Return what stages read by keyword: check the runtime, read the checkpoint, load the rows.
+
+    Args:
+        values: of the config, by key, each as its type; a part whose key is missing is left out.
+        names: which parts.
+        collect: gives the context in which the part under a key is read; where it keeps an error, the part is left out.
+    """
+    context: dict[str, Any] = {"report": lambda report: None}
+    for name, (key, read) in READERS.items():
+        if name in names and key in values:
+            with collect(key):
+                context[name] = read(values)
+    return context
 
 
 def about(data: Data, source: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,12 +117,10 @@ def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: 
     """Run the flow, alone or as a job of a sweep; `resolved` is the config without its secrets."""
     breakdown = Breakdown(BEGAN if job is None else None)
     breakdown.lap("imports, config")
-    check_one_runtime()
-    check_provider(config.runtime)
     folder = Path(hydra.runtime.output_dir)
-    start = read_checkpoint(Path(config.resume)) if config.resume is not None else None
-    begun = time.perf_counter()
-    data = load(config.data)
+    started = time.perf_counter()
+    context = open_run(vars(config))
+    data: Data = context["data"]
     breakdown.lap("data")
     facts = environment(config.seed, command_of(hydra))
     breakdown.lap("environment")
@@ -121,8 +156,8 @@ def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: 
         breakdown.timed("recorder", recording),
     ]
     store = store_of(config, {"folder": str(folder), "mlflow": recording.run_id}, resolved["data"])
-    artifact = run(plan_of(config), context_of(config, data, start), listeners, store)
+    artifact = run(plan_of(config), context, listeners, store)
     if job is None:
-        summary = {**recording.summary, "took": f"{time.perf_counter() - begun:.1f} s"}
+        summary = {**recording.summary, "took": f"{time.perf_counter() - started:.1f} s"}
         print(closing(artifact, folder, summary), flush=True)
     breakdown.log()

@@ -6,11 +6,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from ortpipe.app.assemble import context_of, plan_of, store_of
+from ortpipe.app.assemble import open_run, plan_of, store_of
 from ortpipe.app.compose import Parser, composition
 from ortpipe.app.schema import build
 from ortpipe.app.units import span
-from ortpipe.data.split import load
 from ortpipe.pipeline.dry_run import Reason, StageStatus, dry_run
 from ortpipe.pipeline.flatten import differing
 from ortpipe.pipeline.trust import VARIABLE
@@ -43,8 +42,7 @@ def run(arguments: Sequence[str]) -> None:
     composed = composition(given.overrides, given.config_dir)
     config = build(composed.values, composed.where)
     store = store_of(config, data=composed.record["data"])
-    context = context_of(config, load(config.data)) | {"report": None}
-    statuses = dry_run(plan_of(config), context, store)
+    statuses = dry_run(plan_of(config), open_run(vars(config)), store)
     print(mermaid(statuses) if given.mermaid else table(statuses))
     if given.check and any(status.status != "hit" for status in statuses):
         sys.exit(1)

@@ -50,12 +50,11 @@ def _parsed(words: Sequence[str]) -> dict[str, Any]:
 
 def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
     from ortpipe.app.asked import completed, executes
-    from ortpipe.app.assemble import context_of, plan_of
+    from ortpipe.app.assemble import open_run, plan_of
     from ortpipe.app.recorded import read_config, read_json
     from ortpipe.app.run.inputs import kept
     from ortpipe.app.run.record import RunRecord
     from ortpipe.app.schema import build
-    from ortpipe.data.split import load
     from ortpipe.pipeline.run import run
     from ortpipe.pipeline.store import Store
 
@@ -76,8 +75,7 @@ def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
     for line in _other_surroundings(stages, plan):
         print(f"warning: {line}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="ortpipe-") as fresh:
-        context = context_of(config, load(config.data))
-        artifact = run(plan, context, [Witness(stages, folder)], Store(Path(fresh)))
+        artifact = run(plan, open_run(vars(config)), [Witness(stages, folder)], Store(Path(fresh)))
     kinds = [f"losses/{kind}" for kind in ("step", "train", "validation")]
     losses = sum(artifact.tensors[kind].size for kind in kinds if kind in artifact.tensors)
     print(f"reproduced: {len(stages)} stages and {losses:,} losses are the same to the last bit")

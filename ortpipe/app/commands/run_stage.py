@@ -70,30 +70,25 @@ def run(arguments: Sequence[str]) -> None:
 
 def _settings(stage: Stage, found: Composition) -> tuple[Any, dict[str, Any]]:
     """Return the stage's config and what it reads; errors in other parts of the config do not matter."""
-    from ortpipe.app.run.checkpoint import read_checkpoint
+    from ortpipe.app.assemble import open_run
     from ortpipe.app.run.screen import Screen
     from ortpipe.app.schema import all_at_once, check, located
-    from ortpipe.data.split import load
     from ortpipe.pipeline.events import StageProgressed
-    from ortpipe.runtime.one import check_one_runtime
-    from ortpipe.runtime.session import check_provider
 
     values, problems = check(found.values)
-    config, screen, resume = values.get(stage.name), Screen(), values.get("resume")
+    config, screen = values.get(stage.name), Screen()
     reads_data = "data" in stage.reads or ("data" in stage.takes and getattr(config, "check", False))
     needed = {stage.name, "runtime", "seed", "resume", *(["data"] if reads_data else [])}
     wrong = [located(error, found.where) for error in problems if str(error.key).partition(".")[0] in needed]
     if wrong:
         raise all_at_once(wrong)
-    check_one_runtime()
-    check_provider(values["runtime"])
-    context = {
-        "data": load(values["data"]) if reads_data else None,
-        "runtime": values["runtime"],
-        "start": read_checkpoint(Path(resume)) if resume is not None and "start" in stage.takes else None,
-        "report": lambda progress: screen(StageProgressed(stage.name, progress)),
-    }
-    return config, context
+    names = {"runtime", *(["data"] if reads_data else []), *(["start"] if "start" in stage.takes else [])}
+    started = time.perf_counter()
+
+    def report(progress: object) -> None:
+        screen(StageProgressed(stage.name, progress, time.perf_counter() - started))
+
+    return config, {"data": None, "start": None, **open_run(values, names), "report": report}
 
 
 def _read_from(file: str, convert: dict[str, Any]) -> None:

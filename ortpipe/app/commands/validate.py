@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.compose import Composition, Parser, composition
@@ -77,26 +76,12 @@ def _check_parts(values: dict[str, Any]) -> tuple[list[OrtpipeError], str]:
     Returns:
         The errors; where there are none, all that was found, in a line.
     """
-    from ortpipe.app.run.checkpoint import read_checkpoint
-    from ortpipe.data.split import load
+    from ortpipe.app.assemble import open_run
     from ortpipe.metrics import check_objective
-    from ortpipe.runtime.one import check_one_runtime
-    from ortpipe.runtime.session import check_provider
 
     errors: list[OrtpipeError] = []
-    context: dict[str, Any] = {"report": lambda report: None, "start": None}
-    with _collected(errors, "runtime"):
-        check_one_runtime()
-    if "runtime" in values:
-        context["runtime"] = values["runtime"]
-        with _collected(errors, "runtime"):
-            check_provider(values["runtime"])
-    if values.get("resume") is not None:
-        with _collected(errors, "resume"):
-            context["start"] = read_checkpoint(Path(values["resume"]))
-    if "data" in values:
-        with _collected(errors, "data"):
-            context["data"] = load(values["data"])
+    rest = {"start": None, **{key: values[key] for key in ("runtime",) if key in values}}
+    context = rest | open_run(values, collect=lambda key: _collected(errors, key))
     artifact = _check_stages(values, context, errors)
     if (objective := values.get("objective", "loss")) != "loss":
         with _collected(errors, "objective"):

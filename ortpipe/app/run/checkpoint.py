@@ -5,39 +5,32 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from ortpipe.errors import ConfigError
 from ortpipe.files import whole_file
-
-if TYPE_CHECKING:
-    from ortpipe.stages.train.checkpoint import Checkpoint
+from ortpipe.stages.train.checkpoint import Checkpoint
 
 FILE = "checkpoint.safetensors"
 
 
 def write_checkpoint(checkpoint: Checkpoint, run: Path) -> None:
     """Write a checkpoint into a run's folder; one rename replaces the one before it, so that there is always one."""
-    import numpy as np
-    from safetensors.numpy import save
-
     arrays = {name: np.asarray(array, order="C") for name, array in checkpoint.tensors.items()}
     facts = {"epochs": checkpoint.epochs, "key": checkpoint.key}
     whole_file(run / FILE, save(arrays, {"checkpoint": json.dumps(facts)}))  # one key: the format does not order them
 
 
 def read_checkpoint(run: Path) -> Checkpoint | None:
-    """Return a run's last checkpoint, or None (and say so) if it was stopped before its first one.
+    """Return a run's last checkpoint, or None (with a warning) if it was stopped before its first one.
 
     Raises:
         ConfigError: there is no such folder, or the checkpoint is damaged.
         OSError: it cannot be read now.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    from ortpipe.stages.train.checkpoint import Checkpoint
-
     if not run.is_dir():
         fix = "Take it from that run's last lines, or from outputs/runs/."
         raise ConfigError("resume is the folder of a run.", got=str(run), fix=fix)

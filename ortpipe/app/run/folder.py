@@ -11,7 +11,7 @@ from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.checkpoint import write_checkpoint
 from ortpipe.app.run.environment import continuing
 from ortpipe.app.run.inputs import keep_inputs
-from ortpipe.app.run.losses import as_parquet, losses_table
+from ortpipe.app.run.losses import losses_parquet
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord
 from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
@@ -99,7 +99,7 @@ class RunFolder:
 
     def _finish(self, artifact: Artifact) -> None:
         write_whole(artifact.model, self.folder)
-        whole_file(self.folder / "losses.parquet", as_parquet(losses_table(artifact)))
+        whole_file(self.folder / "losses.parquet", losses_parquet(artifact))
         for name, png in figures(artifact).items():
             whole_file(self.folder / "figures" / f"{name}.png", png)
         self.record.metrics = artifact.facts.as_json().get("metrics", {})

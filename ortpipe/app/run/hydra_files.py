@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from hydra.conf import HydraConf
 
 from ortpipe.app.redact import redacted
 from ortpipe.errors import ConfigError
 from ortpipe.files import whole_file
-
-if TYPE_CHECKING:
-    from hydra.conf import HydraConf
 
 
 def hide_in_files(hydra: HydraConf) -> None:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ortpipe.artifact import Artifact, under
 
-if TYPE_CHECKING:
-    import pyarrow
 
-
-def losses_table(artifact: Artifact) -> pyarrow.Table:
-    """Return the losses, and what is watched: a row per step, then per epoch.
+def losses_parquet(artifact: Artifact) -> bytes:
+    """Return the losses, and what is watched, as a Parquet file: a row per step, then per epoch.
 
     Columns: `kind` (string: step, train, validation, or the name of what is watched), `number` (int64, of the step or
     epoch, from 1), `value` (float64, null where not evaluated), `rate` (float64, of a step; null elsewhere).
     """
     import pyarrow as pa
+    from pyarrow import parquet
 
     tensors = artifact.tensors
     epochs = {kind: tensors[f"losses/{kind}"] for kind in ("train", "validation") if f"losses/{kind}" in tensors}
@@ -29,7 +26,7 @@ def losses_table(artifact: Artifact) -> pyarrow.Table:
     rate = np.full(len(value), np.nan)
     rates = tensors.get("losses/rate", ())
     rate[: len(rates)] = rates
-    return pa.table(
+    table = pa.table(
         {
             "kind": pa.array(np.repeat(list(kinds), lengths), pa.string()),
             "number": pa.array(np.concatenate([np.arange(1, n + 1) for n in lengths]), pa.int64()),
@@ -37,12 +34,6 @@ def losses_table(artifact: Artifact) -> pyarrow.Table:
             "rate": pa.array(rate, pa.float64(), mask=np.isnan(rate)),
         }
     )
-
-
-def as_parquet(table: pyarrow.Table) -> bytes:
-    """Return a table as the bytes of a Parquet file."""
-    from pyarrow import parquet
-
     buffer = io.BytesIO()
     parquet.write_table(table, buffer)
     return buffer.getvalue()

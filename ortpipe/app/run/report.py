@@ -9,16 +9,15 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord
 from ortpipe.app.run.report_text import code, fenced, number, plain, seconds
 from ortpipe.files import whole_file
 from ortpipe.metrics import greater_is_better, label
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 TAIL = 40  # lines of the failing stage's log
@@ -36,8 +35,6 @@ def write_report(folder: Path) -> None:
 
 @functools.cache  # a sweep compiles them once
 def _templates() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=lambda name: name is not None and ".html" in name,

@@ -1,4 +1,4 @@
-"""A log per stage: when it began, what it said, reported, logged and warned of, how it ended."""
+"""A log per stage: when it began, what it reported, logged and warned of, how it ended."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from ortpipe.pipeline.events import (
     StageProgressed,
     StageStarted,
 )
+from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.losses import Epoch
 
 MOST = 1000  # lines about epochs; of more epochs, evenly spaced ones and the last
 
 
 class StageLogs(logging.Handler):
-    """Writes `logs/<number>_<name>.log` for each stage, line by line as it goes on, each opening with its time in UTC.
+    """Writes `logs/<number>_<name>.log` for each stage, each line at once and opening with its time in UTC.
 
-    While a stage is at work, whatever Python logs and warns of is in its log too. A log that cannot be written is given
-    up, and said so; the run goes on.
+    While a stage is at work, what Python logs and warns of is in its log too. A log that cannot be written is given up
+    with a warning; the run goes on.
 
     Args:
         folder: the run's.
@@ -40,8 +41,8 @@ class StageLogs(logging.Handler):
         self.folder = folder / "logs"
         self._numbers: dict[str, int] = {}
         self._file: IO[bytes] | None = None
-        self._late: Epoch | None = None  # the last one, until it has a line
-        self._show: Any = None  # what showed warnings before the stage began
+        self._pending: Epoch | None = None  # the last one, until it has a line
+        self._show_warning: Any = None  # what showed warnings before the stage began
 
     def __call__(self, event: Event) -> None:
         """Listen."""
@@ -49,11 +50,11 @@ class StageLogs(logging.Handler):
             self._numbers = {step.stage.name: i for i, step in enumerate(event.plan, start=1)}
         elif isinstance(event, StageStarted):
             self._open(event.name)
-            self._say(f"stage {event.number} of {event.stages}: {event.name}")
+            self._log(f"stage {event.number} of {event.stages}: {event.name}")
         elif isinstance(event, StageProgressed):
             self._progressed(event.report)
         elif isinstance(event, StageNotice):
-            self._say(event.message)
+            self._log(event.message)
         elif isinstance(event, StageFinished):
             self._finished(event)
         elif isinstance(event, RunFailed):
@@ -61,31 +62,30 @@ class StageLogs(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record of Python's logging."""
-        self._say(f"{record.levelname} {record.name}: {self.format(record)}")
+        self._log(f"{record.levelname} {record.name}: {self.format(record)}")
 
     def _open(self, stage: str) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            log = self.folder / f"{self._numbers[stage]}_{stage}.log"
-            self._file = log.open("ab", buffering=0)  # a line is there as soon as it is said
+            self._file = (self.folder / f"{self._numbers[stage]}_{stage}.log").open("ab", buffering=0)
         except OSError as error:
             self._give_up(error)
         logging.getLogger().addHandler(self)
-        self._show, warnings.showwarning = warnings.showwarning, self._warned
+        self._show_warning, warnings.showwarning = warnings.showwarning, self._warned
 
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
         logging.getLogger().removeHandler(self)
-        if self._show is not None:
-            warnings.showwarning, self._show = self._show, None
+        if self._show_warning is not None:
+            warnings.showwarning, self._show_warning = self._show_warning, None
 
     def _warned(self, message: Warning | str, category: type[Warning], *where: Any, **others: Any) -> None:
-        self._say(f"{category.__name__}: {message}")
-        self._show(message, category, *where, **others)
+        self._log(f"{category.__name__}: {message}")
+        self._show_warning(message, category, *where, **others)
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         if self._file is None:
             return
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -100,36 +100,34 @@ class StageLogs(logging.Handler):
         print(f"warning: no log in {self.folder}: {error.strerror}; the run goes on.", file=sys.stderr)
 
     def _progressed(self, report: object) -> None:
-        from ortpipe.stages.train.checkpoint import Checkpoint
-
         if isinstance(report, Epoch):
-            self._late = report
+            self._pending = report
             if report.number % max(1, report.epochs // MOST) == 0:
-                self._say_late()
+                self._log_pending()
         elif isinstance(report, Checkpoint):
-            self._say(f"checkpoint after epoch {report.epochs}")
+            self._log(f"checkpoint after epoch {report.epochs}")
 
-    def _say_late(self) -> None:
-        if self._late is not None:
-            self._say(line(self._late))
-            self._late = None
+    def _log_pending(self) -> None:
+        if self._pending is not None:
+            self._log(line(self._pending))
+            self._pending = None
 
     def _finished(self, event: StageFinished) -> None:
-        self._say_late()
+        self._log_pending()
         if event.hit is not None:
             made = datetime.fromtimestamp(event.hit.made, UTC).isoformat(timespec="seconds")
-            by = ", ".join(f"{name} {value}" for name, value in event.hit.run.items()) or "a run of no name"
-            self._say(f"taken from the store: computed in {event.hit.seconds:.3f} s at {made} by {by}")
-        self._say(f"result {event.output}")
-        self._say(f"finished in {event.seconds:.3f} s")
+            maker = ", ".join(f"{name} {value}" for name, value in event.hit.run.items()) or "an unnamed run"
+            self._log(f"taken from the store: computed in {event.hit.seconds:.3f} s at {made} by {maker}")
+        self._log(f"result {event.output}")
+        self._log(f"finished in {event.seconds:.3f} s")
         self._close()
 
     def _failed(self, event: RunFailed) -> None:
         if self._file is None and event.stage:  # refused before its turn, or the run failed between stages
             self._open(event.stage)
-        self._say_late()
-        self._say("stopped" if event.killed else "failed")
-        self._say("".join(traceback.format_exception(event.error)).rstrip())
+        self._log_pending()
+        self._log("stopped" if event.killed else "failed")
+        self._log("".join(traceback.format_exception(event.error)).rstrip())
         self._close()
 
 
@@ -140,5 +138,6 @@ def line(epoch: Epoch) -> str:
     'epoch 3/60: loss 0.25, validation 0.5, accuracy 0.9, rate 0.1, step 300, 1.50 s'
     """
     numbers = {"loss": epoch.loss, "validation": epoch.validation, **epoch.metrics, "rate": epoch.rate}
-    said = [f"{name} {value:.6g}" for name, value in numbers.items() if value is not None]
-    return f"epoch {epoch.number}/{epoch.epochs}: {', '.join([*said, f'step {epoch.steps}', f'{epoch.seconds:.2f} s'])}"
+    shown = [f"{name} {value:.6g}" for name, value in numbers.items() if value is not None]
+    shown += [f"step {epoch.steps}", f"{epoch.seconds:.2f} s"]
+    return f"epoch {epoch.number}/{epoch.epochs}: {', '.join(shown)}"

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.sweep.varies import names, short
 from ortpipe.metrics import label
+from ortpipe.picture import picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ortpipe.app.sweep.summary import Summary
 
 PANELS = 6  # keys that are drawn, the first of the command
 FEW = 8  # values that are ticks, or groups of a colour
@@ -20,8 +21,6 @@ FEW = 8  # values that are ticks, or groups of a colour
 
 def figure(summary: Summary) -> bytes | None:
     """Return a panel for each key that varies, as PNG: a point is a job, the star the best; None without results."""
-    from ortpipe.picture import picture
-
     keys = summary.varying[:PANELS]
     if not summary.ranked or not keys:
         return None

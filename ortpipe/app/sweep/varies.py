@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-
-if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override
 
 
 def _parsed(overrides: Iterable[str]) -> list[Override]:

@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 from ortpipe import load_artifact
 from ortpipe.app.run.folder import RunFolder
-from ortpipe.app.run.losses import as_parquet, losses_table
+from ortpipe.app.run.losses import losses_parquet
 from ortpipe.app.run.record import COMMAND, RUNNING, RunRecord
 from ortpipe.app.run.stage_log import MOST, StageLogs
 from ortpipe.artifact import Artifact, Facts
@@ -127,8 +127,7 @@ def test_losses_are_typed_columns_with_nulls_where_nothing_is_known(tmp_path: Pa
         "losses/validation": np.array([np.nan, 0.3]),
         "monitor/r2": np.array([np.nan, 0.9]),
     }
-    table = losses_table(SimpleNamespace(tensors=tensors))
-    (tmp_path / "losses.parquet").write_bytes(as_parquet(table))
+    (tmp_path / "losses.parquet").write_bytes(losses_parquet(SimpleNamespace(tensors=tensors)))
     back = parquet.read_table(tmp_path / "losses.parquet")
     assert back.schema.types == [pa.string(), pa.int64(), pa.float64(), pa.float64()]
     assert back.column_names == ["kind", "number", "value", "rate"]
