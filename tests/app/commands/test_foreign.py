@@ -154,7 +154,7 @@ def test_a_config_of_aliases_is_not_unfolded(command: Callable[[list[str]], None
 
 
 @pytest.mark.parametrize(
-    "text", ["[1]", "[" * 100_000, '"x"', "null", '{"stages": [{}], "format": 1, "folder": 5, "convert": 1}']
+    "text", ["[1]", "[" * 100_000, '"x"', "null", '{"stages": [{}], "format": 2, "folder": 5, "convert": 1}']
 )
 @pytest.mark.parametrize("name", ["environment.json", "run.json", "config.yaml"])
 def test_a_record_of_another_shape_is_refused(name: str, text: str, folder: Path) -> None:
