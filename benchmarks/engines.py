@@ -15,7 +15,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 from unittest import mock
 
 import numpy as np
@@ -41,8 +40,10 @@ from ortpipe.stages.derive.engines import ort_lowering
 from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.engines.ort import Ort
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.epoch import build_epoch, with_batch_size
+from ortpipe.stages.train.epoch import build_epoch
+from ortpipe.stages.train.links import Inputs, Link, Outputs, scale_by_rate
 from ortpipe.stages.train.optimizer import Optimizer
+from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.step import build_step
 
 STEPS = {32: 256, 64: 128, 256: 32}
@@ -88,45 +89,37 @@ def shipped(experiment: str) -> tuple[Problem, DeriveConfig]:
 
 
 @dataclass(frozen=True)
-class Plain:
-    """SGD's update as it is published, behind the gradient: v ← μ·v − η·g, θ ← θ + μ·v − η·g, with −η·g given."""
+class Plain(Optimizer):
+    """SGD's update as it is published: v ← μ·v − η·g, θ ← θ + μ·v − η·g."""
 
     momentum: float | None
-    scaled: ClassVar[bool] = True
-    scalars: ClassVar[tuple[str, ...]] = ("rate",)
+    lr: float = 0.01
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """The velocity, if there is momentum."""
-        return () if self.momentum is None else ("velocity",)
-
-    def __call__(
-        self, op: Builder, parameter: ir.Value, step: ir.Value, state: Sequence[ir.Value], rate: ir.Value
-    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-        """Return θ and v."""
+    def links(self) -> tuple[Link, ...]:
+        """Return −η·g, then μ·v − η·g, if there is momentum."""
         if self.momentum is None:
-            return op.Add(parameter, step), ()
-        momentum = op.like(self.momentum, parameter)
-        velocity = op.Add(op.Mul(state[0], momentum), step)
-        return op.Add(parameter, op.Add(op.Mul(velocity, momentum), step)), (velocity,)
+            return (scale_by_rate(),)
+        return scale_by_rate(), Link(self._look_ahead, ("velocity",), linear=True)
+
+    def _look_ahead(self, op: Builder, x: Inputs) -> Outputs:
+        momentum = x.const(op, self.momentum or 0.0)
+        velocity = op.Add(op.Mul(*x.state, momentum), x.u)
+        return op.Add(op.Mul(velocity, momentum), x.u), (velocity,)
 
 
 def epoch(problem: Problem, derived: Artifact) -> tuple[int, int, Callable[[], object]]:
     """Return the step's nodes (but for what is constant), the steps of an epoch, and a function that runs one epoch."""
     step = build_step(derived, TrainConfig(problem.optimizer))
-    model, names = build_epoch(step)
-    session = Session(with_batch_size(model, problem.batch))
+    graph = build_epoch(step)
+    names, session = graph.names, Session(for_batch_size(graph, problem.batch))
     values = {t.name: onnx.numpy_helper.to_array(t) for t in derived.model.graph.initializer}
-    values = step.pack(
-        {name: values[name] for name in derived.facts.gradients},
-        {key: np.zeros_like(values[key[1]]) for key in step.slots},
-    )
+    values = step.pack(step.init(values))
     rows = feeds(derived.model, derived.facts, problem.data.train)
     steps = len(problem.data.train) // problem.batch
     given = {
         names[n]: a[: steps * problem.batch].reshape(steps, problem.batch, *a.shape[1:])
         for n, a in rows.items()
-        if n in step.scanned
+        if n in step.batch
     }
     given |= {names[n]: values[n] for n in step.carried}
     given |= {names[n]: np.full(steps, 1e-4, np.float32) for n in step.scalars}

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import finish
+from ortpipe.stages.train.epoch import EpochGraph
 
 
-def with_biases_as_rows(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return an epoch in whose steps b ← b + 1ᵀ·G, of a bias [K] and gradients G [N, K], is one Gemm on b as [1, K].
+def carry_biases_as_rows(epoch: EpochGraph) -> None:
+    """Let b ← b + 1ᵀ·G, of a bias [K] and gradients G [N, K], be one Gemm on b as [1, K].
 
     Inputs and outputs of the epoch stay as they are: biases are reshaped in front of the Scan and behind it.
     """
-    own = ir.from_proto(model)
-    [scan] = [node for node in own.graph if node.op_type == "Scan"]
-    body = scan.attributes["body"].as_graph()
-    names = Names(used_names(own.graph))
-    front, back = (Builder(own.graph, "bias", before=place, names=names) for place in (scan, None))
+    scan, body, graph = epoch.scan, epoch.body, epoch.model.graph
+    names = Names(used_names(graph))
+    front, back = (Builder(graph, "bias", before=place, names=names) for place in (scan, None))
     axis = np.zeros(1, np.int64)
     for place, (bias, moved) in enumerate(zip(list(body.inputs), list(body.outputs), strict=False)):
         rows = _summed_rows(bias, moved)
@@ -34,9 +31,8 @@ def with_biases_as_rows(model: onnx.ModelProto) -> onnx.ModelProto:
         ended = scan.outputs[place]
         flat = back.Squeeze(ended, back.const(axis))
         flat.type, flat.shape, ended.shape = ended.type, ended.shape, made.shape
-        name, own.graph.outputs[place] = ended.name, flat
+        name, graph.outputs[place] = ended.name, flat
         ended.name, flat.name = flat.name, name
-    return finish(own)
 
 
 def _summed_rows(bias: ir.Value, moved: ir.Value) -> ir.Value | None:

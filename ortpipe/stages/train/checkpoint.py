@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from ortpipe.artifact import Artifact
+from ortpipe.artifact import Artifact, under
 from ortpipe.errors import TrainError
+from ortpipe.hashing import digest_of
 from ortpipe.stages.train.config import LOSS, TrainConfig
-from ortpipe.stages.train.loop import Loop
 from ortpipe.stages.train.losses import Losses
 from ortpipe.stages.train.step import Step
 
 FREE = ("epochs", "checkpoint", "early_stop")  # what may differ between the beginning and the continuation
+Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -26,20 +25,19 @@ class Checkpoint:
     Attributes:
         epochs: how many are done.
         key: of the gradient model, the data and the config: sha256, hex.
-        tensors: `parameter/…`, `initial/…` and `best/…` by parameter, `optimizer/…` by slot and parameter, `losses/…`,
-            `monitor/…`.
+        tensors: train's, and `best/…` of those that would be kept if it stopped early now.
     """
 
     epochs: int
     key: str
-    tensors: Mapping[str, np.ndarray]
+    tensors: Arrays
 
 
 def key_of(artifact: Artifact, config: TrainConfig, data: str) -> str:
     """Return what a checkpoint must share with the training that continues from it."""
     settings = {k: repr(v) for k, v in sorted(vars(config).items()) if k not in FREE}
     settings["monitor"] = config.early_stop.monitor
-    return hashlib.sha256(json.dumps([artifact.digest(), data, settings]).encode()).hexdigest()
+    return digest_of("checkpoint", artifact.digest(), data, settings)
 
 
 def check_key(start: Checkpoint, key: str) -> None:
@@ -52,47 +50,32 @@ def check_key(start: Checkpoint, key: str) -> None:
         )
 
 
-def values_of(step: Step, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return these carried values by parameter, and by slot and parameter."""
-    arrays, slots = step.unpack(values)
-    return {
-        **{f"parameter/{name}": array for name, array in arrays.items()},
-        **{f"optimizer/{slot}/{name}": array for (slot, name), array in slots.items()},
-    }
+def tensors_of(step: Step, values: Arrays) -> dict[str, np.ndarray]:
+    """Return carried values under the names of train's tensors."""
+    folders = step.unpack(values)
+    return {f"{folder}/{name}": array for folder, arrays in folders.items() for name, array in arrays.items()}
 
 
-def tensors_of(
-    loop: Loop, step: Step, initial: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Return these carried values, what training began with, and every loss so far."""
-    return {
-        **{f"initial/{name}": array for name, array in initial.items()},
-        **values_of(step, values),
-        "losses/step": np.concatenate(loop.losses.step),
-        "losses/rate": np.concatenate(loop.losses.rate),
-        **loop.losses.tensors(),
-    }
-
-
-def state_of(tensors: Mapping[str, np.ndarray], step: Step) -> dict[tuple[str, str], np.ndarray]:
-    """Return the optimizer's state by slot and parameter.
+def values_of(step: Step, tensors: Arrays) -> dict[str, np.ndarray]:
+    """Return what is carried, of train's tensors.
 
     Raises:
-        TrainError: it is that of another optimizer.
+        TrainError: they are those of another optimizer.
     """
-    for slot, name in step.slots:
-        if f"optimizer/{slot}/{name}" not in tensors:
+    folders = {folder: under(folder, tensors) for folder in step.folders}
+    for folder, arrays in folders.items():
+        if missing := [name for name in step.layout.shapes if name not in arrays]:
             raise TrainError(
                 "Training continues with the optimizer that it began with.",
-                got=f"a start without optimizer/{slot}/{name}",
+                got=f"a start without {folder}/{missing[0]}",
                 fix="Choose the same train/optimizer, or start anew.",
             )
-    return {(slot, name): tensors[f"optimizer/{slot}/{name}"] for slot, name in step.slots}
+    return step.pack(folders)
 
 
-def losses_of(tensors: Mapping[str, np.ndarray], monitor: str) -> Losses:
+def losses_of(tensors: Arrays, monitor: str) -> Losses:
     """Return every loss so far, and what is known of the metric that is watched."""
     train, validation = tensors["losses/train"].tolist(), tensors.get("losses/validation", np.zeros(0)).tolist()
     watched = {} if monitor == LOSS else {monitor: tensors.get(f"monitor/{monitor}", np.full(len(train), np.nan))}
-    found = {name: values.tolist() for name, values in watched.items()}
-    return Losses([tensors["losses/step"]], [tensors["losses/rate"]], train, validation, found)
+    values = {name: array.tolist() for name, array in watched.items()}
+    return Losses([tensors["losses/step"]], [tensors["losses/rate"]], train, validation, values)

@@ -13,7 +13,6 @@ from ortpipe.metrics import METRICS, greater_is_better
 from ortpipe.settings import Config, Count, Fix, NotNegative, OneOf, Positive, Seed, Share
 from ortpipe.stages.train.optimizer import Optimizer
 from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.optimizers.lbfgs import LBFGS
 from ortpipe.stages.train.schedule import Schedule
 from ortpipe.stages.train.schedules import SCHEDULES
 
@@ -99,7 +98,7 @@ class TrainConfig(Config):
         checkpoint: how often the state is kept.
     """
 
-    optimizer: Annotated[Optimizer | LBFGS, OPTIMIZERS] = OPTIMIZERS.default("sgd")
+    optimizer: Annotated[Optimizer, OPTIMIZERS] = OPTIMIZERS.default("sgd")
     schedule: Annotated[Schedule, SCHEDULES] = SCHEDULES.default("constant")
     schedule_per: Literal["step", "epoch"] = "step"
     warmup: Annotated[int, Ge(0)] = 0
@@ -120,22 +119,13 @@ class TrainConfig(Config):
     checkpoint: CheckpointConfig = field(default=CheckpointConfig(), metadata={"identity": False})
 
     def __post_init__(self) -> None:
-        if isinstance(self.optimizer, LBFGS):
-            self._refuse_what_lbfgs_does_not_do()
-
-    @property
-    def stepwise(self) -> Optimizer:
-        """The optimizer, where it is one that writes a step as graph nodes."""
-        assert not isinstance(self.optimizer, LBFGS)
-        return self.optimizer
-
-    def _refuse_what_lbfgs_does_not_do(self) -> None:
-        shaped = ("schedule", "warmup", "accumulate", "clip", "weight_decay", "factors", "average")
-        changed = [f"{{at}}{key}" for key in shaped if getattr(self, key) != getattr(TrainConfig(), key)]
-        if changed:
+        if changed := [f"{{at}}{key}" for key in self.optimizer.decides if getattr(self, key) != _DEFAULTS[key]]:
             raise ConfigError(
-                "lbfgs finds its steps itself, on all rows.",
+                f"{self.optimizer.solver} finds its steps itself, on all rows.",
                 key="optimizer",
                 got=", ".join(changed),
                 fix="Leave them as they are, or choose another train/optimizer.",
             )
+
+
+_DEFAULTS = vars(TrainConfig())

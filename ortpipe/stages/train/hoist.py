@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
+from ortpipe.stages.train.epoch import EpochGraph
 
 ELEMENTWISE = {
     *("Abs", "Add", "And", "Cast", "Clip", "Div", "Equal", "Exp", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
@@ -19,20 +18,19 @@ ELEMENTWISE = {
 }
 
 
-def hoisted(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return an epoch whose steps find ready what depends, row by row, on constants and the scanned values alone.
+def hoist(epoch: EpochGraph) -> None:
+    """Let steps find ready what depends, row by row, on constants and the scanned values alone.
 
     A step is the faster the fewer its nodes: the sign and quotients of its learning rate, the one-hot form of its
     labels become one array for all steps. None has more elements than the largest array that a step reads anyway.
     """
-    own = ir.from_proto(model)
-    [scan] = [node for node in own.graph if node.op_type == "Scan"]
-    body, count = scan.attributes["body"].as_graph(), scan.attributes["num_scan_inputs"].as_int()
+    scan, body = epoch.scan, epoch.body
+    count = scan.attributes["num_scan_inputs"].as_int()
     carried, scanned = body.inputs[:-count], body.inputs[-count:]
     ahead = dict(zip(scanned, scan.inputs[-count:], strict=True))  # value of a step → that of all steps
     fixed: dict[ir.Value, ir.Value] = {}  # value of every step → the same
     largest = max(_elements(value) for value in scanned)
-    op, moved = Builder(own.graph, "ahead", before=scan), []
+    op, moved = Builder(epoch.model.graph, "ahead", before=scan), list[ir.Node]()
     for node in body:
         if not _can_move(node, {*ahead, *fixed}, largest):
             continue
@@ -54,7 +52,6 @@ def hoisted(model: onnx.ModelProto) -> onnx.ModelProto:
     for place, value in enumerate(scanned, start=len(carried)):
         scan.replace_input_with(place, ahead[value])
     scan.attributes["num_scan_inputs"] = ir.AttrInt64("num_scan_inputs", len(scanned))
-    return finish(own)
 
 
 def _can_move(node: ir.Node, known: set[ir.Value], largest: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact
@@ -17,10 +16,9 @@ THIRD_IS_ADDED = ("Gemm", "Conv", "ConvTranspose", "Normalization")  # operators
 def first_values(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:
     """Return the parameters, the model's own or random ones, and the running statistics."""
     trained, moved = artifact.facts.gradients, artifact.facts.statistics
-    own = {t.name: onnx.numpy_helper.to_array(t) for t in artifact.model.graph.initializer}
-    parameters, statistics = ({name: own[name] for name in names} for names in (trained, moved))
+    parameters, statistics = ({name: artifact.initializers[name] for name in names} for names in (trained, moved))
     if config.init == "random":
-        parameters = random_parameters(ir.from_proto(artifact.model).graph, parameters, config.seed)
+        parameters = random_parameters(artifact.ir_model().graph, parameters, config.seed)
     return {**{name: _master(array) for name, array in parameters.items()}, **statistics}
 
 

@@ -2,134 +2,139 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from ortpipe.data.batches import Batches, StreamBatches
+from ortpipe.data.batches import batches_of
+from ortpipe.data.feeds import feeds
+from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvergenceError
+from ortpipe.graph.modes import draws, with_seeds
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.config import LOSS, ClipConfig, TrainConfig
-from ortpipe.stages.train.diagnose import Diagnosis, shown
+from ortpipe.stages.train.checkpoint import tensors_of
+from ortpipe.stages.train.config import LOSS, ClipConfig
+from ortpipe.stages.train.diagnose import Run, gradient_norms, shown
+from ortpipe.stages.train.epoch import EpochGraph, build_epoch
 from ortpipe.stages.train.losses import Epoch, Losses
+from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.rates import rates, rows_per_epoch, steps_per_epoch
 from ortpipe.stages.train.step import Step
-from ortpipe.stages.train.update import per_step
-from ortpipe.stages.train.validation import Validation
+from ortpipe.stages.train.training import Training
 from ortpipe.timing import Stopwatch
+
+Load = Callable[[int, int], Session]  # loads the epoch graph for an epoch's number and a batch size
 
 
 class Loop:
-    """Runs epochs of one epoch graph; `session` gives the graph loaded for an epoch's number and a batch size.
+    """Runs epochs of a step's epoch graph.
+
+    Args:
+        training: what is trained.
+        step: of it.
+        values: the carried values by name.
+        losses: those so far: they say how many epochs and steps are behind it.
+        watch: is charged.
 
     Attributes:
-        values: the carried values by name: parameters and optimizer state as they are now.
-        losses: every loss so far; those that it starts with say how many epochs and steps are behind it.
+        values: the carried values as they are now.
+        losses: every loss so far.
         monitored: what is watched, which falls as it improves: see `Losses.watched`.
     """
 
     def __init__(
-        self,
-        session: Callable[[int, int], Session],
-        step: Step,
-        epoch_names: Mapping[str, str],
-        values: Mapping[str, np.ndarray],
-        batches: Batches | StreamBatches,
-        config: TrainConfig,
-        reduction: str,
-        diagnose: Diagnosis,
-        losses: Losses | None = None,
-        watch: Stopwatch | None = None,
+        self, training: Training, step: Step, values: Mapping[str, np.ndarray], losses: Losses, watch: Stopwatch
     ) -> None:
-        self.values = dict(values)
-        self.losses, self._watch = losses or Losses(), watch or Stopwatch()
-        self.monitored = self.losses.watched(config.early_stop)
-        self._session, self._step, self._names, self._config = session, step, epoch_names, config
-        self._batches, self._rows = batches, rows_per_epoch(config, batches.count)
-        self._dtype = next(iter(values.values())).dtype
-        self._per_row, self._diagnose = reduction == "mean", diagnose
-        self._latest: tuple[int, int, dict[str, np.ndarray]] | None = None  # epoch, batch size, feeds of the last run
-        self._done = sum(len(run) for run in self.losses.step)
-        self._epochs, self._total = config.epochs, config.epochs * steps_per_epoch(config, batches.count)
-        self._whole = (self.values, len(self.losses.step), len(self.losses.train))
+        config, facts, model = training.config, training.artifact.facts, training.artifact.model
+        self.values, self.losses, self.monitored = dict(values), losses, losses.watched(config.early_stop)
+        self._training, self._config, self._step, self._watch = training, config, step, watch
+        self._epoch = build_epoch(step)
+        self._load = _loader(self._epoch, training)
 
-    def run(self, validate: Validation | None) -> Iterator[Epoch]:
+        def feed(rows: Rows) -> dict[str, np.ndarray]:
+            return {k: v for k, v in feeds(model, facts, rows).items() if k in step.batch}
+
+        size = config.batch_size * config.accumulate
+        self._batches = batches_of(training.data.train, feed, size, seed=config.seed, shuffle=config.shuffle)
+        self._rows = rows_per_epoch(config, self._batches.count)
+        self._total = config.epochs * steps_per_epoch(config, self._batches.count)
+        self._per_row = facts.reduction != "sum"
+        self._latest: Run | None = None
+        self._done = sum(len(run) for run in losses.step)
+        self._whole = (self.values, len(losses.step), len(losses.train))
+
+    def run(self) -> Iterator[Epoch]:
         """Yield after each epoch.
 
         Raises:
             ConvergenceError: a loss (of training or validation) or a parameter is not finite.
         """
-        start, behind = time.perf_counter(), self._done
-        for number in range(len(self.losses.train) + 1, self._epochs + 1):
+        start, behind, epochs = time.perf_counter(), self._done, self._config.epochs
+        for number in range(len(self.losses.train) + 1, epochs + 1):
             sums = [self._run(number, part) for chunk in self._batches.epoch(number) for part in self._updates(chunk)]
             total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
             self.losses.train.append(total / self._rows)
             self._check_values()
             self._watch.lap("batches")
-            found = self._validate(validate, number)
+            metrics = self._validate(number)
             self._watch.lap("validation")
             self._whole = (self.values, len(self.losses.step), number)
             rate, seconds = float(self.losses.rate[-1][-1]), time.perf_counter() - start
             yield Epoch(
-                *(number, self._epochs, self.losses.train[-1], found.pop(LOSS, None), rate, self._done),
-                *(seconds, (self._done - behind) / seconds, found, dict(self._watch.seconds)),
+                *(number, epochs, self.losses.train[-1], metrics.pop(LOSS, None), rate, self._done),
+                *(seconds, (self._done - behind) / seconds, metrics, dict(self._watch.seconds)),
             )
             self._watch.lap("listeners, checkpoints")
 
-    def _validate(self, validate: Validation | None, number: int) -> dict[str, float]:
+    def _validate(self, number: int) -> dict[str, float]:
         """Evaluate the validation rows when it is their turn; keep what is found (nan when it is not)."""
-        config, losses = self._config.early_stop, self.losses
+        config, losses, validate = self._config.early_stop, self.losses, self._training.validate
         if validate is None:
             self.monitored.append(losses.train[-1])
             return {}
-        due = number % self._config.validate_every == 0 or number == self._epochs
-        found = validate(self._step.unpack(self.values)[0]) if due else {}
-        self._check_validation(found)
-        losses.validated(found, config)
-        self.monitored += [config.sign * found[config.monitor]] if due else []
-        return found
+        due = number % self._config.validate_every == 0 or number == self._config.epochs
+        metrics = validate(self._step.parameters(self.values)) if due else {}
+        self._check_validation(metrics)
+        losses.validated(metrics, config)
+        self.monitored += [config.sign * metrics[config.monitor]] if due else []
+        return metrics
 
     def _updates(self, chunk: Mapping[str, np.ndarray]) -> Iterator[Mapping[str, np.ndarray]]:
         """Yield a chunk as it is, or, where updates accumulate, [updates, K, size, …]: K batches each."""
         config = self._config
         steps, rows = next(iter(chunk.values())).shape[:2]
-        if config.drop_last and rows % config.batch_size:
-            chunk = {name: array[:, : rows - rows % config.batch_size] for name, array in chunk.items()}
-            rows -= rows % config.batch_size
+        whole, rest = divmod(rows, config.batch_size)
+        if config.drop_last and rest:
+            chunk = {name: array[:, :-rest] for name, array in chunk.items()}
+            rows, rest = rows - rest, 0
         if config.accumulate == 1:
             yield from [chunk] if rows else []
             return
-        whole = rows // config.batch_size
-        for first, count, size in (
-            (0, whole, config.batch_size),
-            (whole * config.batch_size, 1, rows % config.batch_size),
-        ):
+        for first, count, size in ((0, whole, config.batch_size), (rows - rest, 1, rest)):
             if count * size:
                 cut = slice(first, first + count * size)
                 yield {name: a[:, cut].reshape(steps, count, size, *a.shape[2:]) for name, a in chunk.items()}
 
     def _run(self, number: int, batches: Mapping[str, np.ndarray]) -> list[float]:
         """Do one step per batch; return each step's sum of the losses of its rows."""
-        accumulated = self._config.accumulate > 1
-        count, *sizes = next(iter(batches.values())).shape[: 3 if accumulated else 2]
+        step, names = self._step, self._epoch.names
+        count, *sizes = next(iter(batches.values())).shape[: 3 if self._config.accumulate > 1 else 2]
         steps = np.arange(self._done + 1, self._done + count + 1)
-        factor = self._config.schedule.factor(self.monitored)
-        exact = rates(self._config, steps, number, self._total) * factor
-        scalars = zip(self._step.scalars, per_step(self._config, exact, steps), strict=True)
-        used = exact.astype(self._dtype)
-        feeds = {self._names[name]: value for name, value in self.values.items()}
-        feeds |= {self._names[name]: array for name, array in batches.items()}
-        feeds |= {self._names[name]: value.astype(self._dtype) for name, value in scalars}
-        self._latest = number, sizes[-1], feeds
+        exact = rates(self._config, steps, number, self._total) * self._config.schedule.factor(self.monitored)
+        scalars = {name: function(exact, steps).astype(step.dtype) for name, function in step.scalars.items()}
+        feed = {names[name]: value for name, value in {**self.values, **batches, **scalars}.items()}
+        self._latest = Run(number, sizes[-1], feed)
         self._watch.lap("batches")
-        session = self._session(number, sizes[-1])
+        session = self._load(number, sizes[-1])
         self._watch.lap("sessions")
-        *carried, losses = session.run(feeds)
+        *carried, losses = session.run(feed)
         self._watch.lap("session.run")
+        used = exact.astype(step.dtype)
         self._check_losses(losses, used)
-        self.values = dict(zip(self._step.carried, carried, strict=True))
+        self.values = dict(zip(step.carried, carried, strict=True))
         self.losses.step.append(losses)
         self.losses.rate.append(used)
         self._done += count
@@ -150,29 +155,27 @@ class Loop:
         if finite.all():
             return
         bad = int(np.argmin(finite))
-        last = np.concatenate([*self.losses.step, losses[:bad]])[-5:]
+        last = np.concatenate([*self.losses.step, losses[:bad]])
         raise self._diverged(f"loss {losses[bad]} at step {self._done + bad + 1}", last, float(used[bad]), bad)
 
     def _check_values(self) -> None:
-        arrays, state = self._step.unpack(self.values)
-        for name, value in {**arrays, **{f"{slot} of {name}": array for (slot, name), array in state.items()}}.items():
+        for name, value in tensors_of(self._step, self.values).items():
             if not np.isfinite(value).all():
-                last = self.losses.step[-1][-5:]
-                raise self._diverged(
-                    f"{name} is not finite after step {self._done}", last, float(self.losses.rate[-1][-1])
-                )
+                what = name.removeprefix("parameter/")
+                raise self._diverged(f"{what} is not finite after step {self._done}", self.losses.step[-1])
 
-    def _check_validation(self, found: Mapping[str, float]) -> None:
-        for name, value in found.items():
+    def _check_validation(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
             if not np.isfinite(value):
-                last, rate = self.losses.validation, float(self.losses.rate[-1][-1])
-                finite = np.array([loss for loss in last if not np.isnan(loss)][-5:])
-                raise self._diverged(f"validation {name} {value} after step {self._done}", finite, rate)
+                last = np.array(self.losses.validation)
+                raise self._diverged(f"validation {name} {value} after step {self._done}", last[~np.isnan(last)])
 
-    def _diverged(self, what: str, last: np.ndarray, rate: float, at: int = -1) -> ConvergenceError:
+    def _diverged(self, what: str, last: np.ndarray, rate: float | None = None, at: int = -1) -> ConvergenceError:
         assert self._latest is not None
-        norms = shown(self._diagnose(*self._latest, at))
-        finite = ", ".join(f"{loss:.6g}" for loss in last) or "none"
+        load = _loader(self._epoch, self._training)
+        norms = shown(gradient_norms(self._training, self._step, self._epoch, load, self._latest, at))
+        rate = float(self.losses.rate[-1][-1]) if rate is None else rate
+        finite = ", ".join(f"{loss:.6g}" for loss in last[-5:]) or "none"
         return ConvergenceError(
             "Training must keep losses and parameters finite; nothing was published.",
             got=f"{what}; learning rate {rate:g}; largest gradient norms {norms}; last finite losses {finite}",
@@ -181,10 +184,28 @@ class Loop:
 
     def _way_out(self) -> str:
         """Return what can keep training finite and is not set yet."""
-        rate = getattr(self._config.optimizer, "lr", math.nan)  # lbfgs has none, and a solver of its own
-        ways = [f"Lower the rate (train.optimizer.lr={rate / 10:g})", "scale the inputs"]
+        ways = [f"Lower the rate (train.optimizer.lr={self._config.optimizer.lr / 10:g})", "scale the inputs"]
         if self._config.clip == ClipConfig():
             ways.append("clip gradients (train.clip.norm=1)")
         if not self._per_row:
             ways.append("use add_loss.reduction=mean")
         return f"{', '.join(ways[:-1])}, or {ways[-1]}."
+
+
+def _loader(epoch: EpochGraph, training: Training) -> Load:
+    """Return what loads the epoch graph.
+
+    One that draws (dropout) is loaded anew for each epoch, with seeds of that epoch: its draws follow from the
+    config's seed and the epoch's number alone.
+    """
+    sized = functools.cache(functools.partial(for_batch_size, epoch))
+    load = functools.cache(lambda size: Session(sized(size), training.runtime))
+    if not draws(training.artifact.model):
+        return lambda number, size: load(size)
+
+    @functools.lru_cache(maxsize=2)  # whole batches, and the partial one
+    def load_seeded(number: int, size: int) -> Session:
+        [first] = np.random.default_rng([training.config.seed, number, size]).integers(1, 2**24, 1)
+        return Session(with_seeds(sized(size), int(first)), training.runtime)
+
+    return load_seeded

@@ -6,7 +6,6 @@ import numpy as np
 
 from ortpipe.errors import ConfigError, TrainError
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.optimizer import Optimizer
 from ortpipe.stages.train.schedule import Schedule
 
 DRAWN = 100_000  # steps that `planned` gives at most
@@ -50,7 +49,7 @@ def rates(config: TrainConfig, steps: np.ndarray, epochs: np.ndarray | int, tota
     times = steps
     if config.schedule_per == "epoch":
         times, total = np.full(len(steps), epochs), config.epochs
-    after = config.schedule(config.stepwise.lr, np.maximum(times - config.warmup, 1), max(total - config.warmup, 1))
+    after = config.schedule(config.optimizer.lr, np.maximum(times - config.warmup, 1), max(total - config.warmup, 1))
     return after * np.minimum(times / (config.warmup + 1), 1)
 
 
@@ -62,9 +61,9 @@ def planned(config: TrainConfig, rows: int, *, validated: bool) -> tuple[np.ndar
     Raises:
         ConfigError: the optimizer has no rates.
     """
-    if not isinstance(config.optimizer, Optimizer):
-        fix = "Choose another train/optimizer."
-        raise ConfigError("A schedule shapes the rates of an optimizer.", got="lbfgs, which has none", fix=fix)
+    if config.optimizer.solver != "minibatch":
+        got, fix = f"{config.optimizer.solver}, which has none", "Choose another train/optimizer."
+        raise ConfigError("A schedule shapes the rates of an optimizer.", got=got, fix=fix)
     per_epoch = steps_per_epoch(config, rows)
     total = config.epochs * per_epoch
     steps = np.unique(np.linspace(1, total, min(total, DRAWN)).astype(np.int64))

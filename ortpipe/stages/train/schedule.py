@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ortpipe.settings import Config
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Schedule(Config, ABC):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -20,11 +21,23 @@ from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.early_stop import kept_epoch, note
 from ortpipe.stages.train.losses import still_note
-from ortpipe.stages.train.optimizers.lbfgs import LBFGS
+from ortpipe.stages.train.training import Training
 from ortpipe.stages.train.validation import Validation, check_monitor
-from ortpipe.timing import Stopwatch
 
-VERSION = 2
+VERSION = 3
+
+
+class Solver(Protocol):
+    """What moves the parameters: a module of this room."""
+
+    def check(self, config: TrainConfig, data: Data) -> None:
+        """Refuse rows that it cannot train on."""
+
+    def solve(self, training: Training) -> dict[str, np.ndarray]:
+        """Return train's tensors."""
+
+
+SOLVERS: dict[str, Solver] = {"minibatch": mini_batch, "lbfgs": full_batch}
 
 
 def train(
@@ -63,7 +76,7 @@ def train(
         TrainError: the model has no gradients or forward outputs.
     """
     check_data(data)
-    config, watch = config or TrainConfig(), Stopwatch()
+    config = config or TrainConfig()
     facts = artifact.facts
     if not facts.gradients or not facts.outputs:
         raise TrainError(
@@ -71,12 +84,12 @@ def train(
             got=f"{len(facts.gradients)} gradients, {len(facts.outputs)} forward outputs",
             fix="Run derive first, with derive.forward_outputs=true.",
         )
-    _check_patterns(config, facts, {t.name for t in artifact.model.graph.initializer})
+    _check_patterns(config, facts, artifact.initializers)
     check_monitor(config.early_stop.monitor, facts, data)
     aside = data.validation
     validate = Validation(artifact, aside, config.early_stop.monitor, runtime) if aside is not None else None
-    fit = full_batch.minimize if isinstance(config.optimizer, LBFGS) else mini_batch.descend
-    tensors = fit(artifact, config, data, validate, runtime, report, start, watch)
+    training = Training(artifact, config, data, runtime, report, start, validate)
+    tensors = SOLVERS[config.optimizer.solver].solve(training)
     return _trained(artifact, tensors, config, data)
 
 
@@ -116,8 +129,7 @@ def check(
     for part in (data.train, data.validation, data.test):
         if part is not None:
             check_labels(facts, part)
-    if isinstance(config.optimizer, LBFGS):
-        full_batch.in_memory(data)
+    SOLVERS[config.optimizer.solver].check(config, data)
     check_monitor(config.early_stop.monitor, facts, data)
 
 

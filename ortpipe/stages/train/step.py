@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact
@@ -15,130 +13,142 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.compose import extract
 from ortpipe.stages.train.accumulate import accumulated
+from ortpipe.stages.train.chain import HALVES, chain, loss_scale
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.update import HALVES, ITERATE, flat, is_plain, one_by_one, scalars_of, scale_of
+from ortpipe.stages.train.layout import Arrays, Layout
+from ortpipe.stages.train.links import AVERAGE, Inputs
 
-Arrays = Mapping[str, np.ndarray]  # by parameter or running statistic
-State = Mapping[tuple[str, str], np.ndarray]  # by slot and parameter
+PARAMETER = "parameter"  # the folder of what training gives, in its tensors; that of a slot is optimizer/<slot>
+ITERATE = "optimizer/iterate"  # that of the parameters themselves, where training gives their averages
 
 
 @dataclass(frozen=True)
 class Step:
-    """(parameters, statistics, state, batch, scalars) → (parameters, statistics, state, loss).
+    """(parameters, state, statistics, batch, scalars) → (parameters, state, statistics, loss).
 
     Attributes:
-        graph: inputs and outputs in the order of `carried`, then `scanned`; outputs are `carried`, then the loss.
-        opsets: what its nodes need.
-        carried: the names of parameters, running statistics and state, which one step hands to the next.
-        scanned: the names of what every step has of its own: batch inputs, then the optimizer's scalars.
-        scalars: the last of them.
-        slots: (slot, parameter) → the carried value that holds that state.
-        shapes: of the parameters, in the order in which they lie in flat vectors.
-        flat: the carried flat vector of what training gives; None if each parameter is carried by itself.
+        graph: its inputs are what is `carried`, then what is `scanned`; its outputs what is carried, then the loss.
+        layout: of the parameters and their state.
+        variables: (folder, variable) → the name under which it is carried.
+        statistics: the names of running statistics, which are carried too.
+        batch: the names of the batch's inputs.
+        scalars: the names of the links' scalars, each a function of the rates and numbers of steps.
+        dtype: of scalars and losses.
+        seed: the name of the initializer that the backward pass starts from.
+        gradients: the names of the gradients.
     """
 
     graph: ir.Graph
-    opsets: dict[str, int]
-    carried: tuple[str, ...]
-    scanned: tuple[str, ...]
-    scalars: tuple[str, ...]
-    slots: dict[tuple[str, str], str]
-    shapes: dict[str, tuple[int, ...]]
-    flat: str | None
+    layout: Layout
+    variables: Mapping[tuple[str, str], str]
+    statistics: tuple[str, ...]
+    batch: tuple[str, ...]
+    scalars: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]
+    dtype: np.dtype
+    seed: str
+    gradients: tuple[str, ...]
 
-    def at_rest(self, parameters: Arrays) -> State:
-        """Return the state that training begins with: zeros, and the parameters themselves where they are averaged."""
-        return {(s, n): parameters[n] if s == ITERATE else np.zeros_like(parameters[n]) for s, n in self.slots}
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """The names of what one step hands to the next."""
+        return (*self.variables.values(), *self.statistics)
 
-    def pack(self, arrays: Arrays, state: State) -> dict[str, np.ndarray]:
-        """Return what is carried, from parameters and statistics by name, and the state by slot and parameter."""
-        if self.flat is None:
-            return {**arrays, **{name: state[key] for key, name in self.slots.items()}}
-        parts: dict[str, list[np.ndarray]] = {self.flat: [arrays[name].ravel() for name in self.shapes]}
-        for key, name in self.slots.items():
-            parts.setdefault(name, []).append(state[key].ravel())
-        own = {name: array for name, array in arrays.items() if name not in self.shapes}
-        return own | {name: np.concatenate(part) for name, part in parts.items()}
+    @property
+    def scanned(self) -> tuple[str, ...]:
+        """The names of what every step has of its own."""
+        return (*self.batch, *self.scalars)
 
-    def unpack(self, values: Arrays) -> tuple[Arrays, State]:
-        """Return parameters and statistics by name, and the state by slot and parameter."""
-        if self.flat is None:
-            state = {key: values[name] for key, name in self.slots.items()}
-            return {name: array for name, array in values.items() if name not in self.slots.values()}, state
-        holders = {*self.slots.values(), self.flat}
-        arrays = {name: array for name, array in values.items() if name not in holders}
-        parts = {name: cut(values[name], self.shapes) for name in holders}
-        state = {(slot, name): parts[held][name] for (slot, name), held in self.slots.items()}
-        return {**parts[self.flat], **arrays}, state
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders of what is carried."""
+        return tuple(dict.fromkeys(folder for folder, _ in self.variables))
+
+    def init(self, arrays: Arrays) -> dict[str, Arrays]:
+        """Return what training begins with, by folder: state is zero, but for parameters that are averaged."""
+        zeros = {name: np.zeros_like(arrays[name]) for name in self.layout.shapes}
+        return {folder: arrays if folder in (PARAMETER, ITERATE) else zeros for folder in self.folders}
+
+    def pack(self, folders: Mapping[str, Arrays]) -> dict[str, np.ndarray]:
+        """Return what is carried, by name, of arrays by folder and parameter; statistics lie beside the parameters."""
+        packed = {folder: self.layout.pack(folders[folder]) for folder in self.folders}
+        values = {name: packed[folder][variable] for (folder, variable), name in self.variables.items()}
+        return values | {name: folders[PARAMETER][name] for name in self.statistics}
+
+    def unpack(self, values: Arrays) -> dict[str, Arrays]:
+        """Return arrays by folder and parameter; statistics lie beside the parameters."""
+        packed: dict[str, dict[str, np.ndarray]] = {}
+        for (folder, variable), name in self.variables.items():
+            packed.setdefault(folder, {})[variable] = values[name]
+        folders = {folder: self.layout.unpack(variables) for folder, variables in packed.items()}
+        folders[PARAMETER] |= {name: values[name] for name in self.statistics}
+        return dict(folders)
+
+    def parameters(self, values: Arrays) -> Arrays:
+        """Return what training gives, of carried values: parameters, or their averages, and statistics."""
+        return self.unpack(values)[PARAMETER]
 
 
-def cut(flat: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Return the arrays that lie one behind the other in a flat vector."""
-    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
-    parts = zip(shapes.items(), np.split(flat, ends[:-1]), strict=True)
-    return {name: part.reshape(shape) for (name, shape), part in parts}
+def shape_of(value: ir.Value) -> tuple[int, ...]:
+    """Return a parameter's shape, which is known."""
+    assert value.shape is not None
+    return value.shape.numpy()
 
 
-def gradients_of(artifact: Artifact, config: TrainConfig) -> onnx.ModelProto:
+def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
     """Return the model of the loss, the gradients and the next running statistics of one step's batch, or batches."""
     facts = artifact.facts
     assert facts.loss is not None
     model = extract(artifact.model, [facts.loss, *facts.gradients.values(), *facts.statistics.values()])
-    return model if config.accumulate == 1 else accumulated(model, facts)
+    return ir.from_proto(model if config.accumulate == 1 else accumulated(model, facts))
 
 
 def build_step(artifact: Artifact, config: TrainConfig) -> Step:
-    """Join a gradient model and an optimizer, with the parts of `config` around it."""
-    facts = artifact.facts
-    assert facts.loss is not None
-    model = ir.from_proto(gradients_of(artifact, config))
-    graph = model.graph
-    known = {*facts.gradients, *facts.statistics, facts.output_gradient}
-    batch = [i for i in graph.inputs if i.name not in known]
+    """Join a gradient model and the chain that `config` says."""
+    facts, graph = artifact.facts, gradients_of(artifact, config).graph
     names = Names(used_names(graph))
-    front, op = Builder(graph, "update", before=graph[0], names=names), Builder(graph, "update", names=names)
-    loss = query.value(graph, facts.loss)
-    assert loss.dtype is not None
-    half, scale = loss.dtype in HALVES, scale_of(config, loss.dtype)
-    scalars = [op.input(name, ir.DataType.FLOAT if half else loss.dtype, []) for name in scalars_of(config)]
-    plain = is_plain(config, loss.dtype)
+    op, front = Builder(graph, "update", names=names), Builder(graph, "update", before=graph[0], names=names)
+    loss, seed = query.value(graph, str(facts.loss)), query.value(graph, str(facts.output_gradient))
     parameters = {name: query.value(graph, name) for name in facts.gradients}
-    shapes = {name: tuple(value.shape.numpy()) for name, value in parameters.items() if value.shape is not None}
+    moved = {query.value(graph, name): query.value(graph, new) for name, new in facts.statistics.items()}
+    batch = [i for i in graph.inputs if i not in {*parameters.values(), *moved, seed}]
     gradients = {name: query.value(graph, gradient) for name, gradient in facts.gradients.items()}
-    _start(front, facts.output_gradient, scalars[0] if plain else scale)
-    if plain:
-        carried, slots = one_by_one(op, config, parameters, gradients, scalars)
-    else:
-        carried, slots = flat(front, op, config, parameters, gradients, scalars, scale)
-    held = None if plain else str(next(iter(carried)).name)
-    carried |= {query.value(graph, name): query.value(graph, new) for name, new in facts.statistics.items()}
+    assert loss.dtype is not None
+    assert seed.dtype is not None
+    half = loss.dtype in HALVES
+    dtype = ir.DataType.FLOAT if half else loss.dtype
+    links, layout = chain(config, {name: shape_of(value) for name, value in parameters.items()}, loss.dtype)
+    per_link = [[op.input(name, dtype, []) for name in link.scalars] for link in links]
+    per_step = [function for link in links for function in link.scalars.values()]
+    scalars = dict(zip([v for values in per_link for v in values], per_step, strict=True))
+    carried: dict[ir.Value, ir.Value] = {}
+    variables: dict[tuple[str, str], ir.Value] = {}
+    averaged = any(AVERAGE in link.slots for link in links)
+    for variable, (theta, u) in layout.write(front, op, parameters, gradients).items():
+        variables[ITERATE if averaged else PARAMETER, variable] = theta
+        for link, its_scalars in zip(links, per_link, strict=True):
+            state = [op.input(f"{variable}/{slot}", dtype, shape_of(theta)) for slot in link.slots]
+            u, following = link.update(op, Inputs(theta, u, state, its_scalars))
+            carried |= zip(state, following, strict=True)
+            for slot, value in zip(link.slots, state, strict=True):
+                variables[PARAMETER if slot == AVERAGE else f"optimizer/{slot}", variable] = value
+        carried[theta] = op.Add(theta, u)
+    carried = {value: carried[value] for value in variables.values()} | moved
     for name in (*facts.gradients, *facts.statistics):
         graph.initializers.pop(name)
+    seed.const_value = ir.tensor(np.array(loss_scale(config, loss.dtype), seed.dtype.numpy()), name=seed.name)
     for old, new in carried.items():
         new.type, new.shape = old.type, old.shape
         op.rename(new, f"{old.name}/next")
     graph.inputs[:] = [*carried, *batch, *scalars]
-    graph.outputs[:] = [*carried.values(), op.cast(loss, scalars[0]) if half else loss]
-    scanned = tuple(str(v.name) for v in (*batch, *scalars))
+    graph.outputs[:] = [*carried.values(), op.cast(loss, next(iter(scalars))) if half else loss]
     return Step(
         graph,
-        opsets=dict(model.opset_imports),
-        carried=tuple(str(v.name) for v in carried),
-        scanned=scanned,
-        scalars=scanned[len(batch) :],
-        slots={key: str(value.name) for key, value in slots.items()},
-        shapes=shapes,
-        flat=held,
+        layout,
+        variables={key: str(value.name) for key, value in variables.items()},
+        statistics=tuple(facts.statistics),
+        batch=tuple(str(value.name) for value in batch),
+        scalars={str(value.name): function for value, function in scalars.items()},
+        dtype=dtype.numpy(),
+        seed=str(seed.name),
+        gradients=tuple(facts.gradients.values()),
     )
-
-
-def _start(op: Builder, seed: str | None, rate: ir.Value | float) -> None:
-    """Let the backward pass start from −η where that is given, else from a number: its gradients come out scaled so."""
-    value = next(i for i in op.graph.inputs if i.name == seed)
-    started = op.like(rate, value) if isinstance(rate, float) else op.Neg(rate)
-    started.type, started.shape = value.type, value.shape
-    if not isinstance(rate, float):
-        for node in [use.node for use in value.uses() if use.node.op_type == "Neg"]:
-            ir.convenience.replace_all_uses_with(node.outputs[0], rate)  # −(−η)
-    ir.convenience.replace_all_uses_with(value, started)
-    op.graph.initializers.pop(str(seed))

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnx
 import pytest
-from stages.train.updates import STEPWISE, update
+from stages.train.updates import STEPWISE, scalars_of, slots_of, update
 
+from ortpipe.graph.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -40,14 +43,14 @@ def batches(dtype="float64"):
     }
 
 
-def scalars_of(optimizer, dtype="float64"):
+def scalars(optimizer, dtype="float64"):
     rates, numbers = np.random.default_rng(9).uniform(0.01, 0.05, STEPS), np.arange(1, STEPS + 1)
-    given = zip(optimizer.scalars, optimizer.per_step(rates, numbers), strict=True)
-    return rates, {name: value.astype(dtype) for name, value in given}
+    return rates, {name: value.astype(dtype) for name, value in scalars_of(optimizer, rates, numbers).items()}
 
 
-def start_of(step, parameters):
-    return step.pack(parameters, {key: np.zeros_like(parameters[key[1]]) for key in step.slots})
+def epoch_of(step):
+    epoch = build_epoch(step)
+    return finish(epoch.model), epoch.names
 
 
 @pytest.mark.parametrize("name", STEPWISE)
@@ -55,13 +58,13 @@ def test_the_scan_is_the_gradient_model_run_step_by_step(gradient_model, paramet
     artifact, optimizer = gradient_model(), OPTIMIZERS[name]()
     step = build_step(artifact, TrainConfig(optimizer))
     parameters = {p: parameters_of(artifact.model)[p] for p in artifact.facts.gradients}
-    carried, scanned, (rates, scalars) = start_of(step, parameters), batches(), scalars_of(optimizer)
-    model, names = build_epoch(step)
-    *end, losses = Session(model).run({names[k]: v for k, v in {**carried, **scanned, **scalars}.items()})
+    carried, scanned, (rates, given) = step.pack(step.init(parameters)), batches(), scalars(optimizer)
+    model, names = epoch_of(step)
+    *end, losses = Session(model).run({names[k]: v for k, v in {**carried, **scanned, **given}.items()})
 
     session = Session(artifact.model)
     calls = {p: update(optimizer, v.shape, v.dtype) for p, v in parameters.items()}
-    state = {p: [np.zeros_like(v)] * len(optimizer.slots) for p, v in parameters.items()}
+    state = {p: [np.zeros_like(v)] * len(slots_of(optimizer)) for p, v in parameters.items()}
     outputs, expected = ["loss", *artifact.facts.gradients.values()], []
     for t in range(STEPS):
         loss, *gradients = session.run({**{k: v[t] for k, v in scanned.items()}, **parameters}, outputs)
@@ -69,11 +72,11 @@ def test_the_scan_is_the_gradient_model_run_step_by_step(gradient_model, paramet
         for p, gradient in zip(artifact.facts.gradients, gradients, strict=True):
             parameters[p], state[p] = calls[p](parameters[p], gradient, state[p], rates[t], t + 1)
     np.testing.assert_allclose(losses, expected, rtol=1e-10)
-    arrays, slots = step.unpack(dict(zip(step.carried, end, strict=True)))
+    folders = step.unpack(dict(zip(step.carried, end, strict=True)))
     for p, value in parameters.items():
-        np.testing.assert_allclose(arrays[p], value, rtol=1e-10)
-        for slot, own in zip(optimizer.slots, state[p], strict=True):
-            np.testing.assert_allclose(slots[slot, p], own, rtol=1e-9, atol=1e-16)
+        np.testing.assert_allclose(folders["parameter"][p], value, rtol=1e-10)
+        for slot, own in zip(slots_of(optimizer), state[p], strict=True):
+            np.testing.assert_allclose(folders[f"optimizer/{slot}"][p], own, rtol=1e-9, atol=1e-16)
 
 
 @pytest.mark.parametrize("name", ["nesterov", "adam"])
@@ -82,8 +85,8 @@ def test_two_runs_of_half_the_steps_are_one_run_of_all(gradient_model, parameter
     artifact, optimizer = gradient_model(dtype=dtype), OPTIMIZERS[name]()
     step = build_step(artifact, TrainConfig(optimizer))
     parameters = {p: parameters_of(artifact.model)[p] for p in artifact.facts.gradients}
-    model, names = build_epoch(step)
-    session, scanned = Session(model), {**batches(dtype), **scalars_of(optimizer, dtype)[1]}
+    model, names = epoch_of(step)
+    session, scanned = Session(model), {**batches(dtype), **scalars(optimizer, dtype)[1]}
 
     def run(carried, part):
         *end, losses = session.run(
@@ -91,7 +94,7 @@ def test_two_runs_of_half_the_steps_are_one_run_of_all(gradient_model, parameter
         )
         return dict(zip(step.carried, end, strict=True)), losses
 
-    start = start_of(step, parameters)
+    start = step.pack(step.init(parameters))
     whole, losses = run(start, slice(None))
     half, first = run(start, slice(0, 5))
     rest, second = run(half, slice(5, None))
@@ -103,7 +106,7 @@ def test_two_runs_of_half_the_steps_are_one_run_of_all(gradient_model, parameter
 
 def test_the_epoch_passes_the_full_check_and_is_the_same_every_time(gradient_model):
     artifact = gradient_model()
-    first, second = (build_epoch(build_step(artifact, TrainConfig(OPTIMIZERS["momentum"]())))[0] for _ in range(2))
+    first, second = (epoch_of(build_step(artifact, TrainConfig(OPTIMIZERS["momentum"]())))[0] for _ in range(2))
     onnx.checker.check_model(first, full_check=True)
     assert first.SerializeToString(deterministic=True) == second.SerializeToString(deterministic=True)
 
@@ -117,24 +120,24 @@ def test_building_leaves_the_gradient_model_as_it_was(gradient_model):
 
 def test_frozen_parameters_are_not_carried(gradient_model):
     step = build_step(gradient_model(frozen=("u",)), TrainConfig(OPTIMIZERS["nesterov"]()))
-    assert step.carried == ("w", "b", "w/velocity", "b/velocity")
+    assert step.carried == ("w", "w/velocity", "b", "b/velocity")
     assert step.scanned == ("X", "label", "sample_weight", "rate")
 
 
 def test_elementwise_optimizers_carry_one_vector(gradient_model):
     step = build_step(gradient_model(), TrainConfig(OPTIMIZERS["adam"]()))
-    assert step.carried == ("parameters", "mean", "squares")
+    assert step.carried == ("parameters", "parameters/mean", "parameters/squares")
     assert step.scanned == ("X", "label", "sample_weight", "rate", "epsilon")
     arrays = {"w": np.arange(6.0).reshape(3, 2), "b": np.array([6.0, 7]), "u": np.array([[8.0], [9]])}
-    state = {
-        (slot, p): array + number for number, slot in enumerate(("mean", "squares")) for p, array in arrays.items()
+    folders = {
+        folder: {p: array + number for p, array in arrays.items()}
+        for number, folder in enumerate(("parameter", "optimizer/mean", "optimizer/squares"))
     }
-    packed = step.pack(arrays, state)
+    packed = step.pack(folders)
     np.testing.assert_array_equal(packed["parameters"], np.arange(10.0))
-    back, slots = step.unpack(packed)
-    for p, array in arrays.items():
-        np.testing.assert_array_equal(back[p], array)
-        np.testing.assert_array_equal(slots["squares", p], array + 1)
+    back = step.unpack(packed)
+    for folder, p in itertools.product(folders, arrays):
+        np.testing.assert_array_equal(back[folder][p], folders[folder][p])
 
 
 def test_forward_outputs_are_no_part_of_the_step(gradient_model):

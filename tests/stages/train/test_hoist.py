@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from stages.train.updates import STEPWISE
 
 from ortpipe.data.rows import Data, Rows
+from ortpipe.graph.check import finish
 from ortpipe.graph.query import all_nodes
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -15,9 +17,10 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.train import epoch
+from ortpipe.stages.train import passes
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.hoist import hoisted
+from ortpipe.stages.train.epoch import EpochGraph
+from ortpipe.stages.train.hoist import hoist
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 
@@ -84,7 +87,9 @@ BODIES = {
 def test_steps_lose_what_is_done_ahead_and_keep_their_bytes(name):
     body, left = BODIES[name]
     model = scan(body, INPUTS)
-    made = hoisted(model)
+    epoch = EpochGraph(ir.from_proto(model))
+    hoist(epoch)
+    made = finish(epoch.model)
     assert in_the_step(made) == left
     onnx.checker.check_model(made, full_check=True)
     for a, b in zip(Session(made).run(FEEDS), Session(model).run(FEEDS), strict=True):
@@ -94,7 +99,7 @@ def test_steps_lose_what_is_done_ahead_and_keep_their_bytes(name):
 def trained(monkeypatch, source, config, data, ahead):
     with monkeypatch.context() as patch:
         if not ahead:
-            patch.setattr(epoch, "hoisted", lambda model: model)
+            patch.setattr(passes, "PASSES", tuple(one for one in passes.PASSES if one is not hoist))
         return train(source, config, data=data)
 
 

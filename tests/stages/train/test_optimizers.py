@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from sklearn.neural_network._stochastic_optimizers import AdamOptimizer, SGDOptimizer
-from stages.train.updates import PUBLISHED, STEPWISE, TRACES, noise, rates, trace, update
+from stages.train.updates import PUBLISHED, STEPWISE, TRACES, noise, rates, slots_of, trace, update
 
 from ortpipe.errors import ConfigError
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -24,7 +24,7 @@ def made(name, **settings):
 
 
 def at_rest(optimizer, shape, dtype=np.float64):
-    return [np.zeros(shape, dtype)] * len(optimizer.slots)
+    return [np.zeros(shape, dtype)] * len(slots_of(optimizer))
 
 
 def test_the_table_of_members_is_the_catalogue():

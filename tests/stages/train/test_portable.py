@@ -12,6 +12,7 @@ from stages.train.updates import STEPWISE
 
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
+from ortpipe.graph.check import finish
 from ortpipe.graph.query import all_nodes
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -20,8 +21,9 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.epoch import build_epoch, with_batch_size
+from ortpipe.stages.train.epoch import build_epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.step import build_step
 
@@ -52,17 +54,18 @@ def reference(model, given):
 def test_the_epoch_is_of_standard_operators_and_runs_in_the_reference(gradients, digits, optimizer):
     member = OPTIMIZERS[optimizer]()
     step = build_step(gradients, TrainConfig(member))
-    model, names = build_epoch(step)
+    epoch = build_epoch(step)
+    model, names = finish(epoch.model), epoch.names
     assert {(n.domain or "", o.domain) for n in all_nodes(model.graph) for o in model.opset_import} == {("", "")}
     values = {t.name: onnx.numpy_helper.to_array(t) for t in gradients.model.graph.initializer}
     values = {name: values[name] for name in gradients.facts.gradients}
-    values = step.pack(values, {key: np.zeros_like(values[key[1]]) for key in step.slots})
+    values = step.pack(step.init(values))
     rows = feeds(gradients.model, gradients.facts, digits.train)
-    given = {names[n]: a[:160].reshape(5, 32, *a.shape[1:]) for n, a in rows.items() if n in step.scanned}
-    own = zip(step.scalars, member.per_step(np.full(5, member.lr), np.arange(1, 6)), strict=True)
-    given |= {names[n]: values[n] for n in step.carried} | {names[n]: v.astype(np.float32) for n, v in own}
+    given = {names[n]: a[:160].reshape(5, 32, *a.shape[1:]) for n, a in rows.items() if n in step.batch}
+    scalars = {n: of(np.full(5, member.lr), np.arange(1, 6)).astype(np.float32) for n, of in step.scalars.items()}
+    given |= {names[n]: value for n, value in {**values, **scalars}.items()}
     expected = reference(model, given)
-    for graph in (model, with_batch_size(model, 32)):
+    for graph in (model, for_batch_size(epoch, 32)):
         for a, b in zip(Session(graph).run(given), expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 

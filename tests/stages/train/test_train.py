@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPRegressor
-from stages.train.updates import STEPWISE, update
+from stages.train.updates import STEPWISE, slots_of, update
 
+from ortpipe.artifact import Artifact
 from ortpipe.data import batches
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
@@ -93,7 +94,7 @@ def test_epochs_are_single_steps_with_every_row_once_and_the_partial_batch_last(
     result = train(source, config, data=data)
     values = {p: parameters_of(source.model)[p] for p in source.facts.gradients}
     calls = {p: update(member, v.shape, v.dtype) for p, v in values.items()}
-    state = {p: [np.zeros_like(v)] * len(member.slots) for p, v in values.items()}
+    state = {p: [np.zeros_like(v)] * len(slots_of(member)) for p, v in values.items()}
     rows, count = feeds(source.model, source.facts, data.train), len(data.train)
     assert count % 16 != 0
     losses, means, step = [], [], 0
@@ -114,7 +115,7 @@ def test_epochs_are_single_steps_with_every_row_once_and_the_partial_batch_last(
     np.testing.assert_allclose(result.tensors["losses/rate"], 0.005 / np.arange(1, step + 1) ** 0.3, rtol=1e-12)
     for p, value in values.items():
         np.testing.assert_allclose(parameters(result)[p], value, rtol=1e-10)
-        for slot, own in zip(member.slots, state[p], strict=True):
+        for slot, own in zip(slots_of(member), state[p], strict=True):
             np.testing.assert_allclose(result.tensors[f"optimizer/{slot}/{p}"], own, rtol=1e-8, atol=1e-15)
 
 
@@ -295,7 +296,7 @@ def test_state_names_make_way_for_the_models_own(from_text):
             for i, name in enumerate(names):
                 names[i] = "w/velocity" if name == "v" else name
     del model.graph.value_info[:]
-    source = derive(add_loss(dataclasses.replace(forward, model=model), AddLossConfig(LOSSES["l2"]())))
+    source = derive(add_loss(Artifact(model, forward.facts), AddLossConfig(LOSSES["l2"]())))
     rows = Rows({"X": np.ones((7, 1))}, np.full(7, 2.0))
     result = train(source, TrainConfig(OPTIMIZERS["momentum"](0.05, 0.5), epochs=60, batch_size=2), data=Data(rows))
     assert parameters(result)["w"] * parameters(result)["rate"] == pytest.approx(2.0, abs=1e-3)

@@ -11,12 +11,15 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.builder import Builder, Names
 from ortpipe.graph.check import finish
 from ortpipe.runtime.session import Session
+from ortpipe.stages.train.links import Inputs
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 
-STEPWISE = [name for name in OPTIMIZERS if name != "lbfgs"]  # those that write a step as graph nodes
+STEPWISE = [
+    name for name in OPTIMIZERS if OPTIMIZERS[name].solver == "minibatch"
+]  # those that write a step as graph nodes
 TRACES = Path(__file__).parent / "traces.json"
 STEPS = 40
 # member → (its settings, the published implementation, the settings that the implementation gives the same meaning)
@@ -35,26 +38,41 @@ PUBLISHED = {
 }
 
 
+def slots_of(optimizer):
+    return [slot for link in optimizer.links() for slot in link.slots]
+
+
+def scalars_of(optimizer, rates, steps):
+    """Return the scalars of an optimizer's links by the names that they have in a step."""
+    names = Names()
+    return {
+        names.fresh(name): function(rates, steps)
+        for link in optimizer.links()
+        for name, function in link.scalars.items()
+    }
+
+
 def update(optimizer, shape, dtype):
     """Return the update as a function (parameter, gradient, state, rate, number of the step) → (parameter, state)."""
     kind = ir.DataType.from_numpy(np.dtype(dtype))
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 21}, name="update")
     op = Builder(graph, "update")
-    parameter, gradient = op.input("parameter", kind, shape), op.input("gradient", kind, shape)
-    state = [op.input(slot, kind, shape) for slot in optimizer.slots]
-    scalars = [op.input(name, kind, []) for name in optimizer.scalars]
-    # the backward pass scales the gradient where that is all that an optimizer needs
-    given = op.Neg(op.Mul(gradient, scalars[0])) if optimizer.scaled else gradient
-    new, new_state = optimizer(op, parameter, given, state, *scalars)
-    graph.outputs.extend([new, *new_state])
+    parameter, u = op.input("parameter", kind, shape), op.input("gradient", kind, shape)
+    following = []
+    for link in optimizer.links():
+        state = [op.input(slot, kind, shape) for slot in link.slots]
+        scalars = [op.input(name, kind, []) for name in link.scalars]
+        u, state = link.update(op, Inputs(parameter, u, state, scalars))
+        following += state
+    graph.outputs.extend([op.Add(parameter, u), *following])
     for output in graph.outputs:
         output.type, output.shape = ir.TensorType(kind), ir.Shape(shape)
     session = Session(finish(ir.Model(graph, ir_version=10)))
 
     def call(parameter, gradient, state, rate, number=1):
-        given = optimizer.per_step(np.array([rate], np.float64), np.array([number]))
-        feeds = dict(zip(optimizer.scalars, (value.reshape(()).astype(dtype) for value in given), strict=True))
-        feeds |= dict(zip(optimizer.slots, state, strict=True))
+        scalars = scalars_of(optimizer, np.array([rate], np.float64), np.array([number]))
+        feeds = {name: value.reshape(()).astype(dtype) for name, value in scalars.items()}
+        feeds |= dict(zip(slots_of(optimizer), state, strict=True))
         moved, *slots = session.run({"parameter": parameter, "gradient": gradient, **feeds})
         return moved, slots
 

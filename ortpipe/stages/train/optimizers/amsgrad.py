@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from ortpipe.stages.train.optimizers.adam import Adam, adam_step, moments
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from ortpipe.graph.builder import Builder
+from ortpipe.settings import NotNegative, Positive, Share
+from ortpipe.stages.train.links import Link, scale_by_adam
+from ortpipe.stages.train.optimizer import Optimizer
 
 
 @dataclass(frozen=True)
-class AMSGrad(Adam):
+class AMSGrad(Optimizer):
     """Adam with the largest second moment seen (Reddi, Kale and Kumar, 2018), as `torch.optim.Adam(amsgrad=True)`."""
 
-    slots: ClassVar[tuple[str, ...]] = ("mean", "squares", "largest")
+    lr: Positive = 0.001
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    epsilon: NotNegative = 1e-8
 
-    def __call__(
-        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], *scalars: ir.Value
-    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-        """Return θ, and m, v and w."""
-        mean, squares = moments(op, gradient, state[0], state[1], self.beta1, self.beta2)
-        largest = op.Max(state[2], squares)
-        return op.Sub(parameter, adam_step(op, mean, largest, *scalars)), (mean, squares, largest)
+    def links(self) -> tuple[Link, ...]:
+        """Return −η·m̂ / (√ŵ + ε)."""
+        return (scale_by_adam(self.beta1, self.beta2, self.epsilon, largest=True),)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from ortpipe.errors import ConfigError
-from ortpipe.settings import Config
+from ortpipe.settings import Count, NotNegative
+from ortpipe.stages.train.optimizer import Optimizer
 
 
 @dataclass(frozen=True)
-class LBFGS(Config):
-    """SciPy's L-BFGS-B (Byrd, Lu, Nocedal and Zhu, 1995) on the gradient graph; an epoch is one iteration.
+class LBFGS(Optimizer):
+    """The settings of SciPy's L-BFGS-B (Byrd, Lu, Nocedal and Zhu, 1995), a solver that finds its rates itself.
 
-    It reads all rows in every step, whatever train.batch_size says, and finds the length of its steps itself. A stopped
-    training begins anew: SciPy keeps the history to itself.
+    It reads all rows in every step, whatever train.batch_size says, and an epoch is one iteration. A stopped training
+    begins anew: SciPy keeps the history to itself.
 
     Attributes:
         history: how many of the last gradients H is made of.
@@ -21,17 +22,10 @@ class LBFGS(Config):
         improvement: and once an iteration lowers the loss by less than this part of it.
     """
 
-    history: int = 10
-    tolerance: float = 1e-5
-    improvement: float = 1e-14
-
-    def __post_init__(self) -> None:
-        if self.history < 1:
-            fix = "Set train.optimizer.history=10."
-            raise ConfigError("train.optimizer.history is at least 1.", got=self.history, fix=fix)
-        for name in ("tolerance", "improvement"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                fix = f"Set train.optimizer.{name}=1e-8."
-                raise ConfigError(
-                    f"train.optimizer.{name} is finite and not negative.", got=getattr(self, name), fix=fix
-                )
+    history: Count = 10
+    tolerance: NotNegative = 1e-5
+    improvement: NotNegative = 1e-14
+    solver: ClassVar[Literal["minibatch", "lbfgs"]] = "lbfgs"
+    decides: ClassVar[tuple[str, ...]] = (
+        *("schedule", "warmup", "accumulate", "clip", "weight_decay", "factors", "average"),
+    )

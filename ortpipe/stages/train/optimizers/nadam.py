@@ -2,49 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from ortpipe.stages.train.checks import check_decay
-from ortpipe.stages.train.optimizers.adam import Adam, moments
+import numpy as np
 
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx_ir as ir
-
-    from ortpipe.graph.builder import Builder
+from ortpipe.graph.builder import Builder
+from ortpipe.settings import NotNegative, Positive, Share
+from ortpipe.stages.train.links import Inputs, Link, Outputs, moments
+from ortpipe.stages.train.optimizer import Optimizer
 
 
 @dataclass(frozen=True)
-class NAdam(Adam):
+class NAdam(Optimizer):
     """Adam with Nesterov's momentum (Dozat, 2016), as `torch.optim.NAdam`: μₜ = β₁·(1 − ½·0.96^(ψ·t))."""
 
-    lr: float = 0.002
-    momentum_decay: float = 0.004
-    scalars: ClassVar[tuple[str, ...]] = ("gradient_rate", "mean_rate", "epsilon")
+    lr: Positive = 0.002
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    epsilon: NotNegative = 1e-8
+    momentum_decay: Share = 0.004
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_decay("momentum_decay", self.momentum_decay)
+    def links(self) -> tuple[Link, ...]:
+        """Return the one link; the corrections are taken into three scalars per step, as Adam's are."""
+        scalars = {"gradient_rate": self._gradient_rate, "mean_rate": self._mean_rate, "epsilon": self._epsilon}
+        return (Link(self._update, ("mean", "squares"), scalars),)
 
-    def per_step(self, rates: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return what g and m are multiplied by, and ε·√c₂."""
-        import numpy as np
+    def _update(self, op: Builder, x: Inputs) -> Outputs:
+        gradient_rate, mean_rate, epsilon = x.scalars
+        first, second = moments(op, x, self.beta1, self.beta2)
+        ahead = op.Add(op.Mul(x.u, gradient_rate), op.Mul(first, mean_rate))
+        return op.Div(ahead, op.Add(op.Sqrt(second), epsilon)), (first, second)
 
-        until = np.arange(1, steps[-1] + 2)
-        momenta = self.beta1 * (1 - 0.5 * 0.96 ** (until * self.momentum_decay))
-        products = np.cumprod(momenta)
-        now, ahead = momenta[steps - 1], momenta[steps]
-        root = (1 - self.beta2**steps) ** 0.5
-        given = rates * root * (1 - now) / (1 - products[steps - 1])
-        return given, rates * root * ahead / (1 - products[steps]), self.epsilon * root
+    def _gradient_rate(self, rates: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        momenta, products = self._momenta(int(steps[-1]))
+        return -rates * self._root(steps) * (1 - momenta[steps - 1]) / (1 - products[steps - 1])
 
-    def __call__(
-        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], *scalars: ir.Value
-    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-        """Return θ, and m and v."""
-        gradient_rate, mean_rate, epsilon = scalars
-        mean, squares = moments(op, gradient, state[0], state[1], self.beta1, self.beta2)
-        ahead = op.Add(op.Mul(gradient, gradient_rate), op.Mul(mean, mean_rate))
-        return op.Sub(parameter, op.Div(ahead, op.Add(op.Sqrt(squares), epsilon))), (mean, squares)
+    def _mean_rate(self, rates: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        momenta, products = self._momenta(int(steps[-1]))
+        return -rates * self._root(steps) * momenta[steps] / (1 - products[steps])
+
+    def _epsilon(self, rates: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        return self.epsilon * self._root(steps)
+
+    def _root(self, steps: np.ndarray) -> np.ndarray:
+        return (1 - self.beta2**steps) ** 0.5
+
+    def _momenta(self, last: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return every μ up to the one after the last step, and their running products."""
+        momenta = self.beta1 * (1 - 0.5 * 0.96 ** (np.arange(1, last + 2) * self.momentum_decay))
+        return momenta, np.cumprod(momenta)

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from ortpipe.stages.train.checks import check_decay, check_rate
+from ortpipe.settings import Positive, Share
+from ortpipe.stages.train.links import Link, scale_by_rate, trace
 from ortpipe.stages.train.optimizer import Optimizer
-from ortpipe.stages.train.plus import plus
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from ortpipe.graph.builder import Builder
 
 
 @dataclass(frozen=True)
 class Nesterov(Optimizer):
     """Nesterov's momentum (Sutskever et al., 2013), as scikit-learn's `MLPClassifier(solver='sgd')`."""
 
-    lr: float = 0.01
-    momentum: float = 0.9
-    scaled: ClassVar[bool] = True
-    slots: ClassVar[tuple[str, ...]] = ("velocity",)
+    lr: Positive = 0.01
+    momentum: Share = 0.9
 
-    def __post_init__(self) -> None:
-        check_rate(self.lr)
-        check_decay("momentum", self.momentum)
-
-    def __call__(
-        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], *scalars: ir.Value
-    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-        """Return θ + μ·v − η·g, with the new v, and v.
-
-        Written θ − μ·v_old + (1 + μ)·v, which reads the gradient only once.
-        """
-        [velocity] = state
-        kept = op.Mul(velocity, op.like(self.momentum, parameter))
-        velocity = plus(op, kept, gradient)
-        ahead = op.Mul(velocity, op.like(1 + self.momentum, parameter))
-        return op.Add(op.Sub(parameter, kept), ahead), (velocity,)
+    def links(self) -> tuple[Link, ...]:
+        """Return −η·g, then μ·v − η·g."""
+        return scale_by_rate(), trace(self.momentum, nesterov=True)

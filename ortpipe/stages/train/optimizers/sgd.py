@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from ortpipe.stages.train.checks import check_rate
+from ortpipe.settings import Positive
+from ortpipe.stages.train.links import Link, scale_by_rate
 from ortpipe.stages.train.optimizer import Optimizer
-from ortpipe.stages.train.plus import plus
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from ortpipe.graph.builder import Builder
 
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
     """Plain stochastic gradient descent (Robbins and Monro, 1951)."""
 
-    lr: float = 0.01
-    scaled: ClassVar[bool] = True
+    lr: Positive = 0.01
 
-    def __post_init__(self) -> None:
-        check_rate(self.lr)
-
-    def __call__(
-        self, op: Builder, parameter: ir.Value, gradient: ir.Value, state: Sequence[ir.Value], *scalars: ir.Value
-    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-        """Return θ − η·g; there is no state."""
-        return plus(op, parameter, gradient), ()
+    def links(self) -> tuple[Link, ...]:
+        """Return −η·g."""
+        return (scale_by_rate(),)

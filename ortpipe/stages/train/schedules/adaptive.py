@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ortpipe.stages.train.checks import check_setting
+import numpy as np
+
+from ortpipe.settings import Count, NotNegative
 from ortpipe.stages.train.schedule import Schedule
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -23,12 +21,8 @@ class Adaptive(Schedule):
             `n_iter_no_change` of scikit-learn's SGD estimators, one more than that of its MLPs.
     """
 
-    tolerance: float = 0.001
-    patience: int = 5
-
-    def __post_init__(self) -> None:
-        check_setting("tolerance", self.tolerance, 0)
-        check_setting("patience", self.patience, 1)
+    tolerance: NotNegative = 0.001
+    patience: Count = 5
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
         """Return η for every step."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ortpipe.stages.train.schedule import Schedule
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)

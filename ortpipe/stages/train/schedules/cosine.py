@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ortpipe.stages.train.checks import check_setting
+import numpy as np
+
+from ortpipe.settings import Count, NotNegative
 from ortpipe.stages.train.schedule import Schedule
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -22,20 +20,12 @@ class Cosine(Schedule):
         growth: what each cycle's T is multiplied by for the next.
     """
 
-    lowest: float = 0.0
-    period: int | None = None
-    growth: int = 1
-
-    def __post_init__(self) -> None:
-        check_setting("lowest", self.lowest, 0)
-        check_setting("growth", self.growth, 1)
-        if self.period is not None:
-            check_setting("period", self.period, 1)
+    lowest: NotNegative = 0.0
+    period: Count | None = None
+    growth: Count = 1
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
         """Return the rates."""
-        import numpy as np
-
         done = step - 1.0
         length = np.full(done.shape, float(self.period or total))
         if self.period is not None and self.growth == 1:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from ortpipe.stages.train.checks import check_decay, check_setting
+import numpy as np
+from annotated_types import Ge, Lt
+
+from ortpipe.settings import Share
 from ortpipe.stages.train.schedule import Schedule
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -22,19 +23,12 @@ class OneCycle(Schedule):
         end: f; the last rate is η/(d·f).
     """
 
-    rise: float = 0.3
-    start: float = 25.0
-    end: float = 10000.0
-
-    def __post_init__(self) -> None:
-        check_decay("rise", self.rise)
-        check_setting("start", self.start, 1)
-        check_setting("end", self.end, 1)
+    rise: Share = 0.3
+    start: Annotated[float, Ge(1), Lt(math.inf)] = 25.0
+    end: Annotated[float, Ge(1), Lt(math.inf)] = 10000.0
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
         """Return the rates."""
-        import numpy as np
-
         top, last, done = self.rise * total - 1, total - 1, step - 1.0
         first, final = lr / self.start, lr / self.start / self.end
         up = lr + (first - lr) * (1 + np.cos(np.pi * (done / max(top, 1e-9)).clip(0, 1))) / 2

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ortpipe.stages.train.checks import check_setting
+import numpy as np
+
+from ortpipe.settings import Positive
 from ortpipe.stages.train.schedule import Schedule
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -20,10 +18,7 @@ class Optimal(Schedule):
     is the strength of the penalty.
     """
 
-    alpha: float = 0.0001
-
-    def __post_init__(self) -> None:
-        check_setting("alpha", self.alpha, 1e-300)
+    alpha: Positive = 0.0001
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
         """Return η·t₀ / (t₀ + t − 1)."""

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ortpipe.stages.train.checks import check_setting
+import numpy as np
+
+from ortpipe.settings import NotNegative
 from ortpipe.stages.train.schedule import Schedule
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
 class Polynomial(Schedule):
     """A fall to 0 at the end of training, a straight line for p = 1, as `torch.optim.lr_scheduler.PolynomialLR`."""
 
-    power: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_setting("power", self.power, 0)
+    power: NotNegative = 1.0
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
         """Return η·(1 − (t − 1)/T)ᵖ."""

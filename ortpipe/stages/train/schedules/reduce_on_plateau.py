@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from ortpipe.stages.train.checks import check_decay, check_setting
+import numpy as np
+from annotated_types import Ge
+
+from ortpipe.settings import NotNegative, Share
 from ortpipe.stages.train.schedule import Schedule
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,10 @@ class ReduceOnPlateau(Schedule):
         lowest: the smallest part of the base rate.
     """
 
-    by: float = 0.1
-    patience: int = 10
-    threshold: float = 0.0001
-    lowest: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_decay("by", self.by)
-        check_setting("patience", self.patience, 0)
-        check_setting("threshold", self.threshold, 0)
-        check_decay("lowest", self.lowest)
+    by: Share = 0.1
+    patience: Annotated[int, Ge(0)] = 10
+    threshold: NotNegative = 0.0001
+    lowest: Share = 0.0
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
         """Return η for every step."""

@@ -1,0 +1,152 @@
+"""The links that optimizers are chained of: each turns an update u, at first the gradient, into the next.
+
+What the last link gives is added to the parameter: θ ← θ + u. So a rate is a factor −η. After optax's transformations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
+
+AVERAGE = "average"  # the slot of averaged parameters, which take the parameters' place in what training gives
+
+
+class Inputs(NamedTuple):
+    """What a link reads."""
+
+    theta: ir.Value
+    u: ir.Value  # of θ's shape
+    state: Sequence[ir.Value]  # by slot, of θ's shape
+    scalars: Sequence[ir.Value]  # []
+
+    def const(self, op: Builder, number: float | np.ndarray) -> ir.Value:
+        """Return a constant of θ's type."""
+        assert self.theta.dtype is not None
+        return op.const(np.asarray(number, self.theta.dtype.numpy()))
+
+    def mean(self, op: Builder, old: ir.Value, new: ir.Value, share: float) -> ir.Value:
+        """Return β·old + (1 − β)·new."""
+        mean: ir.Value = op.Add(op.Mul(old, self.const(op, share)), op.Mul(new, self.const(op, 1 - share)))
+        return mean
+
+
+Outputs = tuple[ir.Value, Sequence[ir.Value]]  # u and the next state
+
+
+@dataclass(frozen=True)
+class Link:
+    """One link of a chain.
+
+    Attributes:
+        update: writes the link as graph nodes, element by element.
+        slots: the names of its state: values of θ's shape, zero at first (those of `AVERAGE`: θ).
+        scalars: what each step has of its own, by name: a function of the rates [steps] and of the steps' numbers from
+            1 [steps], in float64.
+        linear: u is only scaled and summed, so that the products of the backward pass can do it.
+    """
+
+    update: Callable[[Builder, Inputs], Outputs]
+    slots: tuple[str, ...] = ()
+    scalars: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = field(default_factory=dict)
+    linear: bool = False
+
+
+def minus_rate(rates: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Return −η."""
+    return -rates
+
+
+def scale_by_rate() -> Link:
+    """u ← −η·u."""
+    return Link(lambda op, x: (op.Mul(x.u, *x.scalars), ()), scalars={"rate": minus_rate}, linear=True)
+
+
+def trace(momentum: float, *, nesterov: bool = False) -> Link:
+    """v ← μ·v + u; u ← v, or with Nesterov's look ahead μ·v + u: written (1 + μ)·v − μ·v_old, which reads u once."""
+
+    def update(op: Builder, x: Inputs) -> Outputs:
+        kept = op.Mul(*x.state, x.const(op, momentum))
+        velocity = op.Add(kept, x.u)
+        return op.Sub(op.Mul(velocity, x.const(op, 1 + momentum)), kept) if nesterov else velocity, (velocity,)
+
+    return Link(update, ("velocity",), linear=True)
+
+
+def scale_by_squares(epsilon: float, share: float | None = None) -> Link:
+    """s ← s + u², or s ← α·s + (1 − α)·u² with a share α; u ← u / (√s + ε)."""
+
+    def update(op: Builder, x: Inputs) -> Outputs:
+        [squares], square = x.state, op.Mul(x.u, x.u)
+        squares = op.Add(squares, square) if share is None else x.mean(op, squares, square, share)
+        return op.Div(x.u, op.Add(op.Sqrt(squares), x.const(op, epsilon))), (squares,)
+
+    return Link(update, ("squares",))
+
+
+def scale_by_adam(beta1: float, beta2: float, epsilon: float, *, largest: bool = False) -> Link:
+    """m ← β₁·m + (1 − β₁)·u; v ← β₂·v + (1 − β₂)·u²; u ← −η·m̂ / (√v̂ + ε); `largest`: of the largest v so far.
+
+    The corrections m̂ = m/(1 − β₁ᵗ) and v̂ = v/(1 − β₂ᵗ) are taken into two scalars per step, made outside the graph:
+    m̂/(√v̂ + ε) = m·√c₂/c₁ / (√v + ε·√c₂), c = 1 − βᵗ.
+    """
+
+    def update(op: Builder, x: Inputs) -> Outputs:
+        first, second = moments(op, x, beta1, beta2)
+        slots = (first, second, op.Max(x.state[2], second)) if largest else (first, second)
+        return op.Mul(op.Div(first, op.Add(op.Sqrt(slots[-1]), x.scalars[1])), x.scalars[0]), slots
+
+    slots = ("mean", "squares", "largest") if largest else ("mean", "squares")
+    return Link(
+        update,
+        slots,
+        {
+            "rate": lambda rates, steps: -rates * (1 - beta2**steps) ** 0.5 / (1 - beta1**steps),
+            "epsilon": lambda rates, steps: epsilon * (1 - beta2**steps) ** 0.5,
+        },
+    )
+
+
+def moments(op: Builder, x: Inputs, beta1: float, beta2: float) -> tuple[ir.Value, ir.Value]:
+    """Return the running means of u and u²."""
+    return x.mean(op, x.state[0], x.u, beta1), x.mean(op, x.state[1], op.Mul(x.u, x.u), beta2)
+
+
+def decay(strength: float | np.ndarray) -> Link:
+    """u ← u − η·λ·θ, weight decay that is no part of the gradient (Loshchilov and Hutter, 2019).
+
+    `strength` is λ, a number or one of each element.
+    """
+
+    def update(op: Builder, x: Inputs) -> Outputs:
+        return op.Add(x.u, op.Mul(x.theta, op.Mul(x.const(op, strength), *x.scalars))), ()
+
+    return Link(update, scalars={"decay_rate": minus_rate})
+
+
+def clip(value: float | None, norm: float | None) -> Link:
+    """Every entry into [−value, value], then u·min(1, norm / (‖u‖₂ + 1e-6)), as PyTorch's clip_grad_norm_."""
+
+    def update(op: Builder, x: Inputs) -> Outputs:
+        u = x.u if value is None else op.Clip(x.u, x.const(op, -value), x.const(op, value))
+        if norm is not None:
+            length = op.Add(op.Sqrt(op.MatMul(u, u)), x.const(op, 1e-6))
+            u = op.Mul(u, op.Min(op.Div(x.const(op, norm), length), x.const(op, 1)))
+        return u, ()
+
+    return Link(update)
+
+
+def scale(factor: float | np.ndarray) -> Link:
+    """u ← f·u, f a number or one of each element."""
+    return Link(lambda op, x: (op.Mul(x.u, x.const(op, factor)), ()))
+
+
+def average(share: float) -> Link:
+    """a ← d·a + (1 − d)·(θ + u), the exponential moving average (EMA) of the parameters; u stays as it is."""
+    return Link(lambda op, x: (x.u, (x.mean(op, x.state[0], op.Add(x.theta, x.u), share),)), (AVERAGE,))
