@@ -6,19 +6,13 @@ node (None for an output that nobody reads), or None where the node stays as it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import onnx_ir as ir
-
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.rewrite import Rewrite
 from ortpipe.stages.derive.expansions import loops, recurrent
 
-Expansion = Callable[[Builder, ir.Node], Sequence[ir.Value | None] | None]
-
-EXPANSIONS: dict[str, Expansion] = {
-    "GRU": recurrent.gru,
-    "LSTM": recurrent.lstm,
+EXPANSIONS: dict[str, Rewrite] = {
+    "GRU": recurrent.recurrent,
+    "LSTM": recurrent.recurrent,
     "Loop": loops.loop,
-    "RNN": recurrent.rnn,
+    "RNN": recurrent.recurrent,
     "Scan": loops.scan,
 }

@@ -6,66 +6,68 @@ The products of the inputs with W are one matrix product in front of the scan; o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph.builder import Builder
-from ortpipe.stages.derive.expansions.loops import flipped
+from ortpipe.stages.derive.expansions.loops import flipped, listed
 
-Activation = Callable[[Builder, ir.Value, ir.Value], ir.Value]  # (op, x, a value of x's type)
-# name: operator, and the attributes it has with their ONNX defaults; None where onnxruntime's kernels have another one
-ACTIVATIONS: dict[str, tuple[str, dict[str, float | None]]] = {
-    "affine": ("Affine", {"alpha": None, "beta": None}),
-    "elu": ("Elu", {"alpha": 1.0}),
-    "hardsigmoid": ("HardSigmoid", {"alpha": 0.2, "beta": 0.5}),
-    "leakyrelu": ("LeakyRelu", {"alpha": 0.01}),
-    "relu": ("Relu", {}),
-    "scaledtanh": ("ScaledTanh", {"alpha": None, "beta": None}),
-    "sigmoid": ("Sigmoid", {}),
-    "softplus": ("Softplus", {}),
-    "softsign": ("Softsign", {}),
-    "tanh": ("Tanh", {}),
-    "thresholdedrelu": ("ThresholdedRelu", {"alpha": None}),
+# activation: the attributes it has with their ONNX defaults; None where onnxruntime's kernels have another one
+ACTIVATIONS: dict[str, dict[str, float | None]] = {
+    "Affine": {"alpha": None, "beta": None},
+    "Elu": {"alpha": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "LeakyRelu": {"alpha": 0.01},
+    "Relu": {},
+    "ScaledTanh": {"alpha": None, "beta": None},
+    "Sigmoid": {},
+    "Softplus": {},
+    "Softsign": {},
+    "Tanh": {},
+    "ThresholdedRelu": {"alpha": None},
 }
+Activation = tuple[str, dict[str, float]]  # one of them, and its numbers
 
 
+@dataclass
 class Step:
     """What a cell's formula is written with: the step's builder, one direction's weights, its activations."""
 
-    def __init__(
-        self,
-        op: Builder,
-        node: ir.Node,
-        hidden: int,
-        weights: dict[str, ir.Value],
-        activations: Sequence[Activation],
-    ) -> None:
-        self.op, self.node, self.hidden, self.weights, self.activations = op, node, hidden, weights, activations
-        self.like = weights["r"]  # a value whose type is known
+    op: Builder
+    node: ir.Node
+    hidden: int
+    weights: dict[str, ir.Value]
+    activations: Sequence[Activation]
 
-    def activate(self, which: int, x: ir.Value) -> ir.Value:
-        """Return the activation of x, which is clipped first where the node says so."""
-        if "clip" in self.node.attributes:
-            bound = self.node.attributes["clip"].as_float()
-            x = self.op.Clip(x, self.op.like(-bound, self.like), self.op.like(bound, self.like))
-        return self.activations[which](self.op, x, self.like)
+    def activate(self, which: int, x: ir.Value, *, clip: bool = True) -> ir.Value:
+        """Return the activation of x, which is clipped first where the node says so.
+
+        Affine is alpha · x + beta, ScaledTanh is alpha · tanh(beta · x).
+        """
+        (name, numbers), op, like = self.activations[which], self.op, self.weights["r"]
+        bound = self.node.attributes.get_float("clip", None)
+        if clip and bound is not None:
+            x = op.Clip(x, op.like(-bound, like), op.like(bound, like))
+        if name not in ("Affine", "ScaledTanh"):
+            return getattr(op, name)(x, **numbers)
+        alpha, beta = (op.like(numbers[key], like) for key in ("alpha", "beta"))
+        return op.Add(op.Mul(x, alpha), beta) if name == "Affine" else op.Mul(op.Tanh(op.Mul(x, beta)), alpha)
 
     def split(self, x: ir.Value, *parts: int) -> Sequence[ir.Value]:
         """Cut the last axis into parts, each some hidden sizes wide."""
-        sizes = self.op.const(np.array([p * self.hidden for p in parts], np.int64))
-        made: Sequence[ir.Value] = self.op.Split(x, sizes, axis=-1, outputs=len(parts))
-        return made
+        return _split(self.op, x, [p * self.hidden for p in parts], axis=-1)
 
 
-def rnn_step(step: Step, x: ir.Value, h: ir.Value) -> tuple[ir.Value, ...]:
+def rnn(step: Step, x: ir.Value, h: ir.Value) -> tuple[ir.Value, ...]:
     """h = f(x + h·Rᵀ), where x stands for x·Wᵀ + b, here and below."""
-    op = step.op
-    return (step.activate(0, op.Gemm(h, step.weights["r"], x, transB=1)),)
+    return (step.activate(0, step.op.Gemm(h, step.weights["r"], x, transB=1)),)
 
 
-def gru_step(step: Step, x: ir.Value, h: ir.Value) -> tuple[ir.Value, ...]:
+def gru(step: Step, x: ir.Value, h: ir.Value) -> tuple[ir.Value, ...]:
     """z, r = f(x + h·Rᵀ);  n = g(x + (r ∘ h)·Rᵀ);  h = (1 − z) ∘ n + z ∘ h.
 
     With linear_before_reset, n = g(x + r ∘ (h·Rᵀ + b_R)).
@@ -83,7 +85,7 @@ def gru_step(step: Step, x: ir.Value, h: ir.Value) -> tuple[ir.Value, ...]:
     return (op.Add(op.Mul(op.Sub(op.like(1, h), z), n), op.Mul(z, h)),)
 
 
-def lstm_step(step: Step, x: ir.Value, h: ir.Value, c: ir.Value) -> tuple[ir.Value, ...]:
+def lstm(step: Step, x: ir.Value, h: ir.Value, c: ir.Value) -> tuple[ir.Value, ...]:
     """i, f = σ(x + h·Rᵀ + p ∘ c);  c = f ∘ c + i ∘ g(x + h·Rᵀ);  o = σ(x + h·Rᵀ + p ∘ c);  h = o ∘ k(c).
 
     With input_forget, f = 1 − i.
@@ -92,78 +94,69 @@ def lstm_step(step: Step, x: ir.Value, h: ir.Value, c: ir.Value) -> tuple[ir.Val
     i, o, f, g = step.split(op.Gemm(h, step.weights["r"], x, transB=1), 1, 1, 1, 1)
     p_i, p_o, p_f = step.split(step.weights["p"], 1, 1, 1) if "p" in step.weights else (None, None, None)
     i = step.activate(0, op.Add(i, op.Mul(p_i, c)) if p_i is not None else i)
-    if integer(step.node, "input_forget"):
+    if step.node.attributes.get_int("input_forget", 0):
         f = op.Sub(op.like(1, h), i)
     else:
         f = step.activate(0, op.Add(f, op.Mul(p_f, c)) if p_f is not None else f)
     c = op.Add(op.Mul(f, c), op.Mul(i, step.activate(1, g)))
     o = step.activate(0, op.Add(o, op.Mul(p_o, c)) if p_o is not None else o)
-    return op.Mul(o, step.activations[2](op, c, step.like)), c
+    return op.Mul(o, step.activate(2, c, clip=False)), c
 
 
-def rnn(op: Builder, node: ir.Node) -> Sequence[ir.Value | None]:
-    """RNN."""
-    return _recurrent(op, node, rnn_step, ("Tanh",), gates=1, states=1)
+class Cell(NamedTuple):
+    """A recurrent operator: the formula of a step, its usual activations, how many gates and states it has."""
+
+    formula: Callable[..., tuple[ir.Value, ...]]
+    activations: tuple[str, ...]
+    gates: int
+    states: int
 
 
-def gru(op: Builder, node: ir.Node) -> Sequence[ir.Value | None]:
-    """GRU."""
-    return _recurrent(op, node, gru_step, ("Sigmoid", "Tanh"), gates=3, states=1)
+CELLS = {
+    "GRU": Cell(gru, ("Sigmoid", "Tanh"), gates=3, states=1),
+    "LSTM": Cell(lstm, ("Sigmoid", "Tanh", "Tanh"), gates=4, states=2),
+    "RNN": Cell(rnn, ("Tanh",), gates=1, states=1),
+}
 
 
-def lstm(op: Builder, node: ir.Node) -> Sequence[ir.Value | None]:
-    """LSTM."""
-    return _recurrent(op, node, lstm_step, ("Sigmoid", "Tanh", "Tanh"), gates=4, states=2)
-
-
-def integer(node: ir.Node, name: str) -> int:
-    """Return an int attribute, 0 where it is not given."""
-    return node.attributes[name].as_int() if name in node.attributes else 0
-
-
-def _recurrent(
-    op: Builder,
-    node: ir.Node,
-    formula: Callable[..., tuple[ir.Value, ...]],
-    default: Sequence[str],
-    gates: int,
-    states: int,
-) -> Sequence[ir.Value | None]:
+def recurrent(op: Builder, node: ir.Node) -> Sequence[ir.Value | None]:
     """Write every direction as a scan, and put their results side by side."""
-    x, w, r, b, lengths, *given = (*node.inputs, *[None] * 8)[: 6 + 2 * (states - 1)]
-    starts, peephole = given[:states], given[states] if states == 2 else None
+    cell = CELLS[node.op_type]
+    x, w, r, b, lengths, *starts = (*node.inputs, *[None] * 8)[: 5 + cell.states]
+    peephole = node.inputs[7] if len(node.inputs) > 7 else None
     assert x is not None and w is not None and r is not None
-    batch_first = bool(integer(node, "layout"))
+    batch_first, direction = node.attributes.get_int("layout", 0), node.attributes.get_string("direction", "forward")
     if batch_first:
         x = op.Transpose(x, perm=[1, 0, 2])
         starts = [op.Transpose(s, perm=[1, 0, 2]) if s is not None else None for s in starts]
-    hidden = integer(node, "hidden_size") or _static(node, r)
-    direction = node.attributes["direction"].as_string() if "direction" in node.attributes else "forward"
+    hidden = node.attributes.get_int("hidden_size", 0) or _hidden_size(node, r)
     ways = ["forward", "reverse"] if direction == "bidirectional" else [direction]
-    functions = _activations(node, [*default] * len(ways))
-    mask = _mask(op, x, lengths) if lengths is not None else None
+    functions = _activations(node, cell.activations * len(ways))
+    zeros = op.Expand(op.like(0, r), _sides(op, x, [1], hidden)) if None in starts else None
     parts = {name: _parts(op, v, len(ways)) for name, v in {"w": w, "r": r, "b": b, "p": peephole}.items()}
-    first = [_parts(op, s, len(ways)) if s is not None else [_zeros(op, x, r, hidden)] * len(ways) for s in starts]
-    wants_all = bool(node.outputs[0].name) and (bool(node.outputs[0].uses()) or node.outputs[0].is_graph_output())
+    first = [_parts(op, s, len(ways)) or [zeros] * len(ways) for s in starts]
+    mask = _mask(op, x, lengths) if lengths is not None else None
+    y = node.outputs[0]
+    wants_all = bool(y.name) and (bool(y.uses()) or y.is_graph_output())
     results = []
     for d, way in enumerate(ways):
         weights = {name: part[d] for name, part in parts.items() if part}
         scanned = [v if way == "forward" else flipped(op, v) for v in (x, mask) if v is not None]
-        scanned[0] = _projected(op, node, scanned[0], weights, gates, hidden)
-        own = functions[d * len(default) : (d + 1) * len(default)]
-        made = _scan(op, node, formula, weights, own, [s[d] for s in first], scanned, hidden, wants_all)
+        scanned[0] = _projected(op, node, scanned[0], weights, cell.gates, hidden)
+        own = functions[d * len(cell.activations) :][: len(cell.activations)]
+        ends = _scan(op, Step(op, node, hidden, weights, own), cell, [s[d] for s in first], scanned, wants_all)
         if wants_all and way == "reverse":
-            made[-1] = flipped(op, made[-1])
-        results.append(made)
-    ends = [_joined(op, [made[i] for made in results], 0) for i in range(states)]
-    everything = _joined(op, [made[-1] for made in results], 1) if wants_all else None
+            ends[-1] = flipped(op, ends[-1])
+        results.append(ends)
+    everything = _joined(op, [ends[-1] for ends in results], 1) if wants_all else None
+    last = [_joined(op, [ends[i] for ends in results], 0) for i in range(cell.states)]
     if batch_first:
-        ends = [op.Transpose(v, perm=[1, 0, 2]) for v in ends]
         everything = op.Transpose(everything, perm=[2, 0, 1, 3]) if everything is not None else None
-    return [v if old.name else None for v, old in zip([everything, *ends], node.outputs, strict=False)]
+        last = [op.Transpose(v, perm=[1, 0, 2]) for v in last]
+    return [v if old.name else None for v, old in zip([everything, *last], node.outputs, strict=False)]
 
 
-def _static(node: ir.Node, r: ir.Value) -> int:
+def _hidden_size(node: ir.Node, r: ir.Value) -> int:
     if r.shape is None or not isinstance(r.shape[2], int):
         raise DeriveError(
             "A recurrent operator's hidden size must be known.",
@@ -174,151 +167,112 @@ def _static(node: ir.Node, r: ir.Value) -> int:
 
 
 def _activations(node: ir.Node, usual: Sequence[str]) -> list[Activation]:
-    """Return one function per activation; alphas and betas are read off their lists by those that have one."""
-    names = list(node.attributes["activations"].as_strings()) if "activations" in node.attributes else list(usual)
-    lists = {
-        key: list(node.attributes[f"activation_{key}"].as_floats()) if f"activation_{key}" in node.attributes else []
-        for key in ("alpha", "beta")
-    }
-    where = f"node {node.name or node.outputs[-1].name!r}"
-    made = []
-    for name in names:
-        if name.lower() not in ACTIVATIONS:
+    """Return each activation and its numbers; alphas and betas are read off their lists by those that have one."""
+    known = {name.lower(): name for name in ACTIVATIONS}
+    lists = {key: list(node.attributes.get_floats(f"activation_{key}", ())) for key in ("alpha", "beta")}
+    place = f"node {node.name or node.outputs[-1].name!r}"
+    activations = []
+    for given in node.attributes.get_strings("activations", usual):
+        name, numbers = known.get(given.lower()), dict[str, float]()
+        if name is None:
             raise DeriveError(
                 "A recurrent operator's activations must be ONNX's.",
-                got=f"{name!r} at {where}",
-                fix=f"Use one of {', '.join(ACTIVATIONS)}.",
+                got=f"{given!r} at {place}",
+                fix=f"Use one of {', '.join(known)}.",
             )
-        op_type, numbers = ACTIVATIONS[name.lower()]
-        own = {}
-        for key, default in numbers.items():
+        for key, default in ACTIVATIONS[name].items():
             value = lists[key].pop(0) if lists[key] else default
             if value is None or (node.op_type == "RNN" and f"activation_{key}" not in node.attributes):
                 raise DeriveError(
                     "Where ONNX's and onnxruntime's defaults differ, an activation's numbers must be given.",
-                    got=f"{name} of {node.op_type} at {where}, without its {key}",
+                    got=f"{given} of {node.op_type} at {place}, without its {key}",
                     fix=f"Export the model with activation_{key}.",
                 )
-            own[key] = value
-        made.append(_activation(op_type, own))
-    return made
-
-
-def _activation(op_type: str, numbers: dict[str, float]) -> Activation:
-    """Return f(x); Affine is alpha · x + beta, ScaledTanh is alpha · tanh(beta · x)."""
-
-    def function(op: Builder, x: ir.Value, like: ir.Value) -> ir.Value:
-        alpha, beta = (op.like(numbers.get(k, 0), like) for k in ("alpha", "beta"))
-        if op_type == "Affine":
-            return op.Add(op.Mul(x, alpha), beta)
-        if op_type == "ScaledTanh":
-            return op.Mul(op.Tanh(op.Mul(x, beta)), alpha)
-        return getattr(op, op_type)(x, **numbers)
-
-    return function
+            numbers[key] = value
+        activations.append((name, numbers))
+    return activations
 
 
 def _mask(op: Builder, x: ir.Value, lengths: ir.Value) -> ir.Value:
     """Return [t < length] as booleans [T, N, 1]."""
-    time = op.Squeeze(op.Gather(op.Shape(x), _axis(op, 0)), _axis(op, 0))
+    time = op.Squeeze(op.Gather(op.Shape(x), _ints(op, 0)), _ints(op, 0))
     steps = op.Range(op.const(np.int64(0)), time, op.const(np.int64(1)))
-    return op.Less(op.Unsqueeze(steps, op.const(np.array([1, 2]))), op.Unsqueeze(_long(op, lengths), _axis(op, 1)))
+    ends = op.Unsqueeze(op.Cast(lengths, to=ir.DataType.INT64), _ints(op, 1))
+    return op.Less(op.Unsqueeze(steps, _ints(op, 1, 2)), ends)
 
 
-def _long(op: Builder, x: ir.Value) -> ir.Value:
-    made: ir.Value = op.Cast(x, to=ir.DataType.INT64)
-    return made
+def _ints(op: Builder, *values: int) -> ir.Value:
+    return op.const(np.array(values, np.int64))
 
 
-def _axis(op: Builder, axis: int) -> ir.Value:
-    return op.const(np.array([axis], np.int64))
+def _sides(op: Builder, x: ir.Value, axes: Sequence[int], last: int) -> ir.Value:
+    """Return some of x's sizes, and a last one."""
+    return op.Concat(op.Gather(op.Shape(x), _ints(op, *axes)), _ints(op, last), axis=0)
 
 
-def _parts(op: Builder, x: ir.Value | None, count: int) -> list[ir.Value]:
+def _split(op: Builder, x: ir.Value, sizes: Sequence[int], axis: int = 0) -> Sequence[ir.Value]:
+    return op.Split(x, _ints(op, *sizes), axis=axis, outputs=len(sizes))
+
+
+def _parts(op: Builder, x: ir.Value | None, count: int) -> list[Any]:
     """Return each direction's part of a tensor whose first axis is the directions."""
     if x is None:
         return []
-    parts = [x] if count == 1 else op.Split(x, op.const(np.ones(count, np.int64)), axis=0, outputs=count)
-    made = [op.Squeeze(part, _axis(op, 0)) for part in parts]
-    for part in made:
+    parts = [op.Squeeze(v, _ints(op, 0)) for v in ([x] if count == 1 else _split(op, x, [1] * count))]
+    for part in parts:
         part.type = x.type
-    return made
-
-
-def _zeros(op: Builder, x: ir.Value, r: ir.Value, hidden: int) -> ir.Value:
-    rows = op.Gather(op.Shape(x), _axis(op, 1))
-    made: ir.Value = op.Expand(op.like(0, r), op.Concat(rows, op.const(np.array([hidden])), axis=0))
-    return made
+    return parts
 
 
 def _projected(
     op: Builder, node: ir.Node, x: ir.Value, weights: dict[str, ir.Value], gates: int, hidden: int
 ) -> ir.Value:
     """Return x·Wᵀ + b_W + b_R for all steps, and leave in `weights` what the steps need: R, and GRU's parts of it."""
-    linear = bool(integer(node, "linear_before_reset"))
+    linear, r = node.attributes.get_int("linear_before_reset", 0), weights["r"]
     biases = []
-    if "b" in weights:
-        sizes = [2 * hidden, hidden] * 2 if gates == 3 else [gates * hidden] * 2
-        parts = op.Split(weights.pop("b"), op.const(np.array(sizes, np.int64)), axis=0, outputs=len(sizes))
-        if gates != 3:
-            biases = [op.Add(*parts)]
-        else:
-            last = parts[1] if linear else op.Add(parts[1], parts[3])
-            biases = [op.Concat(op.Add(parts[0], parts[2]), last, axis=0)]
-            if linear:  # added to the whole product with R, whose first two parts have their bias already
-                nothing = op.Expand(op.like(0, weights["r"]), op.const(np.array([2 * hidden], np.int64)))
-                weights["bn"] = op.Concat(nothing, parts[3], axis=0)
+    if "b" in weights and gates != 3:
+        biases = [op.Add(*_split(op, weights.pop("b"), [gates * hidden] * 2))]
+    elif "b" in weights:
+        parts = _split(op, weights.pop("b"), [2 * hidden, hidden] * 2)
+        last = parts[1] if linear else op.Add(parts[1], parts[3])
+        biases = [op.Concat(op.Add(parts[0], parts[2]), last, axis=0)]
+        if linear:  # added to the whole product with R, whose first two parts have their bias already
+            weights["bn"] = op.Concat(op.Expand(op.like(0, r), _ints(op, 2 * hidden)), parts[3], axis=0)
     if gates == 3 and not linear:
-        thirds = op.const(np.array([2 * hidden, hidden], np.int64))
-        weights["r"], weights["rn"] = op.Split(weights["r"], thirds, axis=0, outputs=2)
-        weights["r"].type = node.inputs[2].type  # type: ignore[union-attr]
+        weights["r"], weights["rn"] = _split(op, r, [2 * hidden, hidden])
+        weights["r"].type = r.type
     # rows of all steps in one product; onnxruntime has no float64 kernel for the Transpose and MatMul that it fuses
-    w, shape = weights.pop("w"), op.Shape(x)
-    width = op.Gather(shape, op.const(np.array([2], np.int64)))
-    rows = op.Reshape(x, op.Concat(_axis(op, -1), width, axis=0))
-    steps = op.Gather(shape, op.const(np.array([0, 1], np.int64)))
-    made: ir.Value = op.Gemm(rows, w, *biases, transB=1)
-    return op.Reshape(made, op.Concat(steps, _axis(op, gates * hidden), axis=0))
+    rows = op.Gemm(op.Flatten(x, axis=2), weights.pop("w"), *biases, transB=1)
+    return op.Reshape(rows, _sides(op, x, [0, 1], gates * hidden))
 
 
 def _scan(
-    op: Builder,
-    node: ir.Node,
-    formula: Callable[..., tuple[ir.Value, ...]],
-    weights: dict[str, ir.Value],
-    activations: Sequence[Activation],
-    starts: Sequence[ir.Value],
-    scanned: Sequence[ir.Value],
-    hidden: int,
-    wants_all: bool,
+    op: Builder, step: Step, cell: Cell, starts: Sequence[ir.Value], scanned: Sequence[ir.Value], wants_all: bool
 ) -> list[ir.Value]:
     """Return one direction's last states and, where wanted, h of every step [T, N, hidden].
 
     Behind the end of its sequence a row's state stays, and its h is 0.
     """
-    like = weights["r"]
-    before = [op.placeholder(name, like, ir.Shape([None, hidden])) for name in ("h", "c")[: len(starts)]]
+    like, name = step.weights["r"], step.node.op_type
+    before = [op.placeholder(state, like, ir.Shape([None, step.hidden])) for state in ("h", "c")[: cell.states]]
     x = op.placeholder("x", like, None)
-    inputs = [*before, x]
-    body = ir.Graph(inputs, [], nodes=[], name=f"{node.op_type}/step")
-    inner = Builder(body, node.op_type, names=op._names)
-    after = list(formula(Step(inner, node, hidden, weights, activations), x, *before))
+    body = ir.Graph([*before, x], [], nodes=[], name=f"{name}/step")
+    step.op = inner = Builder(body, name, names=op._names)
+    after = list(cell.formula(step, x, *before))
     h = after[0]
     if len(scanned) == 2:
-        valid = ir.Value(name=op._names.fresh(f"{node.op_type}/valid"), type=ir.TensorType(ir.DataType.BOOL))
+        valid = op.placeholder("valid", ir.Value(type=ir.TensorType(ir.DataType.BOOL)), None)
         body.inputs.append(valid)
         h = inner.Where(valid, h, inner.like(0, like)) if wants_all else h
         after = [inner.Where(valid, new, old) for new, old in zip(after, before, strict=True)]
-    if wants_all and h is after[0]:
-        h = inner.Identity(h)
-    body.outputs.extend([*after, h] if wants_all else after)
-    for value in body.outputs:
+    if wants_all:
+        after.append(inner.Identity(h) if h is after[0] else h)
+    body.outputs.extend(after)
+    for value in after:
         value.type = like.type
-    made = op.Scan(*starts, *scanned, body=body, num_scan_inputs=len(scanned), outputs=len(body.outputs))
-    return [made] if isinstance(made, ir.Value) else list(made)
+    return listed(op.Scan(*starts, *scanned, body=body, num_scan_inputs=len(scanned), outputs=len(after)))
 
 
 def _joined(op: Builder, values: Sequence[ir.Value], axis: int) -> ir.Value:
-    wide = [op.Unsqueeze(v, _axis(op, axis)) for v in values]
-    made: ir.Value = wide[0] if len(wide) == 1 else op.Concat(*wide, axis=axis)
-    return made
+    wide = [op.Unsqueeze(v, _ints(op, axis)) for v in values]
+    return wide[0] if len(wide) == 1 else op.Concat(*wide, axis=axis)

@@ -11,7 +11,7 @@ from ortpipe.graph import query
 from ortpipe.graph.operators import is_random
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 from ortpipe.stages.derive.cut import copied, cut, distinct, prune
-from ortpipe.stages.derive.expansions.loops import flipped, why_not_a_scan
+from ortpipe.stages.derive.expansions.loops import flipped, listed, why_not_a_scan
 from ortpipe.stages.derive.walk import active, gradients
 
 
@@ -32,7 +32,7 @@ def if_(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], condition: 
         prune(inner.graph)
     then, other = (inner.graph for inner, _ in branches)
     results = op.If(condition, then_branch=then, else_branch=other, outputs=len(reached))
-    gradient = dict(zip(reached, _values(results), strict=True))
+    gradient = dict(zip(reached, listed(results), strict=True))
     return [None, *(gradient.get(v) for v in captured)]
 
 
@@ -97,7 +97,7 @@ def scan(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], *_: ir.Val
         *starts, *(flipped(op, v) for v in steps), body=graph, num_scan_inputs=len(steps), outputs=len(outputs)
     )
     gradient: dict[ir.Value, ir.Value] = {}
-    for x, dx in zip([*before, *shared, *scanned], _values(results), strict=True):
+    for x, dx in zip([*before, *shared, *scanned], listed(results), strict=True):
         outer = _outside(node, body, x)
         dx.type, dx.shape = outer.type, outer.shape
         gradient[x] = flipped(op, dx) if x in scanned else dx
@@ -177,10 +177,6 @@ def loop(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], *_: ir.Val
         fix="Export the loop with a trip count and a condition that is constantly true, or freeze what is in front of "
         "it (derive.frozen).",
     )
-
-
-def _values(made: ir.Value | tuple[ir.Value, ...]) -> tuple[ir.Value, ...]:
-    return (made,) if isinstance(made, ir.Value) else made
 
 
 RULES: Rules = {
