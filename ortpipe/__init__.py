@@ -6,9 +6,6 @@ import importlib
 from typing import Any
 
 import ortpipe.timing  # noqa: F401 - its clock begins with the package
-from ortpipe.late import import_late
-
-import_late()
 
 _HOMES = {
     "Artifact": "artifact",

@@ -162,7 +162,8 @@ def checked(value: Any, hint: Any, key: str, default: Any = dataclasses.MISSING)
 
 def _way_out(misfit: _MisfitError, default: Any) -> str:
     wrong, expected = misfit.value, in_words(misfit.hint)
-    for part in _metadata(misfit.hint):
+    choices = typing.get_args(misfit.hint) if typing.get_origin(misfit.hint) is not Annotated else ()
+    for part in (part for hint in (misfit.hint, *choices) for part in _metadata(hint)):
         if isinstance(part, Fix):
             return part.text
         if isinstance(part, OneOf):

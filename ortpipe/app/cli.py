@@ -17,11 +17,13 @@ from ortpipe.app.claim import releasing
 from ortpipe.app.commands import COMMANDS, command, is_word
 from ortpipe.app.completion import answer, is_query
 from ortpipe.app.compose import check_working_folder, packaged_conf
+from ortpipe.app.help import is_help, print_help
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.redact import guard, know_command, know_config, recordable
 from ortpipe.app.run.hydra_files import hide_in_files
 from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.app.sweep.callback import sweeping
+from ortpipe.app.symbolic import import_onnx_ir
 from ortpipe.app.terminal import forgive, streams
 from ortpipe.app.where import Where
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
@@ -37,6 +39,7 @@ _refused: list[OrtpipeError | OSError] = []  # what ended the run; raised, Hydra
 
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
 def _application(config: DictConfig) -> float | None:
+    import_onnx_ir()
     from ortpipe.app.assemble import execute
     from ortpipe.app.schema import build
 
@@ -86,6 +89,8 @@ def main() -> None:
         elif is_word(name):
             fix = f"{nearest(name, COMMANDS)} A run takes none: ortpipe key=value …"
             raise ConfigError(f"{name} is no command.", fix=fix)
+        elif is_help(sys.argv[1:]):
+            print_help(sys.argv[1:])
         elif not is_query(sys.argv[1:]) or answer():
             check_working_folder()
             with releasing(), sweeping():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ortpipe.app.redact import recordable
 from ortpipe.app.tracking.sqlite import uri_of
@@ -106,6 +106,13 @@ def composition(overrides: Sequence[str], config_dir: str | None = None) -> Comp
     Raises:
         ConfigError: `config_dir` is no folder; Hydra's own errors come as they are.
     """
+    config, where = unresolved(overrides, config_dir)
+    values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    return Composition(values, recordable(config), where)
+
+
+def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple[DictConfig, Where | None]:
+    """Return the composed config without Hydra's own part, and where each key was set; raises as `composition`."""
     overrides = list(overrides)
     if config_dir is not None:
         folder = Path(config_dir).absolute()
@@ -118,8 +125,7 @@ def composition(overrides: Sequence[str], config_dir: str | None = None) -> Comp
         where = Where.now()
     with open_dict(config):
         del config["hydra"]
-    values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    return Composition(values, recordable(config), where)
+    return config, where
 
 
 def composed(name: str, about: str, arguments: Sequence[str]) -> RunConfig:

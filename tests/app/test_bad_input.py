@@ -25,10 +25,10 @@ CASES = {
     "a forced unknown key is refused": (["+train.epoch=3"], ["train.epoch is not a key", "Did you mean 'epochs'?"]),
     "a misspelt experiment suggests the nearest": (["experiment=digit"], ["Did you mean 'digits'?"]),
     "a misspelt choice suggests the nearest": (["add_loss=cross_entropie"], ["Did you mean 'cross_entropy'?"]),
-    "a wrong type names its key": (["train.epochs=many"], ["train.epochs: ", "valid integer", "'many'"]),
+    "a wrong type names its key": (["train.epochs=many"], ["train.epochs must be a whole number", "valid integer", "'many'"]),
     "a value out of range states its range": (
         ["train.batch_size=0"],
-        ["train.batch_size must be at least 1", "got: 0"],
+        ["train.batch_size must be a whole number, at least 1", "got: 0"],
     ),
     "an unknown option of a stage is refused": (
         ["train.init=zeros"],
@@ -38,7 +38,7 @@ CASES = {
         ["train.optimizer.name=adagard"],
         ["train.optimizer.name", "Did you mean 'adagrad'?", "nesterov, rmsprop, sgd."],
     ),
-    "a negative learning rate is refused": (["train.optimizer.lr=-1"], ["learning rate is positive", "got: -1"]),
+    "a negative learning rate is refused": (["train.optimizer.lr=-1"], ["train.optimizer.lr must be", "got: -1"]),
     "a missing onnx file is named": ([FINETUNE, "convert.source.path=away.onnx"], ["must exist", "away.onnx"]),
     "a corrupt onnx file is named": ([FINETUNE, "convert.source.path=corrupt.onnx"], ["readable", "corrupt.onnx"]),
     "a model with nothing to train is refused": (
@@ -112,7 +112,7 @@ CASES = {
         ["validation rows", "data.split.validation=0.1"],
     ),
     "no test rows are refused": (["data.split.test=0"], ["evaluate needs test rows"]),
-    "a split that leaves nothing is refused": (["data.split.test=0.9", "data.split.validation=0.2"], ["fractions"]),
+    "a split that leaves nothing is refused": (["data.split.test=0.9", "data.split.validation=0.2"], ["must leave rows to train on"]),
     "a folder that cannot be written is named": (["paths.outputs=/proc/nowhere"], ["/proc/nowhere", "paths.outputs"]),
     "a tracking server that is away is named": (
         ["recorder=mlflow", "recorder.tracking_uri=http://127.0.0.1:9"],

@@ -62,4 +62,4 @@ def test_a_plan_is_drawn_as_a_graph(plan):
 def test_a_plan_refuses_what_a_run_refuses(plan):
     said = plan("train.epochs=0")
     assert said.returncode == 1
-    assert "train.epochs must be at least 1" in said.stderr
+    assert "train.epochs must be a whole number, at least 1" in said.stderr

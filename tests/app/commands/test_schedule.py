@@ -50,7 +50,7 @@ def test_it_reads_a_users_own_configs(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["schedule", "train.epoch=3"], ["Did you mean 'train.epochs'?"]),
-        (["schedule", "train.epochs=0"], ["train.epochs must be at least 1"]),
+        (["schedule", "train.epochs=0"], ["train.epochs must be a whole number, at least 1"]),
         (["schedule", "experiment=digit"], ["Did you mean 'digits'?"]),
         (["schedule", "--multirun"], ["has no such argument", "--multirun"]),
         (["schedule", "--config-dir", "away"], ["--config-dir is a folder"]),

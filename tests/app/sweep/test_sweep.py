@@ -129,4 +129,4 @@ def test_a_job_whose_config_is_wrong_fails_alone(tmp_path: Path) -> None:
     done = ortpipe("-m", *TINY, "train.batch_size=0,32", "recorder=none", cwd=tmp_path)
     assert done.returncode == 1
     assert states_of(folder_of(tmp_path)) == {0: "failed", 1: "finished"}
-    assert "train.batch_size must be at least 1" in done.stdout
+    assert "train.batch_size must be a whole number, at least 1" in done.stdout
