@@ -25,7 +25,10 @@ CASES = {
     "a forced unknown key is refused": (["+train.epoch=3"], ["train.epoch is not a key", "Did you mean 'epochs'?"]),
     "a misspelt experiment suggests the nearest": (["experiment=digit"], ["Did you mean 'digits'?"]),
     "a misspelt choice suggests the nearest": (["add_loss=cross_entropie"], ["Did you mean 'cross_entropy'?"]),
-    "a wrong type names its key": (["train.epochs=many"], ["train.epochs must be a whole number", "valid integer", "'many'"]),
+    "a wrong type names its key": (
+        ["train.epochs=many"],
+        ["train.epochs must be a whole number", "'many'"],
+    ),
     "a value out of range states its range": (
         ["train.batch_size=0"],
         ["train.batch_size must be a whole number, at least 1", "got: 0"],
@@ -112,7 +115,10 @@ CASES = {
         ["validation rows", "data.split.validation=0.1"],
     ),
     "no test rows are refused": (["data.split.test=0"], ["evaluate needs test rows"]),
-    "a split that leaves nothing is refused": (["data.split.test=0.9", "data.split.validation=0.2"], ["must leave rows to train on"]),
+    "a split that leaves nothing is refused": (
+        ["data.split.test=0.9", "data.split.validation=0.2"],
+        ["must leave rows to train on"],
+    ),
     "a folder that cannot be written is named": (["paths.outputs=/proc/nowhere"], ["/proc/nowhere", "paths.outputs"]),
     "a tracking server that is away is named": (
         ["recorder=mlflow", "recorder.tracking_uri=http://127.0.0.1:9"],

@@ -424,7 +424,7 @@ def test_a_source_is_a_class_path_or_a_file(estimator, path):
 
 
 def test_an_unknown_scaler_is_refused():
-    with pytest.raises(ConfigError, match=r"'robust'(.|\n)*standard, minmax"):
+    with pytest.raises(ConfigError, match=r"'robust'(.|\n)*minmax, standard"):
         SklearnEstimator("sklearn.linear_model.Ridge", scaler="robust")
 
 
