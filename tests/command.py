@@ -6,6 +6,8 @@ import atexit
 import ctypes
 import json
 import os
+import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -18,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 OWNS_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
 INTERPRETER = ("PYTHON", "LD_", "LC_", "LANG", "OMP_", "MALLOC_")  # variables that are read when a process begins
+OPERATORS = "();<>|&$`{}*?~"  # of a shell
 FIRST = ("sitecustomize.py", "usercustomize.py")  # what an interpreter reads before all else
 
 
@@ -39,6 +42,27 @@ def start(
     command = [sys.executable, "-m", "ortpipe", *arguments]
     made = subprocess.Popen if process else Popen
     return made(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+
+def shell(line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of a README, with the interpreter of the tests; bash reads what is more than words."""
+    inherited = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**inherited, "PATH": path, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    program, *words = split(line)
+    begins = {"ortpipe": ["-m", "ortpipe"], "python": []}.get(program)
+    if begins is None or any(set(word) <= set(OPERATORS) for word in words):
+        command = ["bash", "-c", re.sub(r"(^|&& )ortpipe\b", rf"\1{sys.executable} -m ortpipe", line)]
+    else:
+        command = [sys.executable, *begins, *words]
+    return run(command, cwd=cwd, env=environment, text=True)
+
+
+def split(line: str) -> list[str]:
+    """Return the words of a line as a shell reads them; its operators are words of their own."""
+    words = shlex.shlex(line, posix=True, punctuation_chars=OPERATORS)
+    words.whitespace_split = True
+    return list(words)
 
 
 def run(command: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[Any]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command import Popen
 
 NOBODY = 65534
 
@@ -30,7 +31,7 @@ def mlflow_server(backend: str, folder: Path) -> Iterator[tuple[str, subprocess.
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     environment.pop("MLFLOW_TRACKING_URI", None)
     with open(folder / "server.log", "wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        process = Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     address = f"http://127.0.0.1:{port}"
     try:
         for _ in range(600):

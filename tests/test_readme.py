@@ -11,8 +11,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from command import ROOT, Popen, ortpipe, run, shell
 
-ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```bash\n(.*?)```", TEXT, re.S)
 LINES = [line for block in BLOCKS for line in block.splitlines() if line.strip()]
@@ -26,19 +26,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
-
-
-def _runnable(line: str) -> str:
-    return re.sub(r"^ortpipe\b", f"{sys.executable} -m ortpipe", line)
+    return {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
 @pytest.mark.parametrize("line", SHELL)
 def test_every_command_of_the_readme_runs(line: str, folder: Path) -> None:
-    done = subprocess.run(
-        ["bash", "-c", _runnable(line)], cwd=folder, env=_environment(), capture_output=True, text=True, timeout=300
-    )
+    done = shell(line, folder)
     assert done.returncode == 0, done.stderr
 
 
@@ -51,13 +44,10 @@ def test_the_install_commands_are_the_ones_that_ci_runs() -> None:
 def test_the_page_opens_with_the_command_of_the_readme(folder: Path) -> None:
     [command] = [line for line in LINES if line.startswith("mlflow ui")]
     if not (folder / "outputs" / "mlflow.db").exists():
-        done = subprocess.run(
-            [sys.executable, "-m", "ortpipe", "train.epochs=1"], cwd=folder, env=_environment(), capture_output=True
-        )
-        assert done.returncode == 0
+        assert ortpipe("train.epochs=1", cwd=folder).returncode == 0
     port = "5917"
-    server = subprocess.Popen(
-        ["bash", "-c", f"exec {sys.executable} -m {command} --port {port} --workers 1"],
+    server = Popen(
+        [sys.executable, "-m", *command.split(), "--port", port, "--workers", "1"],
         cwd=folder,
         env={**_environment(), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
         stdout=subprocess.DEVNULL,
@@ -85,9 +75,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.S)
 
 
 def _printed(example: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", example], env=_environment(), capture_output=True, text=True, timeout=300
-    )
+    done = run([sys.executable, "-c", example], env=_environment(), text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import command
 import pytest
-from command import ROOT
 
 from ortpipe.app.commands.init import FILES, TEMPLATES
 from ortpipe.errors import ConfigError
 
 
 def shell(line: str, folder: Path) -> str:
-    """Run a line as its reader does, with the interpreter of the tests."""
-    inherited = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
-    environment = {**inherited, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
-    runnable = re.sub(r"(^|&& )ortpipe\b", rf"\1{sys.executable} -m ortpipe", line)
-    done = subprocess.run(
-        ["bash", "-c", runnable], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
+    done = command.shell(line, folder)
     assert done.returncode == 0, f"{line}\n{done.stderr}"
     return done.stdout
 
@@ -32,9 +23,9 @@ def shell(line: str, folder: Path) -> str:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a project that was run with the printed command."""
     folder = tmp_path_factory.mktemp("user")
-    made, command = shell("ortpipe init 'my flats'", folder).splitlines()
+    made, suggested = shell("ortpipe init 'my flats'", folder).splitlines()
     assert made == f"made    my flats: {', '.join(FILES)}"
-    assert "scikit-learn LinearRegression" in shell(command.removeprefix("run it  "), folder)
+    assert "scikit-learn LinearRegression" in shell(suggested.removeprefix("run it  "), folder)
     return folder / "my flats"
 
 

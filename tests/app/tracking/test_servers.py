@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from command import ROOT, ortpipe
+from command import ROOT, Popen, ortpipe
+from command import run as run_command
 from mlflow import MlflowClient
 from servers import mlflow_server, postgresql
 
@@ -46,7 +47,7 @@ def test_postgresql_behind_a_server_gets_the_same_and_serves_the_registered_mode
             f"import mlflow, numpy; mlflow.set_tracking_uri({address!r}); "
             "print(mlflow.pyfunc.load_model('models:/diabetes@champion').predict(numpy.zeros((3, 10), 'f4')))"
         )
-        served = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        served = run_command([sys.executable, "-c", code], text=True)
         assert served.returncode == 0, served.stderr
         assert served.stdout.startswith("{")
 
@@ -56,15 +57,15 @@ def test_a_server_that_hangs_delays_a_run_once_and_is_told_the_rest_later(tmp_pa
         command = [sys.executable, "-m", "ortpipe", "experiment=linear_regression", "train.epochs=200"]
         command.append(f"recorder.tracking_uri={address}")
         environment = {**os.environ, **SHORT, "PYTHONPATH": str(ROOT)}
-        run = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, stdout=-1, text=True)
-        assert run.stderr is not None
-        while "[5/6] train" not in (line := run.stderr.readline()):
+        process = Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, stdout=-1, text=True)
+        assert process.stderr is not None
+        while "[5/6] train" not in (line := process.stderr.readline()):
             assert line, "it ended before it trained"
         os.killpg(server.pid, signal.SIGSTOP)
         stopped = time.monotonic()
-        out, said = run.communicate(timeout=120)
+        out, said = process.communicate(timeout=120)
         assert time.monotonic() - stopped < 60
-        assert run.returncode == 0, said
+        assert process.returncode == 0, said
         [folder] = tmp_path.glob("outputs/runs/*/*")
         assert said.count("warning: MLflow did not record everything") == 1
         assert f"ortpipe sync {folder}" in said

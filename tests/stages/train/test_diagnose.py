@@ -52,10 +52,14 @@ def diverging(source, config, data):
     return error
 
 
-@pytest.mark.parametrize("chunk", [1, 2**25])
-@pytest.mark.parametrize("place", [0, 17, COUNT - 1])  # in the first batch, in another one, in the partial one
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("optimizer", STEPWISE)
+PLACES = (0, 17, COUNT - 1)  # in the first batch, in another one, in the partial one
+WAYS = [
+    *itertools.product(("sgd", "adam"), ("mean", "sum"), PLACES, (1, 2**25)),
+    *((o, "mean", 17, 1) for o in STEPWISE),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "reduction", "place", "chunk"), dict.fromkeys(WAYS))
 def test_the_largest_gradients_are_numpys_at_the_step_that_diverged(
     from_text, monkeypatch, optimizer, reduction, place, chunk
 ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -103,9 +105,13 @@ def trained(monkeypatch, source, config, data, ahead):
         return train(source, config, data=data)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("optimizer", STEPWISE)
-@pytest.mark.parametrize(("loss", "accumulate"), [("cross_entropy", 1), ("cross_entropy", 2), ("l2", 1), ("l2", 3)])
+LOSS_STEPS = [("cross_entropy", 1), ("cross_entropy", 2), ("l2", 1), ("l2", 3)]
+WAYS = [*itertools.product(("sgd", "adam"), LOSS_STEPS, (False, True)), *((o, LOSS_STEPS[1], True) for o in STEPWISE)]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "loss", "accumulate", "weighted"), dict.fromkeys((o, *steps, w) for o, steps, w in WAYS)
+)
 def test_training_gives_the_bytes_that_it_gives_without(monkeypatch, optimizer, loss, accumulate, weighted):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(50, 4)), rng.integers(0, 3, 50) if loss == "cross_entropy" else rng.normal(size=(50, 3))
