@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import humanize
+
 from ortpipe.errors import ConfigError
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -11,23 +13,21 @@ BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def span(seconds: float) -> str:
-    """Return a span of time in its largest unit; what lies in the future is 0.
+    """Return a span of time in words; what lies in the future is now.
 
     >>> span(59), span(7300), span(3 * 86400), span(-5)
-    ('59 s', '2 h', '3 d', '0 s')
+    ('59 seconds', '2 hours', '3 days', 'a moment')
     """
-    unit = next((u for u in ("w", "d", "h", "m") if seconds >= 2 * SECONDS[u]), "s")
-    return f"{max(0, int(seconds // SECONDS[unit]))} {unit}"
+    return humanize.naturaldelta(max(0.0, seconds))
 
 
 def size(count: float) -> str:
     """Return a number of bytes in its largest unit.
 
     >>> size(12), size(1_234_567)
-    ('12 B', '1.2 MB')
+    ('12 Bytes', '1.2 MB')
     """
-    unit = next((u for u in ("TB", "GB", "MB", "KB") if count >= BYTES[u]), "B")
-    return f"{count / BYTES[unit]:.1f} {unit}" if unit != "B" else f"{int(count)} B"
+    return humanize.naturalsize(count)
 
 
 def bound(text: str) -> tuple[float | None, int | None]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ortpipe.app.compose import Parser, composition
+from ortpipe.app.table import aligned
 from ortpipe.app.units import bound, size, span
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline import gc
@@ -63,12 +64,20 @@ def listing(store: Store) -> str:
     """Return a line per entry, what was used last first."""
 
     now, found = time.time(), gc.usage(store, _say)
-    lines = [f"{'stage':<10}{'key':<14}{'made':>8}{'used':>8}{'took':>10}{'size':>10}  by"]
-    lines += [
-        f"{one.entry.stage:<10}{one.entry.key[:12]:<14}{span(now - one.entry.made):>8}{span(now - one.used):>8}"
-        f"{f'{one.entry.seconds:.2f} s':>10}{size(one.bytes):>10}  {_maker(one)}"
+    heads = ["stage", "key", "made", "used", "took", "size", "by"]
+    rows = [
+        [
+            one.entry.stage,
+            one.entry.key[:12],
+            span(now - one.entry.made),
+            span(now - one.used),
+            f"{one.entry.seconds:.2f} s",
+            size(one.bytes),
+            _maker(one),
+        ]
         for one in found
     ]
+    lines = aligned(rows, heads) if rows else ["  ".join(heads)]
     artifacts = store.folder / "artifacts"
     held = len({one.entry.output for one in found})
     lines.append(f"{len(found)} entries, {held} artifacts, {size(gc.size(artifacts))} in {store.folder}")
@@ -133,8 +142,8 @@ def _named(store: Store, names: Sequence[str]) -> list[Usage]:
 def _remove(store: Store, going: list[Usage], *, dry: bool) -> None:
 
     gained = None if dry else gc.remove(store, [one.entry for one in going])
-    for one in going:
-        print(f"{one.entry.stage:<10}{one.entry.key[:12]:<14}{size(one.bytes):>10}")
+    for line in aligned([one.entry.stage, one.entry.key[:12], size(one.bytes)] for one in going):
+        print(line)
     print(
         f"{len(going)} entries would go" if gained is None else f"{len(going)} entries removed, {size(gained)} gained"
     )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ortpipe.app.assemble import open_run, plan_of, store_of
 from ortpipe.app.compose import Parser, composition
 from ortpipe.app.schema import build
+from ortpipe.app.table import aligned
 from ortpipe.app.units import span
 from ortpipe.pipeline.dry_run import Reason, StageStatus, dry_run
 from ortpipe.pipeline.flatten import differing
@@ -50,8 +51,7 @@ def run(arguments: Sequence[str]) -> None:
 
 def table(statuses: Sequence[StageStatus]) -> str:
     """Return a line per stage."""
-    width = max(len(status.stage) for status in statuses)
-    return "\n".join(f"{s.stage:<{width}}  {s.status:<7}  {_why(s)}" for s in statuses)
+    return "\n".join(aligned([status.stage, status.status, _why(status)] for status in statuses))
 
 
 def _why(status: StageStatus) -> str:

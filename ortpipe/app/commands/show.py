@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ortpipe.app.compose import Parser
 from ortpipe.app.recorded import Settings
 from ortpipe.app.subject import HELP, Subject, find
+from ortpipe.app.table import aligned
 from ortpipe.errors import ConfigError
 from ortpipe.metrics import label
 
@@ -143,10 +144,8 @@ def _sized(title: str, tensors: dict[str, Any]) -> list[str]:
 
 def _table(title: str, rows: Iterable[Sequence[str]]) -> list[str]:
     """Return aligned lines under a title; nothing where there are none."""
-    cells = [list(row) for row in rows]
-    widths = [max(len(row[i]) for row in cells if i < len(row)) for i in range(max(map(len, cells), default=0))]
-    lines = ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=False)).rstrip() for row in cells]
-    return ["", title, *lines] if lines else []
+    lines = aligned(rows)
+    return ["", title, *(f"  {line}" for line in lines)] if lines else []
 
 
 def _svg(dot: str, file: Path) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortpipe.app.table import aligned
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.metrics import label
 from ortpipe.pipeline.events import (
@@ -113,16 +114,8 @@ def table(artifact: Artifact) -> str:
     heads = {"before": "before", "trained": "trained", "source": source_of(artifact.facts)}
     metrics = artifact.facts.metrics
     states = [state for state in heads if any(state in values for values in metrics.values())]
-    table = [["metric", *(heads[state] for state in states)]]
-    table += [[label(name, metrics), *(f"{values[state]:.4f}" for state in states)] for name, values in metrics.items()]
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in [table[0], ["-" * w for w in widths], *table[1:]]
-    ]
-    return "\n".join(lines)
+    rows = [[label(name, metrics), *(f"{values[state]:.4f}" for state in states)] for name, values in metrics.items()]
+    return "\n".join(aligned(rows, ["metric", *(heads[state] for state in states)], left=1))
 
 
 def source_of(facts: Facts) -> str:

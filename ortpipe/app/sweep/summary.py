@@ -13,6 +13,7 @@ from pathlib import Path
 from ortpipe.app.run.record import FAILED, FINISHED, KILLED, RunRecord
 from ortpipe.app.sweep.job import read_jobs, read_sweep
 from ortpipe.app.sweep.varies import names, short
+from ortpipe.app.table import aligned
 from ortpipe.metrics import greater_is_better, label
 
 SHOWN = 20  # jobs on the screen; the file has all
@@ -134,32 +135,14 @@ class Summary:
     def as_text(self) -> str:
         """Return what a person reads: the jobs, the best first and marked, then what failed and why."""
         ranked, varying, measured = self.ranked, self.varying, self.measured
-        others = [row for row in self.rows if row not in ranked]
-        called = names(varying)
-        with_hits = any(row.hits for row in self.rows)
-        heads = [
-            "",
-            "job",
-            *called.values(),
-            *(label(name, measured) for name in measured),
-            *(["hits"] if with_hits else []),
-            "seconds",
-            "status",
-        ]
-        lines = [
-            [
-                "*" if ranked and row is ranked[0] else "",
-                str(row.number),
-                *(short(row.varies.get(key, "")) for key in varying),
-                *(f"{row.run.values[name]:.4g}" if name in row.run.values else "" for name in measured),
-                *([row.hits] if with_hits else []),
-                "" if row.run.seconds is None else f"{row.run.seconds:.1f}",
-                row.run.status.lower(),
-            ]
-            for row in [*ranked, *others][:SHOWN]
-        ]
-        rest = len(self.rows) - len(lines)
-        return "\n".join([*_aligned(heads, lines), *([f"   and {rest} more"] if rest else []), *self._errors()])
+        order = [*ranked, *(row for row in self.rows if row not in ranked)]
+        cells = {row["job"]: row for row in self.cells()}
+        heads = {"best": "", "job": "job", **names(varying), **{name: label(name, measured) for name in measured}}
+        heads |= {"hits": "hits"} if any(row.hits for row in self.rows) else {}
+        heads |= {"seconds": "seconds", "status": "status"}
+        rows = [[_short(cells[row.number][column]) for column in heads] for row in order[:SHOWN]]
+        rest = [f"   and {len(order) - SHOWN} more"] if len(order) > SHOWN else []
+        return "\n".join([*aligned(rows, [*heads.values()], left=0), *rest, *self._errors()])
 
     def _errors(self) -> list[str]:
         """Return each rule that was broken, by which jobs, and what the first of them said."""
@@ -190,10 +173,10 @@ def _as_text(cell: object) -> object:
     return cell
 
 
-def _aligned(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(line[i]) for line in [heads, *lines]) for i in range(len(heads))]
-    ruled = [heads, ["-" * width for width in widths], *lines]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in ruled]
+def _short(cell: object) -> str:
+    if isinstance(cell, bool):
+        return "*" if cell else ""
+    return f"{cell:.4g}" if isinstance(cell, float) else short(str(cell))
 
 
 def best_job(folder: Path) -> Path | None:

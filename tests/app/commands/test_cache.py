@@ -19,9 +19,9 @@ def entries(said):
 
 
 def test_an_empty_store_holds_nothing(cache, tmp_path):
-    assert cache("ls").stdout.splitlines()[1:] == [f"0 entries, 0 artifacts, 0 B in {tmp_path}/outputs/cache"]
+    assert cache("ls").stdout.splitlines()[1:] == [f"0 entries, 0 artifacts, 0 Bytes in {tmp_path}/outputs/cache"]
     assert cache("verify").stdout == "0 entries are intact, 0 were not\n"
-    assert cache("gc", "--keep", "1d").stdout == "0 entries removed, 0 B gained\n"
+    assert cache("gc", "--keep", "1d").stdout == "0 entries removed, 0 Bytes gained\n"
     assert list(tmp_path.iterdir()) == []
 
 
