@@ -139,8 +139,10 @@ def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: 
     def guard(event: Event) -> None:
         if isinstance(event, StageFinished) and event.number == 1:
             check_objective(config.objective, event.artifact.facts.task, weighted=data.weighted)
-        stop_if_asked(event)  # after a last checkpoint
-        if job is not None and not isinstance(event, RunFailed):
+        if isinstance(event, RunFailed):
+            return
+        stop_if_asked()  # after a last checkpoint
+        if job is not None:
             job.stop_with_leader()
 
     def values(artifact: Artifact) -> dict[str, float]:

@@ -16,8 +16,6 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from ortpipe.pipeline.events import Event, RunFailed
-
 
 class Stopped(BaseException):
     """A signal asked the run to stop (no KeyboardInterrupt: scikit-learn's MLP catches that and goes on).
@@ -98,7 +96,7 @@ def _end(number: int) -> None:
     os._exit(128 + number)
 
 
-def stop_if_asked(event: Event) -> None:
-    """Listen to a run: raise again what was lost where Python cannot raise (in a destructor or weak reference)."""
-    if _asked and not isinstance(event, RunFailed):
+def stop_if_asked() -> None:
+    """Raise again what was lost where Python cannot raise (in a destructor or weak reference)."""
+    if _asked:
         raise Stopped(_asked[0])
