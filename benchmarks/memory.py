@@ -88,10 +88,9 @@ def train_on(kind: str, folder: Path) -> None:
         train,
     )
     from ortpipe.data import arrays, table_reader  # noqa: F401
-    from ortpipe.data.config import DataConfig
     from ortpipe.data.sources.npy import Npy
     from ortpipe.data.sources.parquet import Parquet
-    from ortpipe.data.split import load
+    from ortpipe.data.split import DataConfig, load
     from ortpipe.data.stream import Stream
 
     imports, start = resident("VmRSS"), time.perf_counter()

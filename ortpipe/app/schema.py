@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import yaml
 
 from ortpipe.app.tracking.recorder import RECORDERS, Recorder
-from ortpipe.data.config import DataConfig
+from ortpipe.data.split import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 from ortpipe.metrics import METRICS, OBJECTIVES, UNWEIGHTED
 from ortpipe.runtime.config import RuntimeConfig

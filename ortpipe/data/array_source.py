@@ -6,16 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ortpipe.data.arrays import Array, ArrayReader, ArraySet
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import paths_of
-from ortpipe.data.rows import Rows
-from ortpipe.settings import Config
-
-if TYPE_CHECKING:
-    from ortpipe.data.arrays import Array
-    from ortpipe.data.config import SplitConfig
-    from ortpipe.data.stream import Stream
+from ortpipe.data.rows import RowSet
+from ortpipe.data.stream import WINDOW, check_window, opened
+from ortpipe.settings import Config, Count
 
 
 @dataclass(frozen=True)
@@ -27,20 +24,23 @@ class ArraySource(Config, ABC):
         label: the array of labels, shape [N] or [N, K].
         sample_weight: the array of row weights, shape [N], or nothing.
         stream: read rows anew for every epoch; null: where they take more than 256 MiB.
+        window: MiB of rows that are shuffled together, whether they stream or not; null: all, which never stream.
     """
 
     path: str
     label: str = "y"
     sample_weight: str | None = None
     stream: bool | None = None
+    window: Count | None = WINDOW
 
-    def __call__(self, split: SplitConfig | None = None) -> Rows | Stream:
+    def __post_init__(self) -> None:
+        check_window(self.stream, self.window)
+
+    def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Read the arrays, or map them; pickled objects are refused."""
-        from ortpipe.data.arrays import ArraySet, rows_of
-
         column = split.column if split else None
         sets = [ArraySet(path, self.arrays(Path(path), column), part) for path, part in paths_of(self.path, split)]
-        return rows_of(sets, self.label, self.sample_weight, column, self.stream)
+        return opened(ArrayReader(sets, self.label, self.sample_weight, column), self.stream, self.window)
 
     @abstractmethod
     def arrays(self, path: Path, column: str | None) -> Mapping[str, Array]:

@@ -8,19 +8,19 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.lib import format as npy
 
-from ortpipe.data.notes import Digits
-from ortpipe.data.rows import PARTS, Rows, check_finite
-from ortpipe.data.stream import PIECE, Labels, Stream, opened
+from ortpipe.data.config import PARTS
+from ortpipe.data.float32 import LostDigits
+from ortpipe.data.rows import Rows, check_finite, row_bytes
+from ortpipe.data.stream import Labels
 from ortpipe.errors import DataError, nearest
 
-if TYPE_CHECKING:
-    from typing import IO
-
+GROUP = 2**20  # bytes of rows that are read in one go, and stay together until they come in a window
 LOCAL_HEADER = 30  # bytes of a zip member's own header, in front of its name and extra field
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 @dataclass(frozen=True)
@@ -52,38 +52,35 @@ def stored(path: Path, start: int = 0) -> Stored:
     """
     with path.open("rb") as file:
         file.seek(start)
-        return _header(file, path)
-
-
-def _header(file: IO[bytes], path: Path) -> Stored:
-    from numpy.lib import format as npy
-
-    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    version = npy.read_magic(file)
-    if version not in readers:
-        raise ValueError(f"an array of format {version}")
-    shape, fortran, dtype = readers[version](file)
+        version = npy.read_magic(file)
+        if version not in HEADERS:
+            raise ValueError(f"an array of format {version}")
+        shape, fortran, dtype = HEADERS[version](file)
+        offset = file.tell()
     if dtype.hasobject:
         raise ValueError("Object arrays hold pickles, which run code when they are opened")
-    if path.stat().st_size < file.tell() + math.prod(shape) * dtype.itemsize:
+    if path.stat().st_size < offset + math.prod(shape) * dtype.itemsize:
         raise ValueError("the file ends before the array does")
-    return Stored(path, file.tell(), dtype, shape, "F" if fortran else "C")
+    return Stored(path, offset, dtype, shape, "F" if fortran else "C")
 
 
 def members(path: Path) -> dict[str, Array]:
-    """Return the arrays of an .npz file by name: mapped where they are stored as they are, else in memory."""
-    found: dict[str, Array] = {}
+    """Return the arrays of an .npz file by name: mapped where they are stored as they are, else in memory.
+
+    NumPy maps no member of an archive: where its array begins stands in the member's own header.
+    """
+    arrays: dict[str, Array] = {}
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if member.compress_type == zipfile.ZIP_STORED:
-                file.seek(member.header_offset + 26)
+                file.seek(member.header_offset + LOCAL_HEADER - 4)
                 lengths = np.frombuffer(file.read(4), "<u2")
-                found[name] = stored(path, member.header_offset + LOCAL_HEADER + int(lengths.sum()))
+                arrays[name] = stored(path, member.header_offset + LOCAL_HEADER + int(lengths.sum()))
             else:
                 with archive.open(member) as packed:
-                    found[name] = np.lib.format.read_array(packed, allow_pickle=False)
-    return found
+                    arrays[name] = npy.read_array(packed, allow_pickle=False)
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ class ArraySet:
 
 
 class ArrayReader:
-    """Rows of sets of arrays, in groups of as many as fit a piece: one set's rows, then the next one's.
+    """Rows of sets of arrays, in groups of GROUP bytes: one set's rows, then the next one's.
 
     Everything is read once when it is made: checked, counted, and taken into the digest.
 
@@ -117,78 +114,77 @@ class ArrayReader:
     def __init__(self, sets: Sequence[ArraySet], label: str, sample_weight: str | None, column: str | None) -> None:
         self._sets, self._label, self._weight, self._column = sets, label, sample_weight, column
         self._inputs = [name for name in sets[0].arrays if name not in (label, sample_weight, column)]
-        for own in sets:
-            self._refuse(own)
-        arrays = [sets[0].arrays[name] for name in (*self._inputs, label, *filter(None, (sample_weight,)))]
-        self.row_bytes = sum(math.prod(array.shape[1:]) * array.dtype.itemsize for array in arrays)
-        size = max(1, PIECE // max(1, self.row_bytes))
+        for array_set in sets:
+            self._refuse(array_set)
+        self.row_bytes = row_bytes((sets[0].arrays[name].dtype, sets[0].arrays[name].shape) for name in self._inputs)
+        size = max(1, GROUP // self.row_bytes)
         self._groups = [
-            (own, slice(first, min(first + size, count)))
-            for own in sets
-            for count in [own.arrays[label].shape[0]]
+            (array_set, slice(first, min(first + size, count)))
+            for array_set in sets
+            for count in [array_set.arrays[label].shape[0]]
             for first in range(0, count, size)
         ]
         if not self._groups:
             raise DataError("Data must hold at least one row.", got=f"none in {sets[0].where}", fix="Give rows.")
         self.counts = np.zeros((len(self._groups), len(PARTS)), np.int64)
-        sha, labels, digits = hashlib.sha256(), Labels(), Digits()
-        for number, (own, cut) in enumerate(self._groups):
+        sha, labels, digits = hashlib.sha256(), Labels(), LostDigits()
+        for number, (array_set, cut) in enumerate(self._groups):
             try:
-                piece = self.rows(own, cut)
+                piece = self.rows(array_set, cut)
             except DataError:
                 for name in (*self._inputs, self._label, *filter(None, (self._weight,))):
-                    check_finite(f"{name!r} of {own.where}", own.arrays[name][cut], first=cut.start)
+                    check_finite(f"{name!r} of {array_set.where}", array_set.arrays[name][cut], first=cut.start)
                 raise
             part = np.zeros(len(piece), np.int64) if piece.part is None else piece.part
             self.counts[number] = np.bincount(part, minlength=len(PARTS))
             labels.see(piece.label)
-            digits.see_rows(piece, cut.start, f" of {own.where}")
+            digits.see_rows(piece, cut.start, f" of {array_set.where}")
             sha.update(f"{piece.digest()}{hashlib.sha256(part.tobytes()).hexdigest()}".encode())
         self.digest, self.labels, self.notes = sha.hexdigest(), labels.values, tuple(digits.notes())
 
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield the rows of a group, all at once."""
-        own, cut = self._groups[group]
-        yield self.rows(own, cut)
+        array_set, cut = self._groups[group]
+        yield self.rows(array_set, cut)
 
-    def rows(self, own: ArraySet, cut: slice) -> Rows:
+    def rows(self, array_set: ArraySet, cut: slice) -> Rows:
         """Return some rows of a set."""
-        label = own.arrays[self._label][cut]
-        part = None if own.part is None else np.full(len(label), own.part, np.int8)
+        label = array_set.arrays[self._label][cut]
+        part = None if array_set.part is None else np.full(len(label), array_set.part, np.int8)
         return Rows(
-            inputs={name: own.arrays[name][cut] for name in self._inputs},
+            inputs={name: array_set.arrays[name][cut] for name in self._inputs},
             label=label,
-            sample_weight=None if self._weight is None else own.arrays[self._weight][cut],
-            part=part if self._column is None else _codes(self._column, own.arrays[self._column][cut], cut.start),
+            sample_weight=None if self._weight is None else array_set.arrays[self._weight][cut],
+            part=part if self._column is None else _codes(self._column, array_set.arrays[self._column][cut], cut.start),
         )
 
-    def _refuse(self, own: ArraySet) -> None:
-        said = [("data.source.label", self._label), ("data.source.sample_weight", self._weight)]
-        said += [("data.split.column", self._column), *(("an input of the first file", n) for n in self._inputs)]
-        for key, name in said:
-            if name is not None and name not in own.arrays:
+    def _refuse(self, array_set: ArraySet) -> None:
+        named = [("data.source.label", self._label), ("data.source.sample_weight", self._weight)]
+        named += [("data.split.column", self._column), *(("an input of the first file", n) for n in self._inputs)]
+        for key, name in named:
+            if name is not None and name not in array_set.arrays:
                 raise DataError(
                     "The data must hold every array that is named by data.source.label and sample_weight, "
                     "by data.split.column, and the inputs of their first part.",
-                    got=f"{key}={name!r} for {own.where}",
-                    fix=nearest(name, own.arrays),
+                    got=f"{key}={name!r} for {array_set.where}",
+                    fix=nearest(name, array_set.arrays),
                 )
-        for _, name in said:
+        for _, name in named:
             if name is None:
                 continue
-            given, first = own.arrays[name].shape, self._sets[0].arrays[name].shape
-            if given[1:] != first[1:]:
+            shape, first = array_set.arrays[name].shape, self._sets[0].arrays[name].shape
+            if shape[1:] != first[1:]:
                 raise DataError(
                     "An array has the same width in every part of the data.",
-                    got=f"{name!r} of {own.where} has shape {given}, {first[1:]} per row in the first part",
+                    got=f"{name!r} of {array_set.where} has shape {shape}, {first[1:]} per row in the first part",
                     fix="Check data.split.",
                 )
-        shape = own.arrays[self._label].shape
-        for name, array in own.arrays.items():
+        shape = array_set.arrays[self._label].shape
+        for name, array in array_set.arrays.items():
             if not array.shape or array.shape[:1] != shape[:1]:
                 raise DataError(
                     "Every array must have one entry per row.",
-                    got=f"{name!r} of {own.where} has shape {array.shape}, the labels {shape}",
+                    got=f"{name!r} of {array_set.where} has shape {array.shape}, the labels {shape}",
                     fix="Check for ragged or missing rows.",
                 )
 
@@ -206,10 +202,3 @@ def _codes(column: str, words: np.ndarray, first: int) -> np.ndarray:
             fix=nearest(str(words[row]), PARTS),
         )
     return part
-
-
-def rows_of(
-    sets: Sequence[ArraySet], label: str, sample_weight: str | None, column: str | None, stream: bool | None
-) -> Rows | Stream:
-    """Return the rows of arrays, in memory where they fit, unless the user chose."""
-    return opened(ArrayReader(sets, label, sample_weight, column), stream)

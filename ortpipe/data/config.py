@@ -1,13 +1,13 @@
-"""What a config says about data."""
+"""How rows are divided."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from ortpipe.data.sources import SOURCES, Source
 from ortpipe.errors import ConfigError
 from ortpipe.settings import Config, Seed, Share
+
+PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,3 @@ class SplitConfig(Config):
         """The files of parts: `validation` and `test`, where they have one."""
         paths = {"validation": self.validation, "test": self.test}
         return {part: path for part, path in paths.items() if isinstance(path, str)}
-
-
-@dataclass(frozen=True)
-class DataConfig(Config):
-    """Where rows come from and how they are split."""
-
-    source: Annotated[Source, SOURCES]
-    split: SplitConfig = SplitConfig()

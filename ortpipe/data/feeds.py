@@ -6,8 +6,7 @@ import numpy as np
 import onnx
 
 from ortpipe.artifact import Facts
-from ortpipe.data.rows import Rows
-from ortpipe.data.stream import Stream
+from ortpipe.data.rows import Rows, RowSet
 from ortpipe.errors import DataError
 
 
@@ -95,11 +94,10 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
     return _cast(label, dtype, "label")
 
 
-def check_labels(facts: Facts, rows: Rows | Stream) -> None:
+def check_labels(facts: Facts, rows: RowSet) -> None:
     """Refuse labels that are no class of a classifier; of a stream, those that it remembers."""
-    label = rows.label if isinstance(rows, Rows) else rows.labels
-    if facts.classes is not None and label is not None:
-        class_index(facts, label)
+    if facts.classes is not None and rows.labels is not None:
+        class_index(facts, rows.labels)
 
 
 def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ortpipe.data.rows import PARTS, Stamp
+from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.errors import DataError
 
-if TYPE_CHECKING:
-    from ortpipe.data.config import SplitConfig
+Stamp = tuple[int, int, int] | None  # what tells a file that was written anew: inode, size and time of change
 
 
 def files_of(path: str, endings: tuple[str, ...]) -> list[Path]:
@@ -24,10 +22,10 @@ def files_of(path: str, endings: tuple[str, ...]) -> list[Path]:
     if not place.is_dir():
         fix = "Check data.source.path and data.split."
         raise DataError("The path of data must exist.", key="path", got=path, fix=fix)
-    found = sorted(p for p in place.iterdir() if p.name.endswith(endings) and not p.name.startswith("."))
-    if not found:
+    files = sorted(p for p in place.iterdir() if p.name.endswith(endings) and not p.name.startswith("."))
+    if not files:
         raise DataError(f"A folder of data holds files that end in {' or '.join(endings)}.", got=f"none in {path}")
-    return found
+    return files
 
 
 def paths_of(path: str, split: SplitConfig | None) -> list[tuple[str, int | None]]:
@@ -47,9 +45,9 @@ def stamps(path: str | None, split: SplitConfig) -> dict[str, Stamp]:
 
 
 def stamp(file: str) -> Stamp:
-    """Return what tells a file that was written anew: its inode, size and time of change; None where there is none."""
+    """Return a file's stamp; None where there is none."""
     try:
-        found = Path(file).stat()
+        status = Path(file).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

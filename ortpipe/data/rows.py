@@ -2,27 +2,109 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar
 
+import numpy as np
+
+from ortpipe.data.config import PARTS
+from ortpipe.data.draw import Draw
+from ortpipe.data.files import Stamp, stamp
+from ortpipe.data.frames import as_array, column_names
 from ortpipe.errors import DataError
 
-if TYPE_CHECKING:
-    import numpy as np
+PIECE = 4 * 2**20  # bytes of inputs that are read, or given to a model, at a time
+LEAST = 4  # bytes that a number takes at least: models read float32
 
-    from ortpipe.data.stream import Stream
-
-PARTS = ("train", "validation", "test")
 Category = str | int | bool
-Stamp = tuple[int, int, int] | None
+
+
+class RowSet(ABC):
+    """Rows in memory or read anew for every pass: nothing that comes of them depends on which.
+
+    Attributes:
+        notes: sentences about the rows for whoever runs on them; None: nobody looked.
+        on_disk: they are read anew for every pass.
+        window: how many rows are shuffled together, or held as a sample; None: all of them.
+    """
+
+    notes: tuple[str, ...] | None
+    on_disk: ClassVar[bool]
+    window: int | None
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def counts(self) -> np.ndarray:
+        """The rows of each group by the part that the data say, int [groups, 3]; groups are read one at a time."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> np.ndarray | None:
+        """Every label, or the distinct ones; None where there are too many, or they are floats."""
+
+    @property
+    @abstractmethod
+    def row_bytes(self) -> int:
+        """The bytes of a row's inputs, at least four for each number."""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Return the sha256 (hex) of the content, and of what the order of a shuffled epoch depends on."""
+
+    @abstractmethod
+    def read(self, groups: Iterable[int] | None = None) -> Iterator[Rows]:
+        """Yield the rows of these groups in this order (all, as they are), as they can be read."""
+
+    @abstractmethod
+    def select(self, part: int, draw: Draw) -> RowSet:
+        """Return the rows of one part, a place in `PARTS`."""
+
+    def pieces(self, most: int | None = None) -> Iterator[Rows]:
+        """Yield all rows in pieces of PIECE bytes.
+
+        Where `most` is given, only every k-th row comes, with the least k that leaves so many rows.
+        """
+        step = 1 if most is None else max(1, -(-len(self) // most))
+        size = max(1, PIECE // self.row_bytes)
+        held: list[Rows] = []
+        count = seen = 0
+        for rows in self.read():
+            spaced = rows if step == 1 else rows.take(np.arange(-seen % step, len(rows), step))
+            seen, first = seen + len(rows), 0
+            while first < len(spaced):
+                held.append(spaced.take(slice(first, first + size - count)))
+                first, count = first + len(held[-1]), count + len(held[-1])
+                if count == size:
+                    yield joined(held)
+                    held, count = [], 0
+        if held:
+            yield joined(held)
+
+    def head(self, count: int) -> Rows:
+        """Return the first so many rows."""
+        held: list[Rows] = []
+        for rows in self.read():
+            held.append(rows.take(slice(count)))
+            count -= len(held[-1])
+            if not count:
+                break
+        return joined(held)
+
+    def sample(self) -> Rows:
+        """Return rows that fit in memory: all of them, or as many as the window, evenly spaced."""
+        return joined(list(self.pieces(self.window)))
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(RowSet):
     """Aligned arrays, one entry per row; lists, frames and series of pandas and Polars become arrays.
 
     Attributes:
@@ -35,6 +117,8 @@ class Rows:
         origin: what else the digest covers, such as the code that made them.
         part: [N], each row's part as its place in `PARTS`, where the data say it themselves.
         notes: sentences about them, where whoever read them looked; not part of the digest.
+        window: how many rows are shuffled together; None: all of them.
+        group_sizes: where there is a window, how many rows each group has that a stream would read in one go.
 
     Raises:
         DataError: ragged, empty or misaligned arrays, nan or infinite values.
@@ -48,6 +132,10 @@ class Rows:
     origin: str = ""
     part: np.ndarray | None = None
     notes: tuple[str, ...] | None = None
+    window: int | None = None
+    group_sizes: tuple[int, ...] = ()
+
+    on_disk: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._take_arrays()
@@ -61,41 +149,29 @@ class Rows:
             self._check(f"input {name!r}", array, self.columns.get(name, ()))
         self._check("label", self.label)
         if self.sample_weight is not None:
-            if self.sample_weight.ndim != 1:
-                raise DataError(
-                    "Row weights have shape [N].",
-                    got=self.sample_weight.shape,
-                    fix="Give one weight per row.",
-                )
-            if self.sample_weight.dtype.kind not in "biuf":
-                raise DataError(
-                    "Row weights are numbers.",
-                    got=f"an array of {self.sample_weight.dtype}",
-                    fix="Choose another weight column.",
-                )
-            self._check("sample_weight", self.sample_weight)
-            if (self.sample_weight < 0).any():
-                raise DataError(
-                    "Row weights are not negative.",
-                    got=self.sample_weight.min(),
-                    fix="Choose another weight column.",
-                )
+            self._check_weights(self.sample_weight)
 
     def _take_arrays(self) -> None:
         """Make arrays of what is none yet, and keep the names of a frame's columns."""
-        from ortpipe.data.frames import as_array, column_names
-
-        given = self.inputs if isinstance(self.inputs, Mapping) else {"X": self.inputs}
-        named = {name: names for name, value in given.items() if (names := column_names(value))}
-        arrays = {name: as_array(f"input {name!r}", value) for name, value in given.items()}
+        inputs = self.inputs if isinstance(self.inputs, Mapping) else {"X": self.inputs}
+        named = {name: names for name, value in inputs.items() if (names := column_names(value))}
         weight = None if self.sample_weight is None else as_array("sample_weight", self.sample_weight)
-        for name, value in {
-            "inputs": arrays,
-            "label": as_array("label", self.label),
-            "sample_weight": weight,
-            "columns": {**named, **self.columns},
-        }.items():
+        self._set(
+            inputs={name: as_array(f"input {name!r}", value) for name, value in inputs.items()},
+            label=as_array("label", self.label),
+            sample_weight=weight,
+            columns={**named, **self.columns},
+        )
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
+
+    def replace(self, **fields: Any) -> Rows:
+        """Return the rows with other fields, of which nothing is checked again."""
+        rows = copy.copy(self)
+        rows._set(**fields)
+        return rows
 
     def _check(self, name: str, array: np.ndarray, columns: Sequence[str] = ()) -> None:
         if array.ndim == 0 or len(array) != len(self.label):
@@ -118,38 +194,68 @@ class Rows:
             )
         check_finite(name, array, columns)
 
+    def _check_weights(self, weights: np.ndarray) -> None:
+        if weights.ndim != 1:
+            raise DataError("Row weights have shape [N].", got=weights.shape, fix="Give one weight per row.")
+        if weights.dtype.kind not in "biuf":
+            got = f"an array of {weights.dtype}"
+            raise DataError("Row weights are numbers.", got=got, fix="Choose another weight column.")
+        self._check("sample_weight", weights)
+        if (weights < 0).any():
+            raise DataError("Row weights are not negative.", got=weights.min(), fix="Choose another weight column.")
+
     def __len__(self) -> int:
         return len(self.label)
 
-    def take(self, index: np.ndarray) -> Rows:
+    @property
+    def counts(self) -> np.ndarray:
+        """The rows by the part that the data say, int [1, 3]."""
+        part = np.zeros(len(self), np.int8) if self.part is None else self.part
+        return np.bincount(part, minlength=len(PARTS))[None]
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Every label."""
+        return self.label
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a row's inputs, at least four for each number."""
+        return row_bytes((array.dtype, array.shape) for array in self.inputs.values())
+
+    def take(self, index: np.ndarray | slice) -> Rows:
         """Return the rows at these positions."""
-        return dataclasses.replace(
-            self,
+        return self.replace(
             inputs={name: array[index] for name, array in self.inputs.items()},
             label=self.label[index],
             sample_weight=None if self.sample_weight is None else self.sample_weight[index],
             part=None if self.part is None else self.part[index],
+            window=None,
+            group_sizes=(),
         )
 
-    def head(self, count: int) -> Rows:
-        """Return the first so many rows."""
-        import numpy as np
-
-        return self.take(np.arange(min(count, len(self))))
-
-    def sample(self) -> Rows:
-        """Return what fits in memory: all of it."""
-        return self
-
-    def pieces(self, most: int | None = None) -> Iterator[Rows]:
-        """Yield all rows at once: they are in memory. `most` is for streams."""
+    def read(self, groups: Iterable[int] | None = None) -> Iterator[Rows]:
+        """Yield all rows: they are in memory."""
         yield self
 
-    def digest(self) -> str:
-        """Return the sha256 (hex) of names, types, shapes and values."""
-        import numpy as np
+    def sample(self) -> Rows:
+        """Return as many rows as the window, evenly spaced."""
+        return self if self.window is None or len(self) <= self.window else super().sample()
 
-        sha = hashlib.sha256(self.origin.encode())
+    def select(self, part: int, draw: Draw) -> Rows:
+        """Return the rows of one part, a place in `PARTS`; it may have none."""
+        codes = np.zeros(len(self), np.int8) if self.part is None else self.part.copy()
+        free = np.flatnonzero(codes == 0)
+        codes[free] = draw.parts(self.label[free], np.zeros_like(draw.before[0]))
+        places = np.flatnonzero(codes == part)
+        rows = self if len(places) == len(self) else self.take(places)
+        sizes = np.diff(np.searchsorted(places, np.cumsum((0, *self.group_sizes))))
+        return rows.replace(part=None, window=self.window, group_sizes=tuple(sizes.tolist()))
+
+    def digest(self) -> str:
+        """Return the sha256 (hex) of names, types, shapes and values, and of a window that does not hold all rows."""
+        order = "" if self.window is None or self.window >= len(self) else f"{self.window} {self.group_sizes}"
+        sha = hashlib.sha256(f"{self.origin}{order}".encode())
         inputs = {f"input {name}": self.inputs[name] for name in sorted(self.inputs)}
         arrays = {**inputs, "label": self.label, "sample_weight": self.sample_weight}
         for name, array in arrays.items():
@@ -172,9 +278,9 @@ class Data:
         notes: sentences about the rows for whoever runs on them; not part of the digest.
     """
 
-    train: Rows | Stream
-    validation: Rows | Stream | None = None
-    test: Rows | Stream | None = None
+    train: RowSet
+    validation: RowSet | None = None
+    test: RowSet | None = None
     files: Mapping[str, Stamp] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -195,11 +301,9 @@ class Data:
 
     def changed(self) -> bool:
         """Return whether rows that are read anew for every pass have changed on disk since they were first read."""
-        from ortpipe.data.files import stamp
-
-        if all(isinstance(part, Rows | None) for part in (self.train, self.validation, self.test)):
-            return False
-        return any(stamp(file) != known for file, known in self.files.items())
+        parts = [part for part in (self.train, self.validation, self.test) if part is not None]
+        on_disk = any(part.on_disk for part in parts)
+        return on_disk and any(stamp(file) != known for file, known in self.files.items())
 
 
 def check_data(data: object) -> None:
@@ -216,21 +320,21 @@ def check_data(data: object) -> None:
         )
 
 
+def row_bytes(arrays: Iterable[tuple[np.dtype, Sequence[int]]]) -> int:
+    """Return the bytes of one row of arrays [N, …], at least four for each number."""
+    return max(1, sum(max(LEAST, dtype.itemsize) * int(np.prod(shape[1:])) for dtype, shape in arrays))
+
+
 def joined(pieces: Sequence[Rows]) -> Rows:
     """Return pieces of the same source as one."""
-    import numpy as np
-
     first = pieces[0]
     if len(pieces) == 1:
         return first
-    inputs = {name: np.concatenate([piece.inputs[name] for piece in pieces]) for name in first.inputs}
-    label = np.concatenate([piece.label for piece in pieces])
     weights = [piece.sample_weight for piece in pieces if piece.sample_weight is not None]
     parts = [piece.part for piece in pieces if piece.part is not None]
-    return dataclasses.replace(
-        first,
-        inputs=inputs,
-        label=label,
+    return first.replace(
+        inputs={name: np.concatenate([piece.inputs[name] for piece in pieces]) for name in first.inputs},
+        label=np.concatenate([piece.label for piece in pieces]),
         sample_weight=np.concatenate(weights) if weights else None,
         part=np.concatenate(parts) if parts else None,
     )
@@ -238,8 +342,6 @@ def joined(pieces: Sequence[Rows]) -> Rows:
 
 def check_finite(name: str, array: np.ndarray, columns: Sequence[str] = (), first: int = 0) -> None:
     """Refuse nan and infinity in an array of floats whose first row has this number, naming the place."""
-    import numpy as np
-
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return
     place = np.argwhere(~np.isfinite(array))[0]

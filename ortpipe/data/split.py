@@ -2,105 +2,84 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated
 
+import numpy as np
+
+from ortpipe.data.config import PARTS, SplitConfig
+from ortpipe.data.draw import draw_of
 from ortpipe.data.files import stamps
-from ortpipe.data.rows import PARTS, Data, Rows
+from ortpipe.data.float32 import LostDigits
+from ortpipe.data.rows import Data, Rows, RowSet
+from ortpipe.data.sources import SOURCES, Source
 from ortpipe.errors import DataError, under
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from ortpipe.data.config import DataConfig, SplitConfig
-    from ortpipe.data.stream import Stream
+from ortpipe.settings import Config
 
 
-def split(rows: Rows | Stream, config: SplitConfig) -> Data:
-    """Divide rows by what they say themselves, then those to train on by fractions, seeded, test first.
+@dataclass(frozen=True)
+class DataConfig(Config):
+    """Where rows come from and how they are split."""
 
-    Rows in memory are drawn by scikit-learn's `train_test_split`; those of a stream piece by piece.
+    source: Annotated[Source, SOURCES]
+    split: SplitConfig = SplitConfig()
+
+
+def load(config: DataConfig) -> Data:
+    """Read a source and split its rows."""
+    before = stamps(getattr(config.source, "path", None), config.split)
+    with under("source"):
+        rows = config.source(config.split)
+    return dataclasses.replace(split(rows, config.split), files=before)
+
+
+def split(rows: RowSet, config: SplitConfig) -> Data:
+    """Divide rows by what they say themselves, then those to train on by fractions, seeded.
 
     Raises:
         DataError: a part would be empty, or a class has too few rows to stratify.
     """
-    import dataclasses
-
-    import numpy as np
-
-    from ortpipe.data.notes import Digits
-
-    if not isinstance(rows, Rows):
-        return _split_stream(rows, config)
-    parts: dict[str, Rows | None] = {"validation": None, "test": None}
-    notes = rows.notes
-    if notes is None:
-        digits = Digits()
-        digits.see_rows(rows)
-        notes = tuple(digits.notes())
-    if rows.part is not None:
-        places = {name: np.flatnonzero(rows.part == code) for code, name in enumerate(PARTS)}
-        rows = dataclasses.replace(rows, part=None)
-        refuse_empty(config, {name: len(index) for name, index in places.items()})
-        parts |= {name: rows.take(places[name]) for name in parts if len(places[name])}
-        rows = rows.take(places["train"])
-    elif config.column is not None or config.files:
+    if isinstance(rows, Rows) and rows.part is None and (config.column is not None or config.files):
         raise DataError(
             "A split by column or by file needs a source that has them.",
             got=f"data.split.column={config.column}, data.split files {config.files or 'none'}",
             fix="Split by fractions, or choose a source such as csv, parquet or npz.",
         )
-    index = np.arange(len(rows))
-    for name, fraction in zip(("test", "validation"), config.fractions, strict=True):
-        if fraction:
-            index, taken = _draw(name, index, rows, fraction, config)
-            parts[name] = rows.take(taken)
-    return Data(rows.take(index), parts["validation"], parts["test"], notes=notes)
+    counts = rows.counts
+    _refuse_empty(config, dict(zip(PARTS, counts.sum(axis=0).tolist(), strict=True)))
+    labels = ((_free(piece) for piece in rows.read([group])) for group in range(len(counts)))
+    draw = draw_of(config, counts[:, 0], labels)
+    train, validation, test = (rows.select(part, draw) for part in range(len(PARTS)))
+    notes = (*_notes_of(rows), *_note_of_window(train))
+    return Data(train, validation if len(validation) else None, test if len(test) else None, notes=notes)
 
 
-def _draw(
-    name: str, index: np.ndarray, rows: Rows, fraction: float, config: SplitConfig
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions that are left, and those of a part."""
-    import numpy as np
-
-    count = round(fraction * len(rows))
-    if not 0 < count < len(index):
-        raise _empty(name, fraction, len(rows))
-    if not config.stratify:  # what scikit-learn draws, without the second that its import takes
-        drawn = index[np.random.RandomState(config.seed).permutation(len(index))]
-        return drawn[count:], drawn[:count]
-    from sklearn.model_selection import train_test_split
-
-    try:
-        left, taken = train_test_split(index, test_size=count, random_state=config.seed, stratify=rows.label[index])
-    except ValueError as error:
-        raise DataError(
-            "A stratified split needs rows of every class in every part.",
-            got=error,
-            fix="Set data.split.stratify=false.",
-        ) from error
-    return left, taken
+def _free(piece: Rows) -> np.ndarray:
+    """Return the labels of the rows that no column or file puts in a part."""
+    return piece.label if piece.part is None else piece.label[piece.part == 0]
 
 
-def _split_stream(rows: Stream, config: SplitConfig) -> Data:
-    refuse_empty(config, {name: len(rows.part(code)) for code, name in enumerate(PARTS)})
-    parts = {name: rows.part(code, config) for code, name in enumerate(PARTS)}
-    for name, fraction in zip(("test", "validation"), config.fractions, strict=True):
-        if fraction and not (len(parts[name]) and len(parts["train"])):
-            raise _empty(name, fraction, len(rows))
-    validation, test = (parts[name] if len(parts[name]) else None for name in ("validation", "test"))
-    return Data(parts["train"], validation, test, notes=rows.notes)
+def _notes_of(rows: RowSet) -> tuple[str, ...]:
+    if rows.notes is not None:
+        return rows.notes
+    digits = LostDigits()
+    for piece in rows.read():
+        digits.see_rows(piece)
+    return tuple(digits.notes())
 
 
-def _empty(name: str, fraction: float, count: int) -> DataError:
-    return DataError(
-        "Every part of the split must have rows.",
-        got=f"split.{name}={fraction} of {count} rows",
-        fix="Choose larger fractions or give more rows.",
+def _note_of_window(train: RowSet) -> tuple[str, ...]:
+    """Return what is said of rows that are not shuffled, and not fitted on, as a whole."""
+    if train.window is None or train.window >= len(train):
+        return ()
+    return (
+        f"{len(train):,} rows to train on are shuffled through a window of {train.window:,}, and as many at most are "
+        "fitted on (data.source.window): their order on disk should say nothing of their labels",
     )
 
 
-def refuse_empty(config: SplitConfig, counts: dict[str, int]) -> None:
+def _refuse_empty(config: SplitConfig, counts: dict[str, int]) -> None:
     """Refuse parts without rows where the data say which row is in which part."""
     for name, count in counts.items():
         if not count and (name == "train" or name in config.files):
@@ -110,13 +89,3 @@ def refuse_empty(config: SplitConfig, counts: dict[str, int]) -> None:
                 got=f"no {name} rows in {where}",
                 fix=f"Mark rows as {name!r} in it." if config.column is not None else "Give a file with rows.",
             )
-
-
-def load(config: DataConfig) -> Data:
-    """Read a source and split its rows."""
-    import dataclasses
-
-    before = stamps(getattr(config.source, "path", None), config.split)
-    with under("source"):
-        rows = config.source(config.split)
-    return dataclasses.replace(split(rows, config.split), files=before)

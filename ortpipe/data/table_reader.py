@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from ortpipe.data.layout import Layout, as_numpy, plain
-from ortpipe.data.notes import Digits, inputs_of, numbers_as_words
-from ortpipe.data.rows import PARTS, Category, Rows
-from ortpipe.data.stream import PIECE, Labels
-from ortpipe.data.words import Words, refuse_words
+from ortpipe.data.arrow import as_numpy, is_text, places, plain
+from ortpipe.data.columns import Layout, notes_of_inputs
+from ortpipe.data.config import PARTS
+from ortpipe.data.float32 import LostDigits
+from ortpipe.data.rows import PIECE, Category, Rows
+from ortpipe.data.stream import Labels
+from ortpipe.data.text_columns import TextColumn, refuse_text
 from ortpipe.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MANY = 10_000  # values of a column, beyond which one column each is surely not meant
 
@@ -57,8 +60,9 @@ class TableReader:
         self._layout, self._groups = layout, groups
         sha, labels = layout.digest(), Labels()
         values: dict[str, set[Category]] = {name: set() for name in layout.encoded}
-        self._words = {name: Words(name) for name in {*layout.encoded, *layout.labels} - {*layout.source.categorical}}
-        digits = Digits()
+        words = [*layout.encoded, *layout.source.labels]
+        self._texts = {name: TextColumn(name) for name in words if name not in layout.source.categorical}
+        digits = LostDigits()
         width = sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
         for number, group in enumerate(groups):
@@ -71,10 +75,10 @@ class TableReader:
                     if name in layout.dtypes:
                         digits.see(f"column {name!r}", as_numpy(column), first, f" of {group.file}")
                     elif name in layout.numeric:
-                        refuse_words(column, name, group.file, first)
-                    elif name in self._words and is_text(table.column(name).type):
+                        refuse_text(column, name, group.file, first)
+                    elif name in self._texts and is_text(table.column(name).type):
                         encoded = column.dictionary_encode()
-                        self._words[name].see(encoded.dictionary, encoded.indices.to_numpy(), group.file, first)
+                        self._texts[name].see(encoded.dictionary, encoded.indices.to_numpy(), group.file, first)
                     self._learn(column, name, sha, values)
                 self.counts[number] += self._parts(table, group, first)
                 labels.see(layout.label(table))
@@ -83,14 +87,15 @@ class TableReader:
             files = ", ".join(dict.fromkeys(group.file for group in groups))
             raise DataError("Data must hold at least one row.", got=f"none in {files}", fix="Give rows.")
         self.digest, self.labels = str(sha.hexdigest()), labels.values
-        for words in self._words.values():
-            words.refuse()
+        for text in self._texts.values():
+            text.refuse()
         for name, found in values.items():
             self._refuse_many(name, found)
         self._categories = {name: tuple(sorted(found)) for name, found in values.items()}
         self.row_bytes = layout.row_bytes(self._categories)
-        as_text = [name for name in layout.encoded if name in self._words and self._words[name].all_numbers]
-        self.notes = (*inputs_of(layout, self._categories), *map(numbers_as_words, as_text), *digits.notes())
+        texts = (self._texts[name] for name in layout.encoded if name in self._texts)
+        of_texts = (note for text in texts for note in text.notes)
+        self.notes = (*notes_of_inputs(layout, self._categories), *of_texts, *digits.notes())
 
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield a group's rows in pieces of bounded size."""
@@ -111,7 +116,7 @@ class TableReader:
         if name in values:
             if len(values[name]) <= MANY or not self._layout.one_hot(name):
                 values[name].update(words)
-            if name not in self._words or not self._words[name].mostly_numbers:  # those are refused for another reason
+            if name not in self._texts or not self._texts[name].mostly_numbers:  # those are refused for another reason
                 self._refuse_many(name, values[name])
 
     def _refuse_many(self, name: str, values: set[Category]) -> None:
@@ -126,31 +131,27 @@ class TableReader:
         """Return how many rows of a table are in each part."""
         if self._layout.part is None:
             return np.bincount([group.part or 0], [table.num_rows], len(PARTS)).astype(np.int64)
-        words = plain(table.column(self._layout.part)).cast(pa.string())
-        known = pc.index_in(words, value_set=pa.array(PARTS))
-        if known.null_count:
-            row = known.is_null().index(True).as_py()
+        words = plain(table.column(self._layout.part)).cast("string")
+        known = places(words, PARTS)
+        if (known < 0).any():
+            row = int(np.argmax(known < 0))
             raise DataError(
                 "data.split.column holds the words train, validation and test.",
                 got=f"{words[row].as_py()!r} in column {self._layout.part!r}, row {first + row} of {group.file}",
                 fix=nearest(str(words[row].as_py()), PARTS),
             )
-        return np.bincount(known.to_numpy(), minlength=len(PARTS))
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column is of text, and not of a dictionary's categories."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        return np.bincount(known, minlength=len(PARTS))
 
 
 def _check(column: pa.Array, name: str, file: str, first: int, missing: Sequence[str]) -> None:
     """Refuse missing values (an empty text is one, and what the user calls so) and numbers that are not finite."""
-    wrong = column.is_null()
-    if pa.types.is_floating(column.type):
-        wrong = pc.or_(wrong, pc.invert(pc.fill_null(pc.is_finite(column), True)))
+    wrong = column.is_null().to_numpy(zero_copy_only=False)
+    if str(column.type) in ("halffloat", "float", "double"):
+        wrong = ~np.isfinite(as_numpy(column))
     elif is_text(column.type):
-        wrong = pc.or_(wrong, pc.is_in(column, value_set=pa.array(["", *missing], column.type)))
-    if (row := pc.index(wrong, True).as_py()) >= 0:
+        wrong |= places(column, ["", *missing]) >= 0
+    if wrong.any():
+        row = int(np.argmax(wrong))
         value = column[row].as_py()
         infinite = isinstance(value, float)
         shown = repr(value) if value and not infinite else value or "nothing"

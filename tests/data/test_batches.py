@@ -3,13 +3,18 @@ import pytest
 
 from ortpipe.data import batches
 from ortpipe.data.batches import Batches
+from ortpipe.data.rows import Rows
 
-ROWS = {"x": np.arange(23.0).reshape(23, 1), "y": np.arange(23) * 10}
+ROWS = Rows({"x": np.arange(23.0).reshape(23, 1)}, np.arange(23) * 10)
+
+
+def batches_of(rows, size, **settings):
+    return Batches(rows, lambda piece: {**piece.inputs, "y": piece.label}, size, **settings)
 
 
 def test_every_row_comes_once_an_epoch_with_its_own_label():
     for number in (1, 2):
-        chunks = list(Batches(ROWS, 5).epoch(number))
+        chunks = list(batches_of(ROWS, 5).epoch(number))
         x = np.concatenate([chunk["x"].ravel() for chunk in chunks])
         y = np.concatenate([chunk["y"].ravel() for chunk in chunks])
         assert sorted(x) == list(range(23))
@@ -17,20 +22,20 @@ def test_every_row_comes_once_an_epoch_with_its_own_label():
 
 
 def test_whole_batches_come_first_and_the_partial_one_alone_at_the_end():
-    assert [chunk["x"].shape for chunk in Batches(ROWS, 5).epoch(1)] == [(4, 5, 1), (1, 3, 1)]
-    assert [chunk["x"].shape for chunk in Batches(ROWS, 100).epoch(1)] == [(1, 23, 1)]
+    assert [chunk["x"].shape for chunk in batches_of(ROWS, 5).epoch(1)] == [(4, 5, 1), (1, 3, 1)]
+    assert [chunk["x"].shape for chunk in batches_of(ROWS, 100).epoch(1)] == [(1, 23, 1)]
 
 
 @pytest.mark.parametrize(("size", "steps"), [(1, 23), (5, 5), (23, 1), (100, 1)])
 def test_an_epoch_has_as_many_steps_as_it_says(size, steps):
-    made = Batches(ROWS, size)
+    made = batches_of(ROWS, size)
     assert (made.count, made.size, made.steps) == (23, min(size, 23), steps)
     assert sum(len(chunk["x"]) for chunk in made.epoch(1)) == steps
 
 
 def test_the_order_follows_from_the_seed_and_the_epoch_alone():
     first, again, other, next_epoch = (
-        np.concatenate([chunk["y"].ravel() for chunk in Batches(ROWS, 5, seed=seed).epoch(number)]).tolist()
+        np.concatenate([chunk["y"].ravel() for chunk in batches_of(ROWS, 5, seed=seed).epoch(number)]).tolist()
         for seed, number in ((0, 1), (0, 1), (1, 1), (0, 2))
     )
     assert first == again
@@ -38,14 +43,14 @@ def test_the_order_follows_from_the_seed_and_the_epoch_alone():
 
 
 def test_without_shuffling_rows_come_as_they_are():
-    y = np.concatenate([chunk["y"].ravel() for chunk in Batches(ROWS, 5, shuffle=False).epoch(3)])
-    np.testing.assert_array_equal(y, ROWS["y"])
+    y = np.concatenate([chunk["y"].ravel() for chunk in batches_of(ROWS, 5, shuffle=False).epoch(3)])
+    np.testing.assert_array_equal(y, ROWS.label)
 
 
 def test_a_chunk_holds_no_more_than_its_bytes_and_at_least_one_batch(monkeypatch):
-    whole = np.concatenate([chunk["y"].ravel() for chunk in Batches(ROWS, 5).epoch(1)])
+    whole = np.concatenate([chunk["y"].ravel() for chunk in batches_of(ROWS, 5).epoch(1)])
     for limit, per_chunk in ((1, 1), (160, 2)):
         monkeypatch.setattr(batches, "CHUNK", limit)
-        chunks = list(Batches(ROWS, 5).epoch(1))
+        chunks = list(batches_of(ROWS, 5).epoch(1))
         assert max(len(chunk["y"]) for chunk in chunks) == per_chunk
         np.testing.assert_array_equal(np.concatenate([chunk["y"].ravel() for chunk in chunks]), whole)

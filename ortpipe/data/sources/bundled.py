@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
+
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, nearest
 from ortpipe.settings import Config, OneOf
-
-if TYPE_CHECKING:
-    from ortpipe.data.config import SplitConfig
 
 LOADERS = {
     "breast_cancer": "load_breast_cancer",
@@ -39,7 +39,6 @@ class Bundled(Config):
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Load the rows; features are named as scikit-learn names them."""
-        import numpy as np
         from sklearn import datasets
 
         try:

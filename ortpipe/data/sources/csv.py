@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import codecs
-import dataclasses
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from ortpipe.data.arrow import matches
+from ortpipe.data.columns import Layout
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import files_of, paths_of
 from ortpipe.data.rows import Rows
-from ortpipe.data.table import TableSource, lay_out
+from ortpipe.data.schema import lay_out
+from ortpipe.data.stream import Stream
+from ortpipe.data.table import TableSource
+from ortpipe.data.table_reader import Group, TableReader
 from ortpipe.errors import DataError, listing
 from ortpipe.settings import Fix, Must
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import csv
-
-    from ortpipe.data.config import SplitConfig
-    from ortpipe.data.layout import Layout
 
 SHOWN = 12  # bytes of what is no text
 
@@ -59,20 +60,16 @@ class Csv(TableSource):
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Read every row."""
-        from ortpipe.data.stream import Stream
-        from ortpipe.data.table_reader import Group, TableReader
-
-        found = [(f, n) for path, n in paths_of(self.path, split) for f in files_of(path, (".csv", ".csv.gz"))]
-        tables = [self._read(file) for file, _ in found]
-        schemas = {str(file): table.schema for (file, _), table in zip(found, tables, strict=True)}
+        files = [(f, part) for path, part in paths_of(self.path, split) for f in files_of(path, (".csv", ".csv.gz"))]
+        tables = [self._read(file) for file, _ in files]
+        schemas = {str(file): table.schema for (file, _), table in zip(files, tables, strict=True)}
         layout = lay_out(self, schemas, split.column if split else None)
         groups = [
-            Group(str(file), 0, part, functools.partial(table.to_batches))
-            for (file, part), table in zip(found, tables, strict=True)
+            Group(str(file), 0, part, table.to_batches) for (file, part), table in zip(files, tables, strict=True)
         ]
-        rows = Stream(TableReader(layout, groups)).rows()
-        zeros = {name: note for (file, _) in found for name, note in self._leading_zeros(file, layout).items()}
-        return dataclasses.replace(rows, notes=(*(rows.notes or ()), *zeros.values()))
+        rows = Stream(TableReader(layout, groups), window=None).rows()
+        zeros = {name: note for (file, _) in files for name, note in self._leading_zeros(file, layout).items()}
+        return rows.replace(notes=(*(rows.notes or ()), *zeros.values()))
 
     def _read(self, file: Path) -> pa.Table:
         import pyarrow as pa
@@ -92,7 +89,7 @@ class Csv(TableSource):
                 csv.ParseOptions(delimiter=self.delimiter, invalid_row_handler=refuse),
                 csv.ConvertOptions(
                     null_values=[*csv.ConvertOptions().null_values, *self.missing],
-                    column_types={name: pa.string() for name in self.categorical},
+                    column_types=dict.fromkeys(self.categorical, pa.string()),
                 ),
             )
             self._check_text(file, table)
@@ -134,14 +131,12 @@ class Csv(TableSource):
         Raises:
             UnicodeDecodeError: at the first that are none.
         """
-        import pyarrow as pa
-
         place = ""
         try:
             for number in range(table.num_columns):
                 place = f"the name of column {number}"
                 name, column = table.schema.field(number).name, table.column(number)
-                for row, value in enumerate(column.to_pylist() if pa.types.is_binary(column.type) else []):
+                for row, value in enumerate(column.to_pylist() if str(column.type) == "binary" else []):
                     place = f"column {name!r}, row {row}"
                     (value or b"").decode()
         except UnicodeDecodeError as error:
@@ -150,8 +145,6 @@ class Csv(TableSource):
 
     def _leading_zeros(self, file: Path, layout: Layout) -> dict[str, str]:
         """Return what is lost of codes such as 01234, by column: read as numbers, they lose their zeros."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
         from pyarrow import csv
 
         whole = [name for name in layout.used if name in layout.dtypes and layout.dtypes[name].kind == "i"]
@@ -161,14 +154,14 @@ class Csv(TableSource):
             file,
             self._options,
             csv.ParseOptions(delimiter=self.delimiter),
-            csv.ConvertOptions(column_types={name: pa.string() for name in whole}, include_columns=whole),
+            csv.ConvertOptions(column_types=dict.fromkeys(whole, "string"), include_columns=whole),
         )
         notes: dict[str, str] = {}
         for piece in pieces:
             for name in (name for name in whole if name not in notes):
-                zeros = pc.match_substring_regex(piece.column(name), r"^[-+]?0\d")
-                if (row := pc.index(zeros, True).as_py()) >= 0:
-                    code = piece.column(name)[row].as_py()
+                zeros = matches(piece.column(name), r"^[-+]?0\d")
+                if zeros.any():
+                    code = piece.column(name)[int(zeros.argmax())].as_py()
                     notes[name] = (
                         f"column {name!r} is read as numbers: {code} as {int(code)}; codes are words: "
                         f"{listing('data.source.categorical', name)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import importlib
 import inspect
@@ -11,14 +10,18 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from ortpipe.data.arrays import ArrayReader, ArraySet
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
-from ortpipe.data.table import TableSource, lay_out
+from ortpipe.data.schema import lay_out
+from ortpipe.data.stream import Stream
+from ortpipe.data.table import TableSource
+from ortpipe.data.table_reader import Group, TableReader
 from ortpipe.errors import ConfigError, DataError, nearest
-
-if TYPE_CHECKING:
-    from ortpipe.data.config import SplitConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,29 +61,29 @@ class Function(TableSource):
             function = self._function()
             origin = _source_digest(function)
             try:
-                made = function(**self.params)
+                returned = function(**self.params)
             except Exception as error:
                 raise DataError(
                     "data.source.function must return rows.",
                     got=f"{self.function} raised {type(error).__name__}: {error}",
                     fix="Correct the function or data.source.params.",
                 ) from error
-        rows = self._rows(made, split.column if split else None)
-        return dataclasses.replace(rows, origin=origin)
+        rows = self._rows(returned, split.column if split else None)
+        return rows.replace(origin=origin)
 
     def _function(self) -> Callable[..., Any]:
         module, name = self._name
         try:
-            found = importlib.import_module(module)
+            imported = importlib.import_module(module)
         except Exception as error:
             raise DataError(
                 "The module of data.source.function must be importable.",
                 got=f"{module}: {type(error).__name__}: {error}",
                 fix="Install it, or run where it lies in the working folder.",
             ) from error
-        function = getattr(found, name, None)
+        function = getattr(imported, name, None)
         if not callable(function):
-            names = [n for n, value in vars(found).items() if callable(value) and not n.startswith("_")]
+            names = [n for n, value in vars(imported).items() if callable(value) and not n.startswith("_")]
             what = "not there" if function is None else f"a {type(function).__name__}"
             raise DataError(
                 "data.source.function must be a function of its module.",
@@ -89,41 +92,33 @@ class Function(TableSource):
             )
         return function
 
-    def _rows(self, made: Any, column: str | None) -> Rows:
-        import numpy as np
-
-        if isinstance(made, Rows):
-            return made
-        if isinstance(made, tuple) and len(made) in (2, 3):
-            weight = np.asarray(made[2]) if len(made) == 3 else None
-            return Rows({"X": np.asarray(made[0])}, np.asarray(made[1]), weight)
-        if isinstance(made, Mapping):
-            return self._arrays({str(name): np.asarray(array) for name, array in made.items()}, column)
-        if hasattr(made, "iloc") or hasattr(made, "__arrow_c_stream__"):
-            return self._table(made, column)
+    def _rows(self, returned: Any, column: str | None) -> Rows:
+        if isinstance(returned, Rows):
+            return returned
+        if isinstance(returned, tuple) and len(returned) in (2, 3):
+            weight = np.asarray(returned[2]) if len(returned) == 3 else None
+            return Rows({"X": np.asarray(returned[0])}, np.asarray(returned[1]), weight)
+        if isinstance(returned, Mapping):
+            return self._arrays({str(name): np.asarray(array) for name, array in returned.items()}, column)
+        if hasattr(returned, "iloc") or hasattr(returned, "__arrow_c_stream__"):
+            return self._table(returned, column)
         raise DataError(
             "data.source.function must return Rows, a pair (X, y), a dict of arrays or a table.",
-            got=f"{self.function} returned a {type(made).__name__}",
+            got=f"{self.function} returned a {type(returned).__name__}",
             fix="Return one of them.",
         )
 
     def _arrays(self, arrays: dict[str, Any], column: str | None) -> Rows:
-        from ortpipe.data.arrays import ArraySet, rows_of
-
         if not isinstance(self.label, str):
             raise ConfigError("The labels of a dict of arrays are one array.", got=self.label, fix="Name one.")
-        made = rows_of([ArraySet(self.function, arrays, None)], self.label, self.sample_weight, column, stream=False)
-        assert isinstance(made, Rows)
-        return made
+        reader = ArrayReader([ArraySet(self.function, arrays, None)], self.label, self.sample_weight, column)
+        return Stream(reader, window=None).rows()
 
-    def _table(self, made: Any, column: str | None) -> Rows:
+    def _table(self, frame: Any, column: str | None) -> Rows:
         import pyarrow as pa
 
-        from ortpipe.data.stream import Stream
-        from ortpipe.data.table_reader import Group, TableReader
-
         try:
-            table = pa.Table.from_pandas(made, preserve_index=False) if hasattr(made, "iloc") else pa.table(made)
+            table = pa.Table.from_pandas(frame, preserve_index=False) if hasattr(frame, "iloc") else pa.table(frame)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise DataError(
                 "Every column of a table holds values of one type.",
@@ -131,7 +126,7 @@ class Function(TableSource):
                 fix="Make each column numbers, text or truth values.",
             ) from error
         layout = lay_out(self, {self.function: table.schema}, column)
-        return Stream(TableReader(layout, [Group(self.function, 0, None, table.to_batches)])).rows()
+        return Stream(TableReader(layout, [Group(self.function, 0, None, table.to_batches)]), window=None).rows()
 
 
 @contextlib.contextmanager

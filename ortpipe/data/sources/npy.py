@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ortpipe.data.array_source import ArraySource
+from ortpipe.data.arrays import Array, stored
 from ortpipe.data.files import files_of
 from ortpipe.errors import DataError
-
-if TYPE_CHECKING:
-    from ortpipe.data.arrays import Array
 
 
 @dataclass(frozen=True)
@@ -23,8 +20,6 @@ class Npy(ArraySource):
 
     def arrays(self, path: Path, column: str | None) -> dict[str, Array]:
         """Return the arrays of a folder, or of a file and those beside it that are named, mapped."""
-        from ortpipe.data.arrays import stored
-
         files = files_of(str(path), (".npy",))
         if path.is_file():
             beside = [path.with_name(f"{name}.npy") for name in (self.label, self.sample_weight, column) if name]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ortpipe.data.array_source import ArraySource
+from ortpipe.data.arrays import Array, members
 from ortpipe.errors import DataError
-
-if TYPE_CHECKING:
-    from ortpipe.data.arrays import Array
 
 
 @dataclass(frozen=True)
@@ -19,16 +17,12 @@ class Npz(ArraySource):
 
     def arrays(self, path: Path, column: str | None) -> dict[str, Array]:
         """Return the arrays of the archive."""
-        import zipfile
-
-        from ortpipe.data.arrays import members
-
         if not path.is_file() or not zipfile.is_zipfile(path):
-            found = "not a file" if not path.is_file() else "not an archive of arrays"
+            problem = "not a file" if not path.is_file() else "not an archive of arrays"
             raise DataError(
                 "data.source.path must be an .npz file of plain arrays.",
                 key="path",
-                got=f"{path}: {found}",
+                got=f"{path}: {problem}",
                 fix="Check the path; write such a file with numpy.savez.",
             )
         try:

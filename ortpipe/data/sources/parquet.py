@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import files_of, paths_of
-from ortpipe.data.rows import Rows
-from ortpipe.data.table import TableSource, lay_out
+from ortpipe.data.rows import RowSet
+from ortpipe.data.schema import lay_out
+from ortpipe.data.stream import WINDOW, check_window, opened
+from ortpipe.data.table import TableSource
+from ortpipe.data.table_reader import Group, TableReader
 from ortpipe.errors import DataError
+from ortpipe.settings import Count
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import parquet
-
-    from ortpipe.data.config import SplitConfig
-    from ortpipe.data.stream import Stream
 
 BUFFER = 2**18  # bytes of a column that are read from disk at a time
 
@@ -30,36 +32,39 @@ class Parquet(TableSource):
     Attributes:
         path: the file, or a folder whose `.parquet` files are read, sorted by name.
         stream: read rows anew for every epoch; null: where they take more than 256 MiB.
+        window: MiB of rows that are shuffled together, whether they stream or not; null: all, which never stream.
     """
 
     path: str
     stream: bool | None = None
+    window: Count | None = WINDOW
 
-    def __call__(self, split: SplitConfig | None = None) -> Rows | Stream:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_window(self.stream, self.window)
+
+    def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Read every row once, to check it and to learn the categories; then hold them or stream."""
-        from ortpipe.data.stream import opened
-        from ortpipe.data.table_reader import Group, TableReader
-
-        found = [(f, n) for path, n in paths_of(self.path, split) for f in files_of(path, (".parquet",))]
+        files = [(file, part) for path, part in paths_of(self.path, split) for file in files_of(path, (".parquet",))]
         metadata, schemas = {}, {}
-        for file, _ in found:
+        for file, _ in files:
             with _open(file) as opened_file:
                 metadata[file], schemas[str(file)] = opened_file.metadata, opened_file.schema_arrow
         layout = lay_out(self, schemas, split.column if split else None)
         groups = []
-        for file, part in found:
+        for file, part in files:
             first = 0
             for number in range(metadata[file].num_row_groups):
                 read = functools.partial(_tables, file, number, layout.used)
                 groups.append(Group(str(file), first, part, read))
                 first += metadata[file].row_group(number).num_rows
-        return opened(TableReader(layout, groups), self.stream)
+        return opened(TableReader(layout, groups), self.stream, self.window)
 
 
 @functools.lru_cache(maxsize=8)
 def _metadata(file: Path, changed: int) -> parquet.FileMetaData:
-    with _open(file) as opened:
-        return opened.metadata
+    with _open(file) as opened_file:
+        return opened_file.metadata
 
 
 def _open(file: Path, metadata: parquet.FileMetaData | None = None) -> parquet.ParquetFile:
@@ -73,6 +78,6 @@ def _open(file: Path, metadata: parquet.FileMetaData | None = None) -> parquet.P
 
 
 def _tables(file: Path, group: int, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a row group, at most so many at a time; nothing else of it is held."""
-    with _open(file, _metadata(file, file.stat().st_mtime_ns)) as opened:
-        yield from opened.iter_batches(most, row_groups=[group], columns=columns, use_threads=False)
+    """Yield the rows of a row group, at most so many at a time; pyarrow.dataset would hold the group as a whole."""
+    with _open(file, _metadata(file, file.stat().st_mtime_ns)) as opened_file:
+        yield from opened_file.iter_batches(most, row_groups=[group], columns=columns, use_threads=False)

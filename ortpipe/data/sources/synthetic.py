@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
+
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError
 from ortpipe.settings import Config, Count, OneOf, Seed
-
-if TYPE_CHECKING:
-    from ortpipe.data.config import SplitConfig
 
 MAKERS = {"classification": "make_classification", "regression": "make_regression"}
 
@@ -43,7 +43,6 @@ class Synthetic(Config):
         >>> made.inputs["X"].shape, made.label.shape, made.digest() == Synthetic(rows=3, features=2)().digest()
         ((3, 2), (3,), True)
         """
-        import numpy as np
         from sklearn import datasets
 
         own = {"n_samples": self.rows, "n_features": self.features, "random_state": self.seed}

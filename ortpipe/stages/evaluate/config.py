@@ -15,7 +15,7 @@ class EvaluateConfig(Config):
 
     Attributes:
         metrics: names from the catalogue of metrics; by default all that fit the model's task.
-        rows: of test rows that stream, at most so many count, evenly spaced; those in memory all do.
+        rows: at most so many test rows count, evenly spaced.
     """
 
     metrics: tuple[Annotated[str, OneOf("metric", METRICS)], ...] | None = None

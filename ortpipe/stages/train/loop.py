@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from ortpipe.data.batches import batches_of
+from ortpipe.data.batches import Batches
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvergenceError
@@ -58,7 +58,7 @@ class Loop:
             return {k: v for k, v in feeds(model, facts, rows).items() if k in step.batch}
 
         size = config.batch_size * config.accumulate
-        self._batches = batches_of(training.data.train, feed, size, seed=config.seed, shuffle=config.shuffle)
+        self._batches = Batches(training.data.train, feed, size, seed=config.seed, shuffle=config.shuffle)
         self._rows = rows_per_epoch(config, self._batches.count)
         self._total = config.epochs * steps_per_epoch(config, self._batches.count)
         self._per_row = facts.reduction != "sum"

@@ -8,8 +8,7 @@ import numpy as np
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.feeds import feeds
-from ortpipe.data.rows import Data, Rows
-from ortpipe.data.stream import Stream
+from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.errors import EvaluateError, TrainError
 from ortpipe.graph import query
 from ortpipe.graph.compose import extract
@@ -20,12 +19,12 @@ from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
 
-KEPT = 200_000  # rows of a stream that a metric is computed on
+KEPT = 200_000  # rows that a metric is computed on, evenly spaced
 Piece = tuple[int, Mapping[str, np.ndarray], np.ndarray | None, np.ndarray | None]  # rows, feeds, labels, weights
 
 
 class Validation:
-    """Evaluates one model on the validation rows, in memory or piece by piece.
+    """Evaluates one model on the validation rows, piece by piece; those in memory are read once.
 
     Args:
         artifact: a gradient model with its forward outputs.
@@ -34,24 +33,24 @@ class Validation:
         runtime: threads.
     """
 
-    def __init__(self, artifact: Artifact, rows: Rows | Stream, monitor: str, runtime: RuntimeConfig | None) -> None:
+    def __init__(self, artifact: Artifact, rows: RowSet, monitor: str, runtime: RuntimeConfig | None) -> None:
         self._model, self._facts, self._rows, self._count = artifact.model, artifact.facts, rows, len(rows)
         self._metric = monitor if monitor != LOSS else None
         outputs = [artifact.facts.loss, artifact.facts.prediction if self._metric else None]
         model = for_inference(extract(self._model, [name for name in outputs if name is not None]))
         self._types = query.input_types(model)
-        self._held = self._read(rows) if isinstance(rows, Rows) else None
-        self._every = 1 if self._held else -(-self._count // KEPT)
+        self._held = None if rows.on_disk else [self._read(piece) for piece in rows.pieces()]
+        self._every = -(-self._count // KEPT)
         self._session = Session(model, runtime)
 
     def __call__(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Return the loss per row, and the metric that is watched by its name, with these parameters."""
         own = {n: array.astype(self._types[n], copy=False) for n, array in values.items() if n in self._types}
-        pieces = [self._held] if self._held else map(self._read, self._rows.pieces())
+        pieces = self._held or map(self._read, self._rows.pieces())
         mean, seen, total, penalty = self._facts.reduction == "mean", 0, 0.0, 0.0
         kept: list[tuple[np.ndarray, ...]] = []
         for count, fed, label, weight in pieces:
-            if not (seen or mean or self._held):
+            if not (seen or mean or count == self._count):
                 total = penalty = self._penalty(fed, own)  # counts once, whatever the pieces
             loss, *prediction = self._session.run({**fed, **own})
             total += float(loss) * (count / self._count) if mean else float(loss) / self._count - penalty

@@ -7,10 +7,9 @@ import pytest
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from ortpipe.data import batches, stream
-from ortpipe.data.config import DataConfig, SplitConfig
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.sources.npz import Npz
-from ortpipe.data.split import load
+from ortpipe.data.split import DataConfig, load
 from ortpipe.data.stream import Stream
 from ortpipe.errors import ConvergenceError, DataError, TrainError
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -33,9 +32,10 @@ PLAIN = TrainConfig(OPTIMIZERS["momentum"](0.002), epochs=3, batch_size=16, shuf
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """Let some hundred rows be many pieces and several buffers."""
-    monkeypatch.setattr("ortpipe.data.arrays.PIECE", 1500)
-    monkeypatch.setattr(batches, "BUFFER", 3000)
+    """Let some hundred rows be many groups, pieces and windows."""
+    monkeypatch.setattr("ortpipe.data.arrays.GROUP", 1500)
+    monkeypatch.setattr("ortpipe.data.rows.PIECE", 1500)
+    monkeypatch.setattr("ortpipe.data.stream.MIB", 80 * 50 / 64)  # a window of fifty rows
 
 
 def parts(path, load_set, weighted=False):
@@ -69,10 +69,7 @@ def test_unshuffled_rows_train_to_the_same_bytes_whether_they_stream_or_not(tmp_
         results.append(train(source, config, data=data).tensors)
     assert results[0].keys() == results[1].keys()
     for name, tensor in results[0].items():
-        if name == "losses/validation":
-            np.testing.assert_allclose(tensor, results[1][name], rtol=1e-6)
-        else:
-            np.testing.assert_array_equal(tensor, results[1][name], name)
+        np.testing.assert_array_equal(tensor, results[1][name], name)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -82,7 +79,7 @@ def test_a_penalty_counts_once_in_the_validation_loss_whatever_the_pieces(tmp_pa
     config = dataclasses.replace(PLAIN, optimizer=OPTIMIZERS["sgd"](1e-7))
     found, expected = (train(source, config, data=d).tensors["losses/validation"] for d in (streamed, held))
     without = train(gradients(held, reduction=reduction), config, data=held).tensors["losses/validation"]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_array_equal(found, expected)
     assert (expected > 1.05 * without).all()
 
 
@@ -95,22 +92,23 @@ def test_a_stream_is_fitted_checked_trained_and_evaluated_like_rows_in_memory(tm
     assert tables[0] == tables[1]
 
 
-def test_of_test_rows_that_stream_so_many_count_as_asked(tmp_path):
+def test_of_the_test_rows_so_many_count_as_asked(tmp_path):
     streamed, held = parts(tmp_path, load_diabetes)
     trained = train(gradients(held), PLAIN, data=held)
-    few = evaluate(trained, EvaluateConfig(rows=10), data=streamed).tensors["evaluation/label"]
-    whole = evaluate(trained, EvaluateConfig(rows=10), data=held).tensors["evaluation/label"]
-    step = -(-len(whole) // 10)
-    np.testing.assert_array_equal(few, whole[::step])
+    whole = evaluate(trained, data=held).tensors["evaluation/label"]
+    for data in (streamed, held):
+        few = evaluate(trained, EvaluateConfig(rows=10), data=data).tensors["evaluation/label"]
+        np.testing.assert_array_equal(few, whole[:: -(-len(whole) // 10)])
 
 
 def test_a_fit_takes_a_sample_that_fits_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("ortpipe.data.stream.MIB", 80 * 100 / 64)
     streamed, held = parts(tmp_path, load_diabetes)
-    monkeypatch.setattr(stream, "SAMPLE", 88 * 100)
     sample = held.train.take(np.arange(0, len(held.train), -(-len(held.train) // 100)))
     expected = LinearRegression().fit(sample.inputs["X"], sample.label).coef_
-    found = convert(LinearRegression(), data=streamed).tensors["source/coefficient"].ravel()
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    for data in (streamed, held):
+        found = convert(LinearRegression(), data=data).tensors["source/coefficient"].ravel()
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_a_stopped_training_on_a_stream_continues_to_the_same_bytes(tmp_path):
@@ -153,18 +151,17 @@ def test_rows_of_another_width_are_refused_before_training(tmp_path):
         train(gradients(held), PLAIN, data=streamed)
 
 
-@pytest.mark.parametrize("kept", [1000, 20])
-def test_a_metric_is_watched_on_validation_rows_that_stream(tmp_path, monkeypatch, kept):
-    monkeypatch.setattr("ortpipe.stages.train.validation.KEPT", kept)
+def test_a_metric_is_watched_on_validation_rows_that_stream(tmp_path, monkeypatch):
     streamed, held = parts(tmp_path, load_diabetes, weighted=True)
     config = dataclasses.replace(PLAIN, early_stop=EarlyStopConfig(monitor="r2"))
     source = gradients(held, weighted=True)
-    found, expected = (train(source, config, data=data).tensors["monitor/r2"] for data in (streamed, held))
-    if kept == 1000:
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
-    else:
-        assert np.abs(found - expected).max() > 1e-3
-        np.testing.assert_allclose(found, expected, atol=0.3)
+    whole, streamed_whole = (train(source, config, data=data).tensors["monitor/r2"] for data in (held, streamed))
+    np.testing.assert_array_equal(whole, streamed_whole)
+    monkeypatch.setattr("ortpipe.stages.train.validation.KEPT", 20)
+    few, streamed_few = (train(source, config, data=data).tensors["monitor/r2"] for data in (held, streamed))
+    np.testing.assert_array_equal(few, streamed_few)
+    assert np.abs(few - whole).max() > 1e-3
+    np.testing.assert_allclose(few, whole, atol=0.3)
 
 
 def test_lbfgs_refuses_a_stream_before_any_work(tmp_path):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from ortpipe.data.arrow import matches, places
 from ortpipe.errors import DataError, listing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SHARE = 0.5  # of a column's values: where so many are numbers, the others are mistakes and no categories
 LEAST = 5  # different numbers in a column of text, from which on most of its values may be a mark such as ?
@@ -26,7 +29,7 @@ MISSING += ["N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"]
 
 
 @dataclass
-class Words:
+class TextColumn:
     """What was seen of the values of one column of text, in pieces.
 
     Attributes:
@@ -51,11 +54,11 @@ class Words:
     strange: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
-    def see(self, words: pa.Array, places: np.ndarray, file: str, first: int) -> None:
+    def see(self, words: pa.Array, codes: np.ndarray, file: str, first: int) -> None:
         """Take a piece of the column: its distinct words, and which of them each row holds."""
-        counts = np.bincount(places, minlength=len(words))
-        number, written, date = (_matches(words, pattern) for pattern in (NUMBER, WRITTEN, DATE))
-        mark = pc.is_in(words, value_set=pa.array(MISSING, words.type)).to_numpy(zero_copy_only=False)
+        counts = np.bincount(codes, minlength=len(words))
+        number, written, date = (matches(words, pattern) for pattern in (NUMBER, WRITTEN, DATE))
+        mark = places(words, MISSING) >= 0
         self.rows += int(counts[~mark].sum())
         self.numbers += int(counts[number].sum())
         self.alike += int(counts[number | written].sum())
@@ -64,8 +67,8 @@ class Words:
         self.dates += int(counts[date].sum())
         self.marks += int(counts[mark].sum())
         for shown, wrong in ((self.strange, ~number & ~mark), (self.missing, mark)):
-            for row in np.flatnonzero(wrong[places])[: SHOWN - len(shown)]:
-                shown.append(f"{words[int(places[row])].as_py()!r} in row {first + row} of {file}")
+            for row in np.flatnonzero(wrong[codes])[: SHOWN - len(shown)]:
+                shown.append(f"{words[int(codes[row])].as_py()!r} in row {first + row} of {file}")
 
     @property
     def mostly_numbers(self) -> bool:
@@ -77,6 +80,14 @@ class Words:
     def all_numbers(self) -> bool:
         """Whether a column of text holds numbers alone: whoever wrote its type wanted words."""
         return self.rows > 0 and self.numbers == self.rows and not self.marks
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said of a column of numbers whose type is text."""
+        if not self.all_numbers:
+            return []
+        said = "is of text and holds numbers alone: each is read as a word; write them as numbers if not"
+        return [f"column {self.name!r} {said}"]
 
     def refuse(self) -> None:
         """Refuse a column of numbers with a few other values among them, and one of dates."""
@@ -100,17 +111,11 @@ class Words:
         )
 
 
-def refuse_words(column: pa.Array, name: str, file: str, first: int) -> None:
+def refuse_text(column: pa.Array, name: str, file: str, first: int) -> None:
     """Refuse text where only numbers serve, naming the first value that is none."""
-    texts = pc.cast(column, pa.string())
-    row = int(np.argmin(_matches(texts, NUMBER)))
+    row = int(np.argmin(matches(column.cast("string"), NUMBER)))
     raise DataError(
         "Row weights, and labels of several columns, are numbers.",
         got=f"{column[row].as_py()!r} in column {name!r}, row {first + row} of {file}",
         fix="Correct it, name what marks a missing value in data.source.missing, or choose another column.",
     )
-
-
-def _matches(words: pa.Array, pattern: str) -> np.ndarray:
-    found = pc.match_substring_regex(words, pattern, ignore_case=True)
-    return pc.fill_null(found, False).to_numpy(zero_copy_only=False)

@@ -1,0 +1,161 @@
+"""Which rows fractions take: drawn by each row's number, so that no list of rows is kept."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ortpipe.data.config import PARTS, SplitConfig
+from ortpipe.errors import DataError
+
+TRAIN, VALIDATION, TEST = range(len(PARTS))
+BLOCK = 2**14  # rows that are drawn together
+CLASSES = 2**16  # of a stratified split at most
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The part of every row that the data leave to train on; it follows from the seed and the row's number.
+
+    Row k of N is in block ⌊k / BLOCK⌋, from which its share of the held-out rows is drawn. A stratified split numbers
+    the rows of each class for themselves.
+
+    Attributes:
+        config: the fractions and the seed.
+        quotas: of each class, how many rows it has, how many are held out, and how many of these test.
+        classes: label → class, in sorted order; None: all rows are of one.
+        before: int [groups, classes]: how many rows of each class precede a group.
+    """
+
+    config: SplitConfig
+    quotas: Sequence[tuple[int, int, int]]
+    classes: Mapping[Any, int] | None
+    before: np.ndarray
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many rows to train on stay, and go to validation and to the test."""
+        rows, held, tested = (sum(column) for column in zip(*self.quotas, strict=True))
+        return rows - held, held - tested, tested
+
+    @property
+    def key(self) -> str:
+        """What tells draws of the same rows apart."""
+        config = self.config
+        return f"{config.fractions} {config.stratify} {config.seed}" if any(config.fractions) else ""
+
+    def parts(self, label: np.ndarray, seen: np.ndarray) -> np.ndarray:
+        """Return the part of each row, int8 [N]; `seen` [classes] says how many came before, and takes these in."""
+        codes = np.zeros(len(label), np.int8)
+        if not any(self.config.fractions) or not len(label):
+            return codes
+        if self.classes is None:
+            codes[:] = self._next(0, seen, len(label))
+            return codes
+        values, inverse = _distinct(label)
+        for place, value in enumerate(values):
+            rows = np.flatnonzero(inverse == place)
+            codes[rows] = self._next(self.classes[value], seen, len(rows))
+        return codes
+
+    def _next(self, number: int, seen: np.ndarray, count: int) -> np.ndarray:
+        """Return the parts of the next rows of a class."""
+        first = int(seen[number])
+        seen[number] += count
+        start = first // BLOCK
+        blocks = range(start, (first + count - 1) // BLOCK + 1)
+        drawn = [_block(self.config.seed, number, block, *self.quotas[number]) for block in blocks]
+        return np.concatenate(drawn)[first - start * BLOCK :][:count]
+
+
+@functools.lru_cache(maxsize=256)
+def _block(seed: int, number: int, block: int, rows: int, held: int, tested: int) -> np.ndarray:
+    """Return the parts of a block's rows: those that the cumulative shares ⌊x · held / rows⌋ add in it, at random."""
+    first, last = block * BLOCK, min((block + 1) * BLOCK, rows)
+    out = [end * held // rows for end in (first, last)]
+    tests = [end * tested // max(1, held) for end in out]
+    codes = np.full(last - first, TRAIN, np.int8)
+    order = np.random.default_rng([seed, number, block]).permutation(last - first)
+    codes[order[: out[1] - out[0]]] = VALIDATION
+    codes[order[: tests[1] - tests[0]]] = TEST
+    return codes
+
+
+def draw_of(config: SplitConfig, counts: np.ndarray, labels: Iterable[Iterable[np.ndarray]]) -> Draw:
+    """Return the draw of a config.
+
+    Args:
+        config: the fractions.
+        counts: int [groups], the rows to train on of each group.
+        labels: group by group those of its rows, in pieces; read for a stratified split alone.
+
+    Raises:
+        DataError: a part would be empty, or a class has too few rows to stratify.
+    """
+    rows = int(counts.sum())
+    test, validation = (round(fraction * rows) for fraction in config.fractions)
+    for name, fraction, count in zip(("test", "validation"), config.fractions, (test, validation), strict=True):
+        if fraction and (not count or test + validation >= rows):
+            raise DataError(
+                "Every part of the split must have rows.",
+                got=f"split.{name}={fraction} of {rows} rows",
+                fix="Choose larger fractions or give more rows.",
+            )
+    if not config.stratify or not any(config.fractions):
+        before = np.concatenate([[0], np.cumsum(counts)[:-1]])[:, None]
+        return Draw(config, [(rows, test + validation, test)], None, before)
+    groups = [_count(pieces) for pieces in labels]
+    values = sorted(set().union(*groups))
+    table = np.array([[group[value] for value in values] for group in groups])
+    sizes = table.sum(axis=0)
+    _check_classes(values, sizes, [count for count in (rows - test - validation, validation, test) if count])
+    tests = _apportioned(test, sizes)
+    held = tests + _apportioned(validation, sizes - tests)
+    quotas = list(zip(sizes.tolist(), held.tolist(), tests.tolist(), strict=True))
+    before = np.cumsum(table, axis=0) - table
+    return Draw(config, quotas, {value: number for number, value in enumerate(values)}, before)
+
+
+def _distinct(label: np.ndarray) -> tuple[list[Any], np.ndarray]:
+    """Return the distinct labels, sorted (of several columns as tuples), and each row's place among them."""
+    array = np.array(label.tolist()) if label.dtype == object else label
+    values, inverse = np.unique(array, axis=0 if array.ndim > 1 else None, return_inverse=True)
+    return [tuple(value) if isinstance(value, list) else value for value in values.tolist()], inverse.reshape(-1)
+
+
+def _count(pieces: Iterable[np.ndarray]) -> Counter[Any]:
+    counts: Counter[Any] = Counter()
+    for label in pieces:
+        values, inverse = _distinct(label)
+        counts.update(dict(zip(values, np.bincount(inverse, minlength=len(values)).tolist(), strict=True)))
+        if len(counts) > CLASSES:
+            raise _too_few(f"more than {CLASSES:,} different labels")
+    return counts
+
+
+def _check_classes(values: Sequence[Any], sizes: np.ndarray, parts: Sequence[int]) -> None:
+    if sizes.min() < 2:
+        raise _too_few(f"one row of class {values[int(sizes.argmin())]!r}")
+    if len(values) > min(parts):
+        raise _too_few(f"{len(values)} classes, and a part of {min(parts)} rows")
+
+
+def _too_few(got: str) -> DataError:
+    rule = "A stratified split needs rows of every class in every part."
+    return DataError(rule, got=got, fix="Set data.split.stratify=false.")
+
+
+def _apportioned(count: int, sizes: np.ndarray) -> np.ndarray:
+    """Return each class's share of a count: count · size / total, rounded so that they add up (largest remainders).
+
+    >>> _apportioned(5, np.array([10, 10, 2])).tolist()
+    [3, 2, 0]
+    """
+    shares, remainders = np.divmod(count * sizes, sizes.sum())
+    shares[np.argsort(-remainders, kind="stable")[: count - shares.sum()]] += 1
+    return shares
