@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from ortpipe.errors import ModelError
+from ortpipe.graph.query import subgraphs
 from ortpipe.graph.serial import LARGE, on_disk
 
 FAILURES = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError)
@@ -20,10 +23,30 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     Raises:
         ModelError: onnx.checker refuses it.
     """
+    clean(model)
+    return checked(ir.to_proto(model))
+
+
+def clean(model: ir.Model) -> None:
+    """Remove the nodes and initializers that nothing reads."""
     passes.RemoveUnusedNodesPass()(model)
     if sum(_without_unread_steps(node) for node in model.graph.all_nodes()):
         passes.RemoveUnusedNodesPass()(model)
-    return checked(ir.to_proto(model))
+
+
+def infer(model: ir.Model) -> None:
+    """Set the types and shapes that inference finds."""
+    _take_shapes(model.graph, ir.from_proto(inferred(ir.to_proto(model))).graph)
+
+
+def _take_shapes(graph: ir.Graph, twin: ir.Graph) -> None:
+    pairs = [*zip(graph.inputs, twin.inputs, strict=True), *zip(graph.outputs, twin.outputs, strict=True)]
+    for node, other in zip(graph, twin, strict=True):
+        pairs += zip(node.outputs, other.outputs, strict=False)  # trailing ones without a name are gone
+        for inner, its_twin in zip(subgraphs(node), subgraphs(other), strict=True):
+            _take_shapes(inner, its_twin)
+    for value, shaped in pairs:
+        value.type, value.shape = shaped.type or value.type, shaped.shape if shaped.shape is not None else value.shape
 
 
 def _without_unread_steps(node: ir.Node) -> bool:
@@ -77,11 +100,13 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     The values of vectors are followed for that, all of them: where one is long, no values are.
     """
     try:
-        plain = onnx.shape_inference.infer_shapes(model)
-        shapes = [v.type.tensor_type.shape.dim for v in (*plain.graph.input, *plain.graph.value_info)]
-        lengths = [dims[0].dim_value for dims in shapes if len(dims) == 1]
-        if max(lengths, default=0) > LONGEST:
-            return plain
+        sizes = [math.prod(tensor.dims) for tensor in model.graph.initializer]
+        sizes += [math.prod(d.dim_value or 1 for d in v.type.tensor_type.shape.dim) for v in model.graph.input]
+        if sum(sizes) > LONGEST:  # else no vector is long
+            plain = onnx.shape_inference.infer_shapes(model)
+            shapes = [v.type.tensor_type.shape.dim for v in (*plain.graph.input, *plain.graph.value_info)]
+            if any(len(dims) == 1 and dims[0].dim_value > LONGEST for dims in shapes):
+                return plain
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
     except FAILURES as error:
         raise _refused(error) from error

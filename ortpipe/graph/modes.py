@@ -6,9 +6,9 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
+from ortpipe.graph import query
 from ortpipe.graph.builder import Names, used_names
 from ortpipe.graph.check import finish
-from ortpipe.graph.query import all_nodes
 
 DRAWING = {  # operators that draw at random, and the type of their attribute `seed`
     "Bernoulli": float,
@@ -21,16 +21,17 @@ DRAWING = {  # operators that draw at random, and the type of their attribute `s
 }
 
 
-def statistics(graph: ir.Graph) -> dict[str, ir.Value]:
-    """Return each running statistic (an initializer) and its next value, of every BatchNormalization that trains.
+def statistics(graph: ir.Graph, output: ir.Value) -> dict[str, ir.Value]:
+    """Return each running statistic (an initializer) and its next value, of what trains on the way to an output.
 
     Running mean and variance move by the batch's own, m · old + (1 − m) · batch, with ONNX's momentum m and the
     variance of N (PyTorch's running variance divides by N − 1). A layer that runs twice moves them twice.
     """
     names, found = Names(used_names(graph)), dict[str, ir.Value]()
     last: dict[ir.Value, ir.Value] = {}
+    needed = query.ancestors([output])
     for node in graph:
-        if not _normalizes_itself(node):
+        if node.op_type != "BatchNormalization" or not _trains(node) or needed.isdisjoint(node.outputs):
             continue
         for i, y in zip((3, 4), node.outputs[1:], strict=True):  # in training mode ONNX wants all three outputs
             old = node.inputs[i]
@@ -57,20 +58,17 @@ def is_statistic(value: ir.Value) -> bool:
     return bool(uses) and all(use.node.op_type == "BatchNormalization" and use.idx in (3, 4) for use in uses)
 
 
-def for_inference(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model as it predicts: normalized by the running statistics, nothing dropped.
+def to_inference(model: ir.Model) -> bool:
+    """Let a model predict: normalized by the running statistics, nothing dropped; say whether that changed anything.
 
     >>> text = '''<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y) {
     ...     on = Constant<value = bool {1}>() half = Constant<value_float=0.5>() y = Dropout(X, half, on) }'''
-    >>> [len(n.input) for n in for_inference(onnx.parser.parse_model(text)).graph.node]
-    [1]
+    >>> model = ir.from_onnx_text(text)
+    >>> to_inference(model), [len(node.inputs) for node in model.graph if node.op_type == "Dropout"]
+    (True, [1])
     """
-    if not any(_trains(node) for node in all_nodes(model.graph)):
-        return model
-    own = ir.from_proto(model)
-    for node in own.graph.all_nodes():
-        if not (_normalizes_itself(node) or (node.op_type == "Dropout" and node.inputs[2:])):
-            continue
+    nodes = [node for node in model.graph.all_nodes() if _trains(node)]
+    for node in nodes:
         if node.op_type == "Dropout":
             node.resize_inputs(1)
             continue
@@ -79,36 +77,46 @@ def for_inference(model: onnx.ModelProto) -> onnx.ModelProto:
             assert x is not None
             ir.convenience.replace_all_uses_with(y, x)
         node.resize_outputs(1)
-    return finish(own)
+    return bool(nodes)
 
 
-def with_seeds(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
-    """Return the model with a seed of its own, counted from `seed`, for every node that draws."""
-    own = onnx.ModelProto()
-    own.CopyFrom(model)
-    for number, node in enumerate(_drawing(own.graph)):
-        kept = [a for a in node.attribute if a.name != "seed"]
-        del node.attribute[:]
-        value = DRAWING[node.op_type](seed + number)
-        node.attribute.extend([*kept, onnx.helper.make_attribute("seed", value)])
-    return own
+def set_seeds(model: ir.Model, seed: int) -> None:
+    """Give every node that draws a seed of its own, counted from `seed`."""
+    for number, node in enumerate(_drawing(model.graph)):
+        node.attributes["seed"] = ir.convenience.convert_attribute("seed", DRAWING[node.op_type](seed + number))
 
 
-def draws(model: onnx.ModelProto) -> bool:
+def is_random(model: ir.Model) -> bool:
     """Say whether a model's values differ from run to run."""
     return bool(_drawing(model.graph))
 
 
-def _drawing(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    return [n for n in all_nodes(graph) if n.op_type in DRAWING and (n.op_type != "Dropout" or _trains(n))]
+def _drawing(graph: ir.Graph) -> list[ir.Node]:
+    return [n for n in graph.all_nodes() if n.op_type in DRAWING and (n.op_type != "Dropout" or _trains(n))]
 
 
-def _trains(node: onnx.NodeProto) -> bool:
+def _trains(node: ir.Node) -> bool:
     if node.op_type == "Dropout":
-        return len(node.input) > 2
-    return node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute)
+        return len(node.inputs) > 2
+    return node.op_type == "BatchNormalization" and bool(node.attributes.get_int("training_mode", 0))
 
 
-def _normalizes_itself(node: ir.Node) -> bool:
-    mode = node.attributes.get("training_mode")
-    return node.op_type == "BatchNormalization" and mode is not None and bool(mode.as_int())
+# The same on protos, until nothing calls it.
+
+
+def for_inference(model: onnx.ModelProto) -> onnx.ModelProto:
+    """See its counterpart."""
+    own = ir.from_proto(model)
+    return finish(own) if to_inference(own) else model
+
+
+def with_seeds(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
+    """See its counterpart."""
+    own = ir.from_proto(model)
+    set_seeds(own, seed)
+    return ir.to_proto(own)
+
+
+def draws(model: onnx.ModelProto) -> bool:
+    """See its counterpart."""
+    return is_random(ir.from_proto(model))

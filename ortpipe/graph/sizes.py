@@ -2,92 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import onnx
+import onnx_ir as ir
 
-from ortpipe.graph.check import inferred
+from ortpipe.graph import query
+from ortpipe.graph.check import infer, inferred
 
 LARGEST = 1024  # elements; sizes, axes and indices are small, and what is larger is data
-INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL)
+INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 ARITHMETIC = {
     *("Abs", "Add", "Cast", "Concat", "Div", "Equal", "Gather", "Greater", "Less", "Max", "Min", "Mod", "Mul", "Neg"),
     *("Not", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
 }
 
 
-def with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with shapes inferred and every integer that follows from constants and static sizes written out.
+def fold_sizes(model: ir.Model) -> None:
+    """Write out every integer that follows from constants and static sizes, and infer the shapes that follow from it.
 
-    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
+    >>> model = ir.from_onnx_text('''<ir_version: 10, opset_import: ["": 21]>
     ...   g (float[N,6] X) => (float[A,B,C] y) {
     ...     two = Constant<value_ints=[2]>() size = Shape<start=1>(X) half = Div(size, two)
     ...     rest = Constant<value_ints=[-1]>() shape = Concat<axis=0>(rest, two, half) y = Reshape(X, shape) }''')
-    >>> made = with_sizes(model)
-    >>> shape = made.graph.output[0].type.tensor_type.shape
-    >>> [d.dim_value for d in shape.dim], [n.op_type for n in made.graph.node]
-    ([0, 2, 3], ['Constant', 'Constant', 'Constant', 'Constant', 'Constant', 'Reshape'])
+    >>> fold_sizes(model)
+    >>> list(model.graph.outputs[0].shape)[1:], [n.op_type for n in model.graph]
+    ([2, 3], ['Constant', 'Constant', 'Constant', 'Constant', 'Constant', 'Reshape'])
     """
-    model = inferred(model)
     while _fold(model.graph):
-        model = inferred(model)
-    return model
+        infer(model)
 
 
-def _fold(graph: onnx.GraphProto, around: Mapping[str, np.ndarray] | None = None) -> bool:
+def _fold(graph: ir.Graph) -> bool:
     """Put constants in the place of the integer nodes that depend on nothing else; say whether there were any."""
-    fed = {i.name for i in graph.input}
-    static = {v.name: v.type.tensor_type.shape.dim for v in (*graph.input, *graph.value_info)}
-    own = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer if t.name not in fed and _small(t)}
-    known = {**(around or {}), **own}
     changed = False
-    for node in graph.node:
-        changed |= sum(_fold(a.g, known) for a in node.attribute if a.HasField("g")) > 0  # all of them
-        if node.op_type == "Constant":
-            value = _constant(node)
-        else:
-            value = _value(node, known, static)
-            changed |= value is not None
+    for node in list(graph):
+        for inner in query.subgraphs(node):
+            changed |= _fold(inner)
+        value = _value(node)
         if value is None:
             continue
-        known[node.output[0]] = value
-        if node.op_type != "Constant":
-            constant = onnx.helper.make_node("Constant", [], node.output, value=onnx.numpy_helper.from_array(value))
-            constant.name = node.name
-            node.CopyFrom(constant)
+        [old], constant = node.outputs, ir.node("Constant", [], {"value": ir.tensor(value)}, name=node.name)
+        ir.convenience.replace_nodes_and_values(graph, node, [node], [constant], [old], constant.outputs)
+        changed = True
     return changed
 
 
-def _value(node: onnx.NodeProto, known: Mapping[str, np.ndarray], static: Mapping[str, Any]) -> np.ndarray | None:
+def _value(node: ir.Node) -> np.ndarray | None:
     """Return what a node always gives, if that is a few integers or booleans."""
-    if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+    if node.domain or len(node.outputs) != 1:
         return None
-    given = {a.name: a.i for a in node.attribute}
     if node.op_type in ("Shape", "Size"):
-        dims = list(static.get(node.input[0], ()))[given.get("start") : given.get("end")]
-        if not dims or not all(d.HasField("dim_value") for d in dims):
+        [x] = node.inputs
+        start, end = node.attributes.get_int("start"), node.attributes.get_int("end")
+        dims = list(x.shape or ())[start:end] if x is not None else []
+        if not dims or not all(isinstance(d, int) for d in dims):
             return None
-        shape = np.array([d.dim_value for d in dims], np.int64)
+        shape = np.array(dims, np.int64)
         return shape if node.op_type == "Shape" else np.array(shape.prod())
-    if node.op_type not in ARITHMETIC or not all(name in known for name in node.input if name):
+    if node.op_type not in ARITHMETIC or (node.op_type == "Cast" and node.attributes.get_int("to") not in INTEGERS):
         return None
-    if node.op_type == "Cast" and given["to"] not in INTEGERS:
+    inputs = {str(x.name): _integers(x) for x in node.inputs if x is not None}
+    if any(value is None for value in inputs.values()):
         return None
     from onnx.reference import ReferenceEvaluator  # late: most models have no such node, and it takes its time
 
-    value = np.asarray(ReferenceEvaluator(node).run(None, {name: known[name] for name in node.input if name})[0])
+    [result] = ReferenceEvaluator(ir.to_proto(node)).run(None, inputs)
+    value = np.asarray(result)
     return value if value.dtype.kind in "ib" and value.size <= LARGEST else None
 
 
-def _constant(node: onnx.NodeProto) -> np.ndarray | None:
-    """Return what a Constant holds, if that is a few integers or booleans."""
-    [given] = node.attribute
-    if given.name == "value" and _small(given.t):
-        return onnx.numpy_helper.to_array(given.t)
-    return np.array(onnx.helper.get_attribute_value(given)) if given.name in ("value_int", "value_ints") else None
+def _integers(value: ir.Value) -> np.ndarray | None:
+    """Return what a value always is, if that is a few integers or booleans."""
+    tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
+    return tensor.numpy() if tensor is not None and tensor.dtype in INTEGERS and tensor.size <= LARGEST else None
 
 
-def _small(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type in INTEGERS and int(np.prod(tensor.dims)) <= LARGEST
+# The same on protos, until nothing calls it.
+
+
+def with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """See its counterpart."""
+    own = ir.from_proto(inferred(model))
+    fold_sizes(own)
+    return ir.to_proto(own)

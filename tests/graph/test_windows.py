@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 import onnx.helper as h
 import pytest
+from engines import native
 from onnx import TensorProto
 
 from ortpipe.errors import ModelError
 from ortpipe.graph.serial import lowered
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.native import Native
 
 rng = np.random.default_rng(0)
 LP = 2
@@ -124,7 +124,7 @@ def test_the_gradient_is_the_slope_of_what_the_runtime_computes(case):
     model.graph.node.append(h.make_node("Mul", ["y", "c"], ["weighed"]))
     model.graph.node.append(h.make_node("ReduceSum", ["weighed"], ["loss"], keepdims=0))
     model.graph.output[0].CopyFrom(h.make_tensor_value_info("loss", TensorProto.FLOAT, []))
-    derived, names = Native()(model, "loss", [], ["x"])
+    derived, names = native(model, "loss", [], ["x"])
     [gradient] = Session(derived).run({"x": x}, [names["x"]])
     session, step = Session(model), np.float32(0.25)  # the operators are linear around x: any step is exact
     for place in range(x.size):

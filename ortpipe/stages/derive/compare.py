@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 
 from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError
-from ortpipe.graph.compose import opened
-from ortpipe.graph.modes import draws
+from ortpipe.graph.edit import open_initializers
+from ortpipe.graph.modes import is_random
 
 ROWS, LARGEST, DRAWN = 8, 4, 4
 CLOSE = 0.02  # of the larger one
@@ -32,17 +32,20 @@ def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Se
     """
     from ortpipe.runtime.session import Session
 
-    if data is None or draws(loss.model):
+    opened = loss.ir_model()
+    if data is None or is_random(opened):
         raise DeriveError(
             "derive.check compares gradients on rows, for a graph that gives the same loss twice.",
             got="no rows" if data is None else "a graph that draws at random (Dropout in training mode)",
             fix="Give data, or set derive.check=false.",
         )
-    rows = feeds(loss.model, loss.facts, data.train.head(ROWS))
+    model = loss.model
+    rows = feeds(model, loss.facts, data.train.head(ROWS))
     gradients = {**derived.facts.gradients, **derived.facts.input_gradients}
-    values = {t.name: onnx.numpy_helper.to_array(t) for t in loss.model.graph.initializer if t.name in gradients}
-    forward = Session(opened(loss.model, values))
-    read = {i.name for i in loss.model.graph.input} | values.keys()
+    values = {name: array for name, array in loss.initializers.items() if name in gradients}
+    open_initializers(opened, values)
+    forward = Session(ir.to_proto(opened))
+    read = {i.name for i in model.graph.input} | values.keys()
 
     def total(arrays: Mapping[str, np.ndarray]) -> float:
         found = forward.run({name: array for name, array in arrays.items() if name in read}, outputs)
@@ -50,7 +53,7 @@ def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Se
 
     arrays = {**rows, **values}
     ys = forward.run({name: array for name, array in arrays.items() if name in read}, outputs)
-    given = {i.name for i in derived.model.graph.input} - {t.name for t in derived.model.graph.initializer}
+    given = {i.name for i in derived.model.graph.input} - derived.initializers.keys()
     fed = {name: array for name, array in rows.items() if name in given}
     fed |= {seed: np.ones_like(y) for seed, y in zip(seeds, ys, strict=False) if seed in given}
     found = dict(zip(gradients, Session(derived.model).run(fed, list(gradients.values())), strict=True))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import onnx
 import onnx_ir as ir
 from onnx import inliner
+from onnx_ir.passes.common import InlinePass
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import inferred
+from ortpipe.graph.check import infer, inferred
 from ortpipe.graph.rewrite import replace
-from ortpipe.graph.sizes import with_sizes
+from ortpipe.graph.sizes import fold_sizes
 from ortpipe.stages.derive.expansions import EXPANSIONS
 from ortpipe.stages.derive.rules import RULES
 from ortpipe.stages.derive.walk import active, operands
@@ -20,52 +21,55 @@ from ortpipe.stages.derive.walk import active, operands
 KEPT = ("Range",)  # counts, mostly; its body would be a loop
 
 
-def expanded(model: onnx.ModelProto, targets: Sequence[str] = ()) -> onnx.ModelProto:
+def expanded(model: ir.Model, outputs: Sequence[str], targets: Sequence[str] = ()) -> ir.Model:
     """Return the model with model-local functions inlined, and ONNX's own functions that have no rule.
 
     ONNX's attributes and opset decide which body an operator has; what is left either has a rule or is an error. What
-    depends on no target (a Range of positions, say) stays as it is; recurrent operators and loops that do are scans.
+    no gradient goes through (a Range of positions, say) stays as it is; recurrent operators and loops become scans.
     """
-    if model.functions:
-        model = inliner.inline_local_functions(model)
-    model = _with_defaults(model)
-    for _ in range(3):  # a body may call functions again
-        without = {
-            (n.domain, n.op_type)
-            for n in _dependent(model.graph, set(targets))
-            if n.domain in ("", "ai.onnx") and _is_function(n)
-        }
-        chosen = sorted(f for f in without if f[1] not in (*RULES, *KEPT))
-        if not chosen:
-            break
-        model = inliner.inline_selected_functions(_typed(model), chosen, inline_schema_functions=True)
-    return _without_loops(with_sizes(model), targets)
+
+    def without_rule(model: ir.Model) -> set[str]:
+        between = _between(model.graph, outputs, targets)
+        return {n.op_type for n in between if not n.domain and _is_function(n)} - {*RULES, *KEPT}
+
+    model = _inlined(model, without_rule)
+    fold_sizes(model)
+    return _without_loops(model, outputs, targets)
 
 
-def with_bodies(model: onnx.ModelProto, kinds: Collection[str]) -> onnx.ModelProto:
+def with_bodies(model: ir.Model, kinds: Collection[str]) -> ir.Model:
     """Return the model with model-local functions inlined, and these of ONNX's operators written as their bodies."""
+    return _inlined(model, lambda model: {n.op_type for n in model.graph.all_nodes()}.intersection(kinds))
+
+
+def _inlined(model: ir.Model, choose: Callable[[ir.Model], set[str]]) -> ir.Model:
     if model.functions:
-        model = inliner.inline_local_functions(model)
-    model = _with_defaults(model)
+        InlinePass()(model)
+        infer(model)
+    _write_defaults(model)
     for _ in range(3):  # a body may call functions again
-        chosen = sorted({("", n.op_type) for n in query.all_nodes(model.graph) if n.op_type in kinds})
+        chosen = [("", op_type) for op_type in sorted(choose(model))]
         if not chosen:
             break
-        model = inliner.inline_selected_functions(_typed(model), chosen, inline_schema_functions=True)
-    return inferred(model)
+        proto = ir.to_proto(model)
+        held = ((tensor.name, tensor.data_type, tensor.dims) for tensor in proto.graph.initializer)
+        proto.graph.value_info.extend(onnx.helper.make_tensor_value_info(*t) for t in held)  # some bodies need types
+        model = ir.from_proto(inferred(inliner.inline_selected_functions(proto, chosen, inline_schema_functions=True)))
+    return model
 
 
-def _without_loops(model: onnx.ModelProto, sources: Sequence[str]) -> onnx.ModelProto:
-    """Return the model with recurrent operators and loops between the sources and the loss written as plain scans."""
-    if not any(n.op_type in ("If", *EXPANSIONS) for n in query.all_nodes(model.graph)):
-        return model
-    own = ir.from_proto(model)
-    names = Names(used_names(own.graph))
-    reached = active(own.graph, [query.value(own.graph, name) for name in sources])
-    for node in list(own.graph):
-        if any(x in reached for x in operands(node) if x is not None):
-            _expand(node, names)
-    return with_sizes(ir.to_proto(own))
+def _without_loops(model: ir.Model, outputs: Sequence[str], sources: Sequence[str]) -> ir.Model:
+    """Write recurrent operators and loops between the sources and the outputs as plain scans."""
+    if any(n.op_type in ("If", *EXPANSIONS) for n in model.graph.all_nodes()):
+        names = Names(used_names(model.graph))
+        reached = active(model.graph, [query.value(model.graph, name) for name in sources])
+        needed = query.ancestors(query.value(model.graph, name) for name in outputs)
+        for node in list(model.graph):
+            if any(x in reached for x in operands(node) if x is not None) and not needed.isdisjoint(node.outputs):
+                _expand(node, names)
+        infer(model)
+        fold_sizes(model)
+    return model
 
 
 def _expand(node: ir.Node, names: Names) -> None:
@@ -110,41 +114,29 @@ def without_identities(graph: ir.Graph) -> None:
             node.graph.remove(node, safe=True)
 
 
-def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with every value's type said: some bodies depend on it, and the inliner infers nothing."""
-    model = inferred(model)
-    known = {v.name for v in (*model.graph.input, *model.graph.value_info)}
-    for tensor in model.graph.initializer:
-        if tensor.name not in known:
-            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            model.graph.value_info.append(value)
-    return model
+def _between(graph: ir.Graph, outputs: Sequence[str], names: Sequence[str]) -> list[ir.Node]:
+    """Return the nodes between values and outputs, and all nodes of the subgraphs that they hold."""
+    reached = {query.value(graph, name) for name in names}
+    needed = query.ancestors(query.value(graph, name) for name in outputs)
+    nodes = []
+    for node in graph:
+        if not reached.isdisjoint((*node.inputs, *query.captured(node))):
+            reached.update(node.outputs)
+            if not needed.isdisjoint(node.outputs):
+                nodes += [node, *(n for inner in query.subgraphs(node) for n in inner.all_nodes())]
+    return nodes
 
 
-def _dependent(graph: onnx.GraphProto, names: set[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that depend on one of these values, and all nodes of the subgraphs that they hold."""
-    found = []
-    for node in graph.node:
-        inner = [n for a in node.attribute if a.HasField("g") for n in query.all_nodes(a.g)]
-        if names.intersection(node.input, *(n.input for n in inner)):
-            names.update(node.output)
-            found += [node, *inner]
-    return found
+def _write_defaults(model: ir.Model) -> None:
+    """Write out every function's default attributes: a body may refer to one by name."""
+    opset = model.graph.opset_imports.get("", 1)
+    for node in model.graph.all_nodes():
+        if not node.domain and _is_function(node):
+            for name, attribute in onnx.defs.get_schema(node.op_type, opset, "").attributes.items():
+                if name not in node.attributes and attribute.default_value.name:
+                    node.attributes[name] = ir.from_proto(attribute.default_value)
 
 
-def _with_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with every function's default attributes written out: a body may refer to one by name."""
-    own = onnx.ModelProto()
-    own.CopyFrom(model)
-    opset = next((o.version for o in own.opset_import if o.domain in ("", "ai.onnx")), 1)
-    for node in query.all_nodes(own.graph):
-        if node.domain in ("", "ai.onnx") and _is_function(node):
-            schema, given = onnx.defs.get_schema(node.op_type, opset, ""), {a.name for a in node.attribute}
-            missing = [a.default_value for name, a in schema.attributes.items() if name not in given]
-            node.attribute.extend(a for a in missing if a.name)
-    return own
-
-
-def _is_function(node: onnx.NodeProto) -> bool:
+def _is_function(node: ir.Node) -> bool:
     schema = onnx.defs.get_schema(node.op_type, node.domain)
     return bool(schema.has_function or schema.has_context_dependent_function)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
@@ -14,8 +14,7 @@ from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import finish
-from ortpipe.graph.compose import extract, graft
+from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import statistics as running_statistics
 from ortpipe.graph.parameters import sentence, some
 from ortpipe.stages.derive.compare import compare
@@ -40,18 +39,23 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
             `config.check` a gradient that is not the slope of the loss.
     """
     config = config or DeriveConfig()
-    facts = artifact.facts
-    wanted = (config.output,) if isinstance(config.output, str) else config.output or (facts.loss,)
-    source = _with_scalar_loss(artifact.model, facts.loss) if wanted == (facts.loss,) else artifact.model
-    differentiated = [_differentiated(source, name) for name in wanted]
-    output = differentiated[0] if len(differentiated) == 1 and _is_scalar(differentiated[0]) else None
-    loss_model, seeds = _seeded(source, differentiated, fill=config.fill_gradient and output is None)
-    loss_model, statistics = _with_statistics(loss_model)
-    parameters, left = _chosen(ir.from_proto(loss_model).graph, artifact, config, seeds)
+    facts, model = artifact.facts, artifact.ir_model()
+    graph, wanted = model.graph, (config.output,) if isinstance(config.output, str) else config.output or (facts.loss,)
+    if wanted == (facts.loss,):
+        _make_scalar(graph, facts.loss)
+    outputs = [_differentiable(graph, name) for name in wanted]
     inputs = query.select(config.inputs, facts.inputs, DeriveError, "inputs")
+    scalar = outputs[0] if len(outputs) == 1 and _is_scalar(outputs[0]) else None
+    total, seeds = seeded_sum(Builder(graph, "derive"), outputs, fill=config.fill_gradient and scalar is None)
+    statistics = {name: str(value.name) for name, value in running_statistics(graph, total).items()}
+    parameters, left = _chosen(graph, total, facts, config, seeds.values())
     if isinstance(config.engine, Ort) and config.engine.yield_op:
-        return _yielding(artifact, source, [str(o.name) for o in differentiated], parameters, inputs)
-    built, gradients = config.engine(loss_model, loss_model.graph.output[0].name, parameters, inputs)
+        return _yielding(artifact, model, [str(output.name) for output in outputs], parameters, inputs)
+    forward = facts.outputs if config.forward_outputs else ()
+    loss = () if scalar is None else (str(scalar.name),)
+    keep_outputs(model, list(dict.fromkeys((str(total.name), *loss, *forward, *statistics.values()))))
+    values = {name: value.const_value for name, value in graph.initializers.items()}
+    model, gradients = config.engine(model, str(total.name), parameters, inputs)
     for name in (*parameters, *inputs):
         if name not in gradients:
             raise DeriveError(
@@ -59,30 +63,31 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
                 got=f"no gradient for {name!r}: a node without a derivative cuts it off",
                 fix="Leave it out with derive.frozen.",
             )
-    outputs = list(facts.outputs) if config.forward_outputs else []
-    kept = [str(output.name)] if output is not None else []
-    taken = _names(source)
-    named, names = _functional(built, loss_model, parameters, inputs, gradients, statistics, kept, taken)
-    model = graft(named, source, outputs) if outputs else named
-    model = _ordered(model, [*facts.inputs, facts.label, facts.sample_weight, *parameters, *statistics, *seeds])
-    if output is not None:
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((), _dtype(output).numpy()), seeds[0]))
+    names = _name_gradients(model.graph, {name: gradients[name] for name in (*parameters, *inputs)})
+    _set_outputs(model.graph, (*loss, *names.values(), *statistics.values(), *forward))
+    seed = next(iter(seeds.values()), None)
+    if scalar is not None and seed is not None:
+        values[seed] = ir.tensor(np.ones((), _dtype(scalar).numpy()), name=seed)
+    held = [*parameters, *statistics, *seeds.values()]
+    _set_inputs(model.graph, (*facts.inputs, facts.label, facts.sample_weight), {n: values.get(n) for n in held})
+    RemoveUnusedOpsetsPass()(model)
+    model.producer_name = "ortpipe"
     result = artifact.next(
         "derive",
         VERSION,
         model=model,
-        loss=output.name if output is not None else None,
-        output_gradient=seeds[0] if len(seeds) == 1 else None,
+        loss=scalar.name if scalar is not None else None,
+        output_gradient=seed if len(seeds) == 1 else None,
         parameters=tuple(parameters),
-        gradients={p: names[p] for p in parameters},
-        input_gradients={i: names[i] for i in inputs},
+        gradients={name: names[name] for name in parameters},
+        input_gradients={name: names[name] for name in inputs},
         statistics=statistics,
-        outputs=tuple(outputs),
+        outputs=tuple(forward),
         constants=tuple(left),
         notes=_notes(parameters, left, facts, config),
     )
     if config.check:
-        compare(artifact, result, [name for name in wanted if name is not None], seeds, data)
+        compare(artifact, result, [name for name in wanted if name is not None], list(seeds.values()), data)
     return result
 
 
@@ -95,33 +100,26 @@ def check(facts: Facts, config: DeriveConfig, *, data: Data | None = None) -> No
 
 
 def _yielding(
-    artifact: Artifact,
-    source: onnx.ModelProto,
-    outputs: Sequence[str],
-    parameters: Sequence[str],
-    inputs: Sequence[str],
+    artifact: Artifact, model: ir.Model, outputs: Sequence[str], parameters: Sequence[str], inputs: Sequence[str]
 ) -> Artifact:
     """Return the training build's graph as it is; it has no facts about gradients, for no other stage can run it."""
-    forward = extract(source, outputs)
-    forward = differentiable(forward, outputs, [*parameters, *inputs])
-    built, _ = with_yield(forward, parameters, inputs)
-    return artifact.next("derive", VERSION, model=built, loss=None, outputs=(), parameters=tuple(parameters))
+    keep_outputs(model, outputs)
+    model, _ = with_yield(differentiable(model, outputs, [*parameters, *inputs]), parameters, inputs)
+    facts: dict[str, Any] = {"loss": None, "outputs": (), "parameters": tuple(parameters)}
+    return artifact.next("derive", VERSION, model=ir.to_proto(model), **facts)
 
 
-def _with_scalar_loss(model: onnx.ModelProto, name: str | None) -> onnx.ModelProto:
-    """Return the model with its loss, if that has one element and dimensions, made a scalar of the same name."""
-    own = ir.from_proto(model)
-    graph = own.graph
+def _make_scalar(graph: ir.Graph, name: str | None) -> None:
+    """Make a loss that has one element and dimensions a scalar of the same name."""
     loss = next((o for o in graph.outputs if o.name == name), None)
     if loss is None or loss.shape is None or not loss.shape or any(d != 1 for d in loss.shape):
-        return model
+        return
     op = Builder(graph, "derive")
     scalar = op.Reshape(loss, op.const(np.array([], np.int64)))
     scalar.type, scalar.shape = loss.type, ir.Shape([])
     graph.outputs[graph.outputs.index(loss)] = scalar
     op.rename(loss, f"{name}/one")
     scalar.name = name
-    return finish(own)
 
 
 def _is_scalar(value: ir.Value) -> bool:
@@ -133,27 +131,14 @@ def _dtype(value: ir.Value) -> ir.DataType:
     return value.dtype
 
 
-def _seeded(model: onnx.ModelProto, outputs: Sequence[ir.Value], *, fill: bool) -> tuple[onnx.ModelProto, list[str]]:
-    """Return the model of one scalar, Σ output · seed, whose gradients are those of the outputs times the seeds.
-
-    The seeds are new inputs, or ones that nobody needs to feed.
-    """
-    own = ir.from_proto(model)
-    graph = own.graph
-    op = Builder(graph, "derive")
-    total, seeds = seeded_sum(op, [query.value(graph, str(output.name)) for output in outputs], fill=fill)
-    graph.outputs[:] = [total]
-    return extract(finish(own), [str(total.name)]), list(seeds.values())
-
-
-def _differentiated(model: onnx.ModelProto, output: str | None) -> ir.Value:
+def _differentiable(graph: ir.Graph, output: str | None) -> ir.Value:
     """Return the loss, or the output that the config names."""
-    values = ir.convenience.create_value_mapping(ir.from_proto(model).graph, include_subgraphs=False)
+    values = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
     if output is None or output not in values:
         raise DeriveError(
             "derive differentiates the loss, or the output that derive.output names.",
             got=repr(output),
-            fix="Run add_loss first, or " + nearest(output or "", [o.name for o in model.graph.output]),
+            fix="Run add_loss first, or " + nearest(output or "", [str(o.name) for o in graph.outputs]),
         )
     value = values[output]
     if value.dtype is None or value.dtype not in query.FLOATS:
@@ -163,22 +148,12 @@ def _differentiated(model: onnx.ModelProto, output: str | None) -> ir.Value:
     return value
 
 
-def _with_statistics(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Return the loss model with the next value of each running statistic as an output behind the loss."""
-    own = ir.from_proto(model)
-    found = running_statistics(own.graph)
-    if not found:
-        return model, {}
-    own.graph.outputs.extend(found.values())
-    return finish(own), {name: str(value.name) for name, value in found.items()}
-
-
 def _chosen(
-    graph: ir.Graph, artifact: Artifact, config: DeriveConfig, seeds: Sequence[str]
+    graph: ir.Graph, output: ir.Value, facts: Facts, config: DeriveConfig, seeds: Collection[str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return what is trained, and the other float initializers that the loss depends on with the reason."""
-    facts, held = artifact.facts, {t.name for t in artifact.model.graph.initializer}
-    candidates = [name for name in query.float_initializers(graph, graph.outputs[0]) if name not in seeds]
+    """Return what is trained, and the other float initializers that the output depends on with the reason."""
+    held = {str(name) for name in graph.initializers}
+    candidates = [name for name in query.float_initializers(graph, output) if name not in seeds]
     if config.parameters is None:
         chosen = [name for name in candidates if name in facts.parameters]
     else:
@@ -218,63 +193,37 @@ def _notes(parameters: Sequence[str], left: Mapping[str, str], facts: Facts, con
     return [sentence(parameters, left) + also]
 
 
-def _functional(
-    model: onnx.ModelProto,
-    loss_model: onnx.ModelProto,
-    parameters: Sequence[str],
-    inputs: Sequence[str],
-    gradients: Mapping[str, str],
-    statistics: Mapping[str, str],
-    kept: Sequence[str],
-    taken: set[str],
-) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Make parameters and running statistics inputs, and name the outputs <parameter>_grad, <input>_grad.
-
-    In front of them come the outputs that are `kept` (the loss), behind them the statistics' next values.
-    What the engine added makes way for the names that are `taken` in the whole model.
-    """
-    own = ir.from_proto(model)
-    graph = own.graph
-    values = ir.from_proto(loss_model).graph.initializers
+def _name_gradients(graph: ir.Graph, gradients: Mapping[str, str]) -> dict[str, str]:
+    """Name the gradients <parameter>_grad, <input>_grad and return the names; each has its parameter's shape."""
     by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
-    names = Names((used_names(graph) - set(gradients.values())) | taken)
-    for name in sorted((taken & by_name.keys()) - _names(loss_model)):
-        by_name[name].name = names.fresh(name)
-    outputs, renamed = [by_name[name] for name in kept], {}
-    for name in (*parameters, *inputs):
-        value = by_name[gradients[name]]
-        if value in outputs or value.is_graph_input():  # two parameters share a gradient: each output has its own name
+    values, taken = dict[str, ir.Value](), {output for output in graph.outputs if output.name not in gradients.values()}
+    for name, gradient in gradients.items():
+        value = by_name[gradient]
+        if value in taken or value.is_graph_input():  # two parameters share a gradient: each output has its own name
             node = ir.node("Identity", [value])
             graph.append(node)
             node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
             value = node.outputs[0]
         value.shape = by_name[name].shape
-        outputs.append(value)
-        renamed[name] = value
-    for name, value in renamed.items():
+        values[name] = value
+        taken.add(value)
+    names = Names(used_names(graph) - {str(value.name) for value in values.values()})
+    for name, value in values.items():
         value.name = names.fresh(f"{name}_grad")
-    graph.outputs[:] = [*outputs, *(by_name[made] for made in statistics.values())]
-    for name in (*parameters, *statistics):
-        parameter = by_name[name]
-        if not parameter.is_graph_input():
-            graph.inputs.append(parameter)
-        if not parameter.is_initializer():
-            parameter.const_value = values[name].const_value
-            graph.register_initializer(parameter)
-    RemoveUnusedOpsetsPass()(own)
-    return finish(own), {name: str(value.name) for name, value in renamed.items()}
+    return {name: str(value.name) for name, value in values.items()}
 
 
-def _names(model: onnx.ModelProto) -> set[str]:
-    return used_names(ir.from_proto(model).graph)
+def _set_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
+    by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+    graph.outputs[:] = [by_name[name] for name in dict.fromkeys(names)]
 
 
-def _ordered(model: onnx.ModelProto, wanted: Sequence[str | None]) -> onnx.ModelProto:
-    """Put the inputs in one order whatever the engine did."""
-    own = onnx.ModelProto()
-    own.CopyFrom(model)
-    by_name = {i.name: i for i in model.graph.input}
-    del own.graph.input[:]
-    own.graph.input.extend(by_name[name] for name in wanted if name in by_name)
-    own.producer_name = "ortpipe"
-    return own
+def _set_inputs(graph: ir.Graph, data: Sequence[str | None], held: Mapping[str, ir.TensorProtocol | None]) -> None:
+    """Put the inputs in one order whatever the engine did: the data, then what is held, with its values."""
+    by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+    for name, tensor in held.items():
+        if not by_name[name].is_initializer() and tensor is not None:
+            by_name[name].const_value = tensor
+            graph.register_initializer(by_name[name])
+    read = [by_name[name] for name in data if name in by_name and by_name[name].is_graph_input()]
+    graph.inputs[:] = [*read, *(by_name[name] for name in held)]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import pytest
+from engines import native
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.case import base
 from onnx.backend.test.case.node import collect_testcases
@@ -18,7 +19,6 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx.reference import ReferenceEvaluator
 
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.native import Native
 
 STEP = 1e-6
 FLOAT = TensorProto.DOUBLE
@@ -100,7 +100,7 @@ def worst_error(
     inputs = [
         i.name for i in loss.graph.input if i.type.tensor_type.elem_type == dtype and (not only or i.name in only)
     ]
-    derived, names = Native()(loss, "check/loss", [], inputs)
+    derived, names = native(loss, "check/loss", [], inputs)
     gradient_names = [o.name for o in derived.graph.output]
     gradients = dict(zip(gradient_names, ReferenceEvaluator(derived).run(None, dict(feeds)), strict=True))
     forward = ReferenceEvaluator(loss)
@@ -135,7 +135,7 @@ def runtime_error(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> fl
     outputs = {o.name: np.float32(1) for o in model.graph.output if o.type.tensor_type.elem_type == TensorProto.FLOAT}
     loss = in_single(scalar_loss(model, outputs))
     inputs = [i.name for i in loss.graph.input if i.type.tensor_type.elem_type == TensorProto.FLOAT]
-    derived, _ = Native()(loss, "check/loss", [], inputs)
+    derived, _ = native(loss, "check/loss", [], inputs)
     expected = ReferenceEvaluator(derived).run(None, dict(feeds))
     got = Session(derived).run(dict(feeds))
     return max(

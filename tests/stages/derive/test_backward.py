@@ -7,13 +7,13 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
+from engines import native
 from stages.derive.numeric import worst_error
 
 from ortpipe.errors import DeriveError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.backward import Backward
 from ortpipe.stages.derive.dimensions import broadcast
-from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.rules import RULES
 
 
@@ -22,7 +22,7 @@ def parsed(text, opset=21):
 
 
 def derived(text, by, opset=21):
-    return Native()(parsed(text, opset), "loss", [], by)
+    return native(parsed(text, opset), "loss", [], by)
 
 
 def operators(model):
@@ -208,5 +208,5 @@ def test_the_same_model_gives_the_same_bytes(name):
 def test_the_model_that_came_in_is_not_touched():
     model = parsed(NETWORK)
     before = model.SerializeToString()
-    Native()(model, "loss", [], ["w"])
+    native(model, "loss", [], ["w"])
     assert model.SerializeToString() == before

@@ -7,6 +7,7 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
+from engines import native
 from onnx.reference import ReferenceEvaluator
 from stages.derive.numeric import worst_error
 
@@ -14,7 +15,6 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import checked, finish
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.native import Native
 
 N, K = 7, 3
 LINEAR = """g (double[N,3] X, double[N,1] t, double[3,1] w) => (double loss)
@@ -56,9 +56,9 @@ def along(model, gradients):
 
 def second(text, parameters):
     """Return the model of Hessian · v, the names of its products and of its directions."""
-    first, gradients = Native()(parsed(text), "loss", [], parameters)
+    first, gradients = native(parsed(text), "loss", [], parameters)
     product, directions = along(first, gradients)
-    derived, products = Native()(product, "product", [], parameters)
+    derived, products = native(product, "product", [], parameters)
     return derived, products, directions
 
 
@@ -103,7 +103,7 @@ def test_the_second_derivative_is_the_central_difference_of_the_first(name):
     text, parameters, shapes = CASES[name]
     rng = np.random.default_rng(4)
     feeds = {k: 0.7 * rng.normal(size=s) if isinstance(s, tuple) else np.array(s) for k, s in shapes.items()}
-    first, gradients = Native()(parsed(text), "loss", [], parameters)
+    first, gradients = native(parsed(text), "loss", [], parameters)
     product, directions = along(first, gradients)
     vectors = {directions[p]: rng.normal(size=shapes[p]) for p in parameters}
     assert worst_error(product, {**feeds, **vectors}, tuple(parameters)) < 1e-7
@@ -113,10 +113,10 @@ def test_the_third_derivative_of_a_cube_is_six():
     model = parsed("g (double[3] x) => (double loss) { s = Mul(x, x) c = Mul(s, x) loss = ReduceSum<keepdims = 0>(c) }")
     feeds = {"x": np.array([0.5, -1.0, 2.0])}
     for _ in range(2):
-        model, gradients = Native()(model, model.graph.output[0].name, [], ["x"])
+        model, gradients = native(model, model.graph.output[0].name, [], ["x"])
         model, directions = along(model, gradients)
         feeds[directions["x"]] = np.ones(3)
-    model, gradients = Native()(model, model.graph.output[0].name, [], ["x"])
+    model, gradients = native(model, model.graph.output[0].name, [], ["x"])
     values = dict(zip([o.name for o in model.graph.output], ReferenceEvaluator(model).run(None, feeds), strict=True))
     np.testing.assert_allclose(values[gradients["x"]], [6, 6, 6], rtol=1e-12)
 

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from engines import native, ort
 from onnx.reference import ReferenceEvaluator
 from stages.derive.numeric import in_double, in_single, scalar_loss, weights_of
 
@@ -178,10 +179,10 @@ def test_the_cases_hold_every_rule():
 def test_an_operator_that_no_body_mends_is_refused_with_the_way_out(op, body, shape, opset):
     model, feeds = loss_of(body, shape, opset, double=False)
     with pytest.raises(DeriveError, match="The ort engine differentiates only what the training build does") as error:
-        Ort()(model, "check/loss", [], list(feeds))
+        ort(model, "check/loss", [], list(feeds))
     assert f"{op} at node 'y'" in str(error.value)
     assert "Choose derive=native" in str(error.value)
-    _, gradients = Native()(model, "check/loss", [], list(feeds))
+    _, gradients = native(model, "check/loss", [], list(feeds))
     assert set(gradients) == set(feeds)
 
 
@@ -193,7 +194,7 @@ def test_a_rewritten_operator_has_the_gradient_of_its_formula(op, body, shape, o
         pytest.skip(f"nothing computes {op}, its gradient or its difference in float64")
     model, feeds = loss_of(body, shape, opset, double)
     sources = [name for name in feeds if name == "x" or op != "Where" or "Greater(c" not in body]
-    built, gradients = Ort()(model, "check/loss", [], sources)
+    built, gradients = ort(model, "check/loss", [], sources)
     session = Session(built)
     values = dict(zip(session.outputs, session.run({i.name: feeds[i.name] for i in built.graph.input}), strict=True))
     [loss] = ReferenceEvaluator(model).run(None, feeds)
@@ -219,7 +220,7 @@ def test_a_pool_that_the_reference_cannot_compute_has_the_gradient_of_the_native
     model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
     x = np.random.default_rng(1).normal(size=IMAGE).astype(np.float32)
     found = []
-    for engine in (Ort(), Native()):
+    for engine in (ort, native):
         built, gradients = engine(model, "loss", [], ["x"])
         found += Session(built).run({"x": x}, [gradients["x"]])
     np.testing.assert_allclose(*found, rtol=1e-6)
@@ -228,7 +229,7 @@ def test_a_pool_that_the_reference_cannot_compute_has_the_gradient_of_the_native
 def test_a_node_that_reads_one_parameter_twice_has_its_whole_gradient():
     text = """<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float loss) <float[2] w = {3.0, -4.0}>
         { y = Mul(w, w) a = Mul(y, x) loss = ReduceSum<keepdims=0>(a) }"""
-    built, gradients = Ort()(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)), "loss", ["w"], [])
+    built, gradients = ort(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)), "loss", ["w"], [])
     w, x = np.array([3, -4], np.float32), np.array([1, 2], np.float32)
     [gradient] = Session(built).run({i.name: {"w": w, "x": x}[i.name] for i in built.graph.input}, [gradients["w"]])
     np.testing.assert_allclose(gradient, 2 * w * x)
@@ -262,6 +263,6 @@ def test_half_precision_has_float32s_gradient_to_its_own_rounding(op):
     x, found = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float16), []
     for kind, dtype in (("float16", np.float16), ("float", np.float32)):
         model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text.replace("float16", kind)))
-        built, gradients = Ort()(model, "loss", [], ["x"])
+        built, gradients = ort(model, "loss", [], ["x"])
         found += Session(built).run({"x": x.astype(dtype)}, [gradients["x"]])
     np.testing.assert_allclose(found[0], found[1], rtol=2e-3, atol=2e-3)

@@ -8,10 +8,10 @@ import warnings
 import numpy as np
 import onnx
 import pytest
+from engines import native
 
 from ortpipe.graph.serial import lowered
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.native import Native
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle here, and is not installed")
 nn = torch.nn
@@ -104,7 +104,7 @@ def test_every_parameter_has_the_gradient_that_autograd_gives(name, exporter):
     module(x, label).backward()
     wanted = {n: p.grad.numpy() for n, p in module.named_parameters()}
     assert wanted.keys() <= {t.name for t in model.graph.initializer}
-    derived, names = Native()(model, "loss", list(wanted), [])
+    derived, names = native(model, "loss", list(wanted), [])
     session = Session(derived)
     values = dict(zip(session.outputs, session.run({"x": x.numpy(), "label": label.numpy()}), strict=True))
     for parameter, expected in wanted.items():

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Protocol
 from ortpipe.settings import Catalogue
 
 if TYPE_CHECKING:
-    import onnx
+    import onnx_ir as ir
 
 
 class Engine(Protocol):
     """A config that differentiates when called."""
 
     def __call__(
-        self, model: onnx.ModelProto, loss: str, parameters: Sequence[str], inputs: Sequence[str]
-    ) -> tuple[onnx.ModelProto, dict[str, str]]:
-        """Return a model that computes the loss and its gradients, and the gradient output of each name.
+        self, model: ir.Model, loss: str, parameters: Sequence[str], inputs: Sequence[str]
+    ) -> tuple[ir.Model, dict[str, str]]:
+        """Return a model that computes the given one's outputs and the loss's gradients, and each name's gradient.
 
-        `model` has the loss as its only output; values of the result that carry one of its names hold the same.
+        The loss is an output of `model`, which may be used up; values that keep their names hold the same.
         """
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ortpipe.settings import Config
 
 if TYPE_CHECKING:
-    import onnx
     import onnx_ir as ir
 
 
@@ -18,32 +17,29 @@ class Native(Config):
     """ortpipe's own engine: one vector-Jacobian rule per operator, in `derive/rules/`."""
 
     def __call__(
-        self, model: onnx.ModelProto, loss: str, parameters: Sequence[str], inputs: Sequence[str]
-    ) -> tuple[onnx.ModelProto, dict[str, str]]:
+        self, model: ir.Model, loss: str, parameters: Sequence[str], inputs: Sequence[str]
+    ) -> tuple[ir.Model, dict[str, str]]:
         """See `Engine`.
 
         Raises:
             DeriveError: an operator on the way has no rule; it is named with its node and what it cuts off.
         """
-        import onnx_ir as ir
-
         from ortpipe.graph import query
-        from ortpipe.graph.check import finish
         from ortpipe.stages.derive.backward import Backward
         from ortpipe.stages.derive.expand import expanded, without_identities
         from ortpipe.stages.derive.rules import RULES
         from ortpipe.stages.derive.walk import gradients
 
-        own = ir.from_proto(expanded(model, (*parameters, *inputs)))
-        without_identities(own.graph)
-        _merge_repeated(own)
-        graph = own.graph
+        model = expanded(model, [loss], (*parameters, *inputs))
+        graph = model.graph
+        without_identities(graph)
+        _merge_repeated(model)
         op = Backward(graph, RULES)
         output = query.value(graph, loss)
         targets = [query.value(graph, name) for name in (*parameters, *inputs)]
         found = gradients(op, [(output, op.like(1, output))], targets)
         graph.outputs.extend(dict.fromkeys(found.values()))
-        return finish(own), {str(target.name): str(gradient.name) for target, gradient in found.items()}
+        return model, {str(target.name): str(gradient.name) for target, gradient in found.items()}
 
 
 def _merge_repeated(model: ir.Model) -> None:

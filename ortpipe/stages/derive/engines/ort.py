@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import finish
-from ortpipe.graph.compose import extract, graft
+from ortpipe.graph.check import clean, infer
+from ortpipe.graph.edit import add_outputs, keep_outputs
 from ortpipe.graph.rewrite import rewrite
 from ortpipe.runtime.gradient_builder import gradient_model
 from ortpipe.settings import Config
@@ -32,60 +31,66 @@ class Ort(Config):
     yield_op: bool = False
 
     def __call__(
-        self, model: onnx.ModelProto, loss: str, parameters: Sequence[str], inputs: Sequence[str]
-    ) -> tuple[onnx.ModelProto, dict[str, str]]:
+        self, model: ir.Model, loss: str, parameters: Sequence[str], inputs: Sequence[str]
+    ) -> tuple[ir.Model, dict[str, str]]:
         """See `Engine`.
 
         Raises:
             DeriveError: an operator on the way has no gradient, or a wrong one; it is named with its node.
         """
-        others = [o.name for o in model.graph.output if o.name != loss]  # running statistics
+        others = [str(o.name) for o in model.graph.outputs if o.name != loss]
         model = differentiable(model, [loss], [*parameters, *inputs])
-        built, gradients = with_yield(extract(model, [loss]), parameters, inputs)
-        result = ir.from_proto(onnx.shape_inference.infer_shapes(built))  # the builder drops some types
+        part = model.clone()
+        keep_outputs(part, [loss])
+        taken = used_names(model.graph) - used_names(part.graph)
+        result, gradients = with_yield(part, parameters, inputs)
+        infer(result)  # the builder drops some types
         without_yield(result.graph)
         rewrite(result.graph, RULES, DOMAIN)
-        finished = finish(result)
-        return graft(finished, model, others) if others else finished, gradients
+        names, moved = Names(used_names(result.graph) | taken), dict[str, str]()
+        for name, value in ir.convenience.create_value_mapping(result.graph).items():
+            if name in taken:  # what the builder added makes way for the rest of the model
+                value.name = moved[name] = names.fresh(name)
+        add_outputs(result, model, others)
+        return result, {name: moved.get(gradient, gradient) for name, gradient in gradients.items()}
 
 
-def differentiable(model: onnx.ModelProto, outputs: Sequence[str], sources: Sequence[str]) -> onnx.ModelProto:
+def differentiable(model: ir.Model, outputs: Sequence[str], sources: Sequence[str]) -> ir.Model:
     """Return the model with what the builder cannot do between the sources and the outputs written otherwise.
 
     Raises:
         DeriveError: an operator on the way can be written in no way that the builder does right.
     """
-    own = ir.from_proto(with_bodies(model, BODIES))
+    model = with_bodies(model, BODIES)
     for output in outputs:
-        rewrite(own.graph, REWRITES, nodes=between(own.graph, output, sources))
-    own = ir.from_proto(finish(own))
+        rewrite(model.graph, REWRITES, nodes=between(model.graph, output, sources))
+    clean(model)
+    infer(model)
     for output in outputs:
-        check_differentiable(own.graph, output, sources)
-    return ir.to_proto(own)
+        check_differentiable(model.graph, output, sources)
+    return model
 
 
-def with_yield(
-    model: onnx.ModelProto, parameters: Sequence[str], inputs: Sequence[str]
-) -> tuple[onnx.ModelProto, dict[str, str]]:
+def with_yield(model: ir.Model, parameters: Sequence[str], inputs: Sequence[str]) -> tuple[ir.Model, dict[str, str]]:
     """Return the builder's graph of a model's outputs (forward, YieldOp, backward), and each name's gradient.
 
     Raises:
         DeriveError: an operator on the way has no gradient; in the builder's own words, where the tables lack it.
     """
-    own = ir.from_proto(model)
-    names, renamed = Names(used_names(own.graph)), dict[str, str]()
-    for name, value in ir.convenience.create_value_mapping(own.graph).items():
+    graph = model.graph
+    names, renamed = Names(used_names(graph)), dict[str, str]()
+    for name, value in ir.convenience.create_value_mapping(graph).items():
         if "_grad" in name:  # the builder calls its gradients so without asking
             value.name = renamed[name] = names.fresh(name.replace("_grad", "_Grad"))
-    for node in list(own.graph):  # it dies of a node that reads one input or initializer twice
-        for i, value in enumerate(node.inputs):
-            if value is not None and value.producer() is None and value in node.inputs[:i]:
-                copy = Builder(own.graph, f"{value.name}/again", before=node, names=names).Identity(value)
-                copy.type, copy.shape = value.type, value.shape
+    for node in list(graph):  # it dies of a node that reads one input or initializer twice
+        for i, x in enumerate(node.inputs):
+            if x is not None and x.producer() is None and x in node.inputs[:i]:
+                copy = Builder(graph, f"{x.name}/again", before=node, names=names).Identity(x)
+                copy.type, copy.shape = x.type, x.shape
                 node.replace_input_with(i, copy)
     try:
         built, gradients = gradient_model(
-            ir.to_proto(own), *([renamed.get(name, name) for name in group] for group in (parameters, inputs))
+            ir.to_proto(model), *([renamed.get(name, name) for name in group] for group in (parameters, inputs))
         )
     except DeriveError as error:
         raise DeriveError(
@@ -93,10 +98,10 @@ def with_yield(
             got=error,
             fix="Choose derive=native, or simplify the model.",
         ) from error
-    own = ir.from_proto(built)
-    values, back = ir.convenience.create_value_mapping(own.graph), {new: old for old, new in renamed.items()}
+    result = ir.from_proto(built)
+    values, back = ir.convenience.create_value_mapping(result.graph), {new: old for old, new in renamed.items()}
     results = {back.get(name, name): values[gradient] for name, gradient in gradients.items()}
-    names = Names({*used_names(own.graph), *renamed})
+    names = Names({*used_names(result.graph), *renamed})
     for name, value in values.items():
         value.name = back.get(name) or (names.fresh(name) if name in renamed else name)
-    return ir.to_proto(own), {name: str(value.name) for name, value in results.items()}
+    return result, {name: str(value.name) for name, value in results.items()}

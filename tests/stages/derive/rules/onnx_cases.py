@@ -8,12 +8,11 @@ import warnings
 import numpy as np
 import onnx
 import onnxruntime as ort
+from engines import native
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 from onnx.reference import ReferenceEvaluator
 from stages.derive.numeric import scalar_loss
-
-from ortpipe.stages.derive.engines.native import Native
 
 NEWEST = 21
 
@@ -76,7 +75,7 @@ def derived(model, feeds):
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     loss.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
     inputs = [i.name for i in loss.graph.input if i.type.tensor_type.elem_type == TensorProto.FLOAT]
-    return loss, *Native()(loss, "check/loss", [], inputs)
+    return loss, *native(loss, "check/loss", [], inputs)
 
 
 def gradients(model, feeds):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from engines import native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from stages.derive.numeric import worst_error
 
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.native import Native
 
 TOLERANCE = 1e-6  # central differences of step 1e-6 in float64, losses up to some 100
 EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True, database=None)
@@ -68,7 +68,7 @@ def summed(op_type, shapes, dims, **attributes):
     node = helper.make_node(op_type, names, ["y"], **attributes)
     total = helper.make_node("ReduceSum", ["y"], ["loss"], keepdims=0)
     model = model_of([node, total], names, dims, "loss", [])
-    derived, gradients = Native()(model, "loss", [], names)
+    derived, gradients = native(model, "loss", [], names)
     got = Session(derived).run(feeds, [gradients[n] for n in names])
     for name, gradient in zip(names, got, strict=True):
         assert gradient.shape == feeds[name].shape
@@ -125,7 +125,7 @@ def test_where_sums_back_what_it_broadcast(data):
     feeds = dict(zip(names, values(shapes), strict=True))
     assert worst_error(model_of(nodes, names, dims), feeds) < TOLERANCE
     total = helper.make_node("ReduceSum", ["y"], ["loss"], keepdims=0)
-    derived, gradients = Native()(model_of([*nodes, total], names, dims, "loss", []), "loss", [], ["a", "b"])
+    derived, gradients = native(model_of([*nodes, total], names, dims, "loss", []), "loss", [], ["a", "b"])
     da, db = Session(derived).run(feeds, [gradients["a"], gradients["b"]])
     assert (da.shape, db.shape) == (feeds["a"].shape, feeds["b"].shape)
     full = np.broadcast_shapes(*shapes)

@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from engines import expanded, native
 from onnx.reference import ReferenceEvaluator
 from stages.derive.numeric import in_double, node_cases, runtime_error, scalar_loss, worst_error
 
@@ -11,8 +12,6 @@ from ortpipe.errors import DeriveError
 from ortpipe.graph.check import checked
 from ortpipe.graph.serial import lowered
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.native import Native
-from ortpipe.stages.derive.expand import expanded
 
 # Central differences of step 1e-6 in float64 are off by about 1e-10; the worst seen here is 3e-9.
 TOLERANCE = 1e-7
@@ -169,7 +168,7 @@ def gradient_model(text, inputs):
     outputs = {
         o.name: np.ones(()) for o in model.graph.output if o.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     }
-    return Native()(scalar_loss(in_double(model), outputs), "check/loss", [], inputs)[0]
+    return native(scalar_loss(in_double(model), outputs), "check/loss", [], inputs)[0]
 
 
 def test_the_forward_scan_runs_its_steps_once():
@@ -219,7 +218,7 @@ def test_a_loop_that_is_no_scan_is_refused_with_the_reason(reason):
         {LOOPS[reason]}> s = ReduceSum<keepdims = 0>(h) }}"""
     model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 21]>\n' + text)
     with pytest.raises(DeriveError, match=reason):
-        Native()(model, "s", [], ["h0"])
+        native(model, "s", [], ["h0"])
 
 
 def test_random_numbers_in_a_branch_are_refused():

@@ -6,15 +6,15 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from engines import native
 
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.native import Native
 
 
 def gradients_of(text, feeds, by):
     """Return loss and gradients in float32 by onnxruntime; the text ends in `loss`."""
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
-    derived, names = Native()(model, "loss", [], list(by))
+    derived, names = native(model, "loss", [], list(by))
     loss, *found = Session(derived).run(feeds, ["loss", *(names[n] for n in by)])
     return loss, found
 

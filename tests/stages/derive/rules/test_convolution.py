@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from engines import native
 from stages.derive.numeric import in_double, scalar_loss, worst_error
 from stages.derive.rules.onnx_cases import (
     disagreement,
@@ -13,7 +14,6 @@ from stages.derive.rules.onnx_cases import (
 )
 
 from ortpipe.errors import DeriveError
-from ortpipe.stages.derive.engines.native import Native
 
 # Worst seen: 2e-7 in float64, 2e-5 between the runtimes in float32.
 TOLERANCE, SINGLE = 1e-6, 1e-4
@@ -143,7 +143,7 @@ def test_conv_is_differentiable_twice(attributes, kernel):
         f"""g (double[N,4,6,6] x, double[{",".join(map(str, shape))}] w) => (double loss)
         {{ z = Conv<{attributes}>(x, w) y = Tanh(z) loss = ReduceSum<keepdims=0>(y) }}"""
     )
-    first, found = Native()(model, "loss", [], ["x", "w"])
+    first, found = native(model, "loss", [], ["x", "w"])
     kept = [o for o in first.graph.output if o.name in found.values()]
     del first.graph.output[:]
     first.graph.output.extend(kept)
@@ -155,4 +155,4 @@ def test_conv_is_differentiable_twice(attributes, kernel):
 def test_a_size_that_auto_pad_needs_and_nobody_knows_is_named():
     model, _ = case("Conv", 'auto_pad="SAME_UPPER", strides=[2,2]', (2, 2, 6, 6), (3, 2, 3, 3), None, ("N", 2, "H", 6))
     with pytest.raises(DeriveError, match=r"(?s)static.*spatial axis 0.*'x'"):
-        Native()(scalar_loss(in_double(model), {"y": np.ones((2, 3, 3, 3))}), "check/loss", [], ["w"])
+        native(scalar_loss(in_double(model), {"y": np.ones((2, 3, 3, 3))}), "check/loss", [], ["w"])

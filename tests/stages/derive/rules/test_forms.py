@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx.parser
 import pytest
+from engines import native
 from stages.derive.numeric import worst_error
 
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.rules.reductions import RULES as REDUCTIONS
 
 TOLERANCE = 1e-6  # central differences of step 1e-6 in float64
@@ -55,7 +55,7 @@ def test_a_negative_pad_cuts_and_its_gradient_is_zero_there(pads, dims):
      <int64[4] pads = {{{",".join(map(str, pads))}}}>
      {{ y = Pad(x, pads, v) z = Mul(y, c) loss = ReduceSum<keepdims=0>(z) }}"""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 21]> {text}')
-    derived, names = Native()(model, "loss", [], ["x", "v"])
+    derived, names = native(model, "loss", [], ["x", "v"])
     shape = (4 + pads[0] + pads[2], 5 + pads[1] + pads[3])
     feeds = {"x": normal(4, 5), "v": np.array(0.3), "c": normal(*shape, seed=1)}
     loss, dx, dv = Session(derived).run(feeds, ["loss", names["x"], names["v"]])

@@ -6,13 +6,13 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from engines import native
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from stages.derive.numeric import scalar_loss, weights_of
 from stages.derive.rules.test_node_cases import CASES, prepared
 
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.native import Native
 
 # max |half − float32| / max(1, max |float32|): a few roundings of 2⁻¹¹ and 2⁻⁸
 HALVES = {
@@ -82,7 +82,7 @@ def test_the_gradient_is_that_of_float32_within_the_precision(model, feeds, by, 
 
 
 def gradients(model, feeds, by):
-    derived, names = Native()(model, "check/loss", [], by)
+    derived, names = native(model, "check/loss", [], by)
     return dict(zip(names, ReferenceEvaluator(derived).run(list(names.values()), dict(feeds)), strict=True))
 
 
@@ -102,7 +102,7 @@ def test_a_whole_network_in_float16_in_the_runtime():
     in_half(half.graph, TensorProto.FLOAT16, np.float16)
     values = []
     for model, dtype in ((single, np.float32), (half, np.float16)):
-        derived, names = Native()(model, "loss", ["k", "c", "s", "b", "w", "o"], [])
+        derived, names = native(model, "loss", ["k", "c", "s", "b", "w", "o"], [])
         given = {"X": feeds["X"].astype(dtype), "t": feeds["t"]}
         values.append(dict(zip(names, Session(derived).run(given, list(names.values())), strict=True)))
     for name, expected in values[0].items():
@@ -112,7 +112,7 @@ def test_a_whole_network_in_float16_in_the_runtime():
 def test_a_mean_over_more_than_a_half_can_count():
     text = """<ir_version: 10, opset_import: ["" : 21]> g (float16[A,B] x) => (float16 loss)
      { m = ReduceMean<keepdims=0>(x) loss = Identity(m) }"""
-    derived, names = Native()(onnx.parser.parse_model(text), "loss", [], ["x"])
+    derived, names = native(onnx.parser.parse_model(text), "loss", [], ["x"])
     [got] = Session(derived).run({"x": np.ones((300, 300), np.float16)}, [names["x"]])  # 90,000 > 65,504
     np.testing.assert_allclose(got, np.full((300, 300), 1 / 90_000), rtol=5e-3)
 

@@ -4,10 +4,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from engines import native
 from stages.derive.numeric import worst_error
 
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.native import Native
 
 TOLERANCE = 1e-6  # central differences of step 1e-6 in float64
 
@@ -59,7 +59,7 @@ def test_onnxruntime_adds_up_a_row_that_is_read_by_every_thread(opset):
     text = """g (float[4,64] x, int64[N] i) => (float loss) <int64[1] axes = {1}>
      { at = Unsqueeze(i, axes) y = Gather(x, i) z = GatherND(x, at) both = Add(y, z)
        loss = ReduceSum<keepdims=0>(both) }"""
-    derived, names = Native()(parsed(text, opset), "loss", [], ["x"])
+    derived, names = native(parsed(text, opset), "loss", [], ["x"])
     feeds = {"x": np.ones((4, size), np.float32), "i": np.full(rows, 2, np.int64)}
     [got] = Session(derived).run(feeds, [names["x"]])
     expected = np.zeros((4, size))
@@ -118,7 +118,7 @@ TRAINING = "on = Constant<value=bool {1}>() ratio = Constant<value_float=0.4>()"
 @pytest.mark.parametrize("seed", ["", "<seed=3>"], ids=["unseeded", "seeded"])
 @pytest.mark.parametrize("mask", ["", ", m"], ids=["mask not declared", "mask declared"])
 def test_dropout_sends_back_through_the_mask_that_was_drawn(seed, mask):
-    derived, names = Native()(dropped(f"{TRAINING} y{mask} = Dropout{seed}(x, ratio, on)"), "loss", [], ["x"])
+    derived, names = native(dropped(f"{TRAINING} y{mask} = Dropout{seed}(x, ratio, on)"), "loss", [], ["x"])
     assert [n.op_type for n in derived.graph.node].count("Dropout") == 1
     y, dx = Session(derived).run({"x": np.ones((8, 50), np.float32)}, ["y", names["x"]])
     assert 0 < (y == 0).mean() < 1
@@ -128,14 +128,14 @@ def test_dropout_sends_back_through_the_mask_that_was_drawn(seed, mask):
 def test_dropout_outside_training_is_the_identity():
     off = TRAINING.replace("{1}", "{0}")
     for nodes in ("y = Dropout(x)", f"{off} y = Dropout(x, ratio, on)"):
-        derived, names = Native()(dropped(nodes), "loss", [], ["x"])
+        derived, names = native(dropped(nodes), "loss", [], ["x"])
         [dx] = Session(derived).run({"x": np.ones((2, 50), np.float32)}, [names["x"]])
         np.testing.assert_array_equal(dx, np.ones((2, 50)))
 
 
 def test_dropout_asks_at_run_time_whether_it_trains():
     nodes = "ratio = Constant<value_float=0.4>() y = Dropout(x, ratio, on)"
-    derived, names = Native()(dropped(nodes, ", bool on"), "loss", [], ["x"])
+    derived, names = native(dropped(nodes, ", bool on"), "loss", [], ["x"])
     for on in (True, False):
         y, dx = Session(derived).run({"x": np.ones((8, 50), np.float32), "on": np.array(on)}, ["y", names["x"]])
         assert (y == 0).any() == on
@@ -144,7 +144,7 @@ def test_dropout_asks_at_run_time_whether_it_trains():
 
 def test_two_dropouts_of_one_value_draw_two_masks():
     nodes = f"{TRAINING} a = Dropout(x, ratio, on) b = Dropout(x, ratio, on) y = Sub(a, b)"
-    derived, names = Native()(dropped(nodes), "loss", [], ["x"])
+    derived, names = native(dropped(nodes), "loss", [], ["x"])
     assert [n.op_type for n in derived.graph.node].count("Dropout") == 2
     y, dx = Session(derived).run({"x": np.ones((8, 50), np.float32)}, ["y", names["x"]])
     assert y.any()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from engines import native
 from onnx import numpy_helper
 from stages.derive.numeric import every_node_case, scalar_loss, weights_of, worst_error
 
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.rules import FAMILIES
 
 OPSET = 21
@@ -149,7 +149,7 @@ def _compare_runtimes(model, feeds, by):
     weights = weights_of(model, feeds)
     if not weights or not floats:
         return  # a case of float16 or float64 alone
-    derived, names = Native()(scalar_loss(model, weights), "check/loss", [], [n for n in by if n in floats])
+    derived, names = native(scalar_loss(model, weights), "check/loss", [], [n for n in by if n in floats])
     outputs = ["check/loss", *names.values()]
     expected = onnx.reference.ReferenceEvaluator(derived).run(outputs, dict(feeds))
     for a, b in zip(Session(derived).run(feeds, outputs), expected, strict=True):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from engines import native
 from stages.derive.numeric import worst_error
 from stages.derive.rules.onnx_cases import (
     disagreement,
@@ -13,7 +14,6 @@ from stages.derive.rules.onnx_cases import (
 )
 
 from ortpipe.errors import DeriveError
-from ortpipe.stages.derive.engines.native import Native
 
 POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 # Worst seen: 4e-7 in float64 (|x|³ of large sums), 2e-3 in float32 differences, 5e-7 between the runtimes.
@@ -179,4 +179,4 @@ def test_an_average_over_an_axis_of_unknown_size_is_refused_by_name():
     model, _ = case("AveragePool", "kernel_shape=[2,2]", (2, 2, 4, 4), 21, free=("N", 2, "H"))
     model.graph.node.append(model_of("g (float[N] y) => (float l) { l = ReduceSum<keepdims=0>(y) }").graph.node[0])
     with pytest.raises(DeriveError, match=r"(?s)AveragePool.*spatial axis 0 of 'x'"):
-        Native()(model, "l", [], ["x"])
+        native(model, "l", [], ["x"])

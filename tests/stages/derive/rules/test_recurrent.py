@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from engines import expanded, native
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from stages.derive.numeric import in_double, node_cases, runtime_error, scalar_loss, worst_error
@@ -18,7 +19,6 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.native import Native
-from ortpipe.stages.derive.expand import expanded
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -231,6 +231,6 @@ def test_float64_runs_in_onnxruntime_which_has_no_float64_kernel_of_its_own(kind
     own = in_double(model)
     feeds = {name: v.astype(np.float64) for name, v in feeds.items()}
     weights = {o.name: np.ones(()) for o in own.graph.output}
-    derived, _ = Native()(scalar_loss(own, weights), "check/loss", [], list(feeds))
+    derived, _ = native(scalar_loss(own, weights), "check/loss", [], list(feeds))
     for got, expected in zip(Session(derived).run(feeds), ReferenceEvaluator(derived).run(None, feeds), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-14)

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from engines import native
 from stages.derive.numeric import worst_error
 from stages.derive.rules.onnx_cases import disagreement, model_of, names, node_case, worst_error_in_runtime
 
 from ortpipe.errors import DeriveError
-from ortpipe.stages.derive.engines.native import Native
 
 # Worst seen: 3e-6 in float64 (onnx.reference rounds cubic weights to float32), 5e-6 in float32.
 TOLERANCE, SINGLE = 1e-5, 5e-5
@@ -111,4 +111,4 @@ def test_what_is_not_static_is_refused_by_name(inputs, named):
         f'g ({inputs}) => (float l) {constant} {{ y = Resize<mode="linear">(x, , v) l = ReduceSum<keepdims=0>(y) }}'
     )
     with pytest.raises(DeriveError, match=named):
-        Native()(model, "l", [], ["x"])
+        native(model, "l", [], ["x"])

@@ -1,0 +1,94 @@
+"""Taking graphs apart and putting them together: each function works on the model that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.graph import query
+from ortpipe.graph.builder import Names
+
+
+def keep_outputs(model: ir.Model, outputs: Sequence[str]) -> None:
+    """Leave of a model the part that computes these outputs; inputs that it does not read go too."""
+    graph = model.graph
+    by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+    graph.outputs[:] = [by_name[name] for name in outputs]
+    needed = query.ancestors(graph.outputs)  # not value.uses(): a removed node's subgraphs still count as users there
+    graph.inputs[:] = [value for value in graph.inputs if value in needed]
+    for name, value in list(graph.initializers.items()):
+        if value not in needed:
+            del graph.initializers[name]
+    dead = [node for node in graph if needed.isdisjoint(node.outputs)]
+    graph.remove(dead)
+    for node in dead:  # what they read is no longer used by them
+        node.resize_inputs(0)
+
+
+def part_between(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
+    """Return the part of a model from these values, which become its inputs, to those."""
+    graph = ir.convenience.extract(model.graph, inputs, outputs)
+    graph.opset_imports.update(model.graph.opset_imports)
+    return ir.Model(graph, ir_version=model.ir_version)
+
+
+def add_outputs(model: ir.Model, source: ir.Model, outputs: Sequence[str]) -> None:
+    """Give a model more outputs, whose missing nodes move over from `source`, of which only the rest is left.
+
+    Values of one name must hold the same in both models.
+    """
+    graph, present = model.graph, ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)
+    theirs = ir.convenience.create_value_mapping(source.graph, include_subgraphs=False)
+    wanted = {theirs[name] for name in outputs if name not in present}
+    missing = []
+    for node in reversed(source.graph):
+        if not wanted.isdisjoint(node.outputs):
+            missing.append(node)
+            read = (*(x for x in node.inputs if x is not None), *query.captured(node))
+            wanted.update(x for x in read if x.name not in present)
+    source.graph.outputs.clear()
+    for name, value in theirs.items():
+        if name in present:
+            value.replace_all_uses_with(present[name])
+        elif value in wanted and value.is_initializer():
+            del source.graph.initializers[name]
+            graph.register_initializer(value)
+        elif value in wanted and value.producer() is None:
+            source.graph.inputs.remove(value)
+            graph.inputs.append(value)
+    source.graph.remove(missing)
+    graph.extend(reversed(missing))
+    graph.outputs.extend(v for v in (present.get(n) or theirs[n] for n in outputs) if v not in graph.outputs)
+    graph.opset_imports.update({d: v for d, v in source.opset_imports.items() if d not in graph.opset_imports})
+
+
+def name_dimensions(model: ir.Model) -> None:
+    """Name every nameless dimension of a model's inputs; the first input's rows are `N`.
+
+    Different names, because nothing says that two dimensions are equal; with names, fewer shapes are computed at run
+    time (33 nodes of a gradient become 14).
+    """
+    values = (*model.graph.inputs, *(y for node in model.graph.all_nodes() for y in node.outputs))
+    dims = (d for value in values if value.shape is not None for d in value.shape)
+    names, inputs = Names(str(d.value) for d in dims if isinstance(d, ir.SymbolicDim)), query.data_inputs(model.graph)
+    for value in inputs:
+        for axis, dim in enumerate(value.shape or ()):
+            if isinstance(dim, ir.SymbolicDim) and dim.value is None and value.shape is not None:
+                value.shape[axis] = names.fresh("N" if value is inputs[0] and axis == 0 else f"{value.name}_{axis}")
+
+
+def set_initializers(model: ir.Model, values: Mapping[str, np.ndarray]) -> None:
+    """Give initializers other values, cast to their types; they are no longer inputs."""
+    for name, array in values.items():
+        if (value := model.graph.initializers.get(name)) is not None:
+            assert value.dtype is not None
+            value.const_value = ir.tensor(array.astype(value.dtype.numpy(), copy=False), dtype=value.dtype, name=name)
+    model.graph.inputs[:] = [value for value in model.graph.inputs if value.name not in values]
+
+
+def open_initializers(model: ir.Model, names: Collection[str]) -> None:
+    """Make initializers inputs too, so that other values can be fed."""
+    graph = model.graph
+    graph.inputs.extend(v for name, v in graph.initializers.items() if name in names and not v.is_graph_input())
