@@ -436,13 +436,13 @@ def test_training_nothing_is_refused(derive, loss_model):
 @pytest.mark.parametrize(
     ("config", "key"),
     [
-        ({"parameters": ("ww",)}, "derive.parameters"),
-        ({"frozen": ("layer*",)}, "derive.frozen"),
-        ({"inputs": ("Z",)}, "derive.inputs"),
+        ({"parameters": ("ww",)}, "parameters"),
+        ({"frozen": ("layer*",)}, "frozen"),
+        ({"inputs": ("Z",)}, "inputs"),
     ],
 )
 def test_a_pattern_that_matches_nothing_is_refused_with_its_key(derive, loss_model, config, key):
-    with pytest.raises(DeriveError, match=key.replace(".", r"\.")):
+    with pytest.raises(DeriveError, match=f"Every pattern in {key} must match"):
         derive(loss_model, config)
 
 
