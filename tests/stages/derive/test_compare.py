@@ -50,7 +50,7 @@ def test_an_output_that_is_no_loss_is_checked_too(from_text, rows):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_wrong_rule_is_caught_with_the_parameter_and_both_values(from_text, rows, monkeypatch, dtype):
-    monkeypatch.setitem(RULES, "Tanh", lambda op, node, dy: [op.Mul(dy, node.outputs[0])])
+    monkeypatch.setitem(RULES, "Tanh", lambda op, node, dy, *inputs: [op.Mul(dy, node.outputs[0])])
     derive(loss_of(from_text, dtype), DeriveConfig(parameters=("u",), check=True), data=rows)
     with pytest.raises(DeriveError, match=r"got: w\[\d, \d\]: derived -?[\d.e-]+, central difference -?[\d.e-]+"):
         derive(loss_of(from_text, dtype), CHECK, data=rows)
