@@ -21,8 +21,8 @@ from pathlib import Path
 from ortpipe.app.run.process import this_process
 from ortpipe.app.run.record import FINISHED, RunRecord
 from ortpipe.app.tracking.client import PARENT, open_store
-from ortpipe.app.tracking.mlflow import Mlflow
 from ortpipe.app.tracking.mlflow_run import LEDGER, MlflowRun
+from ortpipe.app.tracking.recorders.mlflow import Mlflow
 
 ROWS = 442  # of the diabetes set: one step per epoch takes them all
 

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 import ortpipe.app.cli  # noqa: F401  (registers the resolvers)
 from ortpipe.app.schema import build
-from ortpipe.app.tracking.recorder import RECORDERS
+from ortpipe.app.tracking.recorders import RECORDERS
 from ortpipe.data.sources import SOURCES as DATA_SOURCES
 from ortpipe.flow import FLOW
 from ortpipe.metrics import METRICS
@@ -72,7 +72,7 @@ def test_every_member_of_a_catalogue_is_named_in_its_test_table(name: str) -> No
         ("stages/penalty/penalties", PENALTIES),
         ("stages/train/optimizers", OPTIMIZERS),
         ("stages/train/schedules", SCHEDULES),
-        ("app/recorders", RECORDERS),
+        ("app/tracking/recorders", RECORDERS),
         ("data/sources", DATA_SOURCES),
     ],
 )

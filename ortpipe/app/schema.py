@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import yaml
 
-from ortpipe.app.tracking.recorder import RECORDERS, Recorder
+from ortpipe.app.tracking.recorders import RECORDERS, Recorder
 from ortpipe.data.split import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 from ortpipe.metrics import METRICS, OBJECTIVES, UNWEIGHTED

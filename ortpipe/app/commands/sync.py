@@ -15,7 +15,7 @@ from ortpipe.app.tracking.sqlite import database_of, uri_of
 from ortpipe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ortpipe.app.tracking.mlflow import Mlflow
+    from ortpipe.app.tracking.recorders.mlflow import Mlflow
 
 ABOUT = """Record runs in MLflow from their folders: those that ran without tracking, or whose record is not complete.
 A record that is complete stays as it is. Folders are read as data: nothing in them is run or resolved, and no link in

@@ -22,7 +22,7 @@ from ortpipe.app.sweep.job import close_jobs
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.sweep.varies import planned
 from ortpipe.app.terminal import forgive
-from ortpipe.app.tracking.recorder import SweepRecording
+from ortpipe.app.tracking.recorders import SweepRecording
 from ortpipe.errors import OrtpipeError
 from ortpipe.files import whole_file
 from ortpipe.metrics import OBJECTIVES, check_known

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from ortpipe.app.run.record import FINISHED, RunRecord
 from ortpipe.app.tracking import metrics
-from ortpipe.app.tracking.mlflow import Mlflow
+from ortpipe.app.tracking.recorders.mlflow import Mlflow
 from ortpipe.artifact import load_artifact
 from ortpipe.pipeline.events import RunFinished, StageFinished, StageProgressed
 from ortpipe.stages.train.losses import Epoch

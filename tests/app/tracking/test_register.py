@@ -11,8 +11,8 @@ from command import ortpipe
 from mlflow import MlflowClient
 
 from ortpipe.app.commands.sync import run as sync
-from ortpipe.app.tracking.mlflow import Mlflow
 from ortpipe.app.tracking.model import register_run
+from ortpipe.app.tracking.recorders.mlflow import Mlflow
 from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.runtime.session import Session
 

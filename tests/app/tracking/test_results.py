@@ -13,7 +13,7 @@ from sklearn.datasets import load_diabetes
 from ortpipe.app.run.folder import RunFolder
 from ortpipe.app.run.record import COMMAND, RunRecord
 from ortpipe.app.tracking.metrics import Results, metrics, stage_tags
-from ortpipe.app.tracking.mlflow import Mlflow
+from ortpipe.app.tracking.recorders.mlflow import Mlflow
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split

@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 
 from ortpipe.app.run.process import this_process
 from ortpipe.app.tracking.client import PARENT, open_store, reached
-from ortpipe.app.tracking.mlflow import Mlflow
+from ortpipe.app.tracking.recorders.mlflow import Mlflow
 from ortpipe.errors import TrackingError
 
 

@@ -12,7 +12,7 @@ import pytest
 from ortpipe.app.compose import check_working_folder, composition
 from ortpipe.app.schema import build
 from ortpipe.app.tracking.client import open_store
-from ortpipe.app.tracking.mlflow import Mlflow
+from ortpipe.app.tracking.recorders.mlflow import Mlflow
 from ortpipe.app.tracking.sqlite import database_of, uri_of
 from ortpipe.errors import ConfigError, TrackingError
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortpipe.app.run.record import RunRecord
-from ortpipe.app.tracking.none import NoRecording
+from ortpipe.app.tracking.recorders.none import NoRecording
 from ortpipe.pipeline.events import Event, RunStarted, StageFinished
 from ortpipe.pipeline.flatten import flatten
 from ortpipe.settings import Config

@@ -58,8 +58,8 @@ class Recorder(Protocol):
 RECORDERS: Catalogue[type] = Catalogue(
     "recorder",
     {
-        "console": "ortpipe.app.tracking.console:Console",
-        "mlflow": "ortpipe.app.tracking.mlflow:Mlflow",
-        "none": "ortpipe.app.tracking.none:Nothing",
+        "console": "ortpipe.app.tracking.recorders.console:Console",
+        "mlflow": "ortpipe.app.tracking.recorders.mlflow:Mlflow",
+        "none": "ortpipe.app.tracking.recorders.none:Nothing",
     },
 )
