@@ -1,0 +1,105 @@
+"""How often a stage parses, serialises, shapes and checks a model, and hashes an artifact: as seldom as it can."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from ortpipe import artifact as artifacts
+from ortpipe.data.rows import Data, Rows
+from ortpipe.flow import FLOW
+from ortpipe.hashing import Hasher
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.evaluate.config import EvaluateConfig
+from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.train.config import TrainConfig
+
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 2] X) => (float[N, 1] Y)
+<float[2, 3] v = {1, -2, 3, 0.5, 0.25, 4}, float[3] a = {1, 2, 3}, float[3, 1] w = {1, 0.5, -1}, float[1] b = {2}> {
+  h = MatMul(X, v)  s = Add(h, a)  r = Relu(s)  p = MatMul(r, w)  Y = Add(p, b)
+}"""
+WATCHED = {
+    "parse": (ir.serde, "deserialize_model"),
+    "serialise": (ir.serde, "serialize_model"),
+    "infer": (onnx.shape_inference, "infer_shapes"),
+    "check": (onnx.checker, "check_model"),
+}
+# At most so often, for a two-layer MLP: (parses, serialisations, shape inferences, checks); each artifact is hashed once.
+MOST = {
+    "convert": (4, 2, 2, 2),
+    "add_loss": (1, 1, 1, 1),
+    "penalty": (1, 1, 1, 1),
+    "derive": (1, 1, 1, 1),
+    "train": (9, 7, 5, 3),
+    "evaluate": (3, 3, 0, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def counts(tmp_path_factory):
+    """Run the six stages; return how often each did what is watched, and how often each artifact was hashed."""
+    path = tmp_path_factory.mktemp("model") / "model.onnx"
+    onnx.save(onnx.parser.parse_model(TEXT), path)
+    rng = np.random.default_rng(0)
+    rows = Rows({"X": rng.normal(size=(24, 2)).astype(np.float32)}, rng.normal(size=(24, 1)).astype(np.float32))
+    context = {
+        "data": Data(rows.take(np.arange(16)), None, rows.take(np.arange(16, 24))),
+        "runtime": RuntimeConfig(),
+        "report": lambda progress: None,
+        "start": None,
+    }
+    configs = {
+        "convert": ConvertConfig(OnnxFile(str(path))),
+        "add_loss": AddLossConfig(LOSSES["l2"]()),
+        "penalty": PenaltyConfig({"*": {"l2": 0.1}}),
+        "derive": DeriveConfig(),
+        "train": TrainConfig(epochs=2),
+        "evaluate": EvaluateConfig(),
+    }
+    done: dict[str, collections.Counter[str]] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        current: collections.Counter[str] = collections.Counter()
+
+        def watch(place, name, function):
+            def watched(*args, **kwargs):
+                current[name] += 1
+                return function(*args, **kwargs)
+
+            patch.setattr(place[0], place[1], watched)
+
+        for name, place in WATCHED.items():
+            watch(place, name, getattr(*place))
+
+        class Watched(Hasher):
+            def __init__(self, tag):
+                current["hash"] += 1
+                super().__init__(tag)
+
+        patch.setattr(artifacts, "Hasher", Watched)
+        artifact = None
+        for stage in FLOW:
+            current.clear()
+            artifact = stage(artifact, configs[stage.name], **context)
+            assert artifact.digest() == artifact.digest()
+            done[stage.name] = collections.Counter(current)
+    return done
+
+
+@pytest.mark.parametrize("stage", FLOW, ids=lambda stage: stage.name)
+def test_a_stage_parses_serialises_shapes_and_checks_no_more_often_than_it_has_to(counts, stage):
+    most = dict(zip(WATCHED, MOST[stage.name], strict=True))
+    assert {name: count for name, count in counts[stage.name].items() if count > most.get(name, count)} == {}
+
+
+def test_each_artifact_is_hashed_once(counts):
+    assert {name: done["hash"] for name, done in counts.items()} == dict.fromkeys(counts, 1)
