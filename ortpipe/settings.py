@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 import operator
 import os
@@ -13,13 +14,15 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, Self, TypeVar, Union
+from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, Union
 
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen
 
 from ortpipe.errors import ConfigError, UnknownNameError, nearest
 
 Member = TypeVar("Member")
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None (null)"}
 
 Count = Annotated[int, Ge(1)]
@@ -54,6 +57,9 @@ class Fix:
     """What to do about a wrong value, where the field's default is no answer; `{key}` and `{at}` as in errors."""
 
     text: str
+
+
+ARTIFACT = Fix("Give what the stage before it returns, or what load_artifact reads.")
 
 
 class Catalogue(Mapping[str, Member]):
@@ -160,6 +166,21 @@ def checked(value: Any, hint: Any, key: str, default: Any = dataclasses.MISSING)
         ) from None
 
 
+def typed(stage: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Decorate a stage: reject an artifact or a config of another type than its annotation's."""
+    names = list(inspect.signature(stage).parameters)[:2]
+
+    @functools.wraps(stage)
+    def call(*values: Arguments.args, **named: Arguments.kwargs) -> Result:
+        hints = typing.get_type_hints(stage)
+        for name, value in {**dict(zip(names, values, strict=False)), **named}.items():
+            if name in names:
+                checked(value, Annotated[hints[name], ARTIFACT] if name == "artifact" else hints[name], name)
+        return stage(*values, **named)
+
+    return call
+
+
 def _way_out(misfit: _MisfitError, default: Any) -> str:
     wrong, expected = misfit.value, in_words(misfit.hint)
     choices = typing.get_args(misfit.hint) if typing.get_origin(misfit.hint) is not Annotated else ()
@@ -179,7 +200,7 @@ def _way_out(misfit: _MisfitError, default: Any) -> str:
         return f"Write a list: [{wrong}]."
     if default is None or isinstance(default, str | int | float):
         return f"The default is {'None (null)' if default is None else default!r}."
-    return f"Give {expected}."
+    return "Give one." if isinstance(misfit.hint, type) and misfit.hint not in WORDS else f"Give {expected}."
 
 
 class _MisfitError(Exception):
@@ -319,8 +340,8 @@ def in_words(hint: Any) -> str:
         return f"a list of {in_words(choices[0]).removeprefix('a ')}"
     if origin is not None:
         return f"a mapping of {' to '.join(in_words(choice) for choice in choices)}"
-    return WORDS.get(hint, "anything" if hint is Any else f"of type {getattr(hint, '__name__', hint)}")
+    return WORDS.get(hint) or ("anything" if hint is Any else _article(getattr(hint, "__name__", str(hint))))
 
 
 def _article(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+    return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"

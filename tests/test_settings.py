@@ -3,11 +3,14 @@
 import dataclasses
 import math
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 import ortpipe
+from ortpipe import add_loss, derive, evaluate, penalty, train
 from ortpipe.app.schema import RunConfig, build_key
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.sources import SOURCES
@@ -15,7 +18,12 @@ from ortpipe.data.sources.csv import Csv
 from ortpipe.errors import ConfigError, OrtpipeError
 from ortpipe.metrics import METRICS
 from ortpipe.settings import Config, catalogue_of, fields_of
+from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources import SOURCES as MODEL_SOURCES
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.engines import ENGINES
 from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
@@ -59,7 +67,7 @@ WRONG = {
     "a schedule for an optimizer": (lambda: TrainConfig(SCHEDULES["step"](2)), MEMBER, "of type Step"),
     "an optimizer's setting": (lambda: OPTIMIZERS["adam"](lr="fast"), "lr must be a number", "'fast'"),
     "one word for a list": (lambda: Csv(path="a", label="y", categorical="zip"), "a list of text", "'zip'"),
-    "a group": (lambda: TrainConfig(early_stop=3), "early_stop must be of type EarlyStopConfig", "got: 3"),
+    "a group": (lambda: TrainConfig(early_stop=3), "early_stop must be an EarlyStopConfig", "got: 3"),
     "another word": (lambda: TrainConfig(init="zeros"), "must be 'keep' or 'random'", "'zeros'"),
     "out of bounds": (lambda: EvaluateConfig(rows=0), "rows must be a whole number, at least 1", "is 200000"),
     "not a number": (lambda: LOSSES["elastic"](math.nan), "l1_weight must be a number, not negative", "is 0.5"),
@@ -81,6 +89,62 @@ WRONG = {
 def test_a_wrong_setting_states_the_rule_what_was_given_and_the_way_out(given, rule, way_out):
     with pytest.raises(ConfigError, match=rf"{rule}(.|\n)*{way_out}"):
         given()
+
+
+@pytest.mark.parametrize("stage", [add_loss, penalty, derive, train, evaluate], ids=lambda stage: stage.__name__)
+def test_a_stage_that_gets_no_artifact_or_no_config_says_so(stage):
+    for given in (None, "model.onnx", {}):
+        with pytest.raises(ConfigError, match=r"artifact must be an Artifact(.|\n)*load_artifact"):
+            stage(given, None)
+    with pytest.raises(ConfigError, match=r"config must be .*Config"):
+        stage(config=3)
+
+
+def defaults_of(cls, node, path=""):
+    """Yield each plain default of a dataclass of settings beside the value that a YAML file gives the same key."""
+    for name, (entry, hint) in fields_of(cls).items():
+        if dataclasses.is_dataclass(hint) and name in node:
+            yield from defaults_of(hint, node[name], f"{path}{name}.")
+        elif name in node and entry.default is not entry.default_factory and catalogue_of(hint) is None:
+            default = entry.default if entry.default is not dataclasses.MISSING else entry.default_factory()
+            yield f"{path}{name}", default, node[name]
+
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+GROUPS = {
+    "add_loss": (LOSSES, "loss"),
+    "convert": (MODEL_SOURCES, "source"),
+    "derive": (ENGINES, "engine"),
+    "train/optimizer": (OPTIMIZERS, None),
+    "train/schedule": (SCHEDULES, None),
+}
+STAGES = {"add_loss": AddLossConfig, "convert": ConvertConfig, "derive": DeriveConfig}
+# the run's own choice, which a user sees in the file: an estimator that trains well, of digits
+CHOSEN = {"estimator", "params", "params.max_iter", "scaler", "classes"}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_default_in_conf_is_the_dataclass_s(group):
+    catalogue, key = GROUPS[group]
+    for file in sorted((CONF / group).glob("*.yaml")):
+        node = OmegaConf.to_container(OmegaConf.load(file))
+        member = node if key is None else node[key]
+        pairs = list(defaults_of(catalogue[member["name"]], member))
+        pairs += defaults_of(STAGES[group], node) if group in STAGES else []
+        wrong = [
+            (file.name, name, default, value)
+            for name, default, value in pairs
+            if name not in CHOSEN and not (isinstance(value, str) and "${" in value)
+            if value != (list(default) if isinstance(default, tuple) else default)
+        ]
+        assert wrong == []
+
+
+def test_the_defaults_of_stages_without_members_are_the_dataclass_s():
+    for name, cls in {"evaluate": EvaluateConfig, "train": TrainConfig}.items():
+        node = OmegaConf.to_container(OmegaConf.load(CONF / name / "default.yaml"))
+        for key, default, value in defaults_of(cls, node):
+            assert value in (default, "${seed}"), key
 
 
 def test_an_error_speaks_of_the_argument_and_under_the_front_door_of_the_key_and_travels_between_processes():

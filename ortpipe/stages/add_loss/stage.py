@@ -10,12 +10,14 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import LossError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+from ortpipe.settings import typed
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
 
 VERSION = 2
 
 
+@typed
 def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     """Return the model with a label input, an optional weight input and a scalar loss output in front.
 

@@ -17,6 +17,7 @@ from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import statistics as running_statistics
 from ortpipe.graph.parameters import sentence, some
+from ortpipe.settings import typed
 from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
@@ -25,6 +26,7 @@ from ortpipe.stages.derive.seeds import seeded_sum
 VERSION = 4
 
 
+@typed
 def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data | None = None) -> Artifact:
     """Return ∂loss/∂parameter, or of another output, as a graph that is a pure function of the parameters.
 

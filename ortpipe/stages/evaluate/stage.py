@@ -14,6 +14,7 @@ from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, fitting
 from ortpipe.metrics.predictions import predicted, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
+from ortpipe.settings import typed
 from ortpipe.stages.evaluate.config import EvaluateConfig
 
 VERSION = 2
@@ -21,6 +22,7 @@ BOTH = f"test rows have weights: a metric weighs each row by its own, and {UNWEI
 STATES = {"before": "initial", "trained": "parameter", "source": "source"}  # state → the folder of its weights
 
 
+@typed
 def evaluate(
     artifact: Artifact,
     config: EvaluateConfig | None = None,

@@ -8,12 +8,14 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import PenaltyError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+from ortpipe.settings import typed
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.penalties import charges
 
 VERSION = 1
 
 
+@typed
 def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     """Return the model whose loss is loss + Σ strength · penalty(w) over the chosen parameters.
 

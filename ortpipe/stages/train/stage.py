@@ -16,6 +16,7 @@ from ortpipe.graph import query
 from ortpipe.graph.compose import extract, with_parameters
 from ortpipe.graph.modes import for_inference
 from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.settings import typed
 from ortpipe.stages.train import full_batch, mini_batch
 from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import TrainConfig
@@ -40,6 +41,7 @@ class Solver(Protocol):
 SOLVERS: dict[str, Solver] = {"minibatch": mini_batch, "lbfgs": full_batch}
 
 
+@typed
 def train(
     artifact: Artifact,
     config: TrainConfig | None = None,
