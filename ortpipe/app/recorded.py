@@ -179,7 +179,8 @@ def read_config(folder: Path) -> dict[str, Any]:
                 raise ValueError("it has aliases, which no run writes: few of them stand for billions of values")
             if depth > DEEPEST:
                 raise ValueError(f"its groups are more than {DEEPEST} deep")
-        values = checked(yaml.safe_load(text), Groups)
+        values = yaml.safe_load(text)
+        checked(values, Groups)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError("A run's config.yaml is as it was written.", got=f"{file}: {error}", fix=fix) from error
     return cast("dict[str, Any]", values)

@@ -76,13 +76,6 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Format:
-    """What a `run.json` of any version has."""
-
-    format: int
-
-
-@dataclass(frozen=True)
 class Surroundings:
     """What every stage's parts say of the place where it ran."""
 
@@ -193,18 +186,14 @@ class RunRecord:
         file = folder / FILE
         try:
             facts = json.loads(file.read_text(encoding="utf-8"))
-            if checked(facts, Format)["format"] != FORMAT:
+            if facts["format"] != FORMAT:
                 raise TrackingError(f"{FILE} has format {FORMAT}.", got=file, fix="Use the ortpipe that wrote it.")
-            del facts["format"]
-            checked({**facts, "folder": folder.absolute()}, cls)
-            stages = [StageRecord(**stage) for stage in facts.pop("stages")]
-            for stage in stages:
+            record: RunRecord = checked({**facts, "folder": folder.absolute()}, cls)
+            for stage in record.stages:
                 checked(stage.parts, Surroundings)
                 if not re.fullmatch(r"\w+", stage.name):  # it names a folder
                     raise ValueError(f"{stage.name!r} is no stage")
-            job = None if facts["job"] is None else JobRecord(**facts.pop("job"))
-            sweep = None if facts["sweep"] is None else Manifest(**facts.pop("sweep"))
-            return cls(folder.absolute(), **{**facts, "stages": stages, "job": job, "sweep": sweep})
+            return record
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             fix = "Name a folder that a run wrote: they lie in outputs/runs and outputs/multiruns."
             raise TrackingError(f"A run folder has a readable {FILE}.", got=f"{file}: {error}", fix=fix) from error
@@ -219,10 +208,10 @@ class RunRecord:
 
 
 def checked(values: Any, kind: Any) -> Any:
-    """Return plain values that have the fields of a type.
+    """Return plain values as a type that has their fields; those that it has not are left out.
 
     Raises:
-        ValueError: they have not.
+        ValueError: a field is missing, or of another type.
 
     >>> checked({"packages": {}, "machine": 5}, Surroundings)
     Traceback (most recent call last):
@@ -231,12 +220,11 @@ def checked(values: Any, kind: Any) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        TypeAdapter(kind).validate_python(values)
+        return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "it"
         raise ValueError(f"{place}: {first['msg'].lower()}") from None
-    return values
 
 
 def died(tags: Mapping[str, str]) -> str:

@@ -111,7 +111,7 @@ def test_the_same_command_again_takes_what_succeeded_from_the_store_and_can_be_r
 
 BAD = {
     "objective=acuracy": "Did you mean 'accuracy'?",
-    "evaluate.metrics=[r2] objective=mean_squared_error": "The objective is a metric that evaluate computes.",
+    "evaluate.metrics=[r2] objective=mean_squared_error": "objective must be a metric that evaluate computes.",
     "objective=accuracy": "A metric must fit the model's task.",
     "recorder=mlflow recorder.tracking_uri=http://127.0.0.1:9": "The tracking server or database must answer",
 }
