@@ -140,7 +140,7 @@ def _release(handle: int) -> None:
         from portalocker import LockException, unlock
 
         with contextlib.suppress(LockException):
-            unlock(handle)  # closing alone would leave it to a process that was forked meanwhile
+            unlock(handle)  # after closing only, a process that was forked meanwhile would still hold it
     os.close(handle)
 
 

@@ -18,7 +18,7 @@ def key_of_environment(environment: Mapping[str, str]) -> bytes | None:
     """Return the key that seals a store's entries, if there is one.
 
     Raises:
-        ConfigError: the variable is there and empty, as of a secret that a machine was not given.
+        ConfigError: the variable is there and empty, such as a secret that is missing on this machine.
 
     >>> key_of_environment({}), key_of_environment({"ORTPIPE_STORE_KEY": "long and random"})
     (None, b'long and random')
@@ -39,7 +39,7 @@ def code(text: str, key: bytes) -> str:
 
 
 def same(one: str | None, other: str) -> bool:
-    """Compare codes in a time that says nothing about where they differ."""
+    """Compare codes in constant time."""
     return isinstance(one, str) and hmac.compare_digest(one.encode(), other.encode())
 
 
@@ -57,7 +57,7 @@ def other_writers(folder: Path) -> str | None:
 
 
 def _shared_group(number: int) -> str | None:
-    """Return a group's name, unless it is the one that many systems make for each user alone."""
+    """Return a group's name, unless it is the private one that many systems make for each user."""
     import grp
     import pwd
 

@@ -52,7 +52,7 @@ def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
     from ortpipe.app.asked import completed, executes
     from ortpipe.app.assemble import open_run, plan_of
     from ortpipe.app.recorded import read_config, read_json
-    from ortpipe.app.run.inputs import kept
+    from ortpipe.app.run.inputs import kept_input
     from ortpipe.app.run.record import RunRecord
     from ortpipe.app.schema import build
     from ortpipe.pipeline.run import run
@@ -69,7 +69,7 @@ def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
     _enter(place)
     source = values.get("convert", {}).get("source")
     if isinstance(source, dict) and isinstance(path := source.get("path"), str):
-        source["path"] = kept(path, folder) or path
+        source["path"] = kept_input(path, folder) or path
     config = build({**values, "recorder": {"name": "none"}, "resume": None})
     plan = plan_of(config)[: len(stages)]
     for line in _other_surroundings(stages, plan):

@@ -74,7 +74,7 @@ class RunFolder:
             self._fail(event)
 
     def _start(self, plan: Plan) -> None:
-        self.record.write()  # first: what says FINISHED does not outlive what it speaks of
+        self.record.write()  # first: a record that says FINISHED must not outlive the files that it lists
         for name in OF_ONE_RUN:  # of an older run into the same folder
             place = self.folder / name
             if place.is_dir():

@@ -30,7 +30,7 @@ def hide_in_files(hydra: HydraConf) -> None:
 
 
 def refuse_secret_name(folder: Path) -> None:
-    """Refuse a folder with a secret in its name; one that Hydra has just made, with its empty log, goes.
+    """Refuse a folder with a secret in its name; one that Hydra has just made, with its empty log, is removed.
 
     Raises:
         ConfigError: it has one.

@@ -1,4 +1,4 @@
-"""The model files that a run reads, kept in its folder: they may be gone, or others, when it is repeated."""
+"""Copies of the model files that a run reads, in its folder: the originals may change before it is repeated."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _read(config: Any) -> Iterator[tuple[Path, ...]]:
         yield from _read(getattr(config, field.name))
 
 
-def kept(path: str, run: Path) -> str | None:
+def kept_input(path: str, run: Path) -> str | None:
     """Return the copy of a model file that a run's folder has, if it has one."""
     place = run / FOLDER / Path(path).name
     return str(place) if place.is_file() and not place.is_symlink() else None

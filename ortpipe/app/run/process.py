@@ -105,10 +105,10 @@ def _machine_id() -> str:
 
         with contextlib.suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, WINDOWS_IDS) as key:
             return str(winreg.QueryValueEx(key, "MachineGuid")[0])
-    if found := _read("/etc/machine-id") or _read("/var/lib/dbus/machine-id"):
-        return found
+    if machine := _read("/etc/machine-id") or _read("/var/lib/dbus/machine-id"):
+        return machine
     node = uuid.getnode()
-    return "" if node >> 40 & 1 else f"{node:x}"  # this bit says that it was made up
+    return "" if node >> 40 & 1 else f"{node:x}"  # set in a random number, which names no machine
 
 
 def _read(path: str) -> str:
@@ -119,5 +119,5 @@ def _read(path: str) -> str:
 
 
 def _hashed(identity: str, part: str) -> str:
-    """Return what tells ids apart and does not say them, as systemd asks; empty for an empty one."""
+    """Return a hash of an id, which systemd asks not to publish; empty for an empty one."""
     return hashlib.sha256(f"ortpipe {identity} {part}".encode()).hexdigest()[:16] if identity else ""

@@ -77,7 +77,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What every stage's parts say of the place where it ran."""
+    """The machine and the packages that every stage's parts name."""
 
     packages: dict[str, str]
     machine: str
@@ -159,7 +159,7 @@ class RunRecord:
         return [f"{number}_{stage.name}" for number, stage in enumerate(self.stages, start=1)]
 
     def end(self, status: str, error: str | None = None, at: int | None = None) -> None:
-        """Write how the run ended, and when: now, if nothing else is said."""
+        """Write how the run ended, and when: now, unless `at` says otherwise."""
         self.error = None if error is None else redacted(error)
         self.status, self.ended = status, max(at or now(), self.started)
         self.write()

@@ -84,8 +84,8 @@ def gathered(folder: Path) -> dict[str, Any]:
 
 def log_of(run: RunRecord, stage: str | None) -> str | None:
     """Return where a stage's log is in the run's folder; None if it has none."""
-    found = [f"logs/{number}_{name}.log" for number, name in enumerate(run.plan, start=1) if name == stage]
-    return next((path for path in found if (run.folder / path).exists()), None)
+    paths = [f"logs/{number}_{name}.log" for number, name in enumerate(run.plan, start=1) if name == stage]
+    return next((path for path in paths if (run.folder / path).exists()), None)
 
 
 def stages_of(run: RunRecord) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ def metrics_of(metrics: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any
     """Return a row per metric: its values by state, which way is better, whether training did as well as the source."""
     rows = []
     for name, values in metrics.items():
-        up, known = greater_is_better(name), {state: values.get(state, math.nan) for state in STATES}
-        worse = known["trained"] < known["source"] if up else known["trained"] > known["source"]
-        rows.append({"name": label(name, metrics), "up": up, "wins": not worse, **known})
+        up, by_state = greater_is_better(name), {state: values.get(state, math.nan) for state in STATES}
+        worse = by_state["trained"] < by_state["source"] if up else by_state["trained"] > by_state["source"]
+        rows.append({"name": label(name, metrics), "up": up, "wins": not worse, **by_state})
     return rows

@@ -38,7 +38,7 @@ class Screen:
         self._notes = notes
         self._bar: Any = None
         self._last_line = 0
-        self._validated: dict[str, float] = {}  # what the latest validation found
+        self._validated: dict[str, float] = {}  # values of the latest validation
 
     def __call__(self, event: Event) -> None:
         """Listen."""

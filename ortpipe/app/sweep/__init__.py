@@ -1,1 +1,1 @@
-"""Sweeps: one record for all jobs, a status for each, and a summary of what was found."""
+"""Sweeps: one record for all jobs, a status for each, and a summary of the results."""

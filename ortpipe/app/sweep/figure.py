@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ortpipe.app.sweep.overrides import names, short
 from ortpipe.app.sweep.summary import Summary
-from ortpipe.app.sweep.varies import names, short
 from ortpipe.metrics import label
 from ortpipe.picture import picture
 

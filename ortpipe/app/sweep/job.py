@@ -19,7 +19,7 @@ from ortpipe.app.run.process import gone, this_process
 from ortpipe.app.run.record import FAILED, FILE, KILLED, RUNNING, JobRecord, Manifest, RunRecord, last_sign
 from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.orphan import at_work
-from ortpipe.app.sweep.varies import title, varying
+from ortpipe.app.sweep.overrides import title, varying
 from ortpipe.app.tracking.client import PARENT
 from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.files import whole_file

@@ -1,4 +1,4 @@
-"""What a sweep found: a row for each job, the best marked."""
+"""The results of a sweep: a row for each job, the best marked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ortpipe.app.run.record import FAILED, FINISHED, KILLED, RunRecord
 from ortpipe.app.sweep.job import read_jobs, read_sweep
-from ortpipe.app.sweep.varies import names, short
+from ortpipe.app.sweep.overrides import names, short
 from ortpipe.app.table import aligned
 from ortpipe.metrics import greater_is_better, label
 
@@ -73,13 +73,13 @@ class Summary:
         values: dict[str, list[str | None]] = {}
         for key in dict.fromkeys(key for row in self.rows for key in row.varies):
             values[key] = [row.varies.get(key) for row in self.rows]
-        return [key for key, found in values.items() if len(found) == 1 or len(set(found)) > 1]
+        return [key for key, column in values.items() if len(column) == 1 or len(set(column)) > 1]
 
     @property
     def measured(self) -> list[str]:
         """The names of what was measured, the objective first."""
-        found = dict.fromkeys([self.objective, *(name for row in self.rows for name in row.run.values)])
-        return [name for name in found if any(name in row.run.values for row in self.rows)]
+        names = dict.fromkeys([self.objective, *(name for row in self.rows for name in row.run.values)])
+        return [name for name in names if any(name in row.run.values for row in self.rows)]
 
     @property
     def ranked(self) -> list[Row]:
@@ -145,7 +145,7 @@ class Summary:
         return "\n".join([*aligned(rows, [*heads.values()], left=0), *rest, *self._errors()])
 
     def _errors(self) -> list[str]:
-        """Return each rule that was broken, by which jobs, and what the first of them said."""
+        """Return each rule that was broken, by which jobs, and the error of the first of them."""
         alike: Mapping[str, list[Row]] = defaultdict(list)
         for row in self.rows:
             if row.run.status == FAILED and row.run.error is not None:

@@ -19,8 +19,8 @@ from ortpipe.app.schema import build_key
 from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.figure import figure
 from ortpipe.app.sweep.job import close_jobs
+from ortpipe.app.sweep.overrides import planned
 from ortpipe.app.sweep.summary import Summary
-from ortpipe.app.sweep.varies import planned
 from ortpipe.app.terminal import forgive
 from ortpipe.app.tracking.recorders import SweepRecording
 from ortpipe.errors import OrtpipeError
@@ -62,7 +62,9 @@ class Sweep:
         if self.recording is not None:
             self.recording.close(summary.ranked[0].run.mlflow if summary.ranked else None)
             print(f"MLflow run     {self.recording.run_id}", flush=True)
-        if failed is not None and not stopped:  # a sweeper's own error, if it has one, is for want of results
+        if (
+            failed is not None and not stopped
+        ):  # a sweeper's own error, if there is one, only says that results are missing
             fix = "Each error is above, and with its traceback in error.txt of its job's folder."
             raise SweepError(f"{failed}.", got=error, fix=fix) from error
 

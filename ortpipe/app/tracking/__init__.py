@@ -1,1 +1,1 @@
-"""What recording to MLflow is made of, beside the recorder itself."""
+"""Recording runs and sweeps: the recorders, and MLflow."""

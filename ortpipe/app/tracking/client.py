@@ -1,4 +1,4 @@
-"""MLflow's database or server: reached before any work, made once, with the runs of dead processes closed."""
+"""A client of MLflow's database or server, which must answer before any work; runs of dead processes are closed."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient,
     """
     _import()  # which takes seconds: not while others wait
     with reached(target.tracking_uri):
-        if parent is not None:  # who has a parent has a database
+        if parent is not None:
             client = client_at(target.tracking_uri)
             return client, client.get_run(parent).info.experiment_id
-        with _opened(target.tracking_uri):
+        with _first_opened(target.tracking_uri):
             client = client_at(target.tracking_uri)
             experiment = _experiment(client, target)
         close_dead(client, experiment)
@@ -84,7 +84,7 @@ def reached(uri: str) -> Iterator[None]:
 
 
 def client_at(uri: str) -> MlflowClient:
-    """Return a client that sends no telemetry, and says in seconds where a server is away."""
+    """Return a client that sends no telemetry, and fails within seconds where a server is away."""
     return _import()(tracking_uri=uri)
 
 
@@ -102,15 +102,15 @@ def _import() -> type[MlflowClient]:
 def _experiment(client: MlflowClient, target: Target) -> str:
     from mlflow import MlflowException
 
-    found = client.get_experiment_by_name(target.experiment)
-    if found is None:
+    experiment = client.get_experiment_by_name(target.experiment)
+    if experiment is None:
         try:
             return client.create_experiment(target.experiment, artifact_location=_location(target))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            found = client.get_experiment_by_name(target.experiment)  # another process was first
-    return found.experiment_id
+            experiment = client.get_experiment_by_name(target.experiment)  # another process was first
+    return experiment.experiment_id
 
 
 def _location(target: Target) -> str | None:
@@ -121,8 +121,8 @@ def _location(target: Target) -> str | None:
 
 
 @contextlib.contextmanager
-def _opened(uri: str) -> Iterator[None]:
-    """Hold a lock beside an SQLite database, whose first opener must be alone; put a new one in WAL mode."""
+def _first_opened(uri: str) -> Iterator[None]:
+    """Hold a lock beside an SQLite database, which only one process may create; put a new one in WAL mode."""
     database = database_of(uri)
     if database is None:
         yield

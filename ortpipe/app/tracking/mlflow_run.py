@@ -25,7 +25,7 @@ LEDGER = "mlflow.json"
 POINTS, PARAMS = 1000, 100  # per call, MLflow's limits
 RUN = "ortpipe.run"  # the tag with the run's own id, by which its record is found again
 CONFIG = ("config.yaml", "environment.json")
-OWN = {LEDGER, "stages", CHECKPOINT, *CONFIG}  # what is not recorded at the end as it lies there
+OWN = {LEDGER, "stages", CHECKPOINT, *CONFIG}  # recorded by other parts, or not at all
 
 
 class MlflowRun:
@@ -54,10 +54,10 @@ class MlflowRun:
         self._tags = {**record.tags, RUN: record.id} | ({} if parent is None else {PARENT: parent})
         self._client, self._experiment = open_store(target, self._tags.get(PARENT))
         with reached(target.tracking_uri):
-            found = self._found()
-            self._new = found is None
-            self.run_id = found or self._created()
-        self._done: dict[str, Any] = {} if found is None else self._kept()
+            existing = self._existing()
+            self._new = existing is None
+            self.run_id = existing or self._create()
+        self._done: dict[str, Any] = {} if existing is None else self._read_ledger()
 
     def push(self) -> None:
         """Record every part that the folder has and the record has not; where one fails, only the end is tried still.
@@ -73,7 +73,7 @@ class MlflowRun:
                 self._done[name] = record()
             except Exception as error:  # noqa: BLE001 - raised below
                 failure = failure or error
-        self._keep()
+        self._write_ledger()
         if failure is not None:
             raise failure
 
@@ -86,7 +86,7 @@ class MlflowRun:
         self._client.log_batch(self.run_id, metrics=epoch_metrics(epochs))
         first, _ = self._done.get("epochs", (epochs[0][1].number, None))
         self._done["epochs"] = (first, epochs[-1][1].number + 1)
-        self._keep()
+        self._write_ledger()
 
     def _parts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         run = self._run
@@ -152,12 +152,12 @@ class MlflowRun:
             self._client.delete_tag(self.run_id, ERROR)  # it was taken for dead
         self._client.set_terminated(self.run_id, run.status, run.ended)
 
-    def _created(self) -> str:
+    def _create(self) -> str:
         run = self._run
         created = self._client.create_run(self._experiment, run.started, self._tags, run_name=run.name)
         return str(created.info.run_id)
 
-    def _found(self) -> str | None:
+    def _existing(self) -> str | None:
         """Return the record that the run has already, if it has one there."""
         if self._run.status == RUNNING:
             return None
@@ -165,14 +165,14 @@ class MlflowRun:
         runs = self._client.search_runs([self._experiment], mine, max_results=1)
         return str(runs[0].info.run_id) if runs else None
 
-    def _kept(self) -> dict[str, Any]:
+    def _read_ledger(self) -> dict[str, Any]:
         try:
             ledger = json.loads((self._run.folder / LEDGER).read_text(encoding="utf-8"))
             return dict(ledger["done"]) if ledger["run_id"] == self.run_id else {}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # damaged: what it says is sent again
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # damaged: everything is sent again
             return {}
 
-    def _keep(self) -> None:
+    def _write_ledger(self) -> None:
         ledger = {"tracking_uri": redacted(self._target.tracking_uri), "run_id": self.run_id, "done": self._done}
         whole_file(self._run.folder / LEDGER, json.dumps(ledger, indent=1) + "\n")
 

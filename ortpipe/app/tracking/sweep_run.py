@@ -54,7 +54,7 @@ class SweepRun:
             client, _ = open_store(self._target, self.run_id)
             client.set_terminated(self.run_id, "FAILED")
             client.delete_run(self.run_id)
-        except Exception as error:  # noqa: BLE001 - there is a worse error to tell
+        except Exception as error:  # noqa: BLE001 - the error that ended the sweep matters more
             print(f"warning: MLflow keeps {self.run_id}, a sweep without jobs: {error}", file=sys.stderr)
 
 

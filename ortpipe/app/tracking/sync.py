@@ -20,13 +20,13 @@ def run_folders(folder: Path) -> list[Path]:
     Raises:
         TrackingError: there are none.
     """
-    found = sorted(
+    folders = sorted(
         Path(place) for place, _, _ in os.walk(folder) if is_run(Path(place)) and not Path(place, FILE).is_symlink()
     )
-    if not found:
+    if not folders:
         fix = "Name the folder of a run or sweep; they lie in outputs/runs and outputs/multiruns."
         raise TrackingError(f"A run's folder has a {FILE}.", got=folder, fix=fix)
-    return found
+    return folders
 
 
 def refuse_links(folder: Path) -> None:

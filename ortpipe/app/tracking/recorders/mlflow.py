@@ -20,19 +20,11 @@ class Mlflow(Target):
     """An MLflow run per job."""
 
     def __call__(self, record: RunRecord, config: dict[str, Any]) -> MlflowRecording:
-        """Open a run's record.
-
-        Raises:
-            TrackingError: the database or server cannot be reached.
-        """
+        """Open a run's record."""
         return MlflowRecording(self, record)
 
     def open_sweep(self, record: RunRecord) -> SweepRun:
-        """Open a sweep's record.
-
-        Raises:
-            TrackingError: the database or server cannot be reached.
-        """
+        """Open a sweep's record."""
         return SweepRun(self, record)
 
 
@@ -51,7 +43,7 @@ class MlflowRecording:
 
     @property
     def summary(self) -> dict[str, str]:
-        """What to tell the user: the run id and the command that opens the page."""
+        """The run id and the command that opens the page."""
         uri = self._target.tracking_uri
         page = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
         return {"MLflow run": self.run_id, "open the page": page}

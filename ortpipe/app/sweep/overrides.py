@@ -34,8 +34,8 @@ def varying(overrides: Sequence[str], fixed: Iterable[str]) -> dict[str, str]:
     >>> varying(["seed=1", "train.epochs=5", "+penalty.terms.coefficient.l2=0.1"], ["train.epochs"])
     {'seed': '1', 'penalty.terms.coefficient.l2': '0.1'}
     """
-    own = {_key(override): override.get_value_element_as_str() for override in _parsed(overrides)}
-    return {key: value for key, value in own.items() if key not in set(fixed)}
+    values = {_key(override): override.get_value_element_as_str() for override in _parsed(overrides)}
+    return {key: value for key, value in values.items() if key not in set(fixed)}
 
 
 def short(value: str) -> str:
