@@ -62,9 +62,7 @@ class Sweep:
         if self.recording is not None:
             self.recording.close(summary.ranked[0].run.mlflow if summary.ranked else None)
             print(f"MLflow run     {self.recording.run_id}", flush=True)
-        if (
-            failed is not None and not stopped
-        ):  # a sweeper's own error, if there is one, only says that results are missing
+        if failed is not None and not stopped:  # a sweeper's own error only says that results are missing
             fix = "Each error is above, and with its traceback in error.txt of its job's folder."
             raise SweepError(f"{failed}.", got=error, fix=fix) from error
 
