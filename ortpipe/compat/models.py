@@ -16,7 +16,7 @@ from ortpipe.graph.batch import name_batch
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish, parsed
 from ortpipe.graph.compose import with_named_dimensions
-from ortpipe.graph.serial import lowered
+from ortpipe.graph.lower import lowered
 from ortpipe.stages.convert.standardize import standardize, without_zip_map
 from ortpipe.stages.derive.walk import active
 

@@ -1,4 +1,4 @@
-"""Models to and from disk, and down to what the runtime loads."""
+"""Models to and from disk."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
-import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import version_converter
 
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary
-from ortpipe.graph.sound import FIX, check_sound, check_valid
-from ortpipe.graph.windows import with_plain_windows
+from ortpipe.graph.sound import check_sound
 
 OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
 IR_VERSION = 10  # the newest that it loads
@@ -137,44 +134,3 @@ def on_disk(model: onnx.ModelProto) -> Iterator[str]:
     """Give the path of a temporary copy, for what cannot take 2 GB of bytes."""
     with tempfile.TemporaryDirectory() as folder:
         yield str(write(model, Path(folder)))
-
-
-def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model at an opset and IR version that the training runtime loads.
-
-    Models at opset 13 to 21 keep theirs; newer ones are converted down, older ones up. Local functions are inlined,
-    and windows that runtimes slide otherwise than ONNX says get explicit pads.
-
-    Raises:
-        ModelError: the model is not valid, or an operator has no form in that opset.
-    """
-    check_valid(model)
-    if model.functions:
-        try:
-            model = onnx.inliner.inline_local_functions(model)
-        except RuntimeError as error:
-            got = str(error).strip().splitlines()[-1]
-            raise ModelError("Local functions are called as they are defined.", got=got, fix=FIX) from error
-    else:
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        model = copy
-    opsets: dict[str, int] = {}
-    for entry in model.opset_import:  # some exporters list the default domain twice, or by its other name
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
-        opsets[domain] = max(entry.version, opsets.get(domain, 0))
-    del model.opset_import[:]
-    model.opset_import.extend(onnx.helper.make_opsetid(domain, v) for domain, v in sorted(opsets.items()))
-    version = opsets.get("", OPSET)
-    if not 13 <= version <= OPSET:
-        target = OPSET if version > OPSET else 13
-        try:
-            model = version_converter.convert_version(model, target)
-        except (RuntimeError, onnx.shape_inference.InferenceError) as error:
-            raise ModelError(
-                f"The training runtime runs opset 13 to {OPSET}; a model at another opset must have an equal there.",
-                got=f"opset {version}: {str(error).strip().splitlines()[-1]}",
-                fix=f"Export the model with opset {OPSET} or lower.",
-            ) from error
-    model.ir_version = min(max(model.ir_version, OLDEST_IR_VERSION), IR_VERSION)
-    return with_plain_windows(model)

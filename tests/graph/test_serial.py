@@ -8,7 +8,8 @@ import pytest
 from ortpipe.artifact import Artifact, Facts, load_artifact, save_artifact
 from ortpipe.errors import ModelError
 from ortpipe.graph import serial
-from ortpipe.graph.serial import IR_VERSION, OPSET, lowered, read, write
+from ortpipe.graph.lower import lowered
+from ortpipe.graph.serial import IR_VERSION, OPSET, read, write
 from ortpipe.runtime.session import Session
 
 TEXT = """

@@ -12,7 +12,8 @@ import pytest
 
 from ortpipe.artifact import Facts, read_metadata
 from ortpipe.errors import ModelError, OrtpipeError
-from ortpipe.graph.serial import lowered, read
+from ortpipe.graph.lower import lowered
+from ortpipe.graph.serial import read
 from ortpipe.graph.show import to_text
 from ortpipe.graph.sound import check_sound, check_valid
 from ortpipe.stages.convert.stage import convert

@@ -34,7 +34,7 @@ WATCHED = {
     "infer": (onnx.shape_inference, "infer_shapes"),
     "check": (onnx.checker, "check_model"),
 }
-# At most so often, for a two-layer MLP: (parses, serialisations, shape inferences, checks); each artifact is hashed once.
+# For a two-layer MLP: parses, serialisations, shape inferences and checks.
 MOST = {
     "convert": (4, 2, 2, 2),
     "add_loss": (1, 1, 1, 1),

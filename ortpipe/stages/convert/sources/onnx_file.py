@@ -17,6 +17,7 @@ from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph import query, serial
 from ortpipe.graph.batch import name_batch
 from ortpipe.graph.check import parsed
+from ortpipe.graph.lower import lowered
 from ortpipe.graph.modes import for_inference
 from ortpipe.graph.query import data_inputs
 from ortpipe.runtime.session import Session
@@ -67,7 +68,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     Raises:
         ConvertError: no trainable initializer, a fixed batch size, an output that does not exist, …
     """
-    original = serial.lowered(model)
+    original = lowered(model)
     known = read_metadata(model)
     plain, zipped = without_zip_map(original)
     inside = parsed(plain)

@@ -10,7 +10,7 @@ from stages.derive.numeric import in_double, node_cases, runtime_error, scalar_l
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph.check import checked
-from ortpipe.graph.serial import lowered
+from ortpipe.graph.lower import lowered
 from ortpipe.runtime.session import Session
 
 # Central differences of step 1e-6 in float64 are off by about 1e-10; the worst seen here is 3e-9.

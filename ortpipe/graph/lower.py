@@ -1,0 +1,155 @@
+"""Models down to what the runtime loads, with windows that every runtime slides alike.
+
+What onnxruntime computes otherwise than ONNX says was found by comparing versions 1.19.2 and 1.31.1 with the formulas,
+over modes × sizes × kernels × strides × dilations: auto_pad=SAME pads by less than nothing where a stride passes its
+window, forgets dilations, and disagrees with shape inference under ceil_mode; an AveragePool with ceil_mode and
+count_include_pad (1.19.2) divides by more than it covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+import onnx.inliner
+import onnx_ir as ir
+from onnx import version_converter
+
+from ortpipe.errors import ModelError
+from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.check import infer, parsed
+from ortpipe.graph.serial import IR_VERSION, OLDEST_IR_VERSION, OPSET
+from ortpipe.graph.sound import FIX, check_valid, graphs
+
+POOLS = ("AveragePool", "LpPool", "MaxPool")
+
+
+def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model at an opset and IR version that the training runtime loads.
+
+    Models at opset 13 to 21 keep theirs; newer ones are converted down, older ones up. Local functions are inlined,
+    and windows that runtimes slide otherwise than ONNX says get explicit pads.
+
+    Raises:
+        ModelError: the model is not valid, or an operator has no form in that opset.
+    """
+    check_valid(model)
+    if model.functions:
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except RuntimeError as error:
+            got = str(error).strip().splitlines()[-1]
+            raise ModelError("Local functions are called as they are defined.", got=got, fix=FIX) from error
+    else:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        model = copy
+    opsets: dict[str, int] = {}
+    for entry in model.opset_import:  # some exporters list the default domain twice, or by its other name
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        opsets[domain] = max(entry.version, opsets.get(domain, 0))
+    del model.opset_import[:]
+    model.opset_import.extend(onnx.helper.make_opsetid(domain, v) for domain, v in sorted(opsets.items()))
+    version = opsets.get("", OPSET)
+    if not 13 <= version <= OPSET:
+        target = OPSET if version > OPSET else 13
+        try:
+            model = version_converter.convert_version(model, target)
+        except (RuntimeError, onnx.shape_inference.InferenceError) as error:
+            raise ModelError(
+                f"The training runtime runs opset 13 to {OPSET}; a model at another opset must have an equal there.",
+                got=f"opset {version}: {str(error).strip().splitlines()[-1]}",
+                fix=f"Export the model with opset {OPSET} or lower.",
+            ) from error
+    model.ir_version = min(max(model.ir_version, OLDEST_IR_VERSION), IR_VERSION)
+    return with_plain_windows(model)
+
+
+def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with explicit pads where a runtime would choose others than ONNX says.
+
+    Raises:
+        ModelError: a size that the pads depend on is not static, or a window of a pool lies on its pads alone.
+    """
+    if not any(node.op_type in ("Conv", *POOLS) for graph in graphs(model.graph) for node in graph.node):
+        return model
+    own = parsed(model)
+    windows = [n for n in own.graph.all_nodes() if not n.domain and n.op_type in ("Conv", *POOLS)]
+    if not any(_is_same(node) or node.attributes.get_int("ceil_mode", 0) for node in windows):
+        return model
+    for node in windows:
+        if _is_same(node) and node.op_type in POOLS:  # whose number of windows does not depend on ceil_mode
+            node.attributes.pop("ceil_mode", None)
+    infer(own)
+    names = Names(used_names(own.graph))
+    for node in windows:
+        _rewrite(node, names)
+    return ir.to_proto(own)
+
+
+def _rewrite(node: ir.Node, names: Names) -> None:
+    kernel = node.attributes.get_ints("kernel_shape") or _sizes(node.inputs[1])
+    n = len(kernel)
+    strides = node.attributes.get_ints("strides") or [1] * n
+    dilations = node.attributes.get_ints("dilations") or [1] * n
+    extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    places = _sizes(node.inputs[0]) or [None] * n
+    if _is_same(node):
+        if any(e < s or d > 1 for e, s, d in zip(extents, strides, dilations, strict=True)):
+            node.attributes["pads"] = ir.AttrInt64s("pads", _pads(node, places, strides, extents))
+            del node.attributes["auto_pad"]
+    elif node.attributes.get_int("ceil_mode", 0):
+        pads = list(node.attributes.get_ints("pads") or [0] * 2 * n)
+        _refuse_empty(node, places, strides, extents, pads)
+        if node.attributes.get_int("count_include_pad", 0):
+            del node.attributes["count_include_pad"]
+            if any(pads):  # zeros become places like others, which a pool counts without being told to
+                assert isinstance(node.graph, ir.Graph)
+                op = Builder(node.graph, f"{node.outputs[0].name}/padded", before=node, names=names)
+                node.replace_input_with(0, op.Pad(node.inputs[0], op.const([0, 0, *pads[:n], 0, 0, *pads[n:]])))
+                del node.attributes["pads"]
+
+
+def _sizes(value: ir.Value | None) -> list[Any]:
+    """Return a value's dimensions behind the first two, None where one is not static."""
+    shape = value.shape if value is not None and value.shape is not None else ()
+    return [d if isinstance(d, int) else None for d in shape][2:]
+
+
+def _pads(node: ir.Node, places: Sequence[Any], strides: Sequence[int], extents: Sequence[int]) -> list[int]:
+    """Return the pads of auto_pad=SAME: what ⌈size / stride⌉ windows reach beyond the input, never below 0."""
+    totals = []
+    for i, (size, stride, extent) in enumerate(zip(places, strides, extents, strict=True)):
+        if size is None and stride > 1 and extent > 1:
+            raise ModelError(
+                "auto_pad of a dilated window, or one that its stride passes, is supported for static sizes.",
+                got=f"{_called(node)}: axis {i + 2} of {node.inputs[0].name!r}",  # type: ignore[union-attr]
+                fix="Export the model with explicit pads, or with a static size there.",
+            )
+        totals.append(max(0, (-1 if size is None else (-(-size // stride) - 1) * stride - size) + extent))
+    upper = node.attributes.get_string("auto_pad") == "SAME_UPPER"
+    begin = [t // 2 if upper else t - t // 2 for t in totals]
+    return [*begin, *(t - b for t, b in zip(totals, begin, strict=True))]
+
+
+def _refuse_empty(
+    node: ir.Node, places: Sequence[Any], strides: Sequence[int], extents: Sequence[int], pads: Sequence[int]
+) -> None:
+    """Refuse a window of nothing but pads: runtimes do not agree whether it is there, nor on what it holds."""
+    for i, (size, stride, extent) in enumerate(zip(places, strides, extents, strict=True)):
+        begin, end = pads[i], pads[i + len(places)]
+        if size is not None and -(-(size + begin + end - extent) // stride) * stride - begin >= size:
+            raise ModelError(
+                "Every window of a pool with ceil_mode covers a place of its input.",
+                got=f"{_called(node)}: the last of axis {i + 2} has only pads",
+                fix="Export the model with ceil_mode=0.",
+            )
+
+
+def _is_same(node: ir.Node) -> bool:
+    return node.attributes.get_string("auto_pad", "").startswith("SAME")
+
+
+def _called(node: ir.Node) -> str:
+    return f"{node.op_type} at node {node.name or node.outputs[0].name!r}"
