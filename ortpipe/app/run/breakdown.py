@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
-from ortpipe.pipeline.events import Event, Listener, StageFinished, StageProgressed, StageStarted
-from ortpipe.stages.train.losses import Epoch
+from ortpipe.pipeline.events import Event, Listener, StageFinished, StageStarted
+from ortpipe.stages.train.losses import PHASES
 from ortpipe.timing import Stopwatch
 
 LOG = logging.getLogger("ortpipe")
 
 
-class Breakdown:
+class Breakdown(logging.Handler):
     """Measures a run from the beginning of its process: what is done beside the stages, each stage, each listener.
 
     Args:
@@ -20,9 +19,17 @@ class Breakdown:
     """
 
     def __init__(self, since: float | None) -> None:
+        super().__init__()
         self._watch, self._now = Stopwatch(since), "between stages"
-        self._parts: Mapping[str, float] = {}  # of training
+        self._phases: dict[str, Stopwatch] = {}  # of a stage, as it logs them
         self.lap = self._watch.lap
+        if LOG.isEnabledFor(logging.DEBUG):
+            PHASES.addHandler(self)
+            PHASES.setLevel(logging.DEBUG)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Charge the time to the phase that a stage has ended."""
+        self._phases[self._now].lap(record.getMessage())
 
     def timed(self, name: str, listener: Listener) -> Listener:
         """Return the listener; its time is charged to it, and the time before to the stage that is at work."""
@@ -31,8 +38,7 @@ class Breakdown:
             self.lap(self._now)
             if isinstance(event, StageStarted | StageFinished):
                 self._now = event.name if isinstance(event, StageStarted) else "between stages"
-            elif isinstance(event, StageProgressed) and isinstance(event.report, Epoch):
-                self._parts = event.report.spent
+                self._phases.setdefault(self._now, Stopwatch())
             listener(event)
             self.lap(name)
 
@@ -40,10 +46,11 @@ class Breakdown:
 
     def log(self) -> None:
         """Write the table."""
+        PHASES.removeHandler(self)
         spent = self._watch.seconds
         lines = [f"{'wall time':<28}{sum(spent.values()):8.3f} s"]
         for name, seconds in spent.items():
             lines.append(f"  {name:<26}{seconds:8.3f}")
-            if name == "train":
-                lines += [f"    {part:<24}{within:8.3f}" for part, within in self._parts.items()]
+            phases = self._phases[name].seconds if name in self._phases else {}
+            lines += [f"    {phase:<24}{within:8.3f}" for phase, within in phases.items()]
         LOG.debug("\n".join(lines))

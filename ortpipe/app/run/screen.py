@@ -48,7 +48,7 @@ class Screen:
         elif isinstance(event, StageStarted):
             self._say(f"[{event.number}/{event.stages}] {event.name}")
         elif isinstance(event, StageProgressed) and isinstance(event.report, Epoch):
-            self._progress(event.report)
+            self._progress(event.report, event.report.own_steps / max(event.seconds, 1e-9))
         elif isinstance(event, StageNotice):
             self._say(f"  {event.message}")
         elif isinstance(event, StageFinished | RunFailed):
@@ -60,19 +60,19 @@ class Screen:
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    def _progress(self, epoch: Epoch) -> None:
+    def _progress(self, epoch: Epoch, speed: float) -> None:
         if epoch.validation is not None:
             self._validated = {"validation": epoch.validation, **epoch.metrics}
         tenth = epoch.number * 10 // epoch.epochs
         if sys.stderr.isatty():
-            self._draw(epoch)
+            self._draw(epoch, speed)
         elif epoch.number == epoch.epochs or tenth > self._last_line:
             self._last_line = tenth
-            self._say(f"  epoch {epoch.number}/{epoch.epochs}: {self._facts(epoch)}")
+            self._say(f"  epoch {epoch.number}/{epoch.epochs}: {self._facts(epoch, speed)}")
 
-    def _draw(self, epoch: Epoch) -> None:
+    def _draw(self, epoch: Epoch, speed: float) -> None:
         short = os.get_terminal_size(sys.stderr.fileno()).columns < WIDE
-        facts, form = self._facts(epoch, short=short), SHORT_BAR if short else BAR
+        facts, form = self._facts(epoch, speed, short=short), SHORT_BAR if short else BAR
         if self._bar is None:
             from tqdm import tqdm
 
@@ -82,12 +82,12 @@ class Screen:
             self._bar.desc, self._bar.bar_format = facts, form
             self._bar.update(1)
 
-    def _facts(self, epoch: Epoch, *, short: bool = False) -> str:
+    def _facts(self, epoch: Epoch, speed: float, *, short: bool = False) -> str:
         numbers = {"loss": epoch.loss, **self._validated, **({} if epoch.rate is None else {"rate": epoch.rate})}
         if short:
             shown = [f"{_short(name)} {value:.3g}" for name, value in numbers.items()]
-            return " ".join([*shown, f"{epoch.speed:,.0f}/s"])
-        return ", ".join([*(f"{name} {value:.4g}" for name, value in numbers.items()), f"{epoch.speed:,.0f} steps/s"])
+            return " ".join([*shown, f"{speed:,.0f}/s"])
+        return ", ".join([*(f"{name} {value:.4g}" for name, value in numbers.items()), f"{speed:,.0f} steps/s"])
 
     def _close(self) -> None:
         if self._bar is not None:

@@ -41,7 +41,7 @@ class StageLogs(logging.Handler):
         self.folder = folder / "logs"
         self._numbers: dict[str, int] = {}
         self._file: IO[bytes] | None = None
-        self._pending: Epoch | None = None  # the last one, until it has a line
+        self._pending: tuple[Epoch, float] | None = None  # the last one and its time, until it has a line
         self._show_warning: Any = None  # what showed warnings before the stage began
 
     def __call__(self, event: Event) -> None:
@@ -52,7 +52,7 @@ class StageLogs(logging.Handler):
             self._open(event.name)
             self._log(f"stage {event.number} of {event.stages}: {event.name}")
         elif isinstance(event, StageProgressed):
-            self._progressed(event.report)
+            self._progressed(event)
         elif isinstance(event, StageNotice):
             self._log(event.message)
         elif isinstance(event, StageFinished):
@@ -99,9 +99,10 @@ class StageLogs(logging.Handler):
     def _give_up(self, error: OSError) -> None:
         print(f"warning: no log in {self.folder}: {error.strerror}; the run goes on.", file=sys.stderr)
 
-    def _progressed(self, report: object) -> None:
+    def _progressed(self, event: StageProgressed) -> None:
+        report = event.report
         if isinstance(report, Epoch):
-            self._pending = report
+            self._pending = report, event.seconds
             if report.number % max(1, report.epochs // MOST) == 0:
                 self._log_pending()
         elif isinstance(report, Checkpoint):
@@ -109,7 +110,7 @@ class StageLogs(logging.Handler):
 
     def _log_pending(self) -> None:
         if self._pending is not None:
-            self._log(line(self._pending))
+            self._log(line(*self._pending))
             self._pending = None
 
     def _finished(self, event: StageFinished) -> None:
@@ -131,13 +132,13 @@ class StageLogs(logging.Handler):
         self._close()
 
 
-def line(epoch: Epoch) -> str:
-    """Return an epoch as a line.
+def line(epoch: Epoch, seconds: float) -> str:
+    """Return an epoch as a line, with the seconds since the stage started.
 
-    >>> line(Epoch(3, 60, 0.25, 0.5, 0.1, 300, 1.5, 200.0, {"accuracy": 0.9}))
+    >>> line(Epoch(3, 60, 0.25, 0.5, 0.1, 300, 300, {"accuracy": 0.9}), 1.5)
     'epoch 3/60: loss 0.25, validation 0.5, accuracy 0.9, rate 0.1, step 300, 1.50 s'
     """
     numbers = {"loss": epoch.loss, "validation": epoch.validation, **epoch.metrics, "rate": epoch.rate}
     shown = [f"{name} {value:.6g}" for name, value in numbers.items() if value is not None]
-    shown += [f"step {epoch.steps}", f"{epoch.seconds:.2f} s"]
+    shown += [f"step {epoch.steps}", f"{seconds:.2f} s"]
     return f"epoch {epoch.number}/{epoch.epochs}: {', '.join(shown)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 
@@ -42,7 +41,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     rows = feeds(artifact.model, artifact.facts, in_memory(training.data))
     initial = training.first_values() if before is None else under("parameter", before)
     objective = _Objective(training, rows, initial)
-    stop, begun = EarlyStop(config.early_stop, initial), time.perf_counter()
+    stop = EarlyStop(config.early_stop, initial)
     losses, watched = Losses(), config.early_stop
     divisor = 1 if artifact.facts.reduction == "mean" else len(next(iter(rows.values())))
 
@@ -55,9 +54,8 @@ def solve(training: Training) -> dict[str, np.ndarray]:
         if validate is not None:
             metrics = validate(values) if number % config.validate_every == 0 else {}
             losses.validated(metrics, watched)
-        seconds, loss, validation = time.perf_counter() - begun, losses.train[-1], metrics.pop(LOSS, None)
-        speed = number / seconds
-        training.report(Epoch(number, config.epochs, loss, validation, None, number, seconds, speed, metrics))
+        validation = metrics.pop(LOSS, None)
+        training.report(Epoch(number, config.epochs, losses.train[-1], validation, None, number, number, metrics))
         stop.catch_up(losses.watched(watched), values)
         if stop.over:
             raise StopIteration

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -19,12 +18,11 @@ from ortpipe.stages.train.checkpoint import tensors_of
 from ortpipe.stages.train.config import LOSS, ClipConfig
 from ortpipe.stages.train.diagnose import Run, gradient_norms, shown
 from ortpipe.stages.train.epoch import EpochGraph, build_epoch
-from ortpipe.stages.train.losses import Epoch, Losses
+from ortpipe.stages.train.losses import PHASES, Epoch, Losses
 from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.rates import rates, rows_per_epoch, steps_per_epoch
 from ortpipe.stages.train.step import Step
 from ortpipe.stages.train.training import Training
-from ortpipe.timing import Stopwatch
 
 Load = Callable[[int, int], Session]  # loads the epoch graph for an epoch's number and a batch size
 
@@ -37,7 +35,6 @@ class Loop:
         step: of it.
         values: the carried values by name.
         losses: those so far: they say how many epochs and steps are behind it.
-        watch: is charged.
 
     Attributes:
         values: the carried values as they are now.
@@ -45,12 +42,10 @@ class Loop:
         monitored: what is watched, which falls as it improves: see `Losses.watched`.
     """
 
-    def __init__(
-        self, training: Training, step: Step, values: Mapping[str, np.ndarray], losses: Losses, watch: Stopwatch
-    ) -> None:
+    def __init__(self, training: Training, step: Step, values: Mapping[str, np.ndarray], losses: Losses) -> None:
         config, facts, model = training.config, training.artifact.facts, training.artifact.model
         self.values, self.losses, self.monitored = dict(values), losses, losses.watched(config.early_stop)
-        self._training, self._config, self._step, self._watch = training, config, step, watch
+        self._training, self._config, self._step = training, config, step
         self._epoch = build_epoch(step)
         self._load = _loader(self._epoch, training)
 
@@ -72,22 +67,19 @@ class Loop:
         Raises:
             ConvergenceError: a loss (of training or validation) or a parameter is not finite.
         """
-        start, behind, epochs = time.perf_counter(), self._done, self._config.epochs
+        behind, epochs = self._done, self._config.epochs
         for number in range(len(self.losses.train) + 1, epochs + 1):
             sums = [self._run(number, part) for chunk in self._batches.epoch(number) for part in self._updates(chunk)]
             total = math.fsum(loss for run in sums for loss in run)  # exact: the same whatever the chunks
             self.losses.train.append(total / self._rows)
             self._check_values()
-            self._watch.lap("batches")
+            PHASES.debug("batches")
             metrics = self._validate(number)
-            self._watch.lap("validation")
+            PHASES.debug("validation")
             self._whole = (self.values, len(self.losses.step), number)
-            rate, seconds = float(self.losses.rate[-1][-1]), time.perf_counter() - start
-            yield Epoch(
-                *(number, epochs, self.losses.train[-1], metrics.pop(LOSS, None), rate, self._done),
-                *(seconds, (self._done - behind) / seconds, metrics, dict(self._watch.seconds)),
-            )
-            self._watch.lap("listeners, checkpoints")
+            loss, rate, validation = self.losses.train[-1], float(self.losses.rate[-1][-1]), metrics.pop(LOSS, None)
+            yield Epoch(number, epochs, loss, validation, rate, self._done, self._done - behind, metrics)
+            PHASES.debug("listeners, checkpoints")
 
     def _validate(self, number: int) -> dict[str, float]:
         """Evaluate the validation rows when it is their turn; keep what is found (nan when it is not)."""
@@ -127,11 +119,11 @@ class Loop:
         scalars = {name: function(exact, steps).astype(step.dtype) for name, function in step.scalars.items()}
         feed = {names[name]: value for name, value in {**self.values, **batches, **scalars}.items()}
         self._latest = Run(number, sizes[-1], feed)
-        self._watch.lap("batches")
+        PHASES.debug("batches")
         session = self._load(number, sizes[-1])
-        self._watch.lap("sessions")
+        PHASES.debug("sessions")
         *carried, losses = session.run(feed)
-        self._watch.lap("session.run")
+        PHASES.debug("session.run")
         used = exact.astype(step.dtype)
         self._check_losses(losses, used)
         self.values = dict(zip(step.carried, carried, strict=True))

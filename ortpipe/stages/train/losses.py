@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +12,12 @@ from ortpipe.artifact import under
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig
 
 STILL = 1e-6  # relative difference of losses that counts as none
+
+
+# A line at each change of what training does, for whoever measures where its time goes; no other log shows them.
+PHASES = logging.getLogger("ortpipe.phases")
+PHASES.propagate = False
+PHASES.setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True)
@@ -23,10 +30,8 @@ class Epoch:
     validation: float | None  # None where not evaluated
     rate: float | None  # of the last step; None where there is none
     steps: int  # so far
-    seconds: float  # since this training was begun, or continued
-    speed: float  # steps per second since then
+    own_steps: int  # of them, since this training was begun or continued
     metrics: Mapping[str, float] = field(default_factory=dict)  # that is watched, of the validation rows
-    spent: Mapping[str, float] = field(default_factory=dict)  # seconds so far, by what they went to
 
 
 @dataclass

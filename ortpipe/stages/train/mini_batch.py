@@ -14,11 +14,10 @@ from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.due import Due
 from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.loop import Loop
-from ortpipe.stages.train.losses import Losses
+from ortpipe.stages.train.losses import PHASES, Losses
 from ortpipe.stages.train.rates import rows_per_epoch
 from ortpipe.stages.train.step import build_step
 from ortpipe.stages.train.training import Training
-from ortpipe.timing import Stopwatch
 
 
 def check(config: TrainConfig, data: Data) -> None:
@@ -38,10 +37,10 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     key = functools.cache(lambda: key_of(artifact, config, data.digest()))  # only a checkpoint needs it
     if isinstance(start, Checkpoint):
         check_key(start, key())
-    watch, step, initial, before = Stopwatch(), build_step(artifact, config), training.first_values(), training.before
+    step, initial, before = build_step(artifact, config), training.first_values(), training.before
     values = step.pack(step.init(initial)) if before is None else values_of(step, before)
     losses = Losses() if before is None else losses_of(before, config.early_stop.monitor)
-    loop = Loop(training, step, values, losses, watch)
+    loop = Loop(training, step, values, losses)
     stop = EarlyStop(config.early_stop, loop.values)
     stop.catch_up(loop.monitored, loop.values)
     if before is not None and (best := under("best", before)):
@@ -60,7 +59,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
         best = {f"best/{name}": array for name, array in tensors_of(step, stop.best_values).items()}
         return Checkpoint(len(loop.losses.train), key(), {**tensors(loop.values), **best})
 
-    watch.lap("graphs")
+    PHASES.debug("graphs")
     due = Due(config.checkpoint)
     try:
         for result in () if stop.over else loop.run():

@@ -102,7 +102,7 @@ def test_a_log_of_very_many_epochs_has_a_thousand_lines_and_the_last(tmp_path: P
     logs(RunStarted(PLAN))
     logs(StageStarted("train", 5, 6))
     for number in range(1, epochs - 2):
-        logs(StageProgressed("train", Epoch(number, epochs, 0.5, None, 0.1, number, 1.0, 1.0)))
+        logs(StageProgressed("train", Epoch(number, epochs, 0.5, None, 0.1, number, number)))
     logs(RunFailed(KeyboardInterrupt(), "train", killed=True))
     lines = [line for line in said(tmp_path / "logs" / "5_train.log") if line.startswith("epoch ")]
     assert len(lines) == MOST + 1

@@ -33,7 +33,7 @@ def epochs(made: Path) -> list[StageProgressed]:
     found, told = load_artifact(made / "stages" / "5_train").tensors, []
     for number, loss in enumerate(found["losses/train"], start=1):
         validation = float(found["losses/validation"][number - 1]) if number % 2 == 0 else None
-        told.append(StageProgressed("train", Epoch(number, 6, float(loss), validation, 0.1, number, 1.0, 1.0)))
+        told.append(StageProgressed("train", Epoch(number, 6, float(loss), validation, 0.1, number, number)))
     return told
 
 
@@ -71,7 +71,7 @@ def test_slow_epochs_are_recorded_as_they_come_and_the_others_at_the_end(
 
 
 def test_epochs_wait_for_their_time() -> None:
-    gathered, epoch = metrics.Epochs(), Epoch(1, 6, 0.5, None, 0.1, 1, 1.0, 1.0)
+    gathered, epoch = metrics.Epochs(), Epoch(1, 6, 0.5, None, 0.1, 1, 1)
     assert [gathered.due(epoch) for _ in range(3)] == [[], [], []]
     gathered._sent -= metrics.EVERY
     assert [epoch.number for _, epoch in gathered.due(dataclasses.replace(epoch, number=2))] == [1, 1, 1, 2]
