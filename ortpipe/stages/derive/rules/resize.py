@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,13 @@ from ortpipe.stages.derive.rules.pooling import Matrix, along
 from ortpipe.stages.derive.rules.windows import not_static
 
 Vector = npt.NDArray[np.floating[Any]]
+# How far behind a place the next one is nearer
+NEAREST: dict[str, Callable[[Vector], npt.NDArray[np.bool_]]] = {
+    "round_prefer_floor": lambda ratio: ratio > 0.5,
+    "round_prefer_ceil": lambda ratio: ratio >= 0.5,
+    "floor": lambda ratio: ratio == 1,
+    "ceil": lambda ratio: ratio > 0,
+}
 
 
 @dataclass(frozen=True)
@@ -64,89 +72,74 @@ def _block(axis: Axis, matrix: Matrix) -> int | None:
 
 def _axes(op: Backward, node: ir.Node) -> list[Axis]:
     """Return what happens to each axis that the node names, from its scales or sizes."""
-    x, roi, scales, sizes = (*node.inputs, None, None, None)[:4]
-    if x is None or x.shape is None:
-        raise not_static(node, x, "the rank")
-    rank, y = x.shape.rank(), node.outputs[0].shape
-    named = [a % rank for a in node.attributes.get_ints("axes", range(rank))]
-    dims = [x.shape[a] for a in named]
-    crops = [(0.0, 1.0)] * len(named)
+    (x, roi, scales, sizes), y = (*node.inputs, None, None, None)[:4], node.outputs[0].shape
+    assert x is not None
+    named = [a % ranked(x).rank() for a in node.attributes.get_ints("axes", range(ranked(x).rank()))]
+    dims, crops = [ranked(x)[a] for a in named], [(0.0, 1.0)] * len(named)
+    policy = node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
     if node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
-        corners = _constant(op, node, roi)
-        crops = [(corners[i], corners[i + len(named)]) for i in range(len(named))]
-    if scales is not None and _given(scales):
-        factors, wanted = _constant(op, node, scales), None
-    else:
-        factors, wanted = None, _wanted(op, node, sizes, [y[a] if y is not None else None for a in named], dims)
-    axes, policy = [], node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
-    for i, (axis, size, crop) in enumerate(zip(named, dims, crops, strict=True)):
-        factor = factors[i] if factors is not None else None
-        target = wanted[i] if wanted is not None else None
+        corners = _numbers(op, node, roi)
+        crops = list(zip(corners[: len(named)], corners[len(named) :], strict=True))
+    factors: list[float | None] = [None] * len(named)
+    counts: list[Any] = [None] * len(named)
+    if scales is not None and (scales.shape is None or list(scales.shape) != [0]):  # an empty one is left out
+        factors = list(_numbers(op, node, scales))
+    elif op.constant(sizes) is not None:
+        counts = [int(v) for v in _numbers(op, node, sizes)]
+    elif y is not None:
+        counts = [y[a] if isinstance(y[a], int) else None for a in named]
+    axes = []
+    for axis, size, crop, factor, count in zip(named, dims, crops, factors, counts, strict=True):
         if not isinstance(size, int):
             # a free axis stays as it is, and so does the batch whatever its new size is called
-            if factor == 1 or (factor is None and target is None and axis == 0 and policy == "stretch"):
+            if factor == 1 or (factor is None and count is None and axis == 0 and policy == "stretch"):
                 continue
             raise not_static(node, x, f"resized axis {axis}")
-        if factor is not None:
-            axes.append(Axis(axis, size, math.floor(factor * size), factor, crop))
-        elif target is not None:
-            axes.append(Axis(axis, size, target, target / size, crop))
-    return _keeping_ratio(axes, policy) if wanted is not None else axes
-
-
-def _keeping_ratio(axes: list[Axis], policy: str) -> list[Axis]:
-    """Return the axes with one scale for all: the smallest (not_larger) or the largest (not_smaller)."""
-    if policy == "stretch" or not axes:
+        if factor is None and count is None:
+            raise not_static(node, sizes, "the value")
+        scale = count / size if factor is None else factor
+        axes.append(Axis(axis, size, count if factor is None else math.floor(scale * size), scale, crop))
+    if policy == "stretch" or not axes or factors[0] is not None:
         return axes
-    scale = (min if policy == "not_larger" else max)(a.scale for a in axes)
+    scale = (min if policy == "not_larger" else max)(a.scale for a in axes)  # one for all
     return [Axis(a.axis, a.size, math.floor(scale * a.size + 0.5), scale, a.crop) for a in axes]
 
 
-def _given(value: ir.Value) -> bool:
-    """Whether an optional input is there: exporters also leave it out by an empty tensor."""
-    return value.shape is None or list(value.shape) != [0]
-
-
-def _constant(op: Backward, node: ir.Node, value: ir.Value | None) -> list[float]:
+def _numbers(op: Backward, node: ir.Node, value: ir.Value | None) -> list[float]:
     tensor = op.constant(value)
     if tensor is None:
         raise not_static(node, value, "the value")
     return [float(v) for v in tensor.numpy().ravel()]
 
 
-def _wanted(op: Backward, node: ir.Node, sizes: ir.Value | None, y: list[Any], x: list[Any]) -> list[int | None]:
-    """Return the output's sizes: the constant's, or else what shape inference found; None where both are free."""
-    tensor = op.constant(sizes)
-    if tensor is not None:
-        return [int(v) for v in tensor.numpy().ravel()]
-    if any(isinstance(have, int) and not isinstance(want, int) for have, want in zip(x, y, strict=True)):
-        raise not_static(node, sizes, "the value")
-    return [want if isinstance(want, int) else None for want in y]
-
-
 def _matrix(node: ir.Node, a: Axis) -> Matrix:
     """Return the interpolation matrix (count × size) of one axis, as ONNX's Resize-19 defines it."""
+    attributes, mode = node.attributes, node.attributes.get_string("mode", "nearest")
+    transformation = attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    antialias = bool(attributes.get_int("antialias", 0))
     # where nearest jumps, rounding decides: float32, as onnxruntime computes it
-    precise = np.float32 if node.attributes.get_string("mode", "nearest") == "nearest" else np.float64
-    place = _places(a, node.attributes.get_string("coordinate_transformation_mode", "half_pixel"), precise)
+    place = _places(a, transformation, np.float32 if mode == "nearest" else np.float64)
     left = np.ceil(place) - 1  # the nearest place before; a place that is hit exactly counts as the one after
     ratio = place - left
-    mode = node.attributes.get_string("mode", "nearest")
     if mode == "nearest":
         offsets = np.array([0.0, 1.0])
-        weights = _nearest(ratio, node.attributes.get_string("nearest_mode", "round_prefer_floor"))
+        after = NEAREST[attributes.get_string("nearest_mode", "round_prefer_floor")](ratio)
+        weights = np.stack([~after, after], axis=1).astype(np.float64)
     else:
-        shrink = min(a.scale, 1.0) if node.attributes.get_int("antialias", 0) else 1.0
-        width, kernel = (1, _triangle) if mode == "linear" else (2, _cubic)
-        start = math.floor(-width / shrink) + 1
+        shrink = min(a.scale, 1.0) if antialias else 1.0
+        start = math.floor((-1 if mode == "linear" else -2) / shrink) + 1
         offsets = np.arange(start, 2.0 - start)
-        weights = kernel(shrink * (offsets - ratio[:, None]), node.attributes.get_float("cubic_coeff_a", -0.75))
-        weights = weights / weights.sum(axis=1, keepdims=True) if node.attributes.get_int("antialias", 0) else weights
+        distance = np.abs(shrink * (offsets - ratio[:, None]))
+        linear = mode == "linear"
+        weights = (
+            np.maximum(1 - distance, 0) if linear else _cubic(distance, attributes.get_float("cubic_coeff_a", -0.75))
+        )
+        weights = weights / weights.sum(axis=1, keepdims=True) if antialias else weights
     places = left[:, None] + offsets
-    if node.attributes.get_int("exclude_outside", 0):
+    if attributes.get_int("exclude_outside", 0):
         weights = weights * ((places >= 0) & (places < a.size))
         weights = weights / weights.sum(axis=1, keepdims=True)
-    if node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+    if transformation == "tf_crop_and_resize":
         weights = weights * ((place >= 0) & (place <= a.size - 1))[:, None]
     matrix = np.zeros((a.count, a.size))
     rows = np.broadcast_to(np.arange(a.count)[:, None], places.shape)
@@ -173,25 +166,8 @@ def _places(a: Axis, transformation: str, precise: type[np.floating[Any]]) -> Ve
     return offset + (o + precise(0.5)) / scale - precise(0.5)
 
 
-def _nearest(ratio: Vector, mode: str) -> Matrix:
-    """Return the weights of the places before and after."""
-    after = {
-        "round_prefer_floor": ratio > 0.5,
-        "round_prefer_ceil": ratio >= 0.5,
-        "floor": ratio == 1,
-        "ceil": ratio > 0,
-    }[mode]
-    return np.stack([~after, after], axis=1).astype(np.float64)
-
-
-def _triangle(t: Matrix, _: float) -> Matrix:
-    """max(1 − |t|, 0)."""
-    return np.maximum(1 - np.abs(t), 0)
-
-
 def _cubic(t: Matrix, a: float) -> Matrix:
-    """Keys' kernel: (a+2)|t|³ − (a+3)t² + 1 up to 1, a|t|³ − 5a·t² + 8a|t| − 4a up to 2, then 0."""
-    t = np.abs(t)
+    """Keys' kernel: (a+2)t³ − (a+3)t² + 1 up to 1, a·t³ − 5a·t² + 8a·t − 4a up to 2, then 0."""
     near, far = ((a + 2) * t - (a + 3)) * t * t + 1, ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
     return np.where(t <= 1, near, np.where(t < 2, far, 0))
 
