@@ -9,14 +9,14 @@ import onnx_ir as ir
 from onnx import inliner
 from onnx_ir.passes.common import InlinePass
 
-from ortpipe.graph import query
+from ortpipe.graph import operators, query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, inferred
 from ortpipe.graph.rewrite import replace
 from ortpipe.graph.sizes import fold_sizes
 from ortpipe.stages.derive.expansions import EXPANSIONS
 from ortpipe.stages.derive.rules import RULES
-from ortpipe.stages.derive.walk import active, operands
+from ortpipe.stages.derive.walk import between
 
 KEPT = ("Range",)  # counts, mostly; its body would be a loop
 
@@ -29,8 +29,9 @@ def expanded(model: ir.Model, outputs: Sequence[str], targets: Sequence[str] = (
     """
 
     def without_rule(model: ir.Model) -> set[str]:
-        between = _between(model.graph, outputs, targets)
-        return {n.op_type for n in between if not n.domain and _is_function(n)} - {*RULES, *KEPT}
+        nodes = between(model.graph, outputs, targets)
+        nodes += [n for node in nodes for inner in query.subgraphs(node) for n in inner.all_nodes()]
+        return {n.op_type for n in nodes if not n.domain and _is_function(n)} - {*RULES, *KEPT}
 
     model = _inlined(model, without_rule)
     fold_sizes(model)
@@ -62,11 +63,8 @@ def _without_loops(model: ir.Model, outputs: Sequence[str], sources: Sequence[st
     """Write recurrent operators and loops between the sources and the outputs as plain scans."""
     if any(n.op_type in ("If", *EXPANSIONS) for n in model.graph.all_nodes()):
         names = Names(used_names(model.graph))
-        reached = active(model.graph, [query.value(model.graph, name) for name in sources])
-        needed = query.ancestors(query.value(model.graph, name) for name in outputs)
-        for node in list(model.graph):
-            if any(x in reached for x in operands(node) if x is not None) and not needed.isdisjoint(node.outputs):
-                _expand(node, names)
+        for node in between(model.graph, outputs, sources):
+            _expand(node, names)
         infer(model)
         fold_sizes(model)
     return model
@@ -78,7 +76,7 @@ def _expand(node: ir.Node, names: Names) -> None:
         _initializers_to_constants(subgraph)
         for inner in list(subgraph):
             _expand(inner, names)
-    if node.op_type not in EXPANSIONS or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in EXPANSIONS or node.domain not in operators.STANDARD:
         return
     graph = node.graph
     assert isinstance(graph, ir.Graph)
@@ -103,7 +101,7 @@ def without_identities(graph: ir.Graph) -> None:
     A subgraph has to make its outputs.
     """
     for node in list(graph.all_nodes()):
-        if node.domain not in ("", "ai.onnx") or node.op_type not in ("Identity", "Cast"):
+        if node.domain not in operators.STANDARD or node.op_type not in ("Identity", "Cast"):
             continue
         x, y = node.inputs[0], node.outputs[0]
         assert x is not None and node.graph is not None
@@ -112,19 +110,6 @@ def without_identities(graph: ir.Graph) -> None:
             x.type, x.shape = x.type or y.type, x.shape or y.shape
             ir.convenience.replace_all_uses_with(y, x)
             node.graph.remove(node, safe=True)
-
-
-def _between(graph: ir.Graph, outputs: Sequence[str], names: Sequence[str]) -> list[ir.Node]:
-    """Return the nodes between values and outputs, and all nodes of the subgraphs that they hold."""
-    reached = {query.value(graph, name) for name in names}
-    needed = query.ancestors(query.value(graph, name) for name in outputs)
-    nodes = []
-    for node in graph:
-        if not reached.isdisjoint((*node.inputs, *query.captured(node))):
-            reached.update(node.outputs)
-            if not needed.isdisjoint(node.outputs):
-                nodes += [node, *(n for inner in query.subgraphs(node) for n in inner.all_nodes())]
-    return nodes
 
 
 def _write_defaults(model: ir.Model) -> None:

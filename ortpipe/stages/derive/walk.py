@@ -69,6 +69,19 @@ def active(nodes: Iterable[ir.Node], targets: Iterable[ir.Value]) -> set[ir.Valu
     return reached
 
 
+def between(graph: ir.Graph, outputs: Iterable[str], sources: Iterable[str]) -> list[ir.Node]:
+    """Return the nodes that a gradient goes through on its way from these outputs to a source, all by their names."""
+    values = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+    needed, reached = {values[name] for name in outputs}, active(graph, [values[name] for name in sources])
+    nodes = []
+    for node in reversed(graph):
+        read = [x for x in operands(node) if x is not None]
+        if any(y in needed and y in reached for y in node.outputs) and not reached.isdisjoint(read):
+            needed.update(read)
+            nodes.append(node)
+    return nodes[::-1]
+
+
 def _by_rule(op: Backward, node: ir.Node, arrived: Sequence[ir.Value | None]) -> Gradients:
     rule = op.rules.get(node.op_type) if node.domain in operators.STANDARD else None
     if rule is None:

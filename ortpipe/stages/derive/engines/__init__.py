@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import onnx_ir as ir
 
 from ortpipe.settings import Catalogue
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 
 class Engine(Protocol):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import onnx_ir as ir
+from onnx_ir.passes.common import CommonSubexpressionEliminationPass
+
+from ortpipe.graph import operators, query
 from ortpipe.settings import Config
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
+from ortpipe.stages.derive.backward import Backward
+from ortpipe.stages.derive.expand import expanded, without_identities
+from ortpipe.stages.derive.rules import RULES
+from ortpipe.stages.derive.walk import gradients
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,6 @@ class Native(Config):
         Raises:
             DeriveError: an operator on the way has no rule; it is named with its node and what it cuts off.
         """
-        from ortpipe.graph import query
-        from ortpipe.stages.derive.backward import Backward
-        from ortpipe.stages.derive.expand import expanded, without_identities
-        from ortpipe.stages.derive.rules import RULES
-        from ortpipe.stages.derive.walk import gradients
-
         model = expanded(model, [loss], (*parameters, *inputs))
         graph = model.graph
         without_identities(graph)
@@ -43,11 +41,8 @@ class Native(Config):
 
 
 def _merge_repeated(model: ir.Model) -> None:
-    """Compute equal expressions once, but for Dropout (whose masks the pass would share): every node draws its own."""
-    import onnx_ir as ir
-    from onnx_ir.passes.common import CommonSubexpressionEliminationPass
-
-    drawing = [node for node in model.graph.all_nodes() if node.op_type == "Dropout"]
+    """Compute equal expressions once, but for those that draw at random: every node draws its own."""
+    drawing = [node for node in model.graph.all_nodes() if node.op_type in operators.RANDOM]
     for number, node in enumerate(drawing):
         node.attributes["ortpipe.draw"] = ir.AttrInt64("ortpipe.draw", number)
     CommonSubexpressionEliminationPass()(model)

@@ -15,8 +15,9 @@ from ortpipe.graph.rewrite import rewrite
 from ortpipe.runtime.gradient_builder import gradient_model
 from ortpipe.settings import Config
 from ortpipe.stages.derive.engines.ort_lowering import DOMAIN, RULES, without_yield
-from ortpipe.stages.derive.engines.ort_operators import BODIES, REWRITES, between, check_differentiable
+from ortpipe.stages.derive.engines.ort_operators import BODIES, REWRITES, check_differentiable
 from ortpipe.stages.derive.expand import with_bodies
+from ortpipe.stages.derive.walk import between
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,10 @@ def differentiable(model: ir.Model, outputs: Sequence[str], sources: Sequence[st
         DeriveError: an operator on the way can be written in no way that the builder does right.
     """
     model = with_bodies(model, BODIES)
-    for output in outputs:
-        rewrite(model.graph, REWRITES, nodes=between(model.graph, output, sources))
+    rewrite(model.graph, REWRITES, nodes=between(model.graph, outputs, sources))
     clean(model)
     infer(model)
-    for output in outputs:
-        check_differentiable(model.graph, output, sources)
+    check_differentiable(model.graph, outputs, sources)
     return model
 
 

@@ -19,7 +19,7 @@ from ortpipe.graph.operators import STANDARD
 from ortpipe.graph.rewrite import Rewrite
 from ortpipe.stages.derive.rules import windows
 from ortpipe.stages.derive.rules.pooling import along, membership
-from ortpipe.stages.derive.walk import active, operands
+from ortpipe.stages.derive.walk import between
 
 # fmt: off
 DIFFERENTIATED = frozenset((
@@ -66,25 +66,13 @@ FAULTS: dict[str, tuple[str, Callable[[ir.Node], bool]]] = {
 }
 
 
-def between(graph: ir.Graph, loss: str, sources: Sequence[str]) -> list[ir.Node]:
-    """Return the nodes that a gradient goes through on its way from the loss to a source."""
-    reached, needed = active(graph, [query.value(graph, name) for name in sources]), {query.value(graph, loss)}
-    nodes = []
-    for node in reversed(graph):
-        read = [x for x in operands(node) if x is not None]
-        if any(y in needed and y in reached for y in node.outputs) and any(x in reached for x in read):
-            needed.update(read)
-            nodes.append(node)
-    return nodes[::-1]
-
-
-def check_differentiable(graph: ir.Graph, loss: str, sources: Sequence[str]) -> None:
-    """Raise for the first operator between the sources and the loss whose gradient is wrong or missing.
+def check_differentiable(graph: ir.Graph, outputs: Sequence[str], sources: Sequence[str]) -> None:
+    """Raise for the first operator between the sources and the outputs whose gradient is wrong or missing.
 
     Raises:
         DeriveError: names the operator, its node and the reason.
     """
-    for node in between(graph, loss, sources):
+    for node in between(graph, outputs, sources):
         reason, applies = FAULTS.get(node.op_type, ("", lambda n: False))
         if node.op_type not in DIFFERENTIATED or node.domain not in STANDARD:
             reason = "the training build has no gradient for it, or a wrong one"
