@@ -100,17 +100,24 @@ def _import() -> type[MlflowClient]:
 
 
 def _experiment(client: MlflowClient, target: Target) -> str:
-    from mlflow import MlflowException
-
     experiment = client.get_experiment_by_name(target.experiment)
     if experiment is None:
-        try:
-            return client.create_experiment(target.experiment, artifact_location=_location(target))
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-            experiment = client.get_experiment_by_name(target.experiment)  # another process was first
+        with made_once():
+            client.create_experiment(target.experiment, artifact_location=_location(target))
+        experiment = client.get_experiment_by_name(target.experiment)
     return experiment.experiment_id
+
+
+@contextlib.contextmanager
+def made_once() -> Iterator[None]:
+    """Make what another process may have made first: then its is taken."""
+    from mlflow import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
 
 
 def _location(target: Target) -> str | None:

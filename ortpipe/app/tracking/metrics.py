@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -19,9 +19,6 @@ from ortpipe.graph.serial import read
 from ortpipe.pipeline.events import Event, RunFinished, StageFinished
 from ortpipe.pipeline.flatten import flatten
 from ortpipe.stages.train.losses import Epoch
-
-if TYPE_CHECKING:
-    from mlflow.entities import Metric, Param
 
 LONGEST = 6000  # characters of a param's value, MLflow's limit
 STEP = "losses/step"
@@ -67,12 +64,9 @@ def _is_series(name: str) -> bool:
     return name in LOSSES or WATCHED in name
 
 
-def params(folder: Path) -> list[Param]:
+def params(folder: Path) -> dict[str, str]:
     """Return the resolved config as params, under its dotted keys."""
-    from mlflow.entities import Param
-
-    flat = {key(name): str(value)[:LONGEST] for name, value in flatten(read_config(folder)).items()}
-    return [Param(name, value) for name, value in flat.items()]
+    return {key(name): str(value)[:LONGEST] for name, value in flatten(read_config(folder)).items()}
 
 
 def key(name: str) -> str:
@@ -93,7 +87,17 @@ def stage_tags(run: RunRecord) -> dict[str, str]:
     return tags
 
 
-def metrics(run: RunRecord, results: Results, model: str | None, sent: range) -> list[Metric]:
+class Point(NamedTuple):
+    """One value of a metric, with the fields of MLflow's `Metric`."""
+
+    key: str
+    value: float
+    timestamp: int | None  # milliseconds since 1970
+    step: int
+    model_id: str | None = None
+
+
+def metrics(run: RunRecord, results: Results, model: str | None, sent: range) -> list[Point]:
     """Return the losses of every step and epoch, what was watched, the metrics, and the stages' seconds.
 
     All have the time at which the run ended, so that the same points are sent however often they are.
@@ -104,18 +108,16 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range) ->
         model: the id of the logged model that the metrics are of.
         sent: the epochs that were recorded while it went on.
     """
-    from mlflow.entities import Metric
-
     at = run.ended
     points = [
-        Metric(LOSSES.get(name, name), float(value), at, step)
+        Point(LOSSES.get(name, name), float(value), at, step)
         for name, values in results.series.items()
         for step, value in enumerate(values, start=1)
         if not math.isnan(value) and (step not in sent or name == STEP)
     ]
-    points += [Metric(f"seconds/{stage.name}", stage.seconds, at, 0) for stage in run.stages]
+    points += [Point(f"seconds/{stage.name}", stage.seconds, at, 0) for stage in run.stages]
     points += [
-        Metric(f"{when}/{name}", value, at, 0, model_id=model)
+        Point(f"{when}/{name}", value, at, 0, model)
         for name, values in run.metrics.items()
         for when, value in values.items()
     ]
@@ -141,13 +143,11 @@ class Epochs:
         return waiting
 
 
-def epoch_metrics(epochs: list[tuple[int, Epoch]]) -> list[Metric]:
+def epoch_metrics(epochs: list[tuple[int, Epoch]]) -> list[Point]:
     """Return what is known of epochs as metrics, under the names that they have at the end."""
-    from mlflow.entities import Metric
-
     points = []
     for at, epoch in epochs:
         values = {"loss/train": epoch.loss, "loss/validation": epoch.validation}
         values |= {f"{WATCHED}{name}": value for name, value in epoch.metrics.items()}
-        points += [Metric(name, value, at, epoch.number) for name, value in values.items() if value is not None]
+        points += [Point(name, value, at, epoch.number) for name, value in values.items() if value is not None]
     return points

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ortpipe.app.redact import redacted
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.record import FILE, FINISHED, RUNNING, RunRecord
 from ortpipe.app.tracking.client import ERROR, PARENT, open_store, reached
-from ortpipe.app.tracking.metrics import LONGEST, Results, epoch_metrics, metrics, params, stage_tags
+from ortpipe.app.tracking.metrics import LONGEST, Point, Results, epoch_metrics, metrics, params, stage_tags
 from ortpipe.app.tracking.model import log_model, logged_model, register
 from ortpipe.app.tracking.target import Target
 from ortpipe.files import whole_file
@@ -83,7 +84,7 @@ class MlflowRun:
         Raises:
             Exception: what MLflow raised.
         """
-        self._client.log_batch(self.run_id, metrics=epoch_metrics(epochs))
+        self._log(epoch_metrics(epochs))
         first, _ = self._done.get("epochs", (epochs[0][1].number, None))
         self._done["epochs"] = (first, epochs[-1][1].number + 1)
         self._write_ledger()
@@ -106,9 +107,7 @@ class MlflowRun:
         yield "end", self._end
 
     def _config(self) -> None:
-        sent = params(self._run.folder)
-        for first in range(0, len(sent), PARAMS):
-            self._client.log_batch(self.run_id, params=sent[first : first + PARAMS])
+        self._log(params=params(self._run.folder))
         for file in CONFIG:
             self._client.log_artifact(self.run_id, str(self._run.folder / file))
 
@@ -127,13 +126,27 @@ class MlflowRun:
         return earlier or log_model(*place, self._results().model)
 
     def _metrics(self) -> None:
-        from mlflow.entities import RunTag
+        sent = range(*self._done.get("epochs", (0, 0)))
+        points = metrics(self._run, self._results(), self._done.get("model"), sent)
+        self._log(points, tags=stage_tags(self._run))
 
-        live = range(*self._done.get("epochs", (0, 0)))
-        sent = metrics(self._run, self._results(), self._done.get("model"), live)
-        tags = [RunTag(name, value) for name, value in stage_tags(self._run).items()]
-        for first in range(0, len(sent), POINTS):
-            self._client.log_batch(self.run_id, metrics=sent[first : first + POINTS], tags=() if first else tags)
+    def _log(
+        self,
+        points: Sequence[Point] = (),
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send points, params and tags, as many in a call as MLflow takes."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        sent_tags = [RunTag(name, value) for name, value in (tags or {}).items()]
+        sent_params = [Param(name, value) for name, value in (params or {}).items()]
+        for batch in batched(list(itertools.starmap(Metric, points)), POINTS):
+            self._client.log_batch(self.run_id, metrics=batch)
+        for batch in batched(sent_params, PARAMS):
+            self._client.log_batch(self.run_id, params=batch)
+        for batch in batched(sent_tags, PARAMS):
+            self._client.log_batch(self.run_id, tags=batch)
 
     def _files(self) -> None:
         for path in sorted(self._run.folder.iterdir()):
@@ -175,6 +188,12 @@ class MlflowRun:
     def _write_ledger(self) -> None:
         ledger = {"tracking_uri": redacted(self._target.tracking_uri), "run_id": self.run_id, "done": self._done}
         whole_file(self._run.folder / LEDGER, json.dumps(ledger, indent=1) + "\n")
+
+
+def batched(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    """Yield items in pieces of so many."""
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
 
 
 def is_file(path: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from ortpipe.app.tracking.client import open_store, reached
+from ortpipe.app.tracking.client import made_once, open_store, reached
 from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
 from ortpipe.runtime.session import Session
@@ -25,7 +25,7 @@ def log_model(client: MlflowClient, run: str, experiment: str, model: onnx.Model
 
     MLflow's own `log_model` works on the process's current run and server; this is it, step by step, on a given one.
     """
-    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+    from mlflow.entities import LoggedModelOutput
 
     logged = client.create_logged_model(experiment, name=NAME, source_run_id=run, model_type="onnx")
     with tempfile.TemporaryDirectory() as scratch:
@@ -33,16 +33,14 @@ def log_model(client: MlflowClient, run: str, experiment: str, model: onnx.Model
         _save(model, folder, run, logged.model_id, logged.artifact_location)
         client.log_model_artifacts(logged.model_id, str(folder))
     client.log_outputs(run, [LoggedModelOutput(logged.model_id, step=0)])
-    client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
+    client.finalize_logged_model(logged.model_id, "READY")
     return logged.model_id
 
 
 def logged_model(client: MlflowClient, run: str, experiment: str) -> str | None:
     """Return the id of a run's logged model, if it has one; one that a broken recording left half-made is deleted."""
-    from mlflow.entities import LoggedModelStatus
-
     for model in client.search_logged_models([experiment], f"source_run_id = '{run}'"):
-        if model.status == LoggedModelStatus.READY:
+        if model.status == "READY":
             return str(model.model_id)
         client.delete_logged_model(model.model_id)
     return None
@@ -54,16 +52,11 @@ def register(client: MlflowClient, target: Target, model_id: str) -> str:
     Raises:
         ValueError: nothing is to be registered.
     """
-    from mlflow import MlflowException
-
     if target.register is None:
         raise ValueError("recorder.register names the registered model")
     model = client.get_logged_model(model_id)
-    try:
+    with made_once():
         client.create_registered_model(target.register)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
     versions = client.search_model_versions(f"name = '{target.register}' and run_id = '{model.source_run_id}'")
     if versions:
         version = versions[0]
