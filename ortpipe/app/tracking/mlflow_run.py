@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ortpipe.app.redact import redacted
@@ -133,20 +134,18 @@ class MlflowRun:
     def _log(
         self,
         points: Sequence[Point] = (),
-        params: Mapping[str, str] | None = None,
-        tags: Mapping[str, str] | None = None,
+        params: Mapping[str, str] = MappingProxyType({}),
+        tags: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Send points, params and tags, as many in a call as MLflow takes."""
         from mlflow.entities import Metric, Param, RunTag
 
-        sent_tags = [RunTag(name, value) for name, value in (tags or {}).items()]
-        sent_params = [Param(name, value) for name, value in (params or {}).items()]
-        for batch in batched(list(itertools.starmap(Metric, points)), POINTS):
-            self._client.log_batch(self.run_id, metrics=batch)
-        for batch in batched(sent_params, PARAMS):
-            self._client.log_batch(self.run_id, params=batch)
-        for batch in batched(sent_tags, PARAMS):
-            self._client.log_batch(self.run_id, tags=batch)
+        for batch in batched(points, POINTS):
+            self._client.log_batch(self.run_id, metrics=list(itertools.starmap(Metric, batch)))
+        for batch in batched([*params.items()], PARAMS):
+            self._client.log_batch(self.run_id, params=list(itertools.starmap(Param, batch)))
+        for batch in batched([*tags.items()], PARAMS):
+            self._client.log_batch(self.run_id, tags=list(itertools.starmap(RunTag, batch)))
 
     def _files(self) -> None:
         for path in sorted(self._run.folder.iterdir()):
