@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Facts
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import finish
 
 BATCHES = "K"  # the first dimension of what is read batch by batch
 
 
-def accumulated(model: onnx.ModelProto, facts: Facts) -> onnx.ModelProto:
+def accumulated(inner: ir.Model, facts: Facts) -> ir.Model:
     """Return the gradient model of K batches [K, N, …]: the means of their losses and of their gradients, in a Scan.
 
     Its outputs are the loss, the gradients and the next running statistics, which move from batch to batch.
     Every input and output keeps its name.
     """
-    inner = ir.from_proto(model)
     body, names = inner.graph, Names(used_names(inner.graph))
     outer = ir.Graph([], [], nodes=[], opset_imports=dict(inner.opset_imports), name=f"{body.name}/batches")
     op, inside = Builder(outer, "batches", names=names), Builder(body, "batch", names=names)
@@ -49,7 +46,7 @@ def accumulated(model: onnx.ModelProto, facts: Facts) -> onnx.ModelProto:
     outer.outputs[:] = [op.ReduceMean(losses, keepdims=0), *means, *ends[len(gradients) :]]
     for value, (like, name) in zip(outer.outputs, public, strict=True):
         value.type, value.shape, value.name = like.type, like.shape, name
-    return finish(ir.Model(outer, ir_version=inner.ir_version))
+    return ir.Model(outer, ir_version=inner.ir_version)
 
 
 def _held(value: ir.Value, outer: ir.Graph) -> ir.Value:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortpipe.graph import query
 from ortpipe.graph.check import finish
-from ortpipe.graph.modes import with_seeds
+from ortpipe.graph.modes import set_seeds
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.epoch import EpochGraph
-from ortpipe.stages.train.step import ITERATE, PARAMETER, Step, gradients_of
+from ortpipe.stages.train.step import ITERATE, PARAMETER, Step, gradients_of, input_types
 from ortpipe.stages.train.training import Training
 
 SHOWN = 3
@@ -41,11 +40,13 @@ def gradient_norms(
         run: that diverged.
         at: its step, from 0; −1 is the last.
     """
-    model = with_seeds(finish(gradients_of(training.artifact, training.config)), run.number)
-    types, names = query.input_types(model), training.artifact.facts.gradients
+    model = gradients_of(training.artifact, training.config)
+    set_seeds(model, run.number)
+    types = input_types(model)
+    names = training.artifact.facts.gradients
     batch = {name: run.feeds[epoch.names[name]][at] for name in step.batch}
     feeds = {n: a.astype(types[n], copy=False) for n, a in {**batch, **_before(step, epoch, load, run, at)}.items()}
-    gradients = Session(model, training.runtime).run(feeds, list(names.values()))
+    gradients = Session(finish(model), training.runtime).run(feeds, list(names.values()))
     with np.errstate(over="ignore", invalid="ignore"):
         norms = [float(np.linalg.norm(gradient.astype(np.float64))) for gradient in gradients]
     pairs = zip(names, norms, strict=True)

@@ -10,14 +10,15 @@ from ortpipe.artifact import under
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
-from ortpipe.graph import query
-from ortpipe.graph.compose import extract
-from ortpipe.graph.modes import draws
+from ortpipe.graph.check import finish
+from ortpipe.graph.edit import keep_outputs
+from ortpipe.graph.modes import is_random
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS, TrainConfig
 from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.layout import Arrays, Flat
 from ortpipe.stages.train.losses import Epoch, Losses
+from ortpipe.stages.train.step import input_types
 from ortpipe.stages.train.training import Training
 
 
@@ -112,18 +113,18 @@ class _Objective:
     def __init__(self, training: Training, rows: Arrays, initial: Arrays) -> None:
         artifact, facts = training.artifact, training.artifact.facts
         assert facts.loss is not None
-        if facts.statistics or draws(artifact.model):
+        self._outputs, model = [facts.loss, *facts.gradients.values()], artifact.ir_model()
+        keep_outputs(model, self._outputs)
+        if facts.statistics or is_random(model):
             raise TrainError(
                 "lbfgs minimizes a loss that depends on the parameters alone.",
                 got="a model with running statistics or random draws",
                 fix="Export it for inference, or choose another train/optimizer.",
             )
-        self._outputs = [facts.loss, *facts.gradients.values()]
-        model = extract(artifact.model, self._outputs)
-        self._types = query.input_types(model)
+        self._types = input_types(model)
         self._layout = Flat({name: initial[name].shape for name in facts.gradients})
         self._rows = {name: array for name, array in rows.items() if name in self._types}
-        self._session = Session(model, training.runtime)
+        self._session = Session(finish(model), training.runtime)
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         loss, *gradients = self._session.run({**self._rows, **self.parameters(x)}, self._outputs)

@@ -7,12 +7,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
+import onnx_ir as ir
 
 from ortpipe.data.batches import Batches
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvergenceError
-from ortpipe.graph.modes import draws, with_seeds
+from ortpipe.graph.modes import is_random, set_seeds
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.checkpoint import tensors_of
 from ortpipe.stages.train.config import LOSS, ClipConfig
@@ -192,12 +193,14 @@ def _loader(epoch: EpochGraph, training: Training) -> Load:
     """
     sized = functools.cache(functools.partial(for_batch_size, epoch))
     load = functools.cache(lambda size: Session(sized(size), training.runtime))
-    if not draws(training.artifact.model):
+    if not is_random(epoch.model):
         return lambda number, size: load(size)
 
     @functools.lru_cache(maxsize=2)  # whole batches, and the partial one
     def load_seeded(number: int, size: int) -> Session:
         [first] = np.random.default_rng([training.config.seed, number, size]).integers(1, 2**24, 1)
-        return Session(with_seeds(sized(size), int(first)), training.runtime)
+        model = ir.from_proto(sized(size))
+        set_seeds(model, int(first))
+        return Session(ir.to_proto(model), training.runtime)
 
     return load_seeded

@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.graph import query
-from ortpipe.graph.check import finish
-from ortpipe.graph.sizes import with_sizes
+from ortpipe.graph.check import finish, infer
+from ortpipe.graph.sizes import fold_sizes
 from ortpipe.stages.train.biases import carry_biases_as_rows
 from ortpipe.stages.train.epoch import EpochGraph
 from ortpipe.stages.train.hoist import hoist
@@ -60,8 +60,8 @@ PASSES: tuple[Callable[[EpochGraph], None], ...] = (start_at_rate, accumulate_in
 def for_batch_size(epoch: EpochGraph, size: int) -> onnx.ModelProto:
     """Return the epoch for batches of exactly `size` rows, passed over: what depends on N alone is constant."""
     model = epoch.model.clone()
-    scan = dataclasses.replace(epoch, model=model).scan
-    body = scan.attributes["body"].as_graph()
+    sized = dataclasses.replace(epoch, model=model)
+    body = sized.body
     inner = [node.attributes["body"].as_graph() for node in body if node.op_type == "Scan"]
     for graph in (model.graph, body, *inner):
         for value in (*graph.inputs, *graph.outputs):
@@ -70,7 +70,8 @@ def for_batch_size(epoch: EpochGraph, size: int) -> onnx.ModelProto:
     for node in body.all_nodes():
         for value in node.outputs:
             value.shape = None
-    sized = dataclasses.replace(epoch, model=ir.from_proto(with_sizes(ir.to_proto(model))))
+    infer(model)
+    fold_sizes(model)
     for pass_over in PASSES:
         pass_over(sized)
-    return finish(sized.model)
+    return finish(model)

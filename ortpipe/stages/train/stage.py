@@ -13,8 +13,8 @@ from ortpipe.data.feeds import check_labels
 from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import TrainError
 from ortpipe.graph import query
-from ortpipe.graph.compose import extract, with_parameters
-from ortpipe.graph.modes import for_inference
+from ortpipe.graph.edit import keep_outputs, set_initializers
+from ortpipe.graph.modes import to_inference
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import typed
 from ortpipe.stages.train import full_batch, mini_batch
@@ -100,11 +100,14 @@ def _trained(artifact: Artifact, tensors: Mapping[str, np.ndarray], config: Trai
     kept = kept_epoch(tensors, config.early_stop)
     said = [] if kept is None else [note(kept, config, validated=data.validation is not None, weighted=data.weighted)]
     said += [still] if (still := still_note(tensors)) is not None else []
-    forward = extract(artifact.model, artifact.facts.outputs)
+    forward = artifact.ir_model()
+    keep_outputs(forward, artifact.facts.outputs)
+    set_initializers(forward, under("parameter", tensors))
+    to_inference(forward)
     return artifact.next(
         "train",
         VERSION,
-        model=for_inference(with_parameters(forward, under("parameter", tensors))),
+        model=forward,
         tensors={**{k: v for k, v in artifact.tensors.items() if k.startswith("source/")}, **tensors},
         loss=None,
         label=None,

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Artifact
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.compose import extract
+from ortpipe.graph.edit import keep_outputs
 from ortpipe.stages.train.accumulate import accumulated
 from ortpipe.stages.train.chain import HALVES, chain, loss_scale
 from ortpipe.stages.train.config import TrainConfig
@@ -88,6 +88,11 @@ class Step:
         return self.unpack(values)[PARAMETER]
 
 
+def input_types(model: ir.Model) -> dict[str, np.dtype]:
+    """Return the type of every input, by name."""
+    return {str(value.name): value.dtype.numpy() for value in model.graph.inputs if value.dtype is not None}
+
+
 def shape_of(value: ir.Value) -> tuple[int, ...]:
     """Return a parameter's shape, which is known."""
     assert value.shape is not None
@@ -98,8 +103,9 @@ def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
     """Return the model of the loss, the gradients and the next running statistics of one step's batch, or batches."""
     facts = artifact.facts
     assert facts.loss is not None
-    model = extract(artifact.model, [facts.loss, *facts.gradients.values(), *facts.statistics.values()])
-    return ir.from_proto(model if config.accumulate == 1 else accumulated(model, facts))
+    model = artifact.ir_model()
+    keep_outputs(model, [facts.loss, *facts.gradients.values(), *facts.statistics.values()])
+    return model if config.accumulate == 1 else accumulated(model, facts)
 
 
 def build_step(artifact: Artifact, config: TrainConfig) -> Step:

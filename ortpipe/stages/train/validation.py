@@ -10,14 +10,15 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.errors import EvaluateError, TrainError
-from ortpipe.graph import query
-from ortpipe.graph.compose import extract
-from ortpipe.graph.modes import for_inference
+from ortpipe.graph.check import finish
+from ortpipe.graph.edit import keep_outputs
+from ortpipe.graph.modes import to_inference
 from ortpipe.metrics import METRICS, check_fits
 from ortpipe.metrics.predictions import predicted, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
+from ortpipe.stages.train.step import input_types
 
 KEPT = 200_000  # rows that a metric is computed on, evenly spaced
 Piece = tuple[int, Mapping[str, np.ndarray], np.ndarray | None, np.ndarray | None]  # rows, feeds, labels, weights
@@ -37,11 +38,13 @@ class Validation:
         self._model, self._facts, self._rows, self._count = artifact.model, artifact.facts, rows, len(rows)
         self._metric = monitor if monitor != LOSS else None
         outputs = [artifact.facts.loss, artifact.facts.prediction if self._metric else None]
-        model = for_inference(extract(self._model, [name for name in outputs if name is not None]))
-        self._types = query.input_types(model)
+        model = artifact.ir_model()
+        keep_outputs(model, [name for name in outputs if name is not None])
+        to_inference(model)
+        self._types = input_types(model)
         self._held = None if rows.on_disk else [self._read(piece) for piece in rows.pieces()]
         self._every = -(-self._count // KEPT)
-        self._session = Session(model, runtime)
+        self._session = Session(finish(model), runtime)
 
     def __call__(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Return the loss per row, and the metric that is watched by its name, with these parameters."""
