@@ -57,7 +57,7 @@ class OrtDataLoader:
         for array in self.data_np:
             if len(array) != len(self.X_np):
                 raise DataError(
-                    "Features, labels and weights have one entry per row.",
+                    "Features, labels and weights must have one entry per row.",
                     got=", ".join(str(a.shape) for a in self.data_np),
                     fix="Give as many of each.",
                 )

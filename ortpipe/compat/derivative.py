@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Facts, read_metadata, without_metadata
+from ortpipe.artifact import Artifact, read_metadata, without_metadata
 from ortpipe.compat.models import artifact_of, as_one_element, exact, prepared, reaching
 from ortpipe.errors import DataError, DeriveError
 from ortpipe.graph import query, serial
@@ -89,33 +89,36 @@ def onnx_derivative(
     (['X', 'Ad_Addcst', 'Y_grad'], ['X_grad', 'Ad_Addcst_grad'])
     """
     _check(options, loss, label)
-    source = prepared(onx, one_batch=False)
-    graph = ir.from_proto(source).graph
-    known = read_metadata(onx)
+    model = prepared(onx, one_batch=False)
+    graph, facts = model.graph, read_metadata(onx)
     labels: set[str] = set()
     if options == DerivativeOptions.Loss:
-        loss, labels = _loss_and_labels(graph, loss or known.get("loss"), label or known.get("label"))
+        loss, labels = _loss_and_labels(graph, loss or facts.get("loss"), label or facts.get("label"))
     outputs = [o for o in graph.outputs if (o.name == loss if loss is not None else o.dtype in query.FLOATS)]
-    chosen = [i for i in reaching(graph, graph.inputs, outputs) if i not in labels] if inputs is None else inputs
-    held = reaching(graph, graph.initializers.values(), outputs) if weights is None else weights
+    one_element = bool(outputs) and outputs[0].shape is not None and outputs[0].shape.rank() > 0
+    if inputs is None:
+        inputs = [name for name in reaching(graph, graph.inputs, outputs) if name not in labels]
+    if weights is None:
+        weights = reaching(graph, graph.initializers.values(), outputs)
     data_inputs = [str(i.name) for i in query.data_inputs(graph)]
     config = DeriveConfig(
         Ort(yield_op=True) if options == DerivativeOptions.KeepYieldOp else Native(),
-        parameters=exact(held, graph.initializers, "initializer"),
+        parameters=exact(weights, graph.initializers, "initializer"),
         output=tuple(str(o.name) for o in outputs),
-        inputs=exact([chosen] if isinstance(chosen, str) else chosen, data_inputs, "input"),
+        inputs=exact([inputs] if isinstance(inputs, str) else inputs, data_inputs, "input"),
         forward_outputs=bool(options & (DerivativeOptions.KeepOutputs | DerivativeOptions.Loss)),
         fill_gradient=bool(options & DerivativeOptions.FillGrad),
     )
     if verbose:
-        print(f"onnx_derivative: {', '.join(str(o.name) for o in outputs)} by {', '.join([*config.inputs, *held])}")
-    result = derive(artifact_of(source, held, loss=loss), config)
-    model = without_metadata(result.model)
-    if options != DerivativeOptions.KeepYieldOp:
-        model = _as_documented(model, result.facts, options, one_element=_has_dimensions(outputs[0]))
+        print(f"onnx_derivative: {', '.join(str(o.name) for o in outputs)} by {', '.join([*config.inputs, *weights])}")
+    artifact = derive(artifact_of(model, weights, loss=loss), config)
+    if options == DerivativeOptions.KeepYieldOp:
+        derivative = without_metadata(artifact.model)
+    else:
+        derivative = _as_documented(artifact, options, one_element=one_element)
     if path_name is not None:
-        serial.write(model, Path(path_name).parent, Path(path_name).name)
-    return model
+        serial.write(derivative, Path(path_name).parent, Path(path_name).name)
+    return derivative
 
 
 def random_feed(inputs: Iterable[Any], batch: int = 10, empty_dimension: int = 1) -> dict[str, np.ndarray]:
@@ -143,13 +146,13 @@ def random_feed(inputs: Iterable[Any], batch: int = 10, empty_dimension: int = 1
         sizes = [
             d if isinstance(d, int) and d > 0 else empty_dimension if axis else batch for axis, d in enumerate(dims)
         ]
-        drawn = np.random.standard_normal(sizes) if dtype.kind == "f" else np.random.randint(0, 2, sizes)
-        feeds[value.name] = np.asarray(drawn, dtype)
+        numbers = np.random.standard_normal(sizes) if dtype.kind == "f" else np.random.randint(0, 2, sizes)
+        feeds[value.name] = np.asarray(numbers, dtype)
     return feeds
 
 
 def _check(options: DerivativeOptions, loss: object, label: object) -> None:
-    """Refuse options that do not go together."""
+    """Reject options that do not go together."""
     if not isinstance(options, DerivativeOptions):
         raise DeriveError(
             "options must be DerivativeOptions.",
@@ -159,11 +162,13 @@ def _check(options: DerivativeOptions, loss: object, label: object) -> None:
     for alone in (DerivativeOptions.KeepYieldOp, DerivativeOptions.Loss):
         if options & alone and options != alone:
             raise DeriveError(
-                f"{alone.name} goes with no other option.", got=repr(options), fix="Leave the others out."
+                f"{alone.name} cannot be combined with other options.", got=repr(options), fix="Leave the others out."
             )
     if options & DerivativeOptions.FillGrad and not options & DerivativeOptions.KeepOutputs:
         raise DeriveError(
-            "FillGrad goes with KeepOutputs.", got=repr(options), fix="Use DerivativeOptions.KeepOutputs | FillGrad."
+            "FillGrad cannot be used without KeepOutputs.",
+            got=repr(options),
+            fix="Use DerivativeOptions.KeepOutputs | FillGrad.",
         )
     if options != DerivativeOptions.Loss and (loss is not None or label is not None):
         raise DeriveError(
@@ -174,11 +179,11 @@ def _check(options: DerivativeOptions, loss: object, label: object) -> None:
 
 
 def _loss_and_labels(graph: ir.Graph, loss: str | None, label: Iterable[str] | str | None) -> tuple[str, set[str]]:
-    found = next((o for o in graph.outputs if o.name == loss), None)
-    if loss is None or found is None or found.shape is None or any(d != 1 for d in found.shape):
+    output = next((o for o in graph.outputs if o.name == loss), None)
+    if loss is None or output is None or output.shape is None or any(d != 1 for d in output.shape):
         raise DeriveError(
             "DerivativeOptions.Loss differentiates an output of one element.",
-            got=repr(loss) if found is None else f"{loss!r} of shape {found.shape}",
+            got=repr(loss) if output is None else f"{loss!r} of shape {output.shape}",
             fix="Run add_loss_output first, and name its loss; outputs: "
             + ", ".join(str(o.name) for o in graph.outputs),
         )
@@ -193,36 +198,25 @@ def _loss_and_labels(graph: ir.Graph, loss: str | None, label: Iterable[str] | s
     return loss, labels
 
 
-def _as_documented(
-    model: onnx.ModelProto, facts: Facts, options: DerivativeOptions, *, one_element: bool
-) -> onnx.ModelProto:
+def _as_documented(artifact: Artifact, options: DerivativeOptions, *, one_element: bool) -> onnx.ModelProto:
     """Return derive's model with inputs and outputs in the order of the originals, and without values that ride along.
 
     A loss keeps its weights' values, and gets its shape [1, 1] back.
     """
-    own = ir.from_proto(model)
-    graph = own.graph
-    if options == DerivativeOptions.Loss and one_element:
-        as_one_element(own, str(facts.loss))
+    facts, model = artifact.facts, artifact.ir_model()
+    graph, is_loss = model.graph, options == DerivativeOptions.Loss
+    if is_loss and one_element:
+        as_one_element(model, str(facts.loss))
     by_name = {str(o.name): o for o in graph.outputs}
     gradients = [*facts.input_gradients.values(), *facts.gradients.values()]
-    if options == DerivativeOptions.Loss:
-        names = [str(facts.loss), *facts.outputs, *gradients]
-    else:
-        names = [*gradients, *facts.outputs]
+    names = [str(facts.loss), *facts.outputs, *gradients] if is_loss else [*gradients, *facts.outputs]
     graph.outputs[:] = [by_name[name] for name in names]
-    seed = facts.output_gradient
-    if options & (DerivativeOptions.FillGrad | DerivativeOptions.Loss):  # a scalar's gradient stays, as the constant 1
-        graph.inputs[:] = [i for i in graph.inputs if i.name != seed]
-    if options != DerivativeOptions.Loss:
-        fed = {str(i.name) for i in graph.inputs}
-        for name in [n for n in graph.initializers if n in fed]:
+    if is_loss or options & DerivativeOptions.FillGrad:  # a scalar's gradient stays, as the constant 1
+        graph.inputs[:] = [i for i in graph.inputs if i.name != facts.output_gradient]
+    if not is_loss:
+        for name in [str(i.name) for i in graph.inputs if i.is_initializer()]:
             del graph.initializers[name]
-    return checked(ir.to_proto(own))
-
-
-def _has_dimensions(value: ir.Value) -> bool:
-    return value.shape is not None and value.shape.rank() > 0
+    return without_metadata(checked(ir.to_proto(model)))
 
 
 def _kind(value: Any) -> tuple[np.dtype[Any], list[Any]]:
@@ -235,11 +229,13 @@ def _kind(value: Any) -> tuple[np.dtype[Any], list[Any]]:
         dims, name = list(value.shape), value.type.removeprefix("tensor(").removesuffix(")")
     dtype = {"float": "float32", "double": "float64"}.get(name, name)
     try:
-        found = np.dtype(dtype)
+        numpy_type = np.dtype(dtype)
     except TypeError:
-        found = np.dtype(object)
-    if found.kind not in "fiub":
+        numpy_type = np.dtype(object)
+    if numpy_type.kind not in "fiub":
         raise DataError(
-            "Random feeds are numbers.", got=f"input {value.name!r} of type {name}", fix="Feed this one yourself."
+            "random_feed can only fill inputs of numbers.",
+            got=f"input {value.name!r} of type {name}",
+            fix="Feed this one yourself.",
         )
-    return found, dims
+    return numpy_type, dims

@@ -11,12 +11,12 @@ import onnx
 from tqdm import tqdm
 
 from ortpipe.artifact import Artifact, under
+from ortpipe.compat.initializers import replace_initializers_into_onnx
 from ortpipe.compat.learning_rates import LearningRateSGD
+from ortpipe.compat.models import saved
 from ortpipe.compat.parameters import Parameters
-from ortpipe.compat.saving import saved
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, NotFittedError, TrainError, nearest
-from ortpipe.graph.compose import with_parameters
 from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
 from ortpipe.stages.train.stage import train
 
@@ -42,12 +42,14 @@ class Estimator(Parameters, ABC):
     def _check(self) -> None:
         if self.training_optimizer_name != "SGDOptimizer":
             raise ConfigError(
-                "training_optimizer_name is 'SGDOptimizer'.",
+                "training_optimizer_name must be 'SGDOptimizer'.",
                 got=repr(self.training_optimizer_name),
                 fix="Choose momentum by learning_rate=LearningRateSGDNesterov(…), other optimizers in train/optimizer.",
             )
         if not self.validation_every > 0:
-            raise ConfigError("validation_every is positive.", got=self.validation_every, fix="Use 1 for every pass.")
+            raise ConfigError(
+                "validation_every must be positive.", got=self.validation_every, fix="Use 1 for every pass."
+            )
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None, use_numpy: bool = False
@@ -123,22 +125,24 @@ class Estimator(Parameters, ABC):
             NotFittedError: before fit.
         """
         if not hasattr(self, "tensors_"):
-            raise NotFittedError("There are trained weights once fit has run.", got="no fit yet", fix="Call fit(X, y).")
-        found = {name: array.copy() for name, array in under(folder, self.tensors_).items()}
-        first = [name for name in self.weights_to_train or () if name in found]
-        return {name: found[name] for name in dict.fromkeys([*first, *found])}
+            raise NotFittedError(
+                "There are no trained weights before fit has run.", got="no fit yet", fix="Call fit(X, y)."
+            )
+        state = {name: array.copy() for name, array in under(folder, self.tensors_).items()}
+        first = [name for name in self.weights_to_train or () if name in state]
+        return {name: state[name] for name in dict.fromkeys([*first, *state])}
 
     def _set(self, state: Mapping[str, Any], folder: str = "parameter") -> None:
-        own = self._state(folder)
+        present = self._state(folder)
         for name, value in state.items():
-            if name not in own:
-                raise TrainError("A state names trained weights.", got=repr(name), fix=nearest(name, own))
-            array = np.asarray(value.numpy() if hasattr(value, "numpy") else value, own[name].dtype)
-            if array.shape != own[name].shape:
+            if name not in present:
+                raise TrainError("A state must name trained weights.", got=repr(name), fix=nearest(name, present))
+            array = np.asarray(value.numpy() if hasattr(value, "numpy") else value, present[name].dtype)
+            if array.shape != present[name].shape:
                 raise TrainError(
-                    "A weight keeps its shape.",
+                    "A new weight must have the shape of the old one.",
                     got=f"{array.shape} for {name!r}",
-                    fix=f"Give an array of shape {own[name].shape}.",
+                    fix=f"Give an array of shape {present[name].shape}.",
                 )
             self.tensors_[f"{folder}/{name}"] = array.copy()
 
@@ -165,16 +169,16 @@ class Estimator(Parameters, ABC):
             NotFittedError: before fit.
             TrainError: the graph has none of them.
         """
-        state = self._state()
         target = self.model_onnx if model is None else model
         names = [t.name for t in target.graph.initializer]
-        if not set(state) & set(names):
+        state = {name: array for name, array in self._state().items() if name in names}
+        if not state:
             raise TrainError(
-                "The model has initializers of the trained weights' names.",
+                "The model must have initializers with the trained weights' names.",
                 got=f"{', '.join(names) or 'none'}",
-                fix=f"Give a graph with {', '.join(state)}.",
+                fix=f"Give a graph with {', '.join(self._state())}.",
             )
-        return with_parameters(target, state)
+        return replace_initializers_into_onnx(target, state)
 
 
 def rows(names: Iterable[str], X: Any, y: Any, sample_weight: Any = None) -> Rows:

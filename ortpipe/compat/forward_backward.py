@@ -11,7 +11,7 @@ import onnx
 
 from ortpipe.compat.devices import cpu
 from ortpipe.compat.forward_backward_graphs import Graphs, build
-from ortpipe.compat.saving import saved
+from ortpipe.compat.models import saved
 from ortpipe.errors import ConfigError, TrainError, nearest
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -169,7 +169,7 @@ class OrtGradientForwardBackwardFunction:
     _logger: logging.Logger | None
 
     def __init__(self) -> None:
-        self.states_: list[tuple[list[np.ndarray], dict[str, np.ndarray]]] = []  # (outputs, kept) of each forward
+        self.states_: list[tuple[list[np.ndarray], dict[str, np.ndarray]]] = []  # (outputs, for backward)
         self.saved_tensors_: list[Any] | None = None
 
     def forward(self, inputs: Sequence[Any], training: bool = False) -> list[Tensor]:
@@ -185,17 +185,16 @@ class OrtGradientForwardBackwardFunction:
         """
         graphs = self._graphs
         names = [*graphs.inputs, *graphs.weights]
-        self._log("forward", inputs, names)
+        self._check_count("forward", inputs, names)
         arrays = dict(zip(names, self.input_to_ort(inputs), strict=True))
         if not training:
-            return [_handed(y) for y in self._sess_eval.run(_read(arrays, graphs.evaluation), graphs.outputs)]
-        arrays = {name: _handed(array) for name, array in arrays.items()}  # backward reads what they are now
-        made = self._sess.run(_read(arrays, graphs.forward), [*graphs.outputs, *graphs.kept])
-        outputs = made[: len(graphs.outputs)]
-        kept = dict(zip(graphs.kept, made[len(outputs) :], strict=True))
-        self.states_.append((outputs, {**arrays, **kept}))
+            return [_copied(y) for y in self._sess_eval.run(_read(arrays, graphs.evaluation), graphs.outputs)]
+        arrays = {name: _copied(array) for name, array in arrays.items()}  # backward reads what they are now
+        results = self._sess.run(_read(arrays, graphs.forward), [*graphs.outputs, *graphs.saved])
+        outputs, saved = results[: len(graphs.outputs)], results[len(graphs.outputs) :]
+        self.states_.append((outputs, {**arrays, **dict(zip(graphs.saved, saved, strict=True))}))
         self.save_for_backward(inputs)
-        return [_handed(y) for y in outputs]
+        return [_copied(y) for y in outputs]
 
     def backward(self, grad_outputs: Sequence[Any], *, retain: bool = False) -> list[Tensor | None]:
         """Return the gradients of inputs and weights, for the last forward that has had no backward yet.
@@ -208,24 +207,24 @@ class OrtGradientForwardBackwardFunction:
             TrainError: no forward with `training=True` waits, or a gradient has another size than its output.
         """
         graphs = self._graphs
-        self._log("backward", grad_outputs, graphs.outputs)
+        self._check_count("backward", grad_outputs, graphs.outputs)
         if not self.states_:
             raise TrainError(
-                "A backward follows a forward of its own.",
+                "backward() needs a forward() with training=True before it, one each.",
                 got="no forward that waits",
                 fix="Call forward(inputs, training=True) first.",
             )
         outputs, saved = self.states_[-1]
-        known = dict(saved)
+        values = dict(saved)
         for name, gradient, y in zip(graphs.outputs, grad_outputs, outputs, strict=True):
-            if name in graphs.seeds:
-                known[graphs.seeds[name]] = _seed(name, gradient, y)
+            if name in graphs.cotangents:
+                values[graphs.cotangents[name]] = _cotangent(name, gradient, y)
         if not retain:
             self.states_.pop()
-        wanted = list(graphs.gradients.values())
-        found = dict(zip(wanted, self._sess_backward.run(_read(known, graphs.backward), wanted), strict=True))
-        names = [graphs.gradients.get(name) for name in (*graphs.inputs, *graphs.weights)]
-        return [_handed(found[name]) if name is not None else None for name in names]
+        names = list(graphs.gradients.values())
+        results = dict(zip(names, self._sess_backward.run(_read(values, graphs.backward), names), strict=True))
+        wanted = [graphs.gradients.get(name) for name in (*graphs.inputs, *graphs.weights)]
+        return [_copied(results[name]) if name is not None else None for name in wanted]
 
     def save_for_backward(self, inputs: Sequence[Any]) -> None:
         """Remember these tensors (not copies)."""
@@ -240,7 +239,7 @@ class OrtGradientForwardBackwardFunction:
         """
         if self.saved_tensors_ is None:
             raise TrainError(
-                "Tensors are saved before they are read.", got="none", fix="Call forward(inputs, training=True)."
+                "Tensors must be saved before they are read.", got="none", fix="Call forward(inputs, training=True)."
             )
         return self.saved_tensors_
 
@@ -284,13 +283,13 @@ class OrtGradientForwardBackwardFunction:
         }
         return saved(graphs, folder, f"{prefix or ''}{cls.__name__}{suffix or ''}")
 
-    def _log(self, method: str, given: Sequence[Any], names: Sequence[str]) -> None:
+    def _check_count(self, method: str, tensors: Sequence[Any], names: Sequence[str]) -> None:
         if self._logger is not None:
-            self._logger.debug("[%s.%s] %d tensors", type(self).__name__, method, len(given))
-        if len(given) != len(names):
+            self._logger.debug("[%s.%s] %d tensors", type(self).__name__, method, len(tensors))
+        if len(tensors) != len(names):
             raise TrainError(
                 f"{method} takes one tensor per name.",
-                got=f"{len(given)} tensors",
+                got=f"{len(tensors)} tensors",
                 fix=f"Give {', '.join(names)}.",
             )
 
@@ -299,12 +298,12 @@ def _read(values: dict[str, Any], model: onnx.ModelProto) -> dict[str, Any]:
     return {i.name: values[i.name] for i in model.graph.input}
 
 
-def _handed(array: np.ndarray) -> Tensor:
+def _copied(array: np.ndarray) -> Tensor:
     """Return a copy, so that nobody's changes reach what is kept."""
     return np.array(array).view(Tensor)
 
 
-def _seed(name: str, gradient: Any, y: np.ndarray) -> np.ndarray:
+def _cotangent(name: str, gradient: Any, y: np.ndarray) -> np.ndarray:
     if gradient is None:
         return np.zeros_like(y)
     array = np.asarray(_array(gradient), y.dtype)
@@ -328,14 +327,14 @@ def _known(kind: str, names: Sequence[str], choices: Sequence[str]) -> list[str]
     for place, name in enumerate(names):
         if name not in choices or name in names[:place]:
             raise ConfigError(
-                f"Every {kind} is one of the model's, once.", got=repr(name), fix=nearest(name, set(choices))
+                f"Every {kind} must be one of the model's, named once.", got=repr(name), fix=nearest(name, set(choices))
             )
     return list(names)
 
 
 def _cpu_only(providers: Any) -> Any:
-    given = getattr(providers, "type", providers)  # a torch.device has a type
-    for provider in [given] if isinstance(given, str) or given is None else given:
+    names = getattr(providers, "type", providers)  # a torch.device has a type
+    for provider in [names] if isinstance(names, str) or names is None else names:
         if provider not in (None, "cpu", "CPUExecutionProvider"):
             raise ConfigError("These classes run on the CPU.", got=repr(provider), fix="Use CPUExecutionProvider.")
     return providers

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from ortpipe.artifact import Artifact
 from ortpipe.compat.devices import cpu
 from ortpipe.compat.estimator import Estimator, rows
-from ortpipe.compat.initializers import get_train_initializer
 from ortpipe.compat.learning_losses import LearningLoss
 from ortpipe.compat.learning_penalties import LearningPenalty
 from ortpipe.compat.learning_rates import LearningRateSGD
-from ortpipe.compat.models import artifact_of, exact, prepared
+from ortpipe.compat.models import artifact_of, exact, prepared, trained_by_default
 from ortpipe.data.feeds import feeds
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph import query
-from ortpipe.graph.compose import extract, with_parameters
-from ortpipe.graph.modes import for_inference
+from ortpipe.graph.check import finish
+from ortpipe.graph.edit import keep_outputs, set_initializers
+from ortpipe.graph.modes import to_inference
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.stage import add_loss
@@ -137,7 +136,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         """
         weights = self._row_weights(y, sample_weight)
         artifact = self._loss(y, weights)
-        terms = for_inference(with_parameters(_terms(artifact), self._state()))
+        terms = _terms(artifact, self._state())
         [losses] = Session(terms).run(feeds(terms, artifact.facts, rows(artifact.facts.inputs, X, y, weights)))
         return losses.reshape(len(losses), -1).sum(axis=1)
 
@@ -153,8 +152,8 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             NotFittedError: before fit.
             TrainError: another kind.
         """
-        found = self._state(_folder(kind))
-        return [found[name] for name in self.weights_to_train if name in found]
+        present = self._state(_folder(kind))
+        return [present[name] for name in self.weights_to_train if name in present]
 
     def set_state(
         self, state: Sequence[Any], check_trained: bool = True, kind: str = "weight", zero: bool = False
@@ -171,15 +170,15 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             NotFittedError: before fit.
             TrainError: another number of arrays, or another shape.
         """
-        own = self._state(_folder(kind))
+        present = self._state(_folder(kind))
         if len(state) != len(self.weights_to_train):
             raise TrainError(
                 "A state has one array per weight.",
                 got=f"{len(state)} arrays",
                 fix=f"Give those of {', '.join(self.weights_to_train)}.",
             )
-        given = {k: v for k, v in zip(self.weights_to_train, state, strict=True) if v is not None and k in own}
-        self._set({k: np.zeros_like(own[k]) if zero else v for k, v in given.items()}, _folder(kind))
+        arrays = {k: v for k, v in zip(self.weights_to_train, state, strict=True) if v is not None and k in present}
+        self._set({k: np.zeros_like(present[k]) if zero else v for k, v in arrays.items()}, _folder(kind))
 
     def _row_weights(self, y: Any, sample_weight: Any) -> Any:
         """Return the row weights: ones where there is an input of weights, and fit is given none."""
@@ -197,17 +196,18 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         return add_loss(forward, AddLossConfig(self.learning_loss.stage_loss(), "sum", weighted))
 
     def _forward(self) -> Artifact:
-        source = prepared(self.model_onnx)
-        outputs = ir.from_proto(source).graph.outputs
-        name = next((str(o.name) for o in outputs if o.dtype in query.FLOATS), None)
-        if name is None:
+        model = prepared(self.model_onnx)
+        graph = model.graph
+        initializers = list(graph.initializers)
+        output = next((o for o in graph.outputs if o.dtype in query.FLOATS), None)
+        if output is None:
             raise TrainError(
-                "A loss reads a float output.", got="none in the model", fix="Export its values or raw scores."
+                "A loss needs a float output.", got="none in the model", fix="Export its values or raw scores."
             )
-        model = extract(source, [name])
+        keep_outputs(model, [str(output.name)])
         if (weights := self.weights_to_train) is None:
-            weights = get_train_initializer(model)
-        return artifact_of(model, exact(weights, {t.name for t in source.graph.initializer}, "initializer"))
+            weights = trained_by_default(graph, [output])
+        return artifact_of(model, exact(weights, initializers, "initializer"))
 
     def _on_pass(self, epoch: Any) -> None:
         self._pass_losses.append(epoch.loss)
@@ -221,8 +221,8 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
 
         warnings.warn(str(error), ConvergenceWarning, stacklevel=3)
         losses = [*self._pass_losses, *[np.nan] * (self.max_iter - len(self._pass_losses))]
-        own = {t.name: onnx.numpy_helper.to_array(t) for t in artifact.model.graph.initializer}
-        weights = {f"parameter/{n}": np.full_like(own[n], np.nan) for n in artifact.facts.parameters}
+        initial = artifact.initializers
+        weights = {f"parameter/{name}": np.full_like(initial[name], np.nan) for name in artifact.facts.parameters}
         self._keep(
             {
                 **weights,
@@ -235,13 +235,20 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
 
 def _folder(kind: str) -> str:
     if kind not in FOLDERS:
-        raise TrainError("A state is of weights or of their velocities.", got=repr(kind), fix="Use 'weight' or 'grad'.")
+        raise TrainError(
+            "The kind of a state must be 'weight', or 'grad' for velocities.",
+            got=repr(kind),
+            fix="Use 'weight' or 'grad'.",
+        )
     return FOLDERS[kind]
 
 
-def _terms(artifact: Artifact) -> onnx.ModelProto:
-    """Return the graph of the terms [N, K] that the loss is the sum of."""
-    graph = ir.from_proto(artifact.model).graph
-    node = query.value(graph, str(artifact.facts.loss)).producer()
+def _terms(artifact: Artifact, weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """Return the graph of the terms [N, K] that the loss is the sum of, with these weights."""
+    model = artifact.ir_model()
+    node = query.value(model.graph, str(artifact.facts.loss)).producer()
     assert node is not None and node.inputs[0] is not None  # the ReduceSum that add_loss wrote
-    return extract(artifact.model, [str(node.inputs[0].name)])
+    keep_outputs(model, [str(node.inputs[0].name)])
+    set_initializers(model, weights)
+    to_inference(model)
+    return finish(model)

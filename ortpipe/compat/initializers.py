@@ -16,13 +16,13 @@ import onnx_ir as ir
 from numpy.typing import DTypeLike
 
 from ortpipe.artifact import without_metadata
+from ortpipe.compat.models import trained_by_default
 from ortpipe.errors import ModelError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Names, used_names
-from ortpipe.graph.check import checked
-from ortpipe.graph.compose import extract, with_parameters
-from ortpipe.graph.parameters import trainable
-from ortpipe.graph.query import FLOATS, all_nodes
+from ortpipe.graph.check import checked, finish, parsed
+from ortpipe.graph.edit import keep_outputs
+from ortpipe.graph.query import all_nodes
 from ortpipe.stages.convert.standardize import without_zip_map
 
 Overwrite = Mapping[str, "tuple[DTypeLike, Sequence[int | str | None]]"]
@@ -43,7 +43,7 @@ def get_train_initializer(onx: onnx.ModelProto) -> dict[str, tuple[np.ndarray, o
     {'coef': [[1.0], [2.0]]}
     """
     graph = ir.from_proto(onnx.shape_inference.infer_shapes(onx)).graph
-    names = {name for output in graph.outputs if output.dtype in FLOATS for name in trainable(graph, output)}
+    names = trained_by_default(graph, graph.outputs)
     return {t.name: (onnx.numpy_helper.to_array(t), t) for t in onx.graph.initializer if t.name in names}
 
 
@@ -75,10 +75,10 @@ def onnx_rename_weights(onx: onnx.ModelProto) -> onnx.ModelProto:
     ['I0_w', 'I1_b']
     """
     graph, nodes = onx.graph, all_nodes(onx.graph)
-    held = [t.name for t in graph.initializer]
-    names = Names([*held, *(i.name for i in graph.input), *(name for n in nodes for name in (*n.input, *n.output))])
-    width = len(str(len(held)))
-    new = {name: names.fresh(f"I{number:0{width}}_{name}") for number, name in enumerate(held)}
+    old = [t.name for t in graph.initializer]
+    names = Names([*old, *(i.name for i in graph.input), *(name for n in nodes for name in (*n.input, *n.output))])
+    width = len(str(len(old)))
+    new = {name: names.fresh(f"I{number:0{width}}_{name}") for number, name in enumerate(old)}
     for value in (*graph.initializer, *graph.input, *graph.output, *graph.value_info):
         value.name = new.get(value.name, value.name)
     for node in nodes:
@@ -108,20 +108,27 @@ def replace_initializers_into_onnx(model: onnx.ModelProto, results: Mapping[str,
     >>> get_train_initializer(trained)["coef"][0].tolist()
     [[3.0], [4.0]]
     """
-    held = {t.name: tuple(t.dims) for t in model.graph.initializer}
-    values = {}
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)  # a ModelProto: onnx-ir does not read the maps of a ZipMap
+    tensors = {t.name: t for t in copy.graph.initializer}
     for name, value in results.items():
-        if name not in held:
-            raise ModelError("Only initializers can be replaced.", got=repr(name), fix=nearest(name, held))
+        if name not in tensors:
+            raise ModelError("Only initializers can be replaced.", got=repr(name), fix=nearest(name, tensors))
+        tensor = tensors[name]
         array = onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
-        values[name] = np.array(array.numpy() if hasattr(array, "numpy") else array)
-        if values[name].shape != held[name]:
+        array = np.array(array.numpy() if hasattr(array, "numpy") else array)
+        if array.shape != tuple(tensor.dims):
             raise ModelError(
                 "A new value must have the initializer's shape.",
-                got=f"{list(values[name].shape)} for {name!r} of shape {list(held[name])}",
+                got=f"{list(array.shape)} for {name!r} of shape {list(tensor.dims)}",
                 fix="Reshape it.",
             )
-    return with_parameters(model, values)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array.astype(dtype, copy=False), name))
+    inputs = [i for i in copy.graph.input if i.name not in results]
+    del copy.graph.input[:]
+    copy.graph.input.extend(inputs)
+    return copy
 
 
 def select_model_inputs_outputs(
@@ -158,9 +165,9 @@ def select_model_inputs_outputs(
     >>> [node.op_type for node in scores.graph.node], [o.name for o in scores.graph.output]
     (['MatMul'], ['z'])
     """
-    model, _ = without_zip_map(model)
-    own = ir.from_proto(onnx.shape_inference.infer_shapes(model) if infer_shapes else model)
-    graph = own.graph
+    plain, _ = without_zip_map(model)
+    part = parsed(onnx.shape_inference.infer_shapes(plain) if infer_shapes else plain)
+    graph = part.graph
     by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
     wanted_outputs = _names(outputs, [str(o.name) for o in graph.outputs])
     wanted_inputs = _names(inputs, [str(i.name) for i in graph.inputs])
@@ -186,8 +193,10 @@ def select_model_inputs_outputs(
         graph.inputs[:] = [chosen[name] for name in wanted_inputs]
     if verbose:
         print(f"select_model_inputs_outputs: {', '.join(wanted_inputs)} → {', '.join(wanted_outputs)}")
-    proto = without_metadata(ir.to_proto(own))
-    return extract(proto, wanted_outputs) if remove_unused else checked(proto)
+    if not remove_unused:
+        return without_metadata(checked(ir.to_proto(part)))
+    keep_outputs(part, wanted_outputs)
+    return without_metadata(finish(part))
 
 
 def _renamed(fact: Any, new: Mapping[str, str]) -> Any:
@@ -197,28 +206,27 @@ def _renamed(fact: Any, new: Mapping[str, str]) -> Any:
     return [new.get(name, name) for name in fact]
 
 
-def _names(given: Sequence[str] | str | None, default: list[str]) -> list[str]:
-    return default if given is None else [given] if isinstance(given, str) else list(given)
+def _names(names: Sequence[str] | str | None, default: list[str]) -> list[str]:
+    return default if names is None else [names] if isinstance(names, str) else list(names)
 
 
 def _open(graph: ir.Graph, value: ir.Value) -> None:
     """Make a value that a node computes an input of the same name."""
     if value.producer() is None:
         return
-    name, taken = str(value.name), used_names(graph)
-    value.name = Names(taken).fresh(f"{name}/computed")
-    given = ir.Value(name=name, type=value.type, shape=value.shape)
-    graph.inputs.append(given)
-    ir.convenience.replace_all_uses_with(value, given)
+    graph_input = ir.Value(name=value.name, type=value.type, shape=value.shape)
+    value.name = Names(used_names(graph)).fresh(f"{value.name}/computed")
+    graph.inputs.append(graph_input)
+    ir.convenience.replace_all_uses_with(value, graph_input)
 
 
 def _check_enough(graph: ir.Graph, inputs: Sequence[str]) -> None:
-    """Refuse outputs that depend on an input that is not among the chosen ones."""
+    """Reject outputs that depend on an input that is not among the chosen ones."""
     needed = query.ancestors(graph.outputs)
     missing = [str(i.name) for i in graph.inputs if i in needed and not i.is_initializer() and i.name not in inputs]
     if missing:
         raise ModelError(
-            "The outputs must follow from the inputs.",
+            "The outputs must not depend on other inputs than the selected ones.",
             got=f"they depend on {', '.join(missing)} too",
             fix="Add it to the inputs, or choose outputs behind them.",
         )

@@ -54,7 +54,9 @@ class LearningRateSGD(Parameters):
     ) -> None:
         if learning_rate not in SCHEDULE_NAMES:
             raise ConfigError(
-                "learning_rate names a schedule.", got=repr(learning_rate), fix=nearest(learning_rate, SCHEDULE_NAMES)
+                "learning_rate must name a schedule.",
+                got=repr(learning_rate),
+                fix=nearest(learning_rate, SCHEDULE_NAMES),
             )
         self.eta0, self.alpha, self.power_t, self.learning_rate = eta0, alpha, power_t, learning_rate
         self.value_: float | None = None
@@ -78,7 +80,7 @@ class LearningRateSGD(Parameters):
             TrainError: `init_learning_rate` has not been called yet.
         """
         if self.value_ is None:
-            raise TrainError("A learning rate has a value once it is initialized.", fix="Call init_learning_rate().")
+            raise TrainError("A learning rate has no value before it is initialized.", fix="Call init_learning_rate().")
         return self.value_
 
     def init_learning_rate(self) -> Self:

@@ -15,13 +15,13 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import DTypeLike
 
-from ortpipe.artifact import Artifact, Facts
-from ortpipe.compat.models import as_one_element
+from ortpipe.artifact import Artifact
+from ortpipe.compat.models import artifact_of, as_one_element
 from ortpipe.errors import LossError, PenaltyError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import finish
-from ortpipe.graph.compose import extract, with_named_dimensions
+from ortpipe.graph.check import infer, parsed
+from ortpipe.graph.edit import keep_outputs, name_dimensions
 from ortpipe.graph.serial import OPSET
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
@@ -108,21 +108,17 @@ def add_loss_output(
     _check_opset(onx)
     onx, _ = without_zip_map(onx)
     output = _output(onx, output_index)
-    taken = {loss_name, label_name, *([weight_name] if weight_name is not None else [])}
-    forward = ir.from_proto(extract(with_named_dimensions(onx), [output]))
-    _shape_for(score_name, forward.graph.outputs[0])
-    _make_way(forward.graph, taken, output)
+    forward = parsed(onx)
+    graph = forward.graph
+    keep_outputs(forward, [output])
+    name_dimensions(forward)
+    infer(forward)
+    _set_shape(score_name, graph.outputs[0])
+    _make_way(graph, {loss_name, label_name, weight_name or label_name}, output)
     terms = {key: _strengths(value) for key, value in (penalty or {}).items()}
-    inputs = query.data_inputs(forward.graph)
-    floats = [str(n) for n, v in forward.graph.initializers.items() if v.dtype in query.FLOATS]
-    facts = Facts(
-        task="binary" if score_name == "log" else "regression",
-        inputs=tuple(str(i.name) for i in inputs),
-        outputs=(output,),
-        prediction=output,
-        parameters=(*floats, *(str(i.name) for i in inputs if i.name in terms and i.dtype in query.FLOATS)),
-        classes=(0, 1) if score_name == "log" else None,
-    )
+    weights = [str(name) for name, value in graph.initializers.items() if value.dtype in query.FLOATS]
+    inputs = [str(i.name) for i in query.data_inputs(graph) if i.name in terms and i.dtype in query.FLOATS]
+    task = {"task": "binary", "classes": (0, 1)} if score_name == "log" else {}
     config = AddLossConfig(
         loss,
         "mean" if reduction == "mean" else "sum",
@@ -131,9 +127,8 @@ def add_loss_output(
         label_name=label_name,
         weight_name=weight_name or "",
     )
-    scored = add_penalty(add_loss(Artifact(ir.to_proto(forward), facts), config), PenaltyConfig(terms))
-    model = _as_documented(scored.model, scored.facts)
-    return Artifact(model, dataclasses.replace(scored.facts, parameters=tuple(floats))).model
+    scored = add_penalty(add_loss(artifact_of(forward, [*weights, *inputs], **task), config), PenaltyConfig(terms))
+    return Artifact(_as_documented(scored), dataclasses.replace(scored.facts, parameters=tuple(weights))).model
 
 
 def penalty_loss_onnx(
@@ -239,7 +234,7 @@ def _output(onx: onnx.ModelProto, index: int | str | None) -> str:
     return chosen.name
 
 
-def _shape_for(score_name: str, prediction: ir.Value) -> None:
+def _set_shape(score_name: str, prediction: ir.Value) -> None:
     """Write down the shape that the loss takes the prediction to have, where the model does not say."""
     shape: list[int | str | None] = [None, None]
     if prediction.shape is not None and prediction.shape.rank():
@@ -268,17 +263,15 @@ def _make_way(graph: ir.Graph, wanted: set[str], output: str) -> None:
 
 
 def _strengths(value: float | Mapping[str, float | None]) -> dict[str, float]:
-    given = value if isinstance(value, Mapping) else {"l2": value}
-    return {kind: float(strength) for kind, strength in given.items() if strength is not None}
+    strengths = value if isinstance(value, Mapping) else {"l2": value}
+    return {kind: float(strength) for kind, strength in strengths.items() if strength is not None}
 
 
-def _as_documented(model: onnx.ModelProto, facts: Facts) -> onnx.ModelProto:
+def _as_documented(artifact: Artifact) -> ir.Model:
     """Return the loss model with weights [N], class indices that are checked, and a loss [1, 1]."""
-    own = ir.from_proto(model)
-    graph = own.graph
+    facts, model = artifact.facts, artifact.ir_model()
+    graph = model.graph
     op = Builder(graph, "loss", before=graph[0])
-    assert facts.label is not None
-    assert facts.loss is not None
     if facts.sample_weight is not None:
         weight = query.value(graph, facts.sample_weight)
         column, uses = op.Reshape(weight, op.const(np.array([-1, 1]))), [*weight.uses()]
@@ -287,15 +280,15 @@ def _as_documented(model: onnx.ModelProto, facts: Facts) -> onnx.ModelProto:
         assert weight.shape is not None
         weight.shape = ir.Shape([weight.shape[0]])
     if facts.classes is not None:
-        label = query.value(graph, facts.label)
+        label = query.value(graph, str(facts.label))
         uses = [*label.uses()]
         index = op.Max(label, op.Mul(label, op.const(np.array(-3))))  # Gather would take −1 for the last class
         checked = op.Gather(op.const(np.array([0, 1])), index)
         checked.producer().name = f"every {facts.label} must be 0 or 1, the index of its class"
         checked.type, checked.shape = label.type, label.shape
         _read_instead(uses, checked)
-    as_one_element(own, facts.loss)
-    return finish(own)
+    as_one_element(model, str(facts.loss))
+    return model
 
 
 def _read_instead(uses: list[Any], value: ir.Value) -> None:

@@ -1,8 +1,9 @@
-"""A user's model as the stages want it."""
+"""A user's model as the stages want it, and graphs as the user wants them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,18 +11,19 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
-from ortpipe.errors import DeriveError, nearest
+from ortpipe.errors import ConfigError, DeriveError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.batch import name_batch
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish, parsed
-from ortpipe.graph.compose import with_named_dimensions
+from ortpipe.graph.check import infer, parsed
+from ortpipe.graph.edit import name_dimensions
 from ortpipe.graph.lower import lowered
+from ortpipe.graph.parameters import trainable
 from ortpipe.stages.convert.standardize import standardize, without_zip_map
 from ortpipe.stages.derive.walk import active
 
 
-def prepared(onx: onnx.ModelProto, *, one_batch: bool = True) -> onnx.ModelProto:
+def prepared(onx: onnx.ModelProto, *, one_batch: bool = True) -> ir.Model:
     """Return a copy in an opset that the runtime loads, in standard operators, with named dimensions.
 
     With `one_batch` the rows of every input are N; without, nothing says that two nameless dimensions are equal.
@@ -30,26 +32,37 @@ def prepared(onx: onnx.ModelProto, *, one_batch: bool = True) -> onnx.ModelProto
         ModelError: the model is not valid, or has no form in such an opset.
     """
     plain, _ = without_zip_map(lowered(onx))
-    model = parsed(plain if one_batch else with_named_dimensions(plain))
+    model = parsed(plain)
+    if not one_batch:
+        name_dimensions(model)
     standardize(model.graph)
-    return finish(name_batch(model) if one_batch else model)
+    if one_batch:
+        return name_batch(model)
+    infer(model)
+    return model
 
 
-def artifact_of(model: onnx.ModelProto, parameters: Iterable[str], **facts: Any) -> Artifact:
-    """Return a model as the stages take it, by default with all its inputs as data and all outputs but the loss."""
-    graph = ir.from_proto(model).graph
-    defaults = {
-        "task": "regression",
-        "inputs": tuple(str(v.name) for v in query.data_inputs(graph)),
-        "outputs": (outputs := tuple(str(o.name) for o in graph.outputs if o.name != facts.get("loss"))),
-        "prediction": outputs[0] if outputs else facts.get("loss"),
-    }
-    return Artifact(model, Facts(**{**defaults, **facts, "parameters": tuple(parameters)}))
+def trained_by_default(graph: ir.Graph, outputs: Iterable[ir.Value]) -> list[str]:
+    """Return the weights, biases and embeddings that an output depends on, in the graph's order."""
+    names = {name for output in outputs if output.dtype in query.FLOATS for name in trainable(graph, output)}
+    return [name for name in graph.initializers if name in names]
 
 
 def reaching(graph: ir.Graph, values: Iterable[ir.Value], outputs: Collection[ir.Value]) -> list[str]:
     """Return the names of the float values that one of the outputs depends on through floats."""
     return [str(v.name) for v in values if v.dtype in query.FLOATS and not active(graph, [v]).isdisjoint(outputs)]
+
+
+def artifact_of(model: ir.Model, parameters: Iterable[str], **facts: Any) -> Artifact:
+    """Return a model as the stages take it, by default with all its inputs as data and all outputs but the loss."""
+    outputs = tuple(str(o.name) for o in model.graph.outputs if o.name != facts.get("loss"))
+    defaults = {
+        "task": "regression",
+        "inputs": tuple(str(v.name) for v in query.data_inputs(model.graph)),
+        "outputs": outputs,
+        "prediction": outputs[0] if outputs else facts.get("loss"),
+    }
+    return Artifact(model, Facts(**{**defaults, **facts, "parameters": tuple(parameters)}))
 
 
 def exact(names: Iterable[str], choices: Collection[str], kind: str) -> tuple[str, ...]:
@@ -58,20 +71,37 @@ def exact(names: Iterable[str], choices: Collection[str], kind: str) -> tuple[st
     Raises:
         DeriveError: one is not among the choices.
     """
-    given = tuple(names)
-    for name in given:
+    names = tuple(names)
+    for name in names:
         if name not in choices:
-            rule = f"A name of an {kind} is exact."
-            raise DeriveError(rule, got=repr(name), fix=nearest(name, choices))
-    return given
+            raise DeriveError(
+                f"Every {kind} must be given by its exact name.", got=repr(name), fix=nearest(name, choices)
+            )
+    return names
 
 
 def as_one_element(model: ir.Model, loss: str) -> None:
     """Give a scalar loss the shape [1, 1] under which users of the originals read it."""
     scalar = query.value(model.graph, loss)
     op = Builder(model.graph, "loss")
-    made = op.Reshape(scalar, op.const(np.array([1, 1])))
-    made.type, made.shape = scalar.type, ir.Shape([1, 1])
-    model.graph.outputs[model.graph.outputs.index(scalar)] = made
+    matrix = op.Reshape(scalar, op.const(np.array([1, 1])))
+    matrix.type, matrix.shape = scalar.type, ir.Shape([1, 1])
+    model.graph.outputs[model.graph.outputs.index(scalar)] = matrix
     op.rename(scalar, f"{loss}/scalar")
-    made.name = loss
+    matrix.name = loss
+
+
+def saved(graphs: Mapping[str, onnx.ModelProto], folder: Any, stem: str) -> dict[str, Any]:
+    """Write graphs into a folder as `<stem>.<name>.onnx`, or return them as bytes where `bytes` stands for a folder.
+
+    Raises:
+        ConfigError: the folder does not exist.
+    """
+    if folder is bytes:
+        return {name: model.SerializeToString() for name, model in graphs.items()}
+    if not Path(folder).is_dir():
+        raise ConfigError("The folder to save graphs into must exist.", got=folder, fix="Create it first.")
+    paths = {name: Path(folder) / f"{stem}.{name}.onnx" for name in graphs}
+    for name, path in paths.items():
+        path.write_bytes(graphs[name].SerializeToString(deterministic=True))
+    return {name: str(path) for name, path in paths.items()}

@@ -18,8 +18,7 @@ from ortpipe.compat.models import artifact_of, exact, prepared
 from ortpipe.errors import TrainError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish, parsed
-from ortpipe.graph.compose import extract
+from ortpipe.graph.edit import keep_outputs
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
 
@@ -110,8 +109,7 @@ class OrtGradientOptimizer(Estimator):
         self._set(state)
 
     def _gradients(self, y: Any = None, sample_weight: Any = None) -> Artifact:
-        held = [t.name for t in self.model_onnx.graph.initializer]
-        weights = exact(self.weights_to_train, held, "initializer")
+        weights = exact(self.weights_to_train, [t.name for t in self.model_onnx.graph.initializer], "initializer")
         artifact = derive(self._loss_model(weights), DeriveConfig(parameters=weights))
         if self.saved_gradient is not None:
             Path(self.saved_gradient).write_bytes(artifact.model.SerializeToString(deterministic=True))
@@ -119,7 +117,7 @@ class OrtGradientOptimizer(Estimator):
 
     def _loss_model(self, weights: Sequence[str]) -> Artifact:
         """Return the graph that computes the loss, a scalar, and what its inputs are for."""
-        model = parsed(prepared(self.model_onnx))
+        model = prepared(self.model_onnx)
         loss = query.value(model.graph, self._loss_name())
         inputs, label, weight = self._roles(model.graph, loss)
         if loss.shape is None or loss.shape.rank():
@@ -128,8 +126,9 @@ class OrtGradientOptimizer(Estimator):
             scalar.type, scalar.shape = loss.type, ir.Shape([])
             model.graph.outputs.append(op.rename(scalar, f"{loss.name}_scalar"))
             loss = scalar
+        keep_outputs(model, [str(loss.name)])
         return artifact_of(
-            extract(finish(model), [str(loss.name)]),
+            model,
             weights,
             inputs=inputs,
             outputs=(loss.name,),
@@ -146,7 +145,7 @@ class OrtGradientOptimizer(Estimator):
         if self.loss_output_name == "loss":
             return names[0]
         raise TrainError(
-            "loss_output_name is an output of the model.",
+            "loss_output_name must be an output of the model.",
             got=repr(self.loss_output_name),
             fix=nearest(self.loss_output_name, names),
         )

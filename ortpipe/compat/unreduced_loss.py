@@ -10,7 +10,8 @@ from ortpipe.artifact import read_metadata, without_metadata
 from ortpipe.errors import LossError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.compose import extract
+from ortpipe.graph.check import finish, parsed
+from ortpipe.graph.edit import keep_outputs
 
 
 def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
@@ -41,7 +42,7 @@ def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onn
     [array([[1.],
            [4.]], dtype=float32)]
     """
-    model = ir.from_proto(onx)
+    model = parsed(onx)
     graph = model.graph
     loss = query.value(graph, read_metadata(onx).get("loss", onx.graph.output[0].name))
     data = set(query.data_inputs(graph))
@@ -59,7 +60,8 @@ def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onn
     score.type, score.shape = loss.type, ir.Shape([rows, 1])
     op.rename(score, output_name)
     graph.outputs[:] = [score]
-    return without_metadata(extract(ir.to_proto(model), [str(score.name)]))
+    keep_outputs(model, [str(score.name)])
+    return without_metadata(finish(model))
 
 
 def _reduction(loss: ir.Value, data: set[ir.Value]) -> tuple[ir.Node, list[tuple[ir.Node, int]]]:

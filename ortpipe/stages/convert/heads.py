@@ -83,7 +83,7 @@ def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
         )
     if producer is not None and producer.op_type == "Hardmax":
         raise ConvertError(
-            "A prediction must move with the weights.",
+            "A prediction must have a gradient.",
             got=f"output {output.name!r} ends in Hardmax, which has no gradient",
             fix="Export the model with a Softmax in its place, or with the scores in front of it.",
         )

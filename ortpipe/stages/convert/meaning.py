@@ -139,14 +139,14 @@ class Prediction:
             return
         if (task == "binary" and self.width > 2) or (task == "multiclass" and self.width == 1):
             raise ConvertError(
-                "A binary model predicts one column or two, a multiclass model one for each class.",
+                "A binary model must predict one or two columns, a multiclass model one for each class.",
                 got=f"{self.width} in output {self.name!r} of a {task} model",
                 fix="Correct {at}task, or choose another output with {at}prediction.",
             )
         columns = 2 if task == "binary" else self.width
         if classes is not None and len(classes) != columns:
             raise ConvertError(
-                "A classifier has one class for each column of its prediction (two for a single column).",
+                "A classifier must have one class for each column of its prediction (two for a single column).",
                 got=f"{len(classes)} classes, {self.width} columns in output {self.name!r}",
                 fix=f"List {columns} labels in {{at}}classes.",
             )
@@ -173,7 +173,7 @@ class Prediction:
             )
         if self.head.kind == "opposite" and task != "binary":
             raise ConvertError(
-                "Two opposite scores [−s, s] are those of one binary label.",
+                "Two opposite scores [−s, s] belong to one binary label.",
                 got=f"output {self.name!r} of a {task} model",
                 fix="Set {at}task=binary.",
             )

@@ -16,7 +16,7 @@ from ortpipe.data.rows import Data, Rows, check_data
 from ortpipe.errors import ConvertError, under
 from ortpipe.graph import query
 from ortpipe.graph.check import finish
-from ortpipe.graph.modes import for_inference, is_statistic
+from ortpipe.graph.modes import is_statistic, to_inference
 from ortpipe.graph.parameters import Choice, choose, sentence, some
 from ortpipe.graph.untie import untie
 from ortpipe.runtime.session import Session
@@ -130,10 +130,11 @@ def _compared(
 ) -> tuple[float, np.ndarray]:
     """Return how far the model's prediction of some rows is from its source's, and that prediction."""
     inputs = feed_inputs(model, facts, few)
-    [got] = Session(for_inference(model)).run(inputs, [facts.prediction])
+    inference = forward.model.clone()
+    [got] = Session(finish(inference) if to_inference(inference) else model).run(inputs, [facts.prediction])
     if got.ndim == 0 or len(got) != len(few):
         raise ConvertError(
-            "A prediction has one entry per row.",
+            "A prediction must have one entry per row.",
             got=f"{facts.prediction!r} of shape {list(got.shape)} for {len(few)} rows",
             fix="Choose another output with {at}source.prediction, or convert the estimator itself.",
         )
@@ -158,7 +159,7 @@ def _not_finite(model: onnx.ModelProto, facts: Facts, expected: np.ndarray) -> C
     wrong = [name for name, array in held.items() if not np.isfinite(array).all()]
     rows = np.sum(~np.isfinite(expected).reshape(len(expected), -1).all(axis=1))
     return ConvertError(
-        "A model predicts finite values.",
+        "A model must predict finite values.",
         got=f"nan or infinite values of {facts.prediction!r} in {rows} of {len(expected)} rows"
         + (f"; weights that are not finite: {some(wrong)}" if wrong else ""),
         fix="Export the model with finite weights." if wrong else "Check the model, and the scale of its inputs.",

@@ -269,7 +269,7 @@ def test_converting_does_not_change_a_fitted_estimator():
 
 
 def test_an_estimator_without_rows_must_be_fitted():
-    with pytest.raises(ConvertError, match=r"not fitted needs rows(.|\n)*Ridge"):
+    with pytest.raises(ConvertError, match=r"unfitted estimator needs rows(.|\n)*Ridge"):
         convert(Ridge())
 
 

@@ -16,9 +16,9 @@ from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph import query, serial
 from ortpipe.graph.batch import name_batch
-from ortpipe.graph.check import parsed
+from ortpipe.graph.check import finish, parsed
 from ortpipe.graph.lower import lowered
-from ortpipe.graph.modes import for_inference
+from ortpipe.graph.modes import to_inference
 from ortpipe.graph.query import data_inputs
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Config
@@ -68,16 +68,15 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     Raises:
         ConvertError: no trainable initializer, a fixed batch size, an output that does not exist, …
     """
-    original = lowered(model)
+    original, zipped = without_zip_map(lowered(model))
     known = read_metadata(model)
-    plain, zipped = without_zip_map(original)
-    inside = parsed(plain)
-    graph = inside.graph
+    forward = parsed(original)
+    graph = forward.graph
     classes = config.classes or tuple(known.get("classes", ())) or zipped or classes_in(graph)
     _refuse_fixed_batch(graph)
     standardize(graph)
-    inside = name_batch(inside)
-    graph = inside.graph
+    forward = name_batch(forward)
+    graph = forward.graph
     output = _prediction(graph, config.prediction if config.prediction is not None else known.get("prediction"))
     head, output = read_head(graph, output)
     if not query.float_initializers(graph, output):
@@ -91,14 +90,12 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     told = _told(config, known if known.get("prediction") == name else {}, classes)
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        session = Session(for_inference(original))
-        result: Any = session.run(inputs)[session.outputs.index(name)]
-        return (
-            np.array([[row[c] for c in zipped or row] for row in result]) if isinstance(result, list) else result
-        )  # ZipMap's dicts, which come sorted
+        inference = parsed(original)
+        session = Session(finish(inference) if to_inference(inference) else original)
+        return session.run(inputs, [name])[0]
 
     return Forward(
-        inside,
+        forward,
         prediction=name,
         meaning=lambda rows: Prediction(name, width_of(output), labelled, head, told, rows).meaning(),
         expected=expected,

@@ -120,7 +120,7 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
     except NotFittedError as error:
         if data is None:
             raise ConvertError(
-                "An estimator that is not fitted needs rows to be fitted on.",
+                "Fitting an unfitted estimator needs rows.",
                 key="data",
                 got=type(estimator).__name__,
                 fix="Fit it first, or give data.",
