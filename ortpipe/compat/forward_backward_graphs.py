@@ -122,5 +122,5 @@ def _border(graph: ir.Graph, cotangents: Sequence[str], gradients: Sequence[str]
             backward.update(node.outputs)
             read.update(dict.fromkeys(v for v in operands if v not in backward))
     read.update(dict.fromkeys(v for v in graph.outputs if v.name in gradients and v not in backward))
-    computed = [v for v in read if (node := v.producer()) is not None and node.inputs]
+    computed = [v for v in read if (maker := v.producer()) is not None and maker.inputs]
     return [str(v.name) for v in read if v.is_graph_input()], [str(v.name) for v in computed]

@@ -71,12 +71,15 @@ def name_dimensions(model: ir.Model) -> None:
     time (33 nodes of a gradient become 14).
     """
     values = (*model.graph.inputs, *(y for node in model.graph.all_nodes() for y in node.outputs))
-    dims = (d for value in values if value.shape is not None for d in value.shape)
-    names, inputs = Names(str(d.value) for d in dims if isinstance(d, ir.SymbolicDim)), query.data_inputs(model.graph)
+    known = (d for value in values if value.shape is not None for d in value.shape)
+    names, inputs = Names(str(d.value) for d in known if isinstance(d, ir.SymbolicDim)), query.data_inputs(model.graph)
     for value in inputs:
-        for axis, dim in enumerate(value.shape or ()):
-            if isinstance(dim, ir.SymbolicDim) and dim.value is None and value.shape is not None:
-                value.shape[axis] = names.fresh("N" if value is inputs[0] and axis == 0 else f"{value.name}_{axis}")
+        dims = list(value.shape or ())  # a shape that was read is frozen
+        for axis, dim in enumerate(dims):
+            if isinstance(dim, ir.SymbolicDim) and dim.value is None:
+                stem = "N" if value is inputs[0] and axis == 0 else f"{value.name}_{axis}"
+                dims[axis] = ir.SymbolicDim(names.fresh(stem))
+        value.shape = ir.Shape(dims) if value.shape is not None else None
 
 
 def set_initializers(model: ir.Model, values: Mapping[str, np.ndarray]) -> None:

@@ -24,6 +24,7 @@ def seeded_sum(op: Builder, outputs: Sequence[ir.Value], *, fill: bool = False) 
             seed.shape = output.shape
             seeds[str(output.name)] = str(seed.name)
             term = op.Mul(output, seed)
+            term.type, term.shape = output.type, output.shape
         if fill or output.shape is None or output.shape.rank():
             term = op.ReduceSum(term, keepdims=0)
         term.type, term.shape = output.type, ir.Shape([])
