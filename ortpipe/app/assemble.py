@@ -35,7 +35,7 @@ from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
 from ortpipe.pipeline.trust import key_of_environment
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.runtime.one import check_one_runtime
+from ortpipe.runtime.distributions import check_one_runtime
 from ortpipe.runtime.session import check_provider
 from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.early_stop import trained_loss

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from ortpipe.data.float32 import LostDigits
 from ortpipe.data.rows import Rows, check_finite, row_bytes
 from ortpipe.data.stream import Labels
 from ortpipe.errors import DataError, nearest
+from ortpipe.hashing import Hasher
 
 GROUP = 2**20  # bytes of rows that are read in one go, and stay together until they come in a window
 LOCAL_HEADER = 30  # bytes of a zip member's own header, in front of its name and extra field
@@ -127,7 +127,7 @@ class ArrayReader:
         if not self._groups:
             raise DataError("Data must hold at least one row.", got=f"none in {sets[0].where}", fix="Give rows.")
         self.counts = np.zeros((len(self._groups), len(PARTS)), np.int64)
-        sha, labels, digits = hashlib.sha256(), Labels(), LostDigits()
+        hasher, labels, digits = Hasher("arrays"), Labels(), LostDigits()
         for number, (array_set, cut) in enumerate(self._groups):
             try:
                 piece = self.rows(array_set, cut)
@@ -139,8 +139,8 @@ class ArrayReader:
             self.counts[number] = np.bincount(part, minlength=len(PARTS))
             labels.see(piece.label)
             digits.see_rows(piece, cut.start, f" of {array_set.where}")
-            sha.update(f"{piece.digest()}{hashlib.sha256(part.tobytes()).hexdigest()}".encode())
-        self.digest, self.labels, self.notes = sha.hexdigest(), labels.values, tuple(digits.notes())
+            hasher.add(piece.digest(), part)
+        self.digest, self.labels, self.notes = hasher.hexdigest(), labels.values, tuple(digits.notes())
 
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield the rows of a group, all at once."""

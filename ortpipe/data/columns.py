@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,11 +55,12 @@ class Layout:
         """The columns of inputs that have categories."""
         return [n for n in dict.fromkeys(n for names in self.inputs.values() for n in names) if n not in self.dtypes]
 
-    def digest(self) -> Any:
-        """Return the beginning of a sha256 of tables: what is read as what."""
-        said = [self.source.labels, self.source.sample_weight, self.part, list(self.inputs.items())]
+    @property
+    def key(self) -> list[Any]:
+        """What tells layouts of the same columns apart, as JSON values."""
+        columns = [self.source.labels, self.source.sample_weight, self.part, list(self.inputs.items())]
         encodings = [self.source.encode_of(name) for name in self.inputs]
-        return hashlib.sha256(json.dumps([said, encodings, [(n, str(t)) for n, t in self.dtypes.items()]]).encode())
+        return [columns, encodings, [(name, str(dtype)) for name, dtype in self.dtypes.items()]]
 
     def one_hot(self, column: str) -> bool:
         """Return whether any input has a column of 0 and 1 for each value of this one."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from ortpipe.data.draw import Draw
 from ortpipe.data.files import Stamp, stamp
 from ortpipe.data.frames import as_array, column_names
 from ortpipe.errors import DataError
+from ortpipe.hashing import Hasher, digest_of
 
 PIECE = 4 * 2**20  # bytes of inputs that are read, or given to a model, at a time
 LEAST = 4  # bytes that a number takes at least: models read float32
@@ -254,18 +254,11 @@ class Rows(RowSet):
 
     def digest(self) -> str:
         """Return the sha256 (hex) of names, types, shapes and values, and of a window that does not hold all rows."""
-        order = "" if self.window is None or self.window >= len(self) else f"{self.window} {self.group_sizes}"
-        sha = hashlib.sha256(f"{self.origin}{order}".encode())
-        inputs = {f"input {name}": self.inputs[name] for name in sorted(self.inputs)}
-        arrays = {**inputs, "label": self.label, "sample_weight": self.sample_weight}
-        for name, array in arrays.items():
-            if array is None:
-                continue
-            if array.dtype.kind in "OU":
-                array = np.char.encode(array.astype(str), "utf-8")
-            sha.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
-            sha.update(np.ascontiguousarray(array).tobytes())
-        return sha.hexdigest()
+        order = [] if self.window is None or self.window >= len(self) else [self.window, *self.group_sizes]
+        hasher = Hasher("rows").add(self.origin, order)
+        for name in sorted(self.inputs):
+            hasher.add(name, self.inputs[name])
+        return hasher.add(self.label, self.sample_weight).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -290,8 +283,8 @@ class Data:
 
     @functools.cached_property
     def _digest(self) -> str:
-        parts = [part.digest() if part is not None else "-" for part in (self.train, self.validation, self.test)]
-        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+        parts = [None if part is None else part.digest() for part in (self.train, self.validation, self.test)]
+        return digest_of("data", *parts)
 
     @functools.cached_property
     def weighted(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Protocol
 
@@ -11,6 +10,7 @@ import numpy as np
 from ortpipe.data.draw import Draw
 from ortpipe.data.rows import Rows, RowSet, joined
 from ortpipe.errors import ConfigError
+from ortpipe.hashing import digest_of
 
 MIB = 2**20
 LIMIT = 256 * MIB  # bytes of rows, beyond which they are not held in memory unless the user says so
@@ -94,9 +94,8 @@ class Stream(RowSet):
 
     def digest(self) -> str:
         """Return the sha256 (hex) of the content, of which rows of it these are, and of the window."""
-        part = "" if self._part is None else f"{self._part[0]} {self._part[1].key}"
-        sizes = self.counts.sum(axis=1).tolist()
-        return hashlib.sha256(f"{self._reader.digest} {part} {self.window} {sizes}".encode()).hexdigest()
+        part = None if self._part is None else [self._part[0], self._part[1].key]
+        return digest_of("stream", self._reader.digest, part, self.window, self.counts)
 
     def select(self, part: int, draw: Draw) -> Stream:
         """Return the rows of one part, a place in `PARTS`."""

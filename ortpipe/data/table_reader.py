@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from ortpipe.data.rows import PIECE, Category, Rows
 from ortpipe.data.stream import Labels
 from ortpipe.data.text_columns import TextColumn, refuse_text
 from ortpipe.errors import DataError, nearest
+from ortpipe.hashing import Hasher
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,7 @@ class TableReader:
 
     def __init__(self, layout: Layout, groups: Sequence[Group]) -> None:
         self._layout, self._groups = layout, groups
-        sha, labels = layout.digest(), Labels()
+        hasher, labels = Hasher("table").add(layout.key), Labels()
         values: dict[str, set[Category]] = {name: set() for name in layout.encoded}
         words = [*layout.encoded, *layout.source.labels]
         self._texts = {name: TextColumn(name) for name in words if name not in layout.source.categorical}
@@ -67,7 +67,7 @@ class TableReader:
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
         for number, group in enumerate(groups):
             first = group.first
-            sha.update(f"group of part {group.part}|".encode())
+            hasher.add("group", group.part)
             for table in group.read(max(1, PIECE // width)):
                 for name in layout.used:
                     column = layout.column(table, name)
@@ -79,14 +79,14 @@ class TableReader:
                     elif name in self._texts and is_text(table.column(name).type):
                         encoded = column.dictionary_encode()
                         self._texts[name].see(encoded.dictionary, encoded.indices.to_numpy(), group.file, first)
-                    self._learn(column, name, sha, values)
+                    self._learn(column, name, hasher, values)
                 self.counts[number] += self._parts(table, group, first)
                 labels.see(layout.label(table))
                 first += table.num_rows
         if not self.counts.sum():
             files = ", ".join(dict.fromkeys(group.file for group in groups))
             raise DataError("Data must hold at least one row.", got=f"none in {files}", fix="Give rows.")
-        self.digest, self.labels = str(sha.hexdigest()), labels.values
+        self.digest, self.labels = hasher.hexdigest(), labels.values
         for text in self._texts.values():
             text.refuse()
         for name, found in values.items():
@@ -104,15 +104,14 @@ class TableReader:
             if table.num_rows:
                 yield self._layout.rows(table, self._categories, chosen.part)
 
-    def _learn(self, column: pa.Array, name: str, sha: Any, values: Mapping[str, set[Category]]) -> None:
+    def _learn(self, column: pa.Array, name: str, hasher: Hasher, values: Mapping[str, set[Category]]) -> None:
         """Take a column's content into the digest, and its values where it has categories."""
         if name in self._layout.dtypes:
-            array = as_numpy(column).astype(self._layout.dtypes[name], copy=False)
-            sha.update(f"{name}|{len(array)}|".encode() + np.ascontiguousarray(array).tobytes())
+            hasher.add(name, as_numpy(column).astype(self._layout.dtypes[name], copy=False))
             return
         encoded = column.dictionary_encode()
         words = encoded.dictionary.to_pylist()
-        sha.update(f"{name}|{len(column)}|{json.dumps(words)}|".encode() + encoded.indices.to_numpy().tobytes())
+        hasher.add(name, words, encoded.indices.to_numpy())
         if name in values:
             if len(values[name]) <= MANY or not self._layout.one_hot(name):
                 values[name].update(words)

@@ -1,12 +1,13 @@
-"""The one place that imports onnxruntime."""
+"""The one place that imports onnxruntime, and what it is."""
 
 from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import dataclass
 from typing import Any
 
-from ortpipe.runtime.one import check_one_runtime
+from ortpipe.runtime.distributions import check_one_runtime
 
 TRAINING = "onnxruntime.training"
 
@@ -40,3 +41,29 @@ def _imported() -> Any:
 
 ort = _imported()
 ort.set_default_logger_severity(4)  # what fails is raised with its message; the rest is about its own optimizations
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """An installation of onnxruntime.
+
+    Attributes:
+        version: its own.
+        builds_gradients: it is the training build, which the `ort` engine needs.
+        providers: those it was made for, by their long names.
+    """
+
+    version: str
+    builds_gradients: bool
+    providers: tuple[str, ...]
+
+
+def about() -> Runtime:
+    """Return what is installed.
+
+    Raises:
+        ModelError: more than one distribution is.
+    """
+    check_one_runtime()  # again: others may have been installed since the import
+    builds_gradients = hasattr(ort.capi._pybind_state, "OrtModuleGraphBuilder")
+    return Runtime(ort.__version__, builds_gradients, tuple(ort.get_available_providers()))

@@ -5,9 +5,10 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.errors import DeriveError
-from ortpipe.graph.check import finish
+from ortpipe.graph.check import finish, infer
 from ortpipe.runtime.gradient_builder import gradient_model
 from ortpipe.runtime.session import Session
+from ortpipe.stages.derive.engines.ort import with_yield
 
 pytestmark = pytest.mark.usefixtures("training_build")
 TEXT = """
@@ -28,9 +29,10 @@ FEEDS = {"X": rng.normal(size=(5, 3)).astype(np.float32), "label": rng.normal(si
 
 
 def gradients(model, parameters, inputs=()):
-    """Run the builder's graph with YieldOp answered by ∂loss/∂loss = 1."""
-    built, names = gradient_model(model, parameters, inputs)
-    own = ir.from_proto(onnx.shape_inference.infer_shapes(built))
+    """Run the builder's graph, called through the engine, with YieldOp answered by ∂loss/∂loss = 1."""
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    own, names = with_yield(ir.from_proto(copy), parameters, inputs)
+    infer(own)
     [node] = [node for node in own.graph if node.op_type == "YieldOp"]
     one = ir.node("Constant", [], {"value": ir.tensor(np.ones((), np.float32))})
     own.graph.insert_before(node, one)

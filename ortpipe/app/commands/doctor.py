@@ -73,8 +73,8 @@ def _examined(check: Callable[[RunConfig], Iterator[Finding]], config: RunConfig
 
 
 def _runtime(config: RunConfig) -> Iterator[Finding]:
-    from ortpipe.runtime.about import about
-    from ortpipe.runtime.one import DISTRIBUTIONS
+    from ortpipe.runtime.distributions import DISTRIBUTIONS
+    from ortpipe.runtime.library import about
 
     found = about()
     name = next(iter(versions(DISTRIBUTIONS)))
@@ -166,7 +166,7 @@ def _tracking(config: RunConfig) -> Iterator[Finding]:
 
 def _training(config: RunConfig) -> Iterator[Finding]:
     from ortpipe.app.self_test import self_test
-    from ortpipe.runtime.about import about
+    from ortpipe.runtime.library import about
 
     for engine in ("native", "ort") if about().builds_gradients else ("native",):
         begun = time.perf_counter()
