@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
+
 from ortpipe.app.redact import ENVIRONMENT, MASK, know
 from ortpipe.errors import ConfigError
 
@@ -83,8 +85,6 @@ def _completed(node: Any, key: str, given: Mapping[str, Any]) -> Any:
         rule, fix = "A record holds no secrets, so they are given again.", f"Add {key}=… to the command."
         raise ConfigError(rule, got=f"{key}={node}", fix=fix)
     if (whole := DECODED.fullmatch(node)) is not None:
-        import yaml
-
         return yaml.safe_load(_variable(whole[1], key))
     return ASKS.sub(lambda found: _variable(found[1], key), node)
 

@@ -6,15 +6,15 @@ import collections
 import difflib
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import onnx
+
+from ortpipe.app.subject import Subject
+from ortpipe.graph.query import all_nodes
+from ortpipe.graph.show import type_of
 from ortpipe.pipeline.flatten import flatten
-
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
-
-    from ortpipe.app.subject import Subject
 
 Pair = dict[str, Any]  # the sides "a" and "b"; one that lacks it is left out
 BESIDE = ("metrics", "lineage")  # facts that are no facts about the model: metrics have a part of their own
@@ -54,9 +54,6 @@ def _same(a: Any, b: Any) -> bool:
 
 def _graphs(a: onnx.ModelProto, b: onnx.ModelProto) -> dict[str, Any]:
     """Return opsets, IR version, operators, inputs, outputs and initializers that differ, and nodes as +/− lines."""
-    from ortpipe.graph.query import all_nodes
-    from ortpipe.graph.show import type_of
-
     found = {
         "opsets": pairs(*({o.domain or "ai.onnx": o.version for o in m.opset_import} for m in (a, b))),
         "ir_version": {} if a.ir_version == b.ir_version else {"a": a.ir_version, "b": b.ir_version},
@@ -80,8 +77,6 @@ def _nodes(a: onnx.GraphProto, b: onnx.GraphProto) -> list[str]:
 
 def _line(node: onnx.NodeProto) -> str:
     """Return a node as one line; tensors and subgraphs stand as the beginning of their sha256."""
-    import onnx
-
     values = []
     for attribute in sorted(node.attribute, key=lambda attribute: attribute.name):
         value = onnx.helper.get_attribute_value(attribute)
@@ -92,8 +87,6 @@ def _line(node: onnx.NodeProto) -> str:
 
 
 def _arrays(side: Subject) -> dict[str, np.ndarray]:
-    import onnx
-
     own = {f"model/{t.name}": onnx.numpy_helper.to_array(t) for t in side.model.graph.initializer}
     return {**own, **side.tensors}
 
@@ -114,7 +107,5 @@ def _tensors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> dict[s
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> bool:
-    import numpy as np
-
     same = a.dtype == b.dtype and a.shape == b.shape
     return bool(same and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))

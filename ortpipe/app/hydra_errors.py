@@ -11,6 +11,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from ortpipe.app.commands import COMMANDS, is_word
+from ortpipe.app.compose import packaged_conf
 from ortpipe.errors import ConfigError, nearest
 
 REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)  # what composing raises
@@ -64,8 +65,6 @@ def explained(error: Exception) -> ConfigError:
 
 
 def _groups() -> Iterator[str]:
-    from ortpipe.app.compose import packaged_conf
-
     conf: Path = packaged_conf()
     yield from {str(file.parent.relative_to(conf)) for file in conf.glob("*/**/*.yaml")}
 

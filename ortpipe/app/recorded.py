@@ -14,7 +14,12 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
+import yaml
+
+from ortpipe.app.compose import composition
 from ortpipe.app.run.record import FILE, RunRecord, checked
+from ortpipe.app.tracking.client import client_at
+from ortpipe.app.tracking.sqlite import database_of
 from ortpipe.errors import ConfigError, TrackingError
 
 if TYPE_CHECKING:
@@ -49,8 +54,6 @@ class Settings:
 
     @cached_property
     def _values(self) -> dict[str, Any]:
-        from ortpipe.app.compose import composition
-
         return composition(self.overrides, self.config_dir).values
 
     def cache(self) -> Path | None:
@@ -78,9 +81,6 @@ def tracked(run_id: str, uri: str) -> Iterator[MlflowClient]:
     Raises:
         TrackingError: what is asked of it cannot be read.
     """
-    from ortpipe.app.tracking.client import client_at
-    from ortpipe.app.tracking.sqlite import database_of
-
     fix = "Set recorder.tracking_uri or paths.outputs as they were for the run."
     if (database := database_of(uri)) is not None and not database.is_file():
         raise TrackingError("The id of a run is looked up where runs are recorded.", got=f"no database {uri}", fix=fix)
@@ -165,8 +165,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         ConfigError: it is missing or damaged, or a link.
     """
-    import yaml
-
     file, fix = folder / "config.yaml", "Choose another run."
     try:
         if file.is_symlink():

@@ -20,6 +20,11 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+
 MASK = "***"
 WORDS = {"auth", "authorization", "bearer", "cookie", "credential", "jwt", "pass", "passcode", "passphrase", "sas"}
 ENDS = ("password", "passwd", "pwd", "secret", "token", "apikey", "accesskey", "privatekey", "secretkey")
@@ -235,10 +240,6 @@ def know_command(words: Iterable[str]) -> None:
 
 def _overridden(word: str) -> Iterator[tuple[str, Any]]:
     """Yield the key of an override with each value, of a sweep all; of what Hydra does not read, all its words."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import ChoiceSweep
-    from hydra.errors import HydraException
-
     try:
         override = OverridesParser.create().parse_override(word)
     except HydraException:
@@ -254,8 +255,6 @@ def recordable(config: Any) -> dict[str, Any]:
 
     Those that a user takes from the environment stay `${oc.env:NAME}`, the others become `***`.
     """
-    from omegaconf import OmegaConf
-
     raw: Any = OmegaConf.to_container(config, resolve=False)
     values: Any = OmegaConf.to_container(config, resolve=True)
     know_config(raw)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
+import onnx
 
+from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import TrainError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.engines import ENGINES
+from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.stage import train
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]> line (float[N, 3] X) => (float[N, 1] y)
   <float[3, 1] w = {0, 0, 0}, float[1] b = {0}> { h = MatMul(X, w) y = Add(h, b) }"""
@@ -24,21 +32,6 @@ def self_test(engine: str, runtime: RuntimeConfig) -> str:
         TrainError: a loss is not that of gradient descent in NumPy, or does not fall.
         OrtpipeError: a stage fails.
     """
-    import numpy as np
-    import onnx
-
-    from ortpipe.data.rows import Data, Rows
-    from ortpipe.stages.add_loss.config import AddLossConfig
-    from ortpipe.stages.add_loss.losses import LOSSES
-    from ortpipe.stages.add_loss.stage import add_loss
-    from ortpipe.stages.convert.stage import convert
-    from ortpipe.stages.derive.config import DeriveConfig
-    from ortpipe.stages.derive.engines import ENGINES
-    from ortpipe.stages.derive.stage import derive
-    from ortpipe.stages.train.config import TrainConfig
-    from ortpipe.stages.train.optimizers import OPTIMIZERS
-    from ortpipe.stages.train.stage import train
-
     X = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
     y = X @ np.array([1.0, -2.0, 3.0], np.float32) + 0.5
     loss = add_loss(convert(onnx.parser.parse_model(MODEL)), AddLossConfig(LOSSES["l2"](), reduction="mean"))
@@ -59,8 +52,6 @@ def self_test(engine: str, runtime: RuntimeConfig) -> str:
 
 def descent(X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the loss of every step: ℓ = mean (X·w + b − y)², w ← w − η·∂ℓ/∂w, b ← b − η·∂ℓ/∂b, in float64."""
-    import numpy as np
-
     w, b, losses = np.zeros(3), 0.0, []
     for _ in range(EPOCHS):
         for first in range(0, ROWS, BATCH):

@@ -7,15 +7,17 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import onnx
 
 from ortpipe.app.recorded import RUN_ID, Settings, download, read_config, tracked
 from ortpipe.app.redact import hidden
+from ortpipe.artifact import load_artifact, read_metadata
 from ortpipe.errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
+from ortpipe.graph.serial import read
+from ortpipe.pipeline.store import Store
 
 DIGEST = re.compile(r"[0-9a-f]{6,64}")  # or its beginning
 HELP = "an .onnx file, the folder of an artifact or a run, the id of an MLflow run, or a stored digest's beginning"
@@ -69,8 +71,6 @@ def find(name: str, settings: Settings, stage: str | None = None) -> Subject:
 
 def _stored(digest: str, cache: Path | None) -> Subject | None:
     """Return the only stored artifact whose digest begins so."""
-    from ortpipe.pipeline.store import Store
-
     if cache is None:
         return None
     place = Store(cache).path(digest)
@@ -82,16 +82,11 @@ def _stored(digest: str, cache: Path | None) -> Subject | None:
 
 
 def _file(path: Path) -> Subject:
-    from ortpipe.artifact import read_metadata
-    from ortpipe.graph.serial import read
-
     model = read(path)
     return Subject(str(path), model, read_metadata(model))
 
 
 def _artifact(folder: Path, name: str, run: Path) -> Subject:
-    from ortpipe.artifact import load_artifact
-
     artifact = load_artifact(folder)
     values = read_config(run) if (run / "config.yaml").is_file() else {}
     return Subject(name, artifact.model, artifact.facts.as_json(), artifact.tensors, artifact.digest(), hidden(values))

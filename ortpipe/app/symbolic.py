@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -24,6 +26,7 @@ def import_onnx_ir() -> None:
     """Import onnx-ir for a process of the command line; sympy is loaded if it is used after all."""
     sys.meta_path.insert(0, _Finder)
     try:
-        import onnx_ir  # noqa: F401
+        with contextlib.suppress(ImportError):  # the doctor says what is wrong with it
+            importlib.import_module("onnx_ir")
     finally:
         sys.meta_path.remove(_Finder)

@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-
-if TYPE_CHECKING:
-    from hydra.core.config_loader import ConfigLoader
-    from hydra.core.default_element import ResultDefault
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # of one key to another
 

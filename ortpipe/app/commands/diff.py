@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ortpipe.app.compose import Parser
+from ortpipe.app.difference import difference
 from ortpipe.app.recorded import Settings
 from ortpipe.app.subject import HELP, Subject, find
 
@@ -35,8 +36,6 @@ def run(arguments: Sequence[str]) -> None:
     given = parser.read(arguments)
     settings = Settings(given.overrides, given.config_dir)
     a, b = (find(name, settings, given.stage) for name in (given.a, given.b))
-    from ortpipe.app.difference import difference
-
     found = difference(a, b)
     differs = any(found.values())
     if given.json:

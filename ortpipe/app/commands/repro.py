@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from ortpipe.app.asked import completed, executes
+from ortpipe.app.assemble import open_run, plan_of
 from ortpipe.app.compose import Parser
-from ortpipe.app.recorded import Settings, recorded
-from ortpipe.app.run.record import StageRecord
+from ortpipe.app.recorded import Settings, read_config, read_json, recorded
+from ortpipe.app.run.inputs import kept_input
+from ortpipe.app.run.record import RunRecord, StageRecord
+from ortpipe.app.schema import build
+from ortpipe.artifact import load_artifact
 from ortpipe.errors import ConfigError, ReproError
+from ortpipe.pipeline.digest import versions
 from ortpipe.pipeline.events import Event, StageFinished
+from ortpipe.pipeline.flatten import differing
+from ortpipe.pipeline.run import run as run_plan
+from ortpipe.pipeline.store import Store
 
 ABOUT = """Make a run again from its record alone, with nothing stored, and compare every stage's digest and every loss.
 RUN is a run's folder, or the id of an MLflow run; key=value pairs say where runs are recorded (recorder.tracking_uri,
@@ -42,22 +55,11 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _parsed(words: Sequence[str]) -> dict[str, Any]:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
     found = OverridesParser.create().parse_overrides([*words])
     return {override.key_or_group: override.value() for override in found}
 
 
 def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
-    from ortpipe.app.asked import completed, executes
-    from ortpipe.app.assemble import open_run, plan_of
-    from ortpipe.app.recorded import read_config, read_json
-    from ortpipe.app.run.inputs import kept_input
-    from ortpipe.app.run.record import RunRecord
-    from ortpipe.app.schema import build
-    from ortpipe.pipeline.run import run
-    from ortpipe.pipeline.store import Store
-
     place = read_json(folder / "environment.json", dict[str, str]).get("folder")
     values = read_config(folder)
     if (asks := executes(values, place)) and not trust:
@@ -75,7 +77,7 @@ def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
     for line in _other_surroundings(stages, plan):
         print(f"warning: {line}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="ortpipe-") as fresh:
-        artifact = run(plan, open_run(vars(config)), [Witness(stages, folder)], Store(Path(fresh)))
+        artifact = run_plan(plan, open_run(vars(config)), [Witness(stages, folder)], Store(Path(fresh)))
     kinds = [f"losses/{kind}" for kind in ("step", "train", "validation")]
     losses = sum(artifact.tensors[kind].size for kind in kinds if kind in artifact.tensors)
     print(f"reproduced: {len(stages)} stages and {losses:,} losses are the same to the last bit")
@@ -94,11 +96,6 @@ def _enter(place: str | None) -> None:
 
 def _other_surroundings(stages: Sequence[StageRecord], plan: Any) -> list[str]:
     """Return in which packages and machine the run was made in other surroundings than these."""
-    import platform
-
-    from ortpipe.pipeline.digest import versions
-    from ortpipe.pipeline.flatten import differing
-
     then = {name: version for stage in stages for name, version in stage.parts["packages"].items()}
     now = {name: version for step in plan for name, version in versions(step.stage.packages).items()}
     lines = [f"{name} was {old}, is {new}" for name, (old, new) in differing(then, now).items()]
@@ -124,8 +121,6 @@ class Witness:
         print(f"{event.name:<9} same  {event.output}", flush=True)
 
     def _inputs(self, then: StageRecord, event: StageFinished) -> list[str]:
-        from ortpipe.pipeline.flatten import differing
-
         def own(parts: Mapping[str, Any]) -> dict[str, Any]:
             return {name: value for name, value in parts.items() if name not in SURROUNDINGS}
 
@@ -139,8 +134,6 @@ class Witness:
         """Compare digests, and where they differ the tensors."""
         if event.output == then.output:
             return []
-        from ortpipe.artifact import load_artifact
-
         lines = [f"numbers: digest was {then.output}, is {event.output}"]
         place = self._folder / "stages" / f"{event.number}_{event.name}"
         if not place.is_dir():
@@ -162,8 +155,6 @@ def _apart(name: str, then: Any, now: Any) -> list[str]:
     >>> _apart("losses/step", np.array([1.0, 2.0]), np.array([1.0, 2.5]))
     ['losses/step: 1 of 2 differ, first at 1, by 0.5 at most']
     """
-    import numpy as np
-
     if then is None or now is None or then.shape != now.shape or then.dtype != now.dtype:
         said = ["missing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}" for tensor in (then, now)]
         return [f"{name}: was {said[0]}, is {said[1]}"]

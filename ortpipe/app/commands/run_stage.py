@@ -5,16 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ortpipe.app.assemble import open_run
 from ortpipe.app.compose import Composition, Parser, composition
 from ortpipe.app.recorded import Settings
+from ortpipe.app.run.screen import Screen, table
+from ortpipe.app.schema import all_at_once, check, located
 from ortpipe.app.subject import find
+from ortpipe.artifact import Artifact, Facts, save_artifact
 from ortpipe.errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    from ortpipe.artifact import Artifact
-    from ortpipe.pipeline.plan import Stage
+from ortpipe.files import whole_file
+from ortpipe.flow import FLOW
+from ortpipe.graph.serial import LARGE
+from ortpipe.pipeline.events import StageProgressed
+from ortpipe.pipeline.plan import Stage
 
 ABOUT = """Run one stage on one file: its settings, and the data where it reads them, are those of a run with the same
 key=value pairs. A model that ortpipe wrote says in its metadata what a stage must know, so a bare .onnx file is enough.
@@ -41,8 +46,6 @@ def run(arguments: Sequence[str]) -> None:
     target = Path(given.output)
     _refuse_taken(target, given.force)
     found = composition(given.overrides, given.config_dir)
-    from ortpipe.flow import FLOW
-
     names = [stage.name for stage in FLOW]
     if given.stage not in names:
         raise ConfigError("STAGE is one of the flow's.", got=given.stage, fix=nearest(given.stage, names))
@@ -59,8 +62,6 @@ def run(arguments: Sequence[str]) -> None:
     begun = time.perf_counter()
     result = stage(artifact, config, **context)
     seconds = time.perf_counter() - begun
-    from ortpipe.app.run.screen import table
-
     _write(result, target)
     if result.facts.metrics:
         print(table(result), end="\n\n")
@@ -70,11 +71,6 @@ def run(arguments: Sequence[str]) -> None:
 
 def _settings(stage: Stage, found: Composition) -> tuple[Any, dict[str, Any]]:
     """Return the stage's config and what it reads; errors in other parts of the config do not matter."""
-    from ortpipe.app.assemble import open_run
-    from ortpipe.app.run.screen import Screen
-    from ortpipe.app.schema import all_at_once, check, located
-    from ortpipe.pipeline.events import StageProgressed
-
     values, problems = check(found.values)
     config, screen = values.get(stage.name), Screen()
     reads_data = "data" in stage.reads or ("data" in stage.takes and getattr(config, "check", False))
@@ -99,8 +95,6 @@ def _read_from(file: str, convert: dict[str, Any]) -> None:
 
 
 def _artifact(name: str | None, settings: Settings, before: str) -> Artifact:
-    from ortpipe.artifact import Artifact, Facts
-
     if name is None:
         raise ConfigError(
             "A stage behind convert needs a model.", got="no --input", fix=f"Give the result of {before}."
@@ -134,10 +128,6 @@ def _refuse_taken(target: Path, force: bool) -> None:
 
 
 def _write(artifact: Artifact, target: Path) -> None:
-    from ortpipe.artifact import save_artifact
-    from ortpipe.files import whole_file
-    from ortpipe.graph.serial import LARGE
-
     if target.suffix != ".onnx":
         save_artifact(artifact, target)
     elif artifact.model.ByteSize() > LARGE:

@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortpipe.app.compose import composed
+from ortpipe.data.split import load
+from ortpipe.files import whole_file
+from ortpipe.picture import picture
+from ortpipe.stages.train.rates import planned, steps_per_epoch, watches
+from ortpipe.stages.train.schedules import SCHEDULES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,12 +27,6 @@ def run(arguments: Sequence[str]) -> None:
         DataError: the rows cannot be read.
     """
     config = composed("schedule", ABOUT, arguments)
-    from ortpipe.data.split import load
-    from ortpipe.files import whole_file
-    from ortpipe.picture import picture
-    from ortpipe.stages.train.rates import planned, steps_per_epoch, watches
-    from ortpipe.stages.train.schedules import SCHEDULES
-
     data, training = load(config.data), config.train
     steps, rates = planned(training, len(data.train), validated=data.validation is not None)
     per_epoch = steps_per_epoch(training, len(data.train))

@@ -9,17 +9,22 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx
+import onnx_ir as ir
 
 from ortpipe.app.compose import Parser
 from ortpipe.app.recorded import Settings
 from ortpipe.app.subject import HELP, Subject, find
 from ortpipe.app.table import aligned
+from ortpipe.artifact import without_metadata
 from ortpipe.errors import ConfigError
+from ortpipe.files import whole_file
+from ortpipe.graph.draw import to_dot, to_mermaid
+from ortpipe.graph.query import all_nodes
+from ortpipe.graph.show import to_text, type_of
 from ortpipe.metrics import label
-
-if TYPE_CHECKING:
-    import onnx
 
 ABOUT = """Print what a model is: inputs, outputs, parameters, sizes, operators, the state tensors beside it, its
 lineage back to the source, and its graph. The key=value pairs say where a run is recorded, as they did for the
@@ -44,8 +49,6 @@ def run(arguments: Sequence[str]) -> None:
     form.add_argument("--svg", metavar="PICTURE", help="draw the graph into this file (needs Graphviz)")
     given = parser.read(arguments)
     subject = find(given.subject, Settings(given.overrides, given.config_dir), given.stage)
-    from ortpipe.graph.draw import to_dot, to_mermaid
-
     parameters = tuple(subject.facts.get("parameters", ()))
     if given.mermaid:
         print(to_mermaid(subject.model, parameters), end="")
@@ -61,9 +64,6 @@ def run(arguments: Sequence[str]) -> None:
 
 def described(subject: Subject) -> dict[str, Any]:
     """Return all that is said about a model but its graph, as JSON."""
-    from ortpipe.graph.query import all_nodes
-    from ortpipe.graph.show import type_of
-
     model, graph, facts = subject.model, subject.model.graph, subject.facts
     weights = {tensor.name for tensor in graph.initializer}
     trained = set(facts.get("parameters", ()))
@@ -91,10 +91,6 @@ def described(subject: Subject) -> dict[str, Any]:
 
 
 def _tensor(tensor: onnx.TensorProto) -> dict[str, Any]:
-    import onnx_ir as ir
-
-    from ortpipe.graph.show import type_of
-
     count = math.prod(tensor.dims)
     return {
         "type": type_of(tensor),
@@ -104,9 +100,6 @@ def _tensor(tensor: onnx.TensorProto) -> dict[str, Any]:
 
 
 def _text(subject: Subject) -> str:
-    from ortpipe.artifact import without_metadata
-    from ortpipe.graph.show import to_text
-
     said = described(subject)
     opsets = ", ".join(f"{domain} {version}" for domain, version in said["opsets"].items())
     lines = [
@@ -149,8 +142,6 @@ def _table(title: str, rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _svg(dot: str, file: Path) -> Path:
-    from ortpipe.files import whole_file
-
     program = shutil.which("dot")
     if program is None:
         fix = "Install it (apt install graphviz, brew install graphviz), or use --mermaid or --dot."

@@ -6,16 +6,20 @@ import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ortpipe.app.compose import Parser, composition
 from ortpipe.app.recorded import read_config
 from ortpipe.app.redact import MASK, redacted
+from ortpipe.app.schema import build_key
+from ortpipe.app.sweep.summary import best_job
+from ortpipe.app.tracking.recorders.mlflow import Mlflow
 from ortpipe.app.tracking.sqlite import database_of, uri_of
+from ortpipe.app.tracking.sweep_run import name_best
+from ortpipe.app.tracking.sync import run_folders, sync
 from ortpipe.errors import ConfigError
-
-if TYPE_CHECKING:
-    from ortpipe.app.tracking.recorders.mlflow import Mlflow
 
 ABOUT = """Record runs in MLflow from their folders: those that ran without tracking, or whose record is not complete.
 A record that is complete stays as it is. Folders are read as data: nothing in them is run or resolved, and no link in
@@ -40,10 +44,6 @@ def run(arguments: Sequence[str]) -> None:
     folders = [Path(argument) for argument in given.folders if argument not in settings]
     if not folders:
         raise ConfigError("ortpipe sync takes a run's folder.", fix="They lie in outputs/runs and outputs/multiruns.")
-    from ortpipe.app.sweep.summary import best_job
-    from ortpipe.app.tracking.sweep_run import name_best
-    from ortpipe.app.tracking.sync import run_folders, sync
-
     found = list(itertools.chain.from_iterable(map(run_folders, folders)))
     targets = {folder: _target(folder, settings, trust=given.trust) for folder in found}
     for uri in dict.fromkeys(target.tracking_uri for target in targets.values()):
@@ -60,10 +60,6 @@ def run(arguments: Sequence[str]) -> None:
 
 def _target(folder: Path, settings: Sequence[str], *, trust: bool) -> Mlflow:
     """Return the recorder that a run was configured with, MLflow's own config if it was another, and what is given."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    from ortpipe.app.schema import build_key
-
     config = read_config(folder)
     own = composition(["recorder=mlflow"]).values["recorder"]
     record = config.get("recorder", {})

@@ -6,15 +6,19 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from ortpipe.app.assemble import open_run
 from ortpipe.app.compose import Composition, Parser, composition
 from ortpipe.app.hydra_errors import REFUSALS, explained
+from ortpipe.app.schema import all_at_once, check, located
+from ortpipe.artifact import Artifact
+from ortpipe.data.rows import Data
 from ortpipe.errors import OrtpipeError, under
-
-if TYPE_CHECKING:
-    from ortpipe.artifact import Artifact
-    from ortpipe.data.rows import Data
+from ortpipe.flow import FLOW
+from ortpipe.metrics import check_objective
 
 ABOUT = """Check a run's config, its data, its model and the graphs in front of training, and print every error at once:
 the key, its value, where it was set, and the nearest valid choice. Nothing is trained or written; an estimator is
@@ -32,8 +36,6 @@ def run(arguments: Sequence[str]) -> None:
     given = Parser("validate", ABOUT).read(arguments)
     errors: list[str] = []
     found = _accepted(given.overrides, given.config_dir, errors)
-    from ortpipe.app.schema import all_at_once, check, located
-
     said = ""
     if found is not None:
         values, problems = check(found.values)
@@ -76,9 +78,6 @@ def _check_parts(values: dict[str, Any]) -> tuple[list[OrtpipeError], str]:
     Returns:
         The errors; where there are none, all that was found, in a line.
     """
-    from ortpipe.app.assemble import open_run
-    from ortpipe.metrics import check_objective
-
     errors: list[OrtpipeError] = []
     rest = {"start": None, **{key: values[key] for key in ("runtime",) if key in values}}
     context = rest | open_run(values, collect=lambda key: _collected(errors, key))
@@ -92,8 +91,6 @@ def _check_parts(values: dict[str, Any]) -> tuple[list[OrtpipeError], str]:
 
 def _check_stages(values: dict[str, Any], context: dict[str, Any], errors: list[OrtpipeError]) -> Artifact | None:
     """Convert, ask every later stage what it refuses, and build the graphs in front of the stage that trains."""
-    from ortpipe.flow import FLOW
-
     first, *later = FLOW
     artifact: Artifact | None = None
     if first.name in values:
@@ -132,10 +129,6 @@ def _collected(errors: list[OrtpipeError], *group: str) -> Iterator[None]:
 
 def _few(data: Data) -> Data:
     """Return some of the rows to train on, evenly spaced, with at least one of every class."""
-    import numpy as np
-
-    from ortpipe.data.rows import Data
-
     rows = data.train.sample()
     places = np.linspace(0, len(rows) - 1, min(FEW, len(rows))).astype(int)
     if rows.label.ndim == 1:

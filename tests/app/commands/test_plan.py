@@ -56,7 +56,7 @@ def test_a_plan_is_drawn_as_a_graph(plan):
     said = plan(*SMALL, "--mermaid").stdout.splitlines()
     assert said[0] == "flowchart LR"
     assert "  convert --> add_loss --> penalty --> derive --> train --> evaluate" in said
-    assert sum(":::run" in line for line in said) == 6
+    assert sum(":::miss" in line for line in said) == 6
 
 
 def test_a_plan_refuses_what_a_run_refuses(plan):
