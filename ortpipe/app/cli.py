@@ -19,13 +19,13 @@ from ortpipe.app.completion import answer, is_query
 from ortpipe.app.compose import check_working_folder, packaged_conf
 from ortpipe.app.help import is_help, print_help
 from ortpipe.app.hydra_errors import REFUSALS, explained
+from ortpipe.app.key_origin import KeyOrigins
 from ortpipe.app.redact import guard, know_command, know_config, recordable
 from ortpipe.app.run.hydra_files import hide_in_files
 from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.app.sweep.callback import sweeping
 from ortpipe.app.symbolic import import_onnx_ir
 from ortpipe.app.terminal import forgive, streams
-from ortpipe.app.where import Where
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _application(config: DictConfig) -> float | None:
     def run(job: Job | None = None) -> None:
         record = recordable(config)
         container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        execute(build(container, Where.now()), record, hydra_config, job)
+        execute(build(container, KeyOrigins.now()), record, hydra_config, job)
 
     if hydra_config.mode is not None and hydra_config.mode.name == "MULTIRUN":
         from ortpipe.app.sweep.job import run_job

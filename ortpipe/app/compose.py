@@ -13,9 +13,9 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from ortpipe.app.key_origin import KeyOrigins
 from ortpipe.app.redact import recordable
 from ortpipe.app.tracking.sqlite import uri_of
-from ortpipe.app.where import Where
 from ortpipe.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Composition:
 
     values: dict[str, Any]
     record: dict[str, Any]
-    where: Where | None
+    where: KeyOrigins | None
 
 
 def composition(overrides: Sequence[str], config_dir: str | None = None) -> Composition:
@@ -111,7 +111,7 @@ def composition(overrides: Sequence[str], config_dir: str | None = None) -> Comp
     return Composition(values, recordable(config), where)
 
 
-def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple[DictConfig, Where | None]:
+def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple[DictConfig, KeyOrigins | None]:
     """Return the composed config without Hydra's own part, and where each key was set; raises as `composition`."""
     overrides = list(overrides)
     if config_dir is not None:
@@ -122,7 +122,7 @@ def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple
     with initialize_config_dir(str(packaged_conf()), job_name="ortpipe", version_base="1.3"):
         config = compose("config", overrides, return_hydra_config=True)
         HydraConfig.instance().set_config(config)
-        where = Where.now()
+        where = KeyOrigins.now()
     with open_dict(config):
         del config["hydra"]
     return config, where

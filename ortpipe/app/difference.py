@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortpipe.app.subject import Subject
+from ortpipe.app.model_lookup import FoundModel
 from ortpipe.graph.query import all_nodes
 from ortpipe.graph.show import type_of
 from ortpipe.pipeline.flatten import flatten
@@ -20,7 +20,7 @@ Pair = dict[str, Any]  # the sides "a" and "b"; one that lacks it is left out
 BESIDE = ("metrics", "lineage")  # facts that are no facts about the model: metrics have a part of their own
 
 
-def difference(a: Subject, b: Subject) -> dict[str, dict[str, Any]]:
+def difference(a: FoundModel, b: FoundModel) -> dict[str, dict[str, Any]]:
     """Return what differs, by part; a part that is equal is empty.
 
     The parts are `config` and `facts` by dotted key, `graph` (see `_graphs`), `tensors` by name (types, norms and the
@@ -86,7 +86,7 @@ def _line(node: onnx.NodeProto) -> str:
     return f"{', '.join(node.output)} = {node.op_type}({', '.join([*node.input, *values])})"
 
 
-def _arrays(side: Subject) -> dict[str, np.ndarray]:
+def _arrays(side: FoundModel) -> dict[str, np.ndarray]:
     own = {f"model/{t.name}": onnx.numpy_helper.to_array(t) for t in side.model.graph.initializer}
     return {**own, **side.tensors}
 

@@ -7,15 +7,17 @@ import onnx
 import pytest
 
 from ortpipe.app.difference import difference
-from ortpipe.app.subject import Subject
+from ortpipe.app.model_lookup import FoundModel
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[N, 3] X) => (float[N, 1] y)
   <float[3, 1] w = {1, 2, 3}> { h = MatMul(X, w) y = Softmax <axis = 1> (h) }"""
 CONFIG = {"train": {"optimizer": {"lr": 0.1}, "epochs": 2}, "seed": 0}
 
 
-def subject(text: str = TEXT, **others: object) -> Subject:
-    return Subject("x", onnx.parser.parse_model(text), **{"facts": {"task": "regression"}, "config": CONFIG, **others})
+def subject(text: str = TEXT, **others: object) -> FoundModel:
+    return FoundModel(
+        "x", onnx.parser.parse_model(text), **{"facts": {"task": "regression"}, "config": CONFIG, **others}
+    )
 
 
 def parts(**found: object) -> dict[str, object]:

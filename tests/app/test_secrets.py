@@ -16,7 +16,7 @@ from command import ROOT, ortpipe
 from omegaconf import OmegaConf
 
 from ortpipe.app import redact
-from ortpipe.app.asked import completed
+from ortpipe.app.consent import completed
 from ortpipe.errors import ConfigError
 
 MINE = """

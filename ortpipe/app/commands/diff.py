@@ -10,8 +10,8 @@ from typing import Any
 
 from ortpipe.app.compose import Parser
 from ortpipe.app.difference import difference
-from ortpipe.app.recorded import Settings
-from ortpipe.app.subject import HELP, Subject, find
+from ortpipe.app.model_lookup import HELP, FoundModel, find
+from ortpipe.app.run_lookup import Settings
 
 ABOUT = """Compare two models or runs: config, facts, graph (nodes, initializers, opset), tensors (norms, largest
 difference) and metrics. The exit code is 0 whether or not they differ, as of git diff; with --exit-code it is 2 where
@@ -55,7 +55,7 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _text(a: Subject, b: Subject, found: dict[str, Any]) -> list[str]:
+def _text(a: FoundModel, b: FoundModel, found: dict[str, Any]) -> list[str]:
     lines = [f"a  {a.name}", f"b  {b.name}"]
     known = {"config": a.config and b.config, "tensors": True, "graph": True, "facts": True}
     known["metrics"] = a.facts.get("metrics") or b.facts.get("metrics")

@@ -66,8 +66,8 @@ def _examined(check: Callable[[RunConfig], Iterator[Finding]], config: RunConfig
     try:
         yield from check(config)
     except OrtpipeError as error:
-        said, _, fix = str(error).partition("\n  fix: ")
-        yield Finding(name, " ".join(said.split()), fix or AGAIN)
+        said = error.rule if error.got is None else f"{error.rule} got: {error.got}"
+        yield Finding(name, " ".join(said.split()), error.fix or AGAIN)
     except Exception as error:  # noqa: BLE001 - whatever a broken installation raises is what this is there to say
         yield Finding(name, f"{type(error).__name__}: {error}".splitlines()[0], AGAIN)
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from ortpipe.app.asked import completed, executes
 from ortpipe.app.assemble import open_run, plan_of
 from ortpipe.app.compose import Parser
-from ortpipe.app.recorded import Settings, read_config, read_json, recorded
+from ortpipe.app.consent import completed, executes
 from ortpipe.app.run.inputs import kept_input
 from ortpipe.app.run.record import RunRecord, StageRecord
+from ortpipe.app.run_lookup import Settings, read_config, read_json, recorded
 from ortpipe.app.schema import build
 from ortpipe.artifact import load_artifact
 from ortpipe.errors import ConfigError, ReproError

@@ -9,10 +9,10 @@ from typing import Any
 
 from ortpipe.app.assemble import open_run
 from ortpipe.app.compose import Composition, Parser, composition
-from ortpipe.app.recorded import Settings
+from ortpipe.app.model_lookup import find
 from ortpipe.app.run.screen import Screen, table
+from ortpipe.app.run_lookup import Settings
 from ortpipe.app.schema import all_at_once, check, located
-from ortpipe.app.subject import find
 from ortpipe.artifact import Artifact, Facts, save_artifact
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.files import whole_file

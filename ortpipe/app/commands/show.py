@@ -15,8 +15,8 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.app.compose import Parser
-from ortpipe.app.recorded import Settings
-from ortpipe.app.subject import HELP, Subject, find
+from ortpipe.app.model_lookup import HELP, FoundModel, find
+from ortpipe.app.run_lookup import Settings
 from ortpipe.app.table import aligned
 from ortpipe.artifact import without_metadata
 from ortpipe.errors import ConfigError
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> None:
         print(_text(subject), end="")
 
 
-def described(subject: Subject) -> dict[str, Any]:
+def described(subject: FoundModel) -> dict[str, Any]:
     """Return all that is said about a model but its graph, as JSON."""
     model, graph, facts = subject.model, subject.model.graph, subject.facts
     weights = {tensor.name for tensor in graph.initializer}
@@ -99,7 +99,7 @@ def _tensor(tensor: onnx.TensorProto) -> dict[str, Any]:
     }
 
 
-def _text(subject: Subject) -> str:
+def _text(subject: FoundModel) -> str:
     said = described(subject)
     opsets = ", ".join(f"{domain} {version}" for domain, version in said["opsets"].items())
     lines = [

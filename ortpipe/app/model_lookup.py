@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortpipe.app.recorded import RUN_ID, Settings, download, read_config, tracked
 from ortpipe.app.redact import hidden
+from ortpipe.app.run_lookup import RUN_ID, Settings, download, read_config, tracked
 from ortpipe.artifact import load_artifact, read_metadata
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.graph.serial import read
@@ -24,7 +24,7 @@ HELP = "an .onnx file, the folder of an artifact or a run, the id of an MLflow r
 
 
 @dataclass(frozen=True)
-class Subject:
+class FoundModel:
     """A model with all that is known about it; a bare file has neither tensors nor lineage.
 
     Attributes:
@@ -42,7 +42,7 @@ class Subject:
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
-def find(name: str, settings: Settings, stage: str | None = None) -> Subject:
+def find(name: str, settings: Settings, stage: str | None = None) -> FoundModel:
     """Return what a name stands for; of a run, the last stage or the one that is named.
 
     Raises:
@@ -69,7 +69,7 @@ def find(name: str, settings: Settings, stage: str | None = None) -> Subject:
     raise ConfigError(f"The name of a model is {HELP}.", got=name, fix="Check the path, the id or the digest.")
 
 
-def _stored(digest: str, cache: Path | None) -> Subject | None:
+def _stored(digest: str, cache: Path | None) -> FoundModel | None:
     """Return the only stored artifact whose digest begins so."""
     if cache is None:
         return None
@@ -81,15 +81,17 @@ def _stored(digest: str, cache: Path | None) -> Subject | None:
     return _artifact(place.with_name(found[0]), found[0], place) if found else None
 
 
-def _file(path: Path) -> Subject:
+def _file(path: Path) -> FoundModel:
     model = read(path)
-    return Subject(str(path), model, read_metadata(model))
+    return FoundModel(str(path), model, read_metadata(model))
 
 
-def _artifact(folder: Path, name: str, run: Path) -> Subject:
+def _artifact(folder: Path, name: str, run: Path) -> FoundModel:
     artifact = load_artifact(folder)
     values = read_config(run) if (run / "config.yaml").is_file() else {}
-    return Subject(name, artifact.model, artifact.facts.as_json(), artifact.tensors, artifact.digest(), hidden(values))
+    return FoundModel(
+        name, artifact.model, artifact.facts.as_json(), artifact.tensors, artifact.digest(), hidden(values)
+    )
 
 
 def _stage(folders: list[str], run: str, stage: str | None) -> str:
@@ -105,7 +107,7 @@ def _stage(folders: list[str], run: str, stage: str | None) -> str:
     return names[stage]
 
 
-def _tracked(run_id: str, uri: str, stage: str | None) -> Subject:
+def _tracked(run_id: str, uri: str, stage: str | None) -> FoundModel:
     with tracked(run_id, uri) as client, tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         names = [Path(entry.path).name for entry in client.list_artifacts(run_id, "stages")]

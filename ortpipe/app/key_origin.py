@@ -20,7 +20,7 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # of one key to another
 
 
 @dataclass(frozen=True)
-class Where:
+class KeyOrigins:
     """Answers for one composition; it reads files only when it is asked.
 
     Attributes:
@@ -34,7 +34,7 @@ class Where:
     folders: tuple[Path, ...]
 
     @classmethod
-    def now(cls) -> Where | None:
+    def now(cls) -> KeyOrigins | None:
         """Return the one for the config that Hydra has just composed, or None where Hydra is not at work."""
         if not (GlobalHydra.instance().is_initialized() and HydraConfig.initialized()):
             return None
