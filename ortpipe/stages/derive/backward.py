@@ -55,33 +55,31 @@ class Backward(Simplifier):
             gradient.shape = x.shape
         if gradient.shape is None or x.shape is None or (y is not None and y.shape is None):
             return self._unbroadcast_dynamic(gradient, x, y)
-        found = joined_axes(gradient.shape, x.shape, y.shape if y is not None else None)
-        if found is None:
+        axes = joined_axes(gradient.shape, x.shape, y.shape if y is not None else None)
+        if axes is None:
             return self._unbroadcast_dynamic(gradient, x, y)
-        summed, repeated = found
+        summed, repeated = axes
+        extra = gradient.shape.rank() - x.shape.rank()
         for axis in repeated:
             assert y is not None
             gradient = self.Mul(gradient, self.cast(self.dim(y, axis), gradient))
-        extra = gradient.shape.rank() - x.shape.rank() if gradient.shape is not None else 0
-        if summed == list(range(extra)):
-            return self.sum(gradient, summed) if summed else gradient
-        made = self.sum(gradient, summed, keepdims=True) if summed else gradient
-        return self.reshape_like(made, x) if extra > 0 else made
+        if not summed or summed == list(range(extra)):
+            gradient = self.sum(gradient, summed) if summed else gradient
+            return self.reshape_like(gradient, x) if extra > len(summed) else gradient
+        total = self.sum(gradient, summed, keepdims=True)
+        return self.reshape_like(total, x) if extra > 0 else total
 
     def _unbroadcast_dynamic(self, gradient: ir.Value, x: ir.Value, y: ir.Value | None) -> ir.Value:
         """Sum over the axes where x's shape, padded with ones in front, is 1 and the gradient's is not."""
-        if y is None:
-            y, gradient = x, self.Expand(gradient, self.Shape(x))
-        else:
-            gradient = self.Expand(gradient, self.Shape(y))
-        own, shape = self.Shape(gradient), self.Shape(x)
-        missing = self.Sub(self.Shape(own), self.Shape(shape))
-        padded = self.Concat(self.Expand(self.ints([1]), missing), shape, axis=0)
-        joined = self.And(self.Equal(padded, self.ints([1])), self.Not(self.Equal(own, self.ints([1]))))
-        axes = self.Reshape(self.NonZero(joined), self.ints([-1]))
-        made = self.Reshape(self.ReduceSum(gradient, axes, keepdims=1, noop_with_empty_axes=1), shape)
-        made.type, made.shape = x.type, x.shape
-        return made
+        gradient = self.Expand(gradient, self.Shape(x if y is None else y))
+        sizes, shape, one = self.Shape(gradient), self.Shape(x), self.ints([1])
+        missing = self.Sub(self.Shape(sizes), self.Shape(shape))
+        padded = self.Concat(self.Expand(one, missing), shape, axis=0)
+        joined = self.And(self.Equal(padded, one), self.Not(self.Equal(sizes, one)))
+        total = self.ReduceSum(gradient, self.vector(self.NonZero(joined)), keepdims=1, noop_with_empty_axes=1)
+        result = self.Reshape(total, shape)
+        result.shape = x.shape
+        return result
 
     def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
         """Return what a value always is: None for an input, which a caller may set, and for what is trained."""
@@ -91,48 +89,37 @@ class Backward(Simplifier):
 
     def dim(self, x: ir.Value, axis: int) -> ir.Value:
         """Return one dimension of x as an int64 scalar; a constant where it is static."""
-        known = x.shape[axis] if x.shape is not None else None
-        if isinstance(known, int):
-            return self.const(np.int64(known))
-        made = self.Gather(self.Shape(x), self.const(np.int64(axis)), axis=0)
-        made.type, made.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
-        return made
+        static = x.shape[axis] if x.shape is not None else None
+        if isinstance(static, int):
+            return self.const(np.int64(static))
+        size = self.Gather(self.Shape(x), self.const(np.int64(axis)), axis=0)
+        size.shape = ir.Shape([])
+        return size
 
     def full(self, gradient: ir.Value, y: ir.Value) -> ir.Value:
         """Return a gradient with all of its value's shape."""
         if gradient.shape is not None and y.shape is not None and same(gradient.shape, y.shape):
             return gradient
-        made = self.Expand(gradient, self.shape(y))
-        made.type, made.shape = y.type, y.shape
-        return made
+        wide = self.Expand(gradient, self.shape(y))
+        wide.type, wide.shape = y.type, y.shape
+        return wide
 
     def sum(self, x: ir.Value, axes: Sequence[int], *, keepdims: bool = False) -> ir.Value:
         """Return Σ over axes; over the rows of a float matrix as ones · x, which is several times faster."""
-        shape = x.shape
-        dims = [d for i, d in enumerate(shape) if i not in axes] if shape is not None else None
-        if (
-            shape is not None
-            and shape.rank() == 2
-            and list(axes) == [0]
-            and x.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-            and shape[1] != 1
-        ):
+        shape, fast = x.shape, (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+        if shape is not None and shape.rank() == 2 and list(axes) == [0] and x.dtype in fast and shape[1] != 1:
             ones = self._ones(x)
-            ones.type = x.type
-            made = self.MatMul(self.reshape(ones, [1, -1], [1, shape[0]]) if keepdims else ones, x)
-            made.type, made.shape = x.type, ir.Shape([1, shape[1]] if keepdims else dims or [])
-            return made
-        made = self.ReduceSum(x, self.ints(list(axes)), keepdims=int(keepdims))
-        made.type = x.type
+            total = self.MatMul(self.reshape(ones, [1, -1], [1, shape[0]]) if keepdims else ones, x)
+        else:
+            total = self.ReduceSum(x, self.ints(axes), keepdims=int(keepdims))
         if shape is not None:
-            made.shape = ir.Shape([1 if i in axes else d for i, d in enumerate(shape)] if keepdims else dims or [])
-        return made
+            dims = enumerate(shape)
+            total.shape = ir.Shape([1 if i in axes else d for i, d in dims if keepdims or i not in axes])
+        return total
 
     def averaged(self, value: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
         """Return value / n, where each element of y joins n of x; n itself may be too large for a half's range."""
-        dtype = x.dtype
-        assert dtype is not None
-        half = dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+        half = x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
         joined = quotient(x.shape, y.shape)
         if joined is not None:
             return self.Mul(value, self.like(1 / max(joined, 1), x)) if half else self.Div(value, self.like(joined, x))
@@ -159,6 +146,7 @@ class Backward(Simplifier):
             one = ir.tensor(np.ones(1, x.dtype.numpy()))
             rows = self.Shape(x, start=0, end=1) if self.opset >= 15 else self.Gather(self.Shape(x), self.ints([0]))
             self._computed[key] = self.ConstantOfShape(rows, value=one)
+            self._computed[key].type = x.type
         return self._computed[key]
 
     def output(self, node: ir.Node, index: int, name: str, like: ir.Value) -> ir.Value:
@@ -199,32 +187,31 @@ class Backward(Simplifier):
 
     def reshape(self, x: ir.Value, to: Sequence[int], shape: Sequence[Any] | None = None) -> ir.Value:
         """Return x with the constant shape `to` (which may hold one −1)."""
-        made = self.Reshape(x, self.ints(to))
-        made.type = x.type
-        made.shape = ir.Shape(list(shape if shape is not None else to)) if shape is not None or -1 not in to else None
-        return made
+        result = self.Reshape(x, self.ints(to))
+        result.shape = ir.Shape(list(shape or to)) if shape is not None or -1 not in to else None
+        return result
 
     def reshape_like(self, gradient: ir.Value, x: ir.Value) -> ir.Value:
         """Return a gradient with x's shape; one unknown dimension is left to the runtime."""
-        if gradient.shape is not None and x.shape is not None and same(gradient.shape, x.shape):
-            return gradient
-        if x.shape is not None and gradient.shape is not None and gradient.shape.rank() > x.shape.rank() > 0:
-            extra = gradient.shape.rank() - x.shape.rank()
-            front, rest = gradient.shape[:extra], ir.Shape(gradient.shape[extra:])
-            if all(d == 1 for d in front) and all(d == 1 or equal(d, w) for d, w in zip(rest, x.shape, strict=True)):
-                made = self.Squeeze(gradient, self.ints(list(range(extra))))
-                made.type, made.shape = x.type, rest
-                return made
-        if x.shape is not None and 0 in x.shape:
+        shape, dims = gradient.shape, list(x.shape) if x.shape is not None else [None, None]
+        if shape is not None and x.shape is not None:
+            extra = shape.rank() - x.shape.rank()
+            if same(shape, x.shape):
+                return gradient
+            front, rest = shape[: max(extra, 0)], shape[max(extra, 0) :]
+            fits = (d == 1 or equal(d, w) for d, w in zip(rest, dims, strict=False))
+            if extra > 0 and dims and all(d == 1 for d in front) and all(fits):
+                result = self.Squeeze(gradient, self.ints(range(extra)))
+                result.shape = ir.Shape(rest)
+                return result
+        if 0 in dims:
             return self.zeros(x)
-        dims = list(x.shape) if x.shape is not None else [None, None]
-        unknown = [i for i, d in enumerate(dims) if not isinstance(d, int)]
-        if len(unknown) <= 1:
-            made = self.Reshape(gradient, self.ints([d if isinstance(d, int) else -1 for d in dims]))
+        if len([d for d in dims if not isinstance(d, int)]) <= 1:
+            result = self.Reshape(gradient, self.ints(d if isinstance(d, int) else -1 for d in dims))
         else:
-            made = self.Reshape(gradient, self.Shape(x), **({"allowzero": 1} if self.opset >= 14 else {}))
-        made.type, made.shape = x.type, x.shape
-        return made
+            result = self.Reshape(gradient, self.Shape(x), **({"allowzero": 1} if self.opset >= 14 else {}))
+        result.shape = x.shape
+        return result
 
     def zeros(self, x: ir.Value) -> ir.Value:
         """Return zeros of a value's shape and type."""

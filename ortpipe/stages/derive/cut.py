@@ -23,29 +23,26 @@ def cut(inner: Backward, outputs: Sequence[ir.Value]) -> tuple[ir.Graph, dict[ir
     body.remove(nodes)
     graph = ir.Graph([], outputs, nodes=nodes, opset_imports=body.opset_imports, name=f"{body.name}/gradient")
     prune(graph)
-    own = {*body.inputs, *(y for n in inner.forward for y in n.outputs)}
+    forward = {*body.inputs, *(y for n in inner.forward for y in n.outputs)}
     varying = _varying(body)
     copies: dict[ir.Value, ir.Value] = {}
-    kept: dict[ir.Value, ir.Value] = {}
-    again: list[ir.Node] = []
+    inputs: dict[ir.Value, ir.Value] = {}
+    repeated: list[ir.Node] = []
 
     def find(value: ir.Value) -> ir.Value:
-        if value not in own:
-            return value
-        if value not in copies:
-            node = value.producer()
-            if node is not None and _again(node, value, varying):
-                inputs = [find(x) if x is not None else None for x in node.inputs]
-                made = ir.Node(
-                    node.domain, node.op_type, inputs, list(node.attributes.values()), num_outputs=len(node.outputs)
-                )
-                made.name = inner.rename(made.outputs[0], f"{value.name}/again").name
-                for old, new in zip(node.outputs, made.outputs, strict=True):
-                    new.type, new.shape = old.type, old.shape
-                    copies[old] = new if new.name else inner.rename(new, f"{old.name}/again")
-                again.append(made)
-            else:
-                copies[value] = kept[value] = inner.placeholder("kept", value, value.shape)
+        if value not in forward or value in copies:
+            return copies.get(value, value)
+        node = value.producer()
+        if node is None or not _again(node, value, varying):
+            copies[value] = inputs[value] = inner.placeholder("kept", value, value.shape)
+            return copies[value]
+        read = [find(x) if x is not None else None for x in node.inputs]
+        copy = ir.Node(node.domain, node.op_type, read, list(node.attributes.values()), num_outputs=len(node.outputs))
+        for old, new in zip(node.outputs, copy.outputs, strict=True):
+            new.type, new.shape = old.type, old.shape
+            copies[old] = inner.rename(new, f"{old.name}/again")
+        copy.name = copies[value].name
+        repeated.append(copy)
         return copies[value]
 
     for value in query.free(graph):
@@ -54,18 +51,18 @@ def cut(inner: Backward, outputs: Sequence[ir.Value]) -> tuple[ir.Graph, dict[ir
         for i, x in enumerate(node.inputs):
             if x in copies:
                 node.replace_input_with(i, copies[x])
-    if again:
-        graph.insert_before(graph[0], again)
-    return graph, kept
+    if repeated:
+        graph.insert_before(graph[0], repeated)
+    return graph, inputs
 
 
 def _varying(body: ir.Graph) -> set[ir.Value]:
     """Return the values that differ from step to step."""
-    found = set(body.inputs)
+    varying = set(body.inputs)
     for node in body:
-        if is_random(node) or any(x in found for x in (*node.inputs, *query.captured(node))):
-            found.update(node.outputs)
-    return found
+        if is_random(node) or any(x in varying for x in (*node.inputs, *query.captured(node))):
+            varying.update(node.outputs)
+    return varying
 
 
 def _again(node: ir.Node, value: ir.Value, varying: set[ir.Value]) -> bool:
@@ -76,17 +73,17 @@ def _again(node: ir.Node, value: ir.Value, varying: set[ir.Value]) -> bool:
 
 def distinct(inner: Backward, values: Sequence[ir.Value], like: Sequence[ir.Value]) -> list[ir.Value]:
     """Return values that the gradient itself makes, each only once: a subgraph's outputs."""
-    made: list[ir.Value] = []
+    results: list[ir.Value] = []
     for value, other in zip(values, like, strict=True):
         node = value.producer()
-        if node is None or node.graph is not inner.graph or node in inner.forward or value in made:
+        if node is None or node.graph is not inner.graph or node in inner.forward or value in results:
             node = ir.node("Identity", [value])
             inner.graph.append(node)
             value = inner.rename(node.outputs[0], "grad/output")
             node.name = value.name
         value.type, value.shape = other.type, other.shape
-        made.append(value)
-    return made
+        results.append(value)
+    return results
 
 
 def copied(op: Backward, graph: ir.Graph) -> ir.Graph:

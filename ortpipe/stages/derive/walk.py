@@ -32,9 +32,9 @@ SMALL = (BROADCASTING | operators.UNARY | operators.REDUCTIONS | LOSSES | {"Cast
 
 
 def gradients(
-    op: Backward, seeds: Iterable[tuple[ir.Value, ir.Value]], targets: Iterable[ir.Value]
+    op: Backward, cotangents: Iterable[tuple[ir.Value, ir.Value]], targets: Iterable[ir.Value]
 ) -> dict[ir.Value, ir.Value]:
-    """Return Σ seedᵀ · ∂output/∂target over (output, seed), for every target that an output depends on.
+    """Return Σ cotangentᵀ · ∂output/∂target over (output, cotangent), for every target that an output depends on.
 
     A value's gradient is the sum over its uses of what each user's rule returns (reverse accumulation). Targets may be
     values from around the graph.
@@ -42,8 +42,8 @@ def gradients(
     targets = list(targets)
     op.active = active(op.forward, targets)
     received: dict[ir.Value, list[ir.Value]] = defaultdict(list)
-    for output, seed in seeds:
-        received[output].append(seed)
+    for output, cotangent in cotangents:
+        received[output].append(cotangent)
     for node in reversed(op.forward):
         arrived = [op.total(received[y], y) if received.get(y) else None for y in node.outputs]
         if not any(arrived) or not any(x in op.active for x in operands(node) if x is not None):

@@ -48,13 +48,13 @@ def _branch(
                 fix="Draw the random numbers in front of the If, and let its branches read them.",
             )
     inner = op.inside(graph)
-    seeds = []
+    cotangents = []
     for y, dy in zip(list(graph.outputs), dys, strict=True):
         if dy is not None:
-            seed = inner.Identity(dy)
-            seed.type, seed.shape = y.type, y.shape
-            seeds.append((y, seed))
-    return inner, gradients(inner, seeds, wanted)
+            cotangent = inner.Identity(dy)
+            cotangent.type, cotangent.shape = y.type, y.shape
+            cotangents.append((y, cotangent))
+    return inner, gradients(inner, cotangents, wanted)
 
 
 def scan(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], *_: ir.Value) -> Gradients:
@@ -70,11 +70,11 @@ def scan(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], *_: ir.Val
     carried, targets = _reach(op, node, body, states, captured, dys)
     inner = op.inside(body)
     arriving = [i for i in range(states, len(dys)) if dys[i] is not None]
-    seeds = [
+    cotangents = [
         *((body.outputs[i], op.placeholder("carried", body.inputs[i], body.inputs[i].shape)) for i in carried),
         *((body.outputs[i], op.placeholder("arriving", body.outputs[i], body.outputs[i].shape)) for i in arriving),
     ]
-    found = gradients(inner, seeds, targets)
+    found = gradients(inner, cotangents, targets)
     if not found:
         return []
     shared = [v for v in captured if v in found]
@@ -89,7 +89,7 @@ def scan(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], *_: ir.Val
     graph, kept = cut(inner, distinct(inner, outputs, [*before, *shared, *scanned]))
     if not kept and not arriving:  # a Scan has to scan something
         kept = {body.inputs[states]: op.placeholder("unread", body.inputs[states], body.inputs[states].shape)}
-    first, rest = [p for _, p in seeds[: len(carried)]], [p for _, p in seeds[len(carried) :]]
+    first, rest = [p for _, p in cotangents[: len(carried)]], [p for _, p in cotangents[len(carried) :]]
     graph.inputs.extend([*first, *sums, *kept.values(), *rest])
     starts = [dys[i] or op.zeros(node.outputs[i]) for i in carried] + [op.zeros(v) for v in shared]
     steps = [*(_per_step(node, inner, states, v) for v in kept), *(dy for i in arriving if (dy := dys[i]) is not None)]
