@@ -1,4 +1,4 @@
-"""ortpipe doctor: whether this machine, this environment and these folders can train and record; how to mend them."""
+"""ortpipe doctor: whether this machine, this environment and these folders can train and record; how to fix them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ortpipe.app.schema import RunConfig
 
 ABOUT = """Check the runtime, the packages' versions, the folders that runs write to, the disk, the tracking server or
-database, and train a tiny problem whose losses are known. Every problem is printed with its mend; the exit code is
+database, and train a tiny problem whose losses are known. Every problem is printed with its fix; the exit code is
 1 where there is one. Takes a run's key=value pairs, such as paths.outputs=… or recorder=none."""
 LEAST = 2**30  # bytes that should be free
 AGAIN = "In a fresh environment: pip install ortpipe."
@@ -32,7 +32,7 @@ AGAIN = "In a fresh environment: pip install ortpipe."
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check says; `fix` is the mend where it is a problem."""
+    """What one check says; `fix` is what to do where it is a problem."""
 
     name: str
     said: str
@@ -55,8 +55,8 @@ def run(arguments: Sequence[str]) -> None:
             print(f"{'ok' if finding.fix is None else 'PROBLEM':<8} {finding.name:<9} {finding.said}", flush=True)
             if finding.fix is not None:
                 problems += 1
-                print(f"         mend      {finding.fix}", flush=True)
-    print("all is well" if not problems else "1 problem" if problems == 1 else f"{problems} problems")
+                print(f"         fix       {finding.fix}", flush=True)
+    print("no problems found" if not problems else "1 problem" if problems == 1 else f"{problems} problems")
     if problems:
         sys.exit(1)
 

@@ -146,6 +146,6 @@ def _summary(data: Data, artifact: Artifact) -> str:
     notes = {"data": data.notes, **{r["stage"]: r.get("notes", ()) for r in facts.lineage}}
     said = "".join(f"{name}: {note}\n" for name, about in notes.items() for note in about)
     return (
-        f"{said}all is well: rows: {counts}; {facts.task} model: {trained:,} numbers in {len(facts.parameters)} "
+        f"{said}no problems found: rows: {counts}; {facts.task} model: {trained:,} numbers in {len(facts.parameters)} "
         f"parameters to train; config, data, model and gradients checked, nothing was trained"
     )

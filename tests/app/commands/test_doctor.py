@@ -1,4 +1,4 @@
-"""ortpipe doctor: what is wrong with a machine, found for real, each with its mend."""
+"""ortpipe doctor: what is wrong with a machine, found for real, each with its fix."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ortpipe.app.commands.doctor import requirements
 
 
 def problems(call: Callable[..., str], capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
-    """Return what is a problem, by the name of its check, with its mend."""
+    """Return what is a problem, by the name of its check, with its fix."""
     with pytest.raises(SystemExit) as ended:
         call("doctor", *arguments)
     assert ended.value.code == 1
     lines = capsys.readouterr().out.splitlines()
     found = [[*line.split(maxsplit=2), lines[i + 1].strip()] for i, line in enumerate(lines) if line[:7] == "PROBLEM"]
     assert lines[-1] == ("1 problem" if len(found) == 1 else f"{len(found)} problems")
-    assert all(mend.startswith("mend ") and len(mend) > 20 for *_, mend in found)
-    return {name: f"{said} {mend}" for _, name, said, mend in found}
+    assert all(fix.startswith("fix ") and len(fix) > 20 for *_, fix in found)
+    return {name: f"{said} {fix}" for _, name, said, fix in found}
 
 
 def installed(package: str, version: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def installed(package: str, version: str, folder: Path, monkeypatch: pytest.Monk
 
 def test_a_machine_in_order_has_no_problem_and_nothing_is_written(call: Callable[..., str], tmp_path: Path) -> None:
     lines = call("doctor").splitlines()
-    assert lines[-1] == "all is well"
+    assert lines[-1] == "no problems found"
     assert all(line.startswith("ok ") for line in lines[:-1])
     names = [line.split()[1] for line in lines[:-1]]
     assert list(dict.fromkeys(names)) == ["runtime", "provider", "packages", "folders", "disk", "tracking", "training"]

@@ -48,7 +48,7 @@ def test_a_config_that_runs_is_well_and_nothing_is_written(
 ) -> None:
     *notes, line = call("validate", f"experiment={experiment}").splitlines()
     assert any(note.startswith("convert: trains ") for note in notes)
-    assert line.startswith("all is well: rows: ")
+    assert line.startswith("no problems found: rows: ")
     assert "nothing was trained" in line
     assert list(tmp_path.iterdir()) == []
 
