@@ -334,7 +334,6 @@ def _known(kind: str, names: Sequence[str], choices: Sequence[str]) -> list[str]
 
 def _cpu_only(providers: Any) -> Any:
     names = getattr(providers, "type", providers)  # a torch.device has a type
-    for provider in [names] if isinstance(names, str) or names is None else names:
-        if provider not in (None, "cpu", "CPUExecutionProvider"):
-            raise ConfigError("These classes run on the CPU.", got=repr(provider), fix="Use CPUExecutionProvider.")
+    for name in [names] if isinstance(names, str) or names is None else names:
+        cpu("cpu" if name in (None, "CPUExecutionProvider") else name)
     return providers

@@ -46,20 +46,12 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         model_onnx: the forward model; it stays untouched.
         weights_to_train: names of float initializers, by default the weights, biases and embeddings that the output
             depends on.
-        loss_output_name: kept for its name.
-        max_iter: passes over the rows.
-        training_optimizer_name: `SGDOptimizer`.
-        batch_size: rows per step.
-        learning_rate: `SGD`, `Nesterov`, a number η₀, or a `LearningRateSGD`.
-        device: `cpu`.
-        warm_start: continue from the fit before, the first time from the model's own weights.
-        verbose: 1 shows a progress bar, 2 losses and rates in it.
-        validation_every: passes between two validations, or below 1 their share of `max_iter`.
         learning_loss: `square_error`, `absolute_error`, `elastic_error`, `log`, or a loss of `learning_losses.py`.
         enable_logging: log every pass, to the logger `ortpipe`.
         weight_name: any name: rows have weights (1 where fit is given none).
         learning_penalty: None, `elastic`, or a penalty of `learning_penalties.py`.
         exc: raise when training diverges; otherwise warn, and let weights and losses be nan.
+        others: as in `OrtGradientOptimizer`; loss_output_name is kept for its name.
 
     Raises:
         ConfigError: an argument outside its range.

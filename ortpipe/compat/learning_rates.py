@@ -117,10 +117,7 @@ class LearningRateSGDNesterov(LearningRateSGD):
     ηₜ is that of `LearningRateSGD`. The original documents `nesterov=False` as plain descent; it is momentum.
 
     Args:
-        eta0: η₀, the rate of the first pass.
-        alpha: α of `optimal`.
-        power_t: p of `invscaling`.
-        learning_rate: `constant`, `optimal`, `invscaling` or `adaptive`.
+        eta0, alpha, power_t, learning_rate: as in `LearningRateSGD`.
         momentum: μ, in [0, 1).
         nesterov: look ahead, as Nesterov does.
 
