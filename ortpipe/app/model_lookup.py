@@ -73,7 +73,7 @@ def _stored(digest: str, cache: Path | None) -> FoundModel | None:
     """Return the only stored artifact whose digest begins so."""
     if cache is None:
         return None
-    place = Store(cache).path(digest)
+    place = Store(cache).artifact_folder(digest)
     found = sorted(path.name for path in place.parent.glob(f"{digest}*"))
     if len(found) > 1:
         fix = "Give more of it."

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,8 @@ def usage(store: Store, notify: Notify) -> list[Usage]:
     usages = []
     for entry in store.entries(notify=notify):
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            used = store.place(entry.stage, entry.key).stat().st_mtime
-            usages.append(Usage(entry, size(store.path(entry.output)), used))
+            used = store.entry_file(entry.stage, entry.key).stat().st_mtime
+            usages.append(Usage(entry, size(store.artifact_folder(entry.output)), used))
     return sorted(usages, key=lambda one: (-one.used, one.entry.stage, one.entry.key))
 
 
@@ -43,32 +44,20 @@ def size(folder: Path) -> int:
     return total
 
 
-@dataclass
-class Verified:
-    """How many entries are intact, were damaged, cannot be read now, and are intact with another seal."""
-
-    intact: int = 0
-    damaged: int = 0
-    unread: int = 0
-    foreign: int = 0
-
-
-def verify(store: Store, notify: Notify) -> Verified:
+def verify(store: Store, notify: Notify) -> Counter[str]:
     """Read everything; what is not as it was written is set aside, and an entry without its artifact is removed.
 
-    What others remove meanwhile is not counted.
+    Returns:
+        How many entries are `intact`, were `damaged`, are `unread` (they cannot be read now), and `foreign` (intact,
+        with another seal); what others remove meanwhile is not counted.
     """
     intact: set[str] = set()  # digests of artifacts
-    count = Verified()
-    for path in store.files():
-        state = _state(store, path, intact, notify)
-        if state is not None:
-            setattr(count, state, getattr(count, state) + 1)
-    return count
+    states = (_state(store, path, intact, notify) for path in store.files())
+    return Counter(state for state in states if state is not None)
 
 
 def _state(store: Store, path: Path, intact: set[str], notify: Notify) -> str | None:
-    """Return the field of `Verified` that counts an entry, None where it is gone; an artifact is read once."""
+    """Return what `verify` counts an entry as, None where it is gone; an artifact is read once."""
     try:
         entry = store.entry(path, notify)
         if entry is None:
@@ -80,7 +69,7 @@ def _state(store: Store, path: Path, intact: set[str], notify: Notify) -> str | 
         except Damaged:
             pass
         with folder_lock(store.folder, exclusive=True):
-            if not path.exists() or store.path(entry.output).exists():  # removed, or published again
+            if not path.exists() or store.artifact_folder(entry.output).exists():  # removed, or published again
                 return None
             path.unlink()
         notify(f"{entry.stage} {entry.key[:12]} has no artifact any more")
@@ -117,7 +106,7 @@ def remove(store: Store, entries: Iterable[Entry]) -> int:
     with folder_lock(store.folder, exclusive=True):
         before = size(store.folder)
         for entry in entries:
-            store.place(entry.stage, entry.key).unlink(missing_ok=True)
+            store.entry_file(entry.stage, entry.key).unlink(missing_ok=True)
         named = {_output(path) for path in store.files()}
         artifacts = store.folder / "artifacts"
         for folder in (artifacts / part / name for part in listed(artifacts) for name in listed(artifacts / part)):

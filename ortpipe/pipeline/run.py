@@ -125,12 +125,12 @@ def _performed(
         except OSError as error:
             notify(f"nothing can be kept in {store.folder}: {error.strerror or error}; the run goes on")
             return _Result(computed)
-        return _Result(computed, store.path(entry.output))
+        return _Result(computed, store.artifact_folder(entry.output))
 
 
 def _taken(store: Store, name: str, key: str, artifact: Artifact | None, notify: Notify) -> _Result | None:
     hit = store.take(name, key, artifact, notify)
-    return None if hit is None else _Result(hit[0], store.path(hit[1].output), hit[1])
+    return None if hit is None else _Result(hit[0], store.artifact_folder(hit[1].output), hit[1])
 
 
 def _changed(step: Step, digest: str | None, key: str, context: Mapping[str, Any]) -> bool:

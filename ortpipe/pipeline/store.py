@@ -90,7 +90,7 @@ class Store:
     def find(self, stage: str, key: str) -> Entry | None:
         """Return an entry, without reading its artifact; None where there is none that can be read and is trusted."""
         with contextlib.suppress(OSError, Damaged):
-            entry = self._read(self.place(stage, key))
+            entry = self._read(self.entry_file(stage, key))
             return entry if entry is not None and self.trusts(entry) else None
         return None
 
@@ -103,7 +103,7 @@ class Store:
 
         What is damaged is set aside; what cannot be read now stays where it is. `notify` hears of both.
         """
-        path = self.place(stage, key)
+        path = self.entry_file(stage, key)
         self._warn(notify)
         try:
             entry = self.entry(path, notify)
@@ -134,7 +134,7 @@ class Store:
 
     def artifact(self, digest: str, notify: Notify) -> Artifact | None:
         """Return an artifact, verified; None where there is none. It raises what `entry` does."""
-        return self._verified(self.path(digest), lambda: self._load(digest), notify)
+        return self._verified(self.artifact_folder(digest), lambda: self._load(digest), notify)
 
     def publish(
         self, stage: str, key: str, parts: Mapping[str, Any], artifact: Artifact, seconds: float, notify: Notify
@@ -150,13 +150,13 @@ class Store:
         with contextlib.suppress(OSError, Damaged):
             self.artifact(digest, notify)  # a damaged one makes way
         with folder_lock(self.folder):
-            if not self.path(digest).is_dir():
-                save_artifact(artifact.with_lineage(()), self.path(digest), once=True)
-            whole_file(self.place(stage, key), self._sealed(entry))
+            if not self.artifact_folder(digest).is_dir():
+                save_artifact(artifact.with_lineage(()), self.artifact_folder(digest), once=True)
+            whole_file(self.entry_file(stage, key), self._sealed(entry))
         self._warn(notify)
         return entry
 
-    def path(self, digest: str) -> Path:
+    def artifact_folder(self, digest: str) -> Path:
         """Return the folder of an artifact."""
         return self.folder / "artifacts" / digest[:2] / digest
 
@@ -189,7 +189,7 @@ class Store:
             notify(f"{error.filename} cannot be read now: {error.strerror}")
         return files
 
-    def place(self, stage: str, key: str) -> Path:
+    def entry_file(self, stage: str, key: str) -> Path:
         """Return the file of an entry."""
         return self.folder / "entries" / stage / f"{key}.json"
 
@@ -225,7 +225,7 @@ class Store:
                 return
 
     def _load(self, digest: str) -> Artifact | None:
-        folder = self.path(digest)
+        folder = self.artifact_folder(digest)
         try:
             os.listdir(folder)  # what is missing in a folder that can be listed is missing for good
         except (FileNotFoundError, NotADirectoryError):

@@ -95,7 +95,7 @@ def kill(outputs: Path, recorder: str, aim: tuple[str, str], moments: random.Ran
     found = list(store.entries())
     assert len(found) == len(entries), "an entry cannot be read"
     for entry in found:
-        assert load_artifact(store.path(entry.output)).digest() == entry.output
+        assert load_artifact(store.artifact_folder(entry.output)).digest() == entry.output
     met = process.returncode == -signal.SIGKILL
     locks = len(list((store.folder / "locks").glob("*")))
     half = tuple(where for where in WHERE[1:] if half_written(store.folder, where))

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,7 +238,7 @@ def halves(folder: Path) -> Iterator[str]:
     import pyarrow.parquet
     import safetensors.numpy
 
-    from ortpipe.pipeline.gc import Verified, verify
+    from ortpipe.pipeline.gc import verify
     from ortpipe.pipeline.store import Store
 
     readers = {
@@ -255,7 +256,7 @@ def halves(folder: Path) -> Iterator[str]:
     store, told = Store(folder / "outputs" / "cache"), []
     files = store.files()
     found = verify(store, told.append)
-    if found != Verified(intact=len(files)):
+    if found != Counter(intact=len(files)):
         yield f"the store: {found} of {len(files)}: {told}"
 
 

@@ -19,7 +19,7 @@ from ortpipe.pipeline.store import Store
 def artifact(folder: Path, stage: str) -> Path:
     store = Store(folder / "outputs" / "cache")
     [entry] = store.entries(stage)
-    return store.path(entry.output)
+    return store.artifact_folder(entry.output)
 
 
 def rewrite(path: Path, content: bytes) -> None:
@@ -83,4 +83,4 @@ def test_a_damaged_artifact_is_not_taken_for_an_equal_one_that_another_config_gi
 
 
 def artifact_of(folder: Path, digest: str) -> Path:
-    return Store(folder / "outputs" / "cache").path(digest)
+    return Store(folder / "outputs" / "cache").artifact_folder(digest)

@@ -39,7 +39,7 @@ def test_a_disk_that_fills_while_publishing_stops_nothing_and_keeps_what_is_whol
     assert list((cache / "locks").iterdir()) == []
     entries = list(Store(cache).entries())
     assert 0 < len(entries) < 6
-    assert all(load_artifact(Store(cache).path(entry.output)).digest() == entry.output for entry in entries)
+    assert all(load_artifact(Store(cache).artifact_folder(entry.output)).digest() == entry.output for entry in entries)
     subprocess.run(["mount", "-o", "remount,size=4m", cache], check=True)  # somebody makes room
     done = ortpipe(*SMALL, f"paths.cache='{cache}'", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

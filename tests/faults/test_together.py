@@ -59,7 +59,7 @@ def test_two_sweeps_at_once_compute_every_stage_once_and_both_are_recorded(tmp_p
 def test_who_waits_for_a_lock_can_be_stopped(copy: Path) -> None:
     store = Store(copy / "outputs" / "cache")
     [entry] = store.entries("train")
-    store.place("train", entry.key).unlink()
+    store.entry_file("train", entry.key).unlink()
     with store.lock(entry.key, print):
         process = start(copy, *SMALL)
         line = until(process, "waiting for")

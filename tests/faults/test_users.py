@@ -43,7 +43,7 @@ def publish(name):
 
 ANN_DOES = """
 key = publish("ann")
-os.utime(store.place("convert", key), (0, 0))
+os.utime(store.entry_file("convert", key), (0, 0))
 with store.lock(key, said.append):
     print(key, os.getpid(), flush=True)
     sys.stdin.read()
@@ -69,7 +69,7 @@ except Held:
     pass
 assert holders[0].startswith(f"process {pid} on "), holders
 assert store.take("convert", key, None, said.append)
-assert store.place("convert", key).stat().st_mtime > 0, "it is not known when it was last of use"
+assert store.entry_file("convert", key).stat().st_mtime > 0, "it is not known when it was last of use"
 publish("bob")
 """
 

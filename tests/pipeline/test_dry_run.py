@@ -21,7 +21,7 @@ def put(store: Store, made: float, **config: object) -> None:
     parts = {**PARTS, "config": {**PARTS["config"], **config}}  # type: ignore[dict-item]
     entry = Entry("train", key_of(parts), parts, "o", {}, 1.0, made, {}, {})
     written = json.loads(json.dumps(dataclasses.asdict(entry)))
-    place = store.place("train", entry.key)
+    place = store.entry_file("train", entry.key)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps({**written, "sha256": _sum(written)}), encoding="utf-8")
 

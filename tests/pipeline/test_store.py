@@ -129,7 +129,7 @@ def test_only_success_is_stored(store):
 def test_a_damaged_artifact_is_set_aside_and_computed_again(store, file, how):
     first, _, _ = perform(plan(), store)
     [entry] = store.entries("train")
-    path = store.path(entry.output) / file
+    path = store.artifact_folder(entry.output) / file
     damage(path, how) if how != "emptied" else path.write_bytes(b"")
     again, hits, said = perform(plan(), store)
     assert hits == [name for name in NAMES if name != "train"]
@@ -157,7 +157,7 @@ def test_a_damaged_entry_is_set_aside_and_computed_again(store, how):
 def test_an_artifact_of_a_later_version_is_not_used(store):
     first, _, _ = perform(plan(), store)
     [entry] = store.entries("derive")
-    path = store.path(entry.output) / "artifact.json"
+    path = store.artifact_folder(entry.output) / "artifact.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT + 1}))
     again, hits, said = perform(plan(), store)
     assert hits == [name for name in NAMES if name != "derive"]

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from pipeline.test_store import NAMES, perform, plan
 from ortpipe.artifact import Artifact
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline import trust
-from ortpipe.pipeline.gc import Verified, remove, verify
+from ortpipe.pipeline.gc import remove, verify
 from ortpipe.pipeline.store import Store, _sum
 
 KEY, OTHER = b"a key of this team", b"a key of another team"
@@ -63,7 +64,7 @@ def test_a_forged_entry_is_taken_without_a_key_and_not_with_one(unsealed, sealed
         forged(sealed, key)
         store = Store(sealed, key=KEY)
         assert store.find("train", entry.key) is None
-        assert verify(store, print) == Verified(intact=5, foreign=1)
+        assert verify(store, print) == Counter(intact=5, foreign=1)
         artifact, hits, said = perform(plan(), store)
         assert artifact.digest() == true.digest()
         assert "train" not in hits
@@ -75,7 +76,7 @@ def test_what_others_stored_counts_as_not_there_and_stays(unsealed, tmp_path):
     copy = shutil.copytree(unsealed, tmp_path / "copy")
     said = []
     store = Store(copy, key=KEY)
-    assert verify(store, said.append) == Verified(foreign=6)
+    assert verify(store, said.append) == Counter(foreign=6)
     assert said == []  # it is not damaged
     before = sorted(copy.rglob("model.onnx"))
     remove(store, [])
@@ -84,7 +85,7 @@ def test_what_others_stored_counts_as_not_there_and_stays(unsealed, tmp_path):
 
 def test_a_sealed_entry_says_nothing_of_another_stage_or_key(sealed):
     store = Store(sealed, key=KEY)
-    places = {entry.stage: store.place(entry.stage, entry.key) for entry in store.entries()}
+    places = {entry.stage: store.entry_file(entry.stage, entry.key) for entry in store.entries()}
     train = json.loads(places["train"].read_text())
     under = places["evaluate"].with_name(f"{train['key']}.json")  # of another stage, under its own key
     shutil.copy(places["train"], under)

@@ -9,6 +9,7 @@ import io
 import multiprocessing
 import os
 import resource
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import pytest
 from ortpipe.artifact import Artifact, Facts, load_artifact
 from ortpipe.files import whole_folder
 from ortpipe.pipeline.digest import key_of
-from ortpipe.pipeline.gc import Verified, remove, verify
+from ortpipe.pipeline.gc import remove, verify
 from ortpipe.pipeline.store import Store
 
 MODEL = onnx.parser.parse_model(
@@ -63,7 +64,7 @@ def test_what_cannot_be_opened_is_a_miss_and_stays(tmp_path: Path) -> None:
     assert "cannot be read now (Too many open files): computed again" in message
     assert not (tmp_path / "damaged").exists()
     assert store.take("convert", key, None, said.append) is not None
-    assert load_artifact(store.path(digest)).digest() == digest
+    assert load_artifact(store.artifact_folder(digest)).digest() == digest
 
 
 @pytest.mark.parametrize("file", ["model.onnx", "tensors.safetensors", "artifact.json"])
@@ -81,12 +82,12 @@ def test_what_cannot_be_read_is_said_by_verify_and_is_no_damage(
 
     for module in (io, builtins):  # of pathlib, and of onnx
         monkeypatch.setattr(module, "open", fails)
-    assert verify(store, said.append) == Verified(unread=1)
+    assert verify(store, said.append) == Counter(unread=1)
     assert store.take("convert", key, None, said.append) is None
     monkeypatch.undo()
     assert ["cannot be read now (Input/output error)" in message for message in said] == [True, True]
-    assert verify(store, said.append) == Verified(intact=1)
-    assert load_artifact(store.path(digest)).digest() == digest
+    assert verify(store, said.append) == Counter(intact=1)
+    assert load_artifact(store.artifact_folder(digest)).digest() == digest
 
 
 def test_an_entry_that_cannot_be_read_keeps_its_artifact_from_garbage_collection(
@@ -105,9 +106,9 @@ def test_an_entry_that_cannot_be_read_keeps_its_artifact_from_garbage_collection
     with pytest.raises(PermissionError):
         remove(store, [])
     monkeypatch.undo()
-    assert store.path(digest).is_dir()
+    assert store.artifact_folder(digest).is_dir()
     remove(store, [])
-    assert load_artifact(store.path(digest)).digest() == digest
+    assert load_artifact(store.artifact_folder(digest)).digest() == digest
 
 
 def collect(folder: Path, rounds: int) -> None:
@@ -123,8 +124,8 @@ def test_verify_beside_publishing_and_garbage_collection_finds_nothing_damaged(t
     store, said, rounds, whole = Store(tmp_path), [], 0, 0
     while collector.is_alive():
         found = verify(store, said.append)
-        assert (found.damaged, found.unread) == (0, 0)
-        rounds, whole = rounds + 1, whole + found.intact
+        assert (found["damaged"], found["unread"]) == (0, 0)
+        rounds, whole = rounds + 1, whole + found["intact"]
     collector.join()
     assert collector.exitcode == 0
     assert said == []
@@ -136,7 +137,7 @@ def test_what_one_process_put_right_another_does_not_set_aside(tmp_path: Path, m
     """Both read the damaged artifact; one sets it aside and publishes it again before the other does."""
     slow, said = Store(tmp_path), []
     key, digest = publish(slow, 1, said)
-    model = slow.path(digest) / "model.onnx"
+    model = slow.artifact_folder(digest) / "model.onnx"
     model.chmod(0o644)
     model.write_bytes(b"damaged")
     real = slow._load
@@ -146,7 +147,7 @@ def test_what_one_process_put_right_another_does_not_set_aside(tmp_path: Path, m
         try:
             return real(digest)
         finally:
-            slow.path(digest).rename(tmp_path / "elsewhere")
+            slow.artifact_folder(digest).rename(tmp_path / "elsewhere")
             publish(Store(tmp_path), 1, said)
 
     monkeypatch.setattr(slow, "_load", late)
@@ -160,11 +161,11 @@ def test_a_damaged_artifact_and_its_entry_are_counted_once(tmp_path: Path) -> No
     store, said = Store(tmp_path), []
     _, first = publish(store, 1, said)
     _, second = publish(store, 2, said)
-    (store.path(first) / "tensors.safetensors").unlink()  # of a folder that can be listed
-    assert verify(store, said.append) == Verified(intact=1, damaged=1)
-    assert verify(store, said.append) == Verified(intact=1)
+    (store.artifact_folder(first) / "tensors.safetensors").unlink()  # of a folder that can be listed
+    assert verify(store, said.append) == Counter(intact=1, damaged=1)
+    assert verify(store, said.append) == Counter(intact=1)
     assert [path.name for path in (tmp_path / "damaged").iterdir()] == [f"{first}.0"]
-    assert store.path(second).is_dir()
+    assert store.artifact_folder(second).is_dir()
 
 
 def test_a_folder_that_cannot_take_its_place_leaves_the_older_one(

@@ -98,11 +98,11 @@ def _maker(one: Usage) -> str:
 def _verify(store: Store) -> None:
 
     found = gc.verify(store, _say)
-    unread = f", {found.unread} cannot be read now" if found.unread else ""
-    print(f"{found.intact} entries are intact, {found.damaged} were not{unread}")
-    if found.foreign:
-        print(f"{found.foreign} are intact and not sealed with this {VARIABLE}: no run with it takes them")
-    if found.damaged or found.unread:
+    unread = f", {found['unread']} cannot be read now" if found["unread"] else ""
+    print(f"{found['intact']} entries are intact, {found['damaged']} were not{unread}")
+    if found["foreign"]:
+        print(f"{found['foreign']} are intact and not sealed with this {VARIABLE}: no run with it takes them")
+    if found["damaged"] or found["unread"]:
         sys.exit(1)
 
 
