@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,22 @@ def cli(tmp_path: Path) -> Run:
         return ortpipe("recorder=none", *arguments, cwd=tmp_path, **options)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def store_of_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store with the stages of the default experiment before `train`; nothing may change it."""
+    folder = tmp_path_factory.mktemp("store of digits")
+    for command in (("recorder=none", "train.epochs=1"), ("cache", "rm", "train"), ("cache", "rm", "evaluate")):
+        done = ortpipe(*command, cwd=folder)
+        assert done.returncode == 0, done.stderr
+    return folder / "outputs" / "cache"
+
+
+@pytest.fixture
+def fitted_digits(store_of_digits: Path, tmp_path: Path) -> None:
+    """Give the test's folder a store where the network of the default experiment is fitted already."""
+    shutil.copytree(store_of_digits, tmp_path / "outputs" / "cache")
 
 
 @pytest.fixture

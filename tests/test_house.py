@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import re
 import subprocess
 import sys
@@ -199,3 +200,52 @@ def test_the_readme_holds_the_table_of_operators_that_the_rules_print() -> None:
     )
     assert shown is not None
     assert shown.group(1).strip() == table()
+
+
+MODULES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "ortpipe").rglob("*.py")}
+# What costs too much to import where nobody may need it, or is not on every system. Commands import late, too.
+HEAVY = {
+    "hydra", "joblib", "matplotlib", "mlflow", "onnxruntime", "pandas", "portalocker", "psutil", "pyarrow", "pydantic",
+    "scipy", "sklearn", "skops", "sqlalchemy", "threadpoolctl", "torch", "tqdm", "yaml",
+    "grp", "pwd", "winreg",
+}  # fmt: skip
+LATE, TYPE_ONLY, LONGEST = 200, 39, 400  # the first two may only become fewer
+
+
+def late_imports() -> dict[str, str]:
+    """Return what is imported inside functions, by file and line."""
+    found = {}
+    for path, module in MODULES.items():
+        functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for node in (node for function in functions for node in ast.walk(function)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                name = node.names[0].name if isinstance(node, ast.Import) else node.module or ""
+                found[f"{path.relative_to(ROOT)}:{node.lineno}"] = name
+    return found
+
+
+def test_only_heavy_packages_and_commands_are_imported_inside_functions() -> None:
+    late = late_imports()
+    assert len(late) <= LATE
+    stray = {place: name for place, name in late.items() if name.partition(".")[0] not in HEAVY}
+    assert {place: name for place, name in stray.items() if not place.startswith("ortpipe/app/")} == {}
+
+
+def test_few_imports_are_for_types_only() -> None:
+    assert (
+        sum("TYPE_CHECKING" in ast.dump(n.test) for m in MODULES.values() for n in ast.walk(m) if isinstance(n, ast.If))
+        <= TYPE_ONLY
+    )
+
+
+def test_no_file_is_longer_than_a_reader_holds_in_mind() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    named = collections.defaultdict(list)
+    for path, module in MODULES.items():
+        for node in (node for node in ast.walk(module) if isinstance(node, ast.ClassDef)):
+            named[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}

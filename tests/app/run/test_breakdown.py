@@ -23,10 +23,11 @@ def test_laps_add_up_to_all_the_time_that_passed() -> None:
     assert 0.01 <= watch.seconds["two"] < 0.5
 
 
+@pytest.mark.usefixtures("fitted_digits")
 @pytest.mark.parametrize("verbose", ["true", "ortpipe"])
 def test_it_names_every_part_and_they_add_up(verbose: str, cli: Callable) -> None:
     begun = time.time()
-    done = cli(f"hydra.verbose={verbose}", "train.epochs=3")
+    done = cli(f"hydra.verbose={verbose}", "train.epochs=3", process=True)  # it tells the imports, too
     assert done.returncode == 0, done.stderr
     log = done.stdout[done.stdout.index("[ortpipe][DEBUG] - wall time") :]
     rows = re.findall(r"^( *)(\S.*?)  +(\d+\.\d{3})$", log, re.M)
@@ -43,6 +44,7 @@ def test_it_names_every_part_and_they_add_up(verbose: str, cli: Callable) -> Non
     assert len(done.stdout.splitlines()) < 400  # most are Hydra's own, of the composition
 
 
+@pytest.mark.usefixtures("fitted_digits")
 def test_it_is_quiet_otherwise(cli: Callable) -> None:
     done = cli("train.epochs=1")
     assert "wall time" not in done.stdout + done.stderr
