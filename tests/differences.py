@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
-from ortpipe.graph.compose import opened
+from ortpipe.graph.edit import open_initializers
 from ortpipe.runtime.session import Session
 
 
@@ -15,7 +16,9 @@ def parameters(model):
 
 def central_differences(model, output, feeds, name, step=1e-5):
     """Return (f(v + h) − f(v − h)) / 2h for every entry of the input or initializer `name`."""
-    session = Session(opened(model, {name, *feeds}))
+    opened = ir.from_proto(model)
+    open_initializers(opened, {name, *feeds})
+    session = Session(ir.to_proto(opened))
     value = np.array(feeds[name] if name in feeds else parameters(model)[name])
     gradient = np.zeros(value.shape)
     for place in np.ndindex(value.shape):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts, under
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import EvaluateError
-from ortpipe.graph.compose import with_parameters
+from ortpipe.graph.edit import set_initializers
 from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, fitting
 from ortpipe.metrics.predictions import predicted, truth
 from ortpipe.runtime.config import RuntimeConfig
@@ -107,5 +107,6 @@ def _check_width(label: np.ndarray, found: np.ndarray) -> None:
 
 def _session(artifact: Artifact, folder: str, runtime: RuntimeConfig | None) -> Session:
     """Return the model with the weights in a folder, loaded."""
-    model: onnx.ModelProto = with_parameters(artifact.model, under(folder, artifact.tensors))
-    return Session(model, runtime)
+    model = artifact.ir_model()
+    set_initializers(model, under(folder, artifact.tensors))
+    return Session(ir.to_proto(model), runtime)
