@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Names, used_names
-from ortpipe.graph.check import finish
-
-DRAWING = {  # operators that draw at random, and the type of their attribute `seed`
-    "Bernoulli": float,
-    "Dropout": int,
-    "Multinomial": float,
-    "RandomNormal": float,
-    "RandomNormalLike": float,
-    "RandomUniform": float,
-    "RandomUniformLike": float,
-}
+from ortpipe.graph.operators import RANDOM
+from ortpipe.graph.operators import is_random as is_random_node
 
 
 def statistics(graph: ir.Graph, output: ir.Value) -> dict[str, ir.Value]:
@@ -81,42 +71,17 @@ def to_inference(model: ir.Model) -> bool:
 
 
 def set_seeds(model: ir.Model, seed: int) -> None:
-    """Give every node that draws a seed of its own, counted from `seed`."""
-    for number, node in enumerate(_drawing(model.graph)):
-        node.attributes["seed"] = ir.convenience.convert_attribute("seed", DRAWING[node.op_type](seed + number))
+    """Give every random node a seed of its own, counted from `seed`."""
+    for number, node in enumerate(filter(is_random_node, model.graph.all_nodes())):
+        node.attributes["seed"] = ir.convenience.convert_attribute("seed", RANDOM[node.op_type](seed + number))
 
 
 def is_random(model: ir.Model) -> bool:
     """Say whether a model's values differ from run to run."""
-    return bool(_drawing(model.graph))
-
-
-def _drawing(graph: ir.Graph) -> list[ir.Node]:
-    return [n for n in graph.all_nodes() if n.op_type in DRAWING and (n.op_type != "Dropout" or _trains(n))]
+    return any(map(is_random_node, model.graph.all_nodes()))
 
 
 def _trains(node: ir.Node) -> bool:
     if node.op_type == "Dropout":
         return len(node.inputs) > 2
     return node.op_type == "BatchNormalization" and bool(node.attributes.get_int("training_mode", 0))
-
-
-# The same on protos, until nothing calls it.
-
-
-def for_inference(model: onnx.ModelProto) -> onnx.ModelProto:
-    """See its counterpart."""
-    own = ir.from_proto(model)
-    return finish(own) if to_inference(own) else model
-
-
-def with_seeds(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
-    """See its counterpart."""
-    own = ir.from_proto(model)
-    set_seeds(own, seed)
-    return ir.to_proto(own)
-
-
-def draws(model: onnx.ModelProto) -> bool:
-    """See its counterpart."""
-    return is_random(ir.from_proto(model))

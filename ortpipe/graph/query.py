@@ -89,11 +89,6 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
     return None if tensor is None else tensor.numpy()
 
 
-def input_types(model: onnx.ModelProto) -> dict[str, np.dtype]:
-    """Return the type of every input, by name."""
-    return {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
-
-
 def select(
     patterns: Sequence[str], names: Sequence[str], error: type[OrtpipeError], key: str, others: Collection[str] = ()
 ) -> list[str]:

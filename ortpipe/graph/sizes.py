@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ortpipe.graph import query
-from ortpipe.graph.check import infer, inferred
+from ortpipe.graph.check import infer
 
 LARGEST = 1024  # elements; sizes, axes and indices are small, and what is larger is data
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
@@ -75,13 +74,3 @@ def _integers(value: ir.Value) -> np.ndarray | None:
     """Return what a value always is, if that is a few integers or booleans."""
     tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
     return tensor.numpy() if tensor is not None and tensor.dtype in INTEGERS and tensor.size <= LARGEST else None
-
-
-# The same on protos, until nothing calls it.
-
-
-def with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """See its counterpart."""
-    own = ir.from_proto(inferred(model))
-    fold_sizes(own)
-    return ir.to_proto(own)

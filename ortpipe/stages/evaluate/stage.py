@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, Facts, under
+from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import EvaluateError
@@ -46,7 +46,8 @@ def evaluate(
     assert data.test is not None
     names = config.metrics or fitting(facts.task)
     known = {state: folder for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)}
-    sessions = {state: _session(artifact, folder, runtime) for state, folder in known.items()}
+    whole = artifact.ir_model()
+    sessions = {state: _session(whole, under(folder, artifact.tensors), runtime) for state, folder in known.items()}
     labels: list[np.ndarray] = []
     weights: list[np.ndarray] = []
     predictions: dict[str, list[np.ndarray]] = {state: [] for state in known}
@@ -105,8 +106,8 @@ def _check_width(label: np.ndarray, found: np.ndarray) -> None:
         )
 
 
-def _session(artifact: Artifact, folder: str, runtime: RuntimeConfig | None) -> Session:
-    """Return the model with the weights in a folder, loaded."""
-    model = artifact.ir_model()
-    set_initializers(model, under(folder, artifact.tensors))
-    return Session(ir.to_proto(model), runtime)
+def _session(model: ir.Model, weights: Arrays, runtime: RuntimeConfig | None) -> Session:
+    """Return the model with these weights, loaded."""
+    own = model.clone()
+    set_initializers(own, weights)
+    return Session(ir.to_proto(own), runtime)

@@ -12,7 +12,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from ortpipe.artifact import under
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, EvaluateError, TrainError
-from ortpipe.graph.compose import extract, with_parameters
+from ortpipe.graph.check import finish
+from ortpipe.graph.edit import keep_outputs, set_initializers
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -75,7 +76,10 @@ def test_what_is_watched_is_scikit_learns_number_of_each_epochs_weights(case, mo
     y = part.label if facts.classes is None else np.searchsorted(facts.classes, part.label)
     expected = []
     for checkpoint in [report for report in told if isinstance(report, Checkpoint)]:
-        model = with_parameters(extract(source.model, facts.outputs), under("parameter", checkpoint.tensors))
+        forward = source.ir_model()
+        keep_outputs(forward, facts.outputs)
+        set_initializers(forward, under("parameter", checkpoint.tensors))
+        model = finish(forward)
         [output] = Session(model).run({"X": part.inputs["X"].astype(np.float32)}, [facts.prediction])
         expected.append(published(y, output, part.sample_weight))
     np.testing.assert_allclose(result.tensors[f"monitor/{monitor}"], expected, rtol=1e-5)
