@@ -19,7 +19,7 @@ def infer(op_type: str, inputs: Sequence[ir.Value | None], y: ir.Value, attribut
         tensor = ir.convenience.get_const_tensor(y)
         if tensor is not None:
             y.type, y.shape = ir.TensorType(tensor.dtype), ir.Shape(list(tensor.shape))  # type: ignore[arg-type]
-    elif op_type in operators.UNARY | operators.LIKE_FIRST or op_type == "Clip":
+    elif op_type in operators.UNARY or op_type in operators.LIKE_FIRST or op_type == "Clip":
         y.type, y.shape = given[0].type, given[0].shape
     elif op_type in operators.PREDICATES:
         y.type, y.shape = ir.TensorType(ir.DataType.BOOL), broadcast([x.shape for x in given])

@@ -15,6 +15,7 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.backward import Backward
 from ortpipe.stages.derive.dimensions import broadcast
 from ortpipe.stages.derive.rules import RULES
+from ortpipe.stages.derive.walk import gradients
 
 
 def parsed(text, opset=21):
@@ -210,3 +211,19 @@ def test_the_model_that_came_in_is_not_touched():
     before = model.SerializeToString()
     native(model, "loss", [], ["w"])
     assert model.SerializeToString() == before
+
+
+def test_the_walk_expands_casts_and_notes_shapes_so_that_a_rule_need_not():
+    text = """g (float[2,3] x) => (float loss)
+        { a = Constant<value_int=1>() y = CumSum(x, a) loss = ReduceSum<keepdims=0>(y) }"""
+    graph = ir.from_proto(onnx.shape_inference.infer_shapes(parsed(text))).graph
+    shapes = []
+
+    def rule(op, node, dy, x, axis):
+        shapes.append(dy.shape)
+        return [op.Cast(dy, to=ir.DataType.DOUBLE)]  # no gradient for the axis, and another type than x
+
+    op, [x], [loss] = Backward(graph, {**RULES, "CumSum": rule}), graph.inputs, graph.outputs
+    dx = gradients(op, [(loss, op.like(1, loss))], [x])[x]
+    assert shapes == [ir.Shape([2, 3])]
+    assert (dx.dtype, dx.shape) == (ir.DataType.FLOAT, ir.Shape([2, 3]))

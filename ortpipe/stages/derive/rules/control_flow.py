@@ -145,9 +145,9 @@ def _per_step(node: ir.Node, inner: Backward, states: int, value: ir.Value) -> i
     body = inner.graph
     if value in body.inputs[states:]:
         return _outside(node, body, value)
-    for inside, made in zip(body.outputs[states:], node.outputs[states:], strict=True):
-        if made.name and (inside is value or _is_copy(inside, value)):
-            return made
+    for inside, outside in zip(body.outputs[states:], node.outputs[states:], strict=True):
+        if outside.name and (inside is value or _is_copy(inside, value)):
+            return outside
     if value in body.outputs or value in body.inputs:
         copy = ir.node("Identity", [value])
         body.append(copy)
@@ -156,16 +156,16 @@ def _per_step(node: ir.Node, inner: Backward, states: int, value: ir.Value) -> i
         copy.name = value.name
     body.outputs.append(value)
     node.resize_outputs(len(node.outputs) + 1)
-    made = inner.rename(node.outputs[-1], f"{value.name}/steps")
+    steps = inner.rename(node.outputs[-1], f"{value.name}/steps")
     length = _outside(node, body, body.inputs[states]).shape
-    made.type = value.type
+    steps.type = value.type
     if value.shape is not None:
-        made.shape = ir.Shape([length[0] if length is not None else None, *value.shape])
-    return made
+        steps.shape = ir.Shape([length[0] if length is not None else None, *value.shape])
+    return steps
 
 
-def _is_copy(made: ir.Value, value: ir.Value) -> bool:
-    node = made.producer()
+def _is_copy(copy: ir.Value, value: ir.Value) -> bool:
+    node = copy.producer()
     return node is not None and node.op_type == "Identity" and node.inputs[0] is value
 
 
