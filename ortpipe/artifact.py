@@ -25,7 +25,7 @@ from ortpipe.facts import Task as Task
 from ortpipe.facts import read_metadata as read_metadata
 from ortpipe.facts import without_metadata as without_metadata
 from ortpipe.facts import write_metadata
-from ortpipe.files import whole_folder
+from ortpipe.files import atomic_folder
 from ortpipe.graph.check import finish
 from ortpipe.graph.serial import NOTHING, located, read, write
 from ortpipe.hashing import Hasher
@@ -164,7 +164,7 @@ def save_artifact(
         like: a folder that holds an artifact of the same content: its files are linked instead of written again.
     """
     target = Path(folder)
-    with whole_folder(target, once=once) as partial:
+    with atomic_folder(target, once=once) as partial:
         if like is None or not _linked(like, partial):
             write(artifact.model, partial)
             (partial / TENSORS).write_bytes(save(dict(artifact.tensors)))

@@ -21,7 +21,7 @@ def temporary(target: Path) -> Path:
     return target.with_name(f".{target.name}.{os.urandom(8).hex()}")
 
 
-def whole_file(path: Path, content: str | bytes) -> Path:
+def atomic_write(path: Path, content: str | bytes) -> Path:
     """Write a file through a temporary one beside it: write, fsync, rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
@@ -40,7 +40,7 @@ def whole_file(path: Path, content: str | bytes) -> Path:
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
+def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
     """Give a temporary folder beside `target` that takes its place when the block succeeds.
 
     An older one goes; with `once` it stays, and the new one goes.

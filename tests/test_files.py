@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from ortpipe import files
-from ortpipe.files import whole_file, whole_folder
+from ortpipe.files import atomic_folder, atomic_write
 
 
 def names(folder):
@@ -14,14 +14,14 @@ def names(folder):
 
 @pytest.mark.parametrize(("content", "expected"), [("é\n", "é\n".encode()), (b"\x00\xff", b"\x00\xff"), ("", b"")])
 def test_a_file_holds_what_was_given_and_nothing_is_left_beside_it(tmp_path, content, expected):
-    path = whole_file(tmp_path / "new" / "deep" / "file.txt", content)
+    path = atomic_write(tmp_path / "new" / "deep" / "file.txt", content)
     assert path.read_bytes() == expected
     assert names(path.parent) == ["file.txt"]
 
 
 def test_a_file_is_replaced(tmp_path):
-    whole_file(tmp_path / "file", "old and longer")
-    whole_file(tmp_path / "file", "new")
+    atomic_write(tmp_path / "file", "old and longer")
+    atomic_write(tmp_path / "file", "new")
     assert (tmp_path / "file").read_text() == "new"
 
 
@@ -34,8 +34,8 @@ def umask(request):
 
 
 def test_what_is_written_has_the_rights_that_the_umask_leaves(tmp_path, umask):
-    whole_file(tmp_path / "new" / "file", "x")
-    with whole_folder(tmp_path / "folder") as folder:
+    atomic_write(tmp_path / "new" / "file", "x")
+    with atomic_folder(tmp_path / "folder") as folder:
         (folder / "part").write_text("x")
     rights = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
     folders = {name: mode for name, mode in rights.items() if (tmp_path / name).is_dir()}
@@ -45,7 +45,7 @@ def test_what_is_written_has_the_rights_that_the_umask_leaves(tmp_path, umask):
 
 def test_a_new_folder_belongs_to_the_group_of_a_folder_that_says_so(tmp_path):
     tmp_path.chmod(0o2775)
-    with whole_folder(tmp_path / "folder"):
+    with atomic_folder(tmp_path / "folder"):
         pass
     assert (tmp_path / "folder").stat().st_mode & 0o2000
 
@@ -61,17 +61,17 @@ def test_where_folders_cannot_be_opened_they_are_not_synced(tmp_path, monkeypatc
         return real(path, flags, *mode)
 
     monkeypatch.setattr(files, "os", SimpleNamespace(**{**vars(os), "open": as_windows, "name": "nt"}))
-    whole_file(tmp_path / "file", "x")
-    with whole_folder(tmp_path / "folder") as folder:
+    atomic_write(tmp_path / "file", "x")
+    with atomic_folder(tmp_path / "folder") as folder:
         (folder / "part").write_text("x")
     assert opened == ["part"]
     assert names(tmp_path) == ["file", "folder"]
 
 
 def test_content_that_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path):
-    whole_file(tmp_path / "file", "old")
+    atomic_write(tmp_path / "file", "old")
     with pytest.raises(TypeError):
-        whole_file(tmp_path / "file", 3)
+        atomic_write(tmp_path / "file", 3)
     assert names(tmp_path) == ["file"]
     assert (tmp_path / "file").read_text() == "old"
 
@@ -79,13 +79,13 @@ def test_content_that_cannot_be_written_leaves_the_old_file_and_no_other(tmp_pat
 def test_a_file_does_not_replace_a_folder(tmp_path):
     (tmp_path / "file").mkdir()
     with pytest.raises(OSError, match="file"):
-        whole_file(tmp_path / "file", "x")
+        atomic_write(tmp_path / "file", "x")
     assert names(tmp_path) == ["file"]
 
 
 def test_a_folder_appears_when_its_block_ends_and_not_before(tmp_path):
     target = tmp_path / "new" / "folder"
-    with whole_folder(target) as temporary:
+    with atomic_folder(target) as temporary:
         (temporary / "a").write_text("1")
         (temporary / "sub").mkdir()
         (temporary / "sub" / "b").write_text("2")
@@ -97,7 +97,7 @@ def test_a_folder_appears_when_its_block_ends_and_not_before(tmp_path):
 def test_a_folder_replaces_an_older_one_whole(tmp_path):
     target = tmp_path / "folder"
     for name in ("old", "new"):
-        with whole_folder(target) as temporary:
+        with atomic_folder(target) as temporary:
             (temporary / name).write_text("x")
     assert names(tmp_path) == ["folder"]
     assert names(target) == ["new"]
@@ -106,11 +106,11 @@ def test_a_folder_replaces_an_older_one_whole(tmp_path):
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_a_block_that_fails_leaves_the_old_folder_and_no_other(tmp_path, error):
     target = tmp_path / "folder"
-    with whole_folder(target) as temporary:
+    with atomic_folder(target) as temporary:
         (temporary / "old").write_text("x")
 
     def fail():
-        with whole_folder(target) as temporary:
+        with atomic_folder(target) as temporary:
             (temporary / "half").write_text("x")
             raise error
 

@@ -117,7 +117,7 @@ def write(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Pat
     return path
 
 
-def write_whole(model: onnx.ModelProto, folder: Path) -> None:
+def write_atomically(model: onnx.ModelProto, folder: Path) -> None:
     """Write a model into a folder where people look: its files appear whole, `model.onnx` last."""
     partial = temporary(folder / "model")
     partial.mkdir()

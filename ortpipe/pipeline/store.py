@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from ortpipe.artifact import Artifact, load_artifact, save_artifact
 from ortpipe.errors import ModelError
-from ortpipe.files import whole_file
+from ortpipe.files import atomic_write
 from ortpipe.hashing import digest_of
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.locks import Notify, folder_lock, key_lock
@@ -152,7 +152,7 @@ class Store:
         with folder_lock(self.folder):
             if not self.artifact_folder(digest).is_dir():
                 save_artifact(artifact.with_lineage(()), self.artifact_folder(digest), once=True)
-            whole_file(self.entry_file(stage, key), self._sealed(entry))
+            atomic_write(self.entry_file(stage, key), self._sealed(entry))
         self._warn(notify)
         return entry
 

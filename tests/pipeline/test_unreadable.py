@@ -19,7 +19,7 @@ import onnx.parser
 import pytest
 
 from ortpipe.artifact import Artifact, Facts, load_artifact
-from ortpipe.files import whole_folder
+from ortpipe.files import atomic_folder
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.gc import remove, verify
 from ortpipe.pipeline.store import Store
@@ -172,7 +172,7 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_older_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, real = tmp_path / "folder", os.rename
-    with whole_folder(target) as folder:
+    with atomic_folder(target) as folder:
         (folder / "old").touch()
 
     def fail(source: object, place: object) -> None:
@@ -181,7 +181,7 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_older_one(
         real(source, place)  # type: ignore[arg-type]
 
     def replace() -> None:
-        with whole_folder(target) as folder:
+        with atomic_folder(target) as folder:
             (folder / "new").touch()
 
     monkeypatch.setattr(os, "rename", fail)

@@ -36,12 +36,12 @@ WATCHED = {
 }
 # For a two-layer MLP: parses, serialisations, shape inferences and checks.
 MOST = {
-    "convert": (4, 2, 2, 2),
+    "convert": (3, 2, 2, 2),
     "add_loss": (1, 1, 1, 1),
     "penalty": (1, 1, 1, 1),
     "derive": (1, 1, 1, 1),
     "train": (4, 4, 4, 2),
-    "evaluate": (3, 3, 0, 0),
+    "evaluate": (1, 3, 0, 0),
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ortpipe.app.compose import Parser
 from ortpipe.errors import ConfigError
-from ortpipe.files import whole_file
+from ortpipe.files import atomic_write
 
 ABOUT = """Make a small project: an experiment, a table of rows to replace with your own, and a README with the commands
 that run it. Nothing that is there is written over."""
@@ -28,6 +28,6 @@ def run(arguments: Sequence[str]) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError("A new project's folder is new or empty.", got=folder, fix="Name another folder.")
     for name in FILES:
-        whole_file(folder / name, (TEMPLATES / name.replace(".gitignore", "gitignore")).read_bytes())
+        atomic_write(folder / name, (TEMPLATES / name.replace(".gitignore", "gitignore")).read_bytes())
     print(f"made    {folder}: {', '.join(FILES)}")
     print(f"run it  cd {shlex.quote(str(folder))} && ortpipe --config-dir conf experiment=mine")

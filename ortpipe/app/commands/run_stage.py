@@ -15,7 +15,7 @@ from ortpipe.app.run_lookup import Settings
 from ortpipe.app.schema import all_at_once, check, located
 from ortpipe.artifact import Artifact, Facts, save_artifact
 from ortpipe.errors import ConfigError, nearest
-from ortpipe.files import whole_file
+from ortpipe.files import atomic_write
 from ortpipe.flow import FLOW
 from ortpipe.graph.serial import LARGE
 from ortpipe.pipeline.events import StageProgressed
@@ -133,4 +133,4 @@ def _write(artifact: Artifact, target: Path) -> None:
     elif artifact.model.ByteSize() > LARGE:
         raise ConfigError("A model above 2 GB takes more than one file.", got=target, fix="Let --output be a folder.")
     else:
-        whole_file(target, artifact.model.SerializeToString(deterministic=True))
+        atomic_write(target, artifact.model.SerializeToString(deterministic=True))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortpipe.app.compose import composed
 from ortpipe.data.split import load
-from ortpipe.files import whole_file
+from ortpipe.files import atomic_write
 from ortpipe.picture import picture
 from ortpipe.stages.train.rates import planned, steps_per_epoch, watches
 from ortpipe.stages.train.schedules import SCHEDULES
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> None:
         axes.grid(alpha=0.3)
 
     file = Path(config.paths.outputs) / "schedules" / f"{config.name}-{name}.png"
-    whole_file(file, picture(draw))
+    atomic_write(file, picture(draw))
     highest = int(rates.argmax())
     print(f"{name}: {said}", *([note] if note else []), sep=", ")
     print(f"first rate {rates[0]:.6g}, highest {rates[highest]:.6g} at step {steps[highest]:,}, last {rates[-1]:.6g}")

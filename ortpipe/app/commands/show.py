@@ -20,7 +20,7 @@ from ortpipe.app.run_lookup import Settings
 from ortpipe.app.table import aligned
 from ortpipe.artifact import without_metadata
 from ortpipe.errors import ConfigError
-from ortpipe.files import whole_file
+from ortpipe.files import atomic_write
 from ortpipe.graph.draw import to_dot, to_mermaid
 from ortpipe.graph.query import all_nodes
 from ortpipe.graph.show import to_text, type_of
@@ -149,4 +149,4 @@ def _svg(dot: str, file: Path) -> Path:
     done = subprocess.run([program, "-Tsvg"], input=dot.encode(), capture_output=True, check=False)
     if done.returncode != 0:
         raise ConfigError("dot must draw the graph.", got=done.stderr.decode().strip(), fix="Use --mermaid or --dot.")
-    return whole_file(file, done.stdout)
+    return atomic_write(file, done.stdout)

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ortpipe.errors import ConfigError
-from ortpipe.files import whole_file
+from ortpipe.files import atomic_write
 from ortpipe.stages.train.checkpoint import Checkpoint
 
 FILE = "checkpoint.safetensors"
@@ -21,7 +21,7 @@ def write_checkpoint(checkpoint: Checkpoint, run: Path) -> None:
     """Write a checkpoint into a run's folder; one rename replaces the one before it, so that there is always one."""
     arrays = {name: np.asarray(array, order="C") for name, array in checkpoint.tensors.items()}
     facts = {"epochs": checkpoint.epochs, "key": checkpoint.key}
-    whole_file(run / FILE, save(arrays, {"checkpoint": json.dumps(facts)}))  # one key: the format does not order them
+    atomic_write(run / FILE, save(arrays, {"checkpoint": json.dumps(facts)}))  # one key: the format does not order them
 
 
 def read_checkpoint(run: Path) -> Checkpoint | None:

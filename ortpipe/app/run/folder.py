@@ -17,8 +17,8 @@ from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
 from ortpipe.artifact import Artifact, save_artifact
 from ortpipe.errors import OrtpipeError, TrackingError
-from ortpipe.files import whole_file
-from ortpipe.graph.serial import write_whole
+from ortpipe.files import atomic_write
+from ortpipe.graph.serial import write_atomically
 from ortpipe.graph.show import to_text
 from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
 from ortpipe.pipeline.plan import Plan
@@ -81,16 +81,16 @@ class RunFolder:
                 shutil.rmtree(place)
             else:
                 place.unlink(missing_ok=True)
-        whole_file(self.folder / "config.yaml", self._config)
+        atomic_write(self.folder / "config.yaml", self._config)
         keep_inputs(plan, self.folder)
-        whole_file(self.folder / "environment.json", json.dumps(self._environment, indent=1) + "\n")
+        atomic_write(self.folder / "environment.json", json.dumps(self._environment, indent=1) + "\n")
 
     def _save(self, event: StageFinished) -> None:
         if event.stored is not None:
             self._stored.append(event.name)
         place = self.folder / "stages" / f"{event.number}_{event.name}"
         save_artifact(event.artifact, place, like=event.stored)
-        whole_file(place / "model.txt", to_text(event.artifact.model))
+        atomic_write(place / "model.txt", to_text(event.artifact.model))
         self.record.stages.append(StageRecord.of(event))
         self.record.model = _about(event.artifact)
         if notes := event.artifact.facts.lineage[-1].get("notes"):
@@ -98,10 +98,10 @@ class RunFolder:
         self.record.write()
 
     def _finish(self, artifact: Artifact) -> None:
-        write_whole(artifact.model, self.folder)
-        whole_file(self.folder / "losses.parquet", losses_parquet(artifact))
+        write_atomically(artifact.model, self.folder)
+        atomic_write(self.folder / "losses.parquet", losses_parquet(artifact))
         for name, png in figures(artifact).items():
-            whole_file(self.folder / "figures" / f"{name}.png", png)
+            atomic_write(self.folder / "figures" / f"{name}.png", png)
         self.record.metrics = artifact.facts.as_json().get("metrics", {})
         self.record.values = dict(self._values(artifact))
         self.record.end(FINISHED)

@@ -8,7 +8,7 @@ from hydra.conf import HydraConf
 
 from ortpipe.app.redact import redacted
 from ortpipe.errors import ConfigError
-from ortpipe.files import whole_file
+from ortpipe.files import atomic_write
 
 
 def hide_in_files(hydra: HydraConf) -> None:
@@ -26,7 +26,7 @@ def hide_in_files(hydra: HydraConf) -> None:
         if file.is_file():
             text = file.read_text(encoding="utf-8")
             if (shown := redacted(text)) != text:
-                whole_file(file, shown)
+                atomic_write(file, shown)
 
 
 def refuse_secret_name(folder: Path) -> None:

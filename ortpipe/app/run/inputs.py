@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ortpipe.files import whole_folder
+from ortpipe.files import atomic_folder
 from ortpipe.pipeline.plan import Plan, ReadsFiles
 
 FOLDER = "inputs"
@@ -19,7 +19,7 @@ def keep_inputs(plan: Plan, run: Path) -> None:
     groups = [files for step in plan for files in _read(step.config) if files]
     if not groups:
         return
-    with whole_folder(run / FOLDER) as folder:
+    with atomic_folder(run / FOLDER) as folder:
         for first, *others in groups:
             for file in (first, *others):
                 place = folder / (file.name if file is first else file.relative_to(first.parent.resolve()))

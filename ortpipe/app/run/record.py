@@ -16,7 +16,7 @@ from typing import Any
 from ortpipe.app.redact import hidden, redacted
 from ortpipe.app.run.process import HOST, PID, gone, this_process
 from ortpipe.errors import TrackingError
-from ortpipe.files import whole_file
+from ortpipe.files import atomic_write
 from ortpipe.pipeline.events import StageFinished
 
 FILE = "run.json"
@@ -174,7 +174,7 @@ class RunRecord:
         facts = {"format": FORMAT, **dataclasses.asdict(self)}
         del facts["folder"]
         facts |= hidden({name: facts[name] for name in ("name", "tags", "data", "error", "notes")})
-        whole_file(self.folder / FILE, json.dumps(facts, indent=1) + "\n")
+        atomic_write(self.folder / FILE, json.dumps(facts, indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> RunRecord:

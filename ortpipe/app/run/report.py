@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord
 from ortpipe.app.run.report_text import code, fenced, number, plain, seconds
-from ortpipe.files import whole_file
+from ortpipe.files import atomic_write
 from ortpipe.metrics import greater_is_better, label
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -30,7 +30,7 @@ def write_report(folder: Path) -> None:
     page = gathered(folder)
     for name in ("report.md", "report.html"):
         text = redacted(_templates().get_template(f"{name}.jinja").render(page))
-        whole_file(folder / name, text.encode(errors="backslashreplace"))  # what names of files may hold
+        atomic_write(folder / name, text.encode(errors="backslashreplace"))  # what names of files may hold
 
 
 @functools.cache  # a sweep compiles them once

@@ -22,7 +22,7 @@ from ortpipe.app.sweep.orphan import at_work
 from ortpipe.app.sweep.overrides import title, varying
 from ortpipe.app.tracking.client import PARENT
 from ortpipe.errors import ConfigError, TrackingError
-from ortpipe.files import whole_file
+from ortpipe.files import atomic_write
 
 
 class Job:
@@ -84,7 +84,7 @@ def _run(job: Job, run: Callable[[Job], object]) -> float | None:
             run(job)
     except Exception as error:  # noqa: BLE001 - a job that fails stops no other, whatever it raises
         reason = redacted(str(error)) or type(error).__name__
-        whole_file(error_file, redacted("".join(traceback.format_exception(error))))
+        atomic_write(error_file, redacted("".join(traceback.format_exception(error))))
         if record.status != FAILED:
             record.end(FAILED, reason)
         notes = getattr(error, "__notes__", [])  # its stage, log, and the command that does what is left

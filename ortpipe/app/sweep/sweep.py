@@ -24,7 +24,7 @@ from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.terminal import forgive
 from ortpipe.app.tracking.recorders import SweepRecording
 from ortpipe.errors import OrtpipeError
-from ortpipe.files import whole_file
+from ortpipe.files import atomic_write
 from ortpipe.metrics import OBJECTIVES, check_known
 
 
@@ -68,10 +68,10 @@ class Sweep:
 
     def _write(self, summary: Summary) -> None:
         folder = self.record.folder
-        whole_file(folder / "summary.csv", summary.as_csv())
-        whole_file(folder / "summary.json", summary.as_table())
+        atomic_write(folder / "summary.csv", summary.as_csv())
+        atomic_write(folder / "summary.json", summary.as_table())
         if (png := figure(summary)) is not None:
-            whole_file(folder / "summary.png", png)
+            atomic_write(folder / "summary.png", png)
 
 
 def begin(config: DictConfig) -> Sweep:
@@ -95,8 +95,8 @@ def begin(config: DictConfig) -> Sweep:
     about = {"name": redacted(config.name), "objective": config.objective, "fixed": hidden(fixed)}
     about |= {"varies": hidden(varies), "recorder": recordable(config.recorder)}
     about["paths"] = OmegaConf.to_container(config.paths, resolve=True)
-    whole_file(folder / "config.yaml", yaml.safe_dump(about, sort_keys=False, allow_unicode=True))
-    whole_file(folder / "environment.json", json.dumps(facts, indent=1) + "\n")
+    atomic_write(folder / "config.yaml", yaml.safe_dump(about, sort_keys=False, allow_unicode=True))
+    atomic_write(folder / "environment.json", json.dumps(facts, indent=1) + "\n")
     tags = {
         **origin_tags(facts, folder),
         "mlflow.loggedArtifacts": json.dumps([{"path": "summary.json", "type": "table"}]),  # MLflow's page shows it

@@ -20,7 +20,7 @@ from ortpipe.app.tracking.client import ERROR, PARENT, open_store, reached
 from ortpipe.app.tracking.metrics import LONGEST, Point, Results, epoch_metrics, metrics, params, stage_tags
 from ortpipe.app.tracking.model import log_model, logged_model, register
 from ortpipe.app.tracking.target import Target
-from ortpipe.files import whole_file
+from ortpipe.files import atomic_write
 from ortpipe.stages.train.losses import Epoch
 
 LEDGER = "mlflow.json"
@@ -186,7 +186,7 @@ class MlflowRun:
 
     def _write_ledger(self) -> None:
         ledger = {"tracking_uri": redacted(self._target.tracking_uri), "run_id": self.run_id, "done": self._done}
-        whole_file(self._run.folder / LEDGER, json.dumps(ledger, indent=1) + "\n")
+        atomic_write(self._run.folder / LEDGER, json.dumps(ledger, indent=1) + "\n")
 
 
 def batched(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
