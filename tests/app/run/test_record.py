@@ -1,0 +1,49 @@
+"""run.json: one typed record that is read as it was written, or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ortpipe.app.run.process import PID, this_process
+from ortpipe.app.run.record import FILE, FORMAT, KILLED, RUNNING, JobRecord, Manifest, RunRecord, StageRecord
+from ortpipe.errors import TrackingError
+
+
+def record(folder: Path) -> RunRecord:
+    parts = {"packages": {"numpy": "2"}, "machine": "x86_64", "convert": {"source": {"name": "onnx"}}}
+    origin = {"folder": "elsewhere", "made": 1.5, "seconds": 2.0}
+    stages = [StageRecord("convert", 1, "key", parts, None, "output", 0.1, origin)]
+    metrics = {"r2": {"before": float("-inf"), "trained": 0.5}}
+    job = JobRecord("sweep", 3, {"seed": "1"})
+    return RunRecord(folder, "mine", this_process(), {"convert": "onnx"}, stages=stages, metrics=metrics, job=job)
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = record(tmp_path)
+    written.write()
+    assert RunRecord.read(tmp_path) == written
+    sweep = RunRecord(tmp_path, "sweep", {}, sweep=Manifest("/there", ["seed"], "loss"))
+    sweep.write()
+    assert RunRecord.read(tmp_path) == sweep
+
+
+@pytest.mark.parametrize("version", [FORMAT - 1, FORMAT + 1])
+def test_a_record_of_another_version_is_refused(version: int, tmp_path: Path) -> None:
+    record(tmp_path).write()
+    facts = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps({**facts, "format": version}))
+    with pytest.raises(TrackingError, match=rf"run.json has format {FORMAT}"):
+        RunRecord.read(tmp_path)
+
+
+def test_a_run_whose_process_is_gone_is_closed_as_killed_where_that_is_asked_for(tmp_path: Path) -> None:
+    run = record(tmp_path)
+    run.tags[PID] = str(2**22 + 1)  # Linux gives no such number
+    run.write()
+    assert RunRecord.read(tmp_path).status == RUNNING
+    closed = RunRecord.read_closed(tmp_path)
+    assert (closed.status, RunRecord.read(tmp_path).status) == (KILLED, KILLED)
+    assert "it was killed" in (closed.error or "")
