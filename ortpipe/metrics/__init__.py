@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ortpipe.errors import ConfigError, EvaluateError, nearest
+from ortpipe.errors import EvaluateError
 from ortpipe.settings import Catalogue
 
 if TYPE_CHECKING:
@@ -124,9 +124,3 @@ def check_objective(name: str, task: str, *, weighted: bool) -> None:
             got=f"{name}, and rows without weights",
             fix=f"Set objective={plain}: each row counts once.",
         )
-
-
-def check_known(name: str, key: str, *, besides: tuple[str, ...] = ()) -> None:
-    """Refuse a name, of the config's `key`, that is neither in the catalogue nor `besides` it."""
-    if name not in (valid := (*besides, *METRICS)):
-        raise ConfigError(f"{key} names metrics of the catalogue.", got=repr(name), fix=nearest(name, valid))

@@ -25,7 +25,6 @@ from ortpipe.app.terminal import forgive
 from ortpipe.app.tracking.recorders import SweepRecording
 from ortpipe.errors import OrtpipeError
 from ortpipe.files import atomic_write
-from ortpipe.metrics import OBJECTIVES, check_known
 
 
 class SweepError(OrtpipeError):
@@ -85,7 +84,7 @@ def begin(config: DictConfig) -> Sweep:
     HydraConfig.instance().set_config(config)
     know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
     guard()
-    check_known(config.objective, "objective", besides=OBJECTIVES)
+    build_key("objective", config.objective)
     recorder = build_key("recorder", OmegaConf.to_container(config.recorder, resolve=True))
     folder = Path(config.hydra.sweep.dir).absolute()
     hold(folder, "hydra.sweep.dir")
