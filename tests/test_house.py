@@ -150,7 +150,7 @@ def test_the_command_line_imports_onnx_ir_without_sympy_until_it_is_used_and_lea
     code = (
         "import sys\n"
         "before = list(sys.meta_path)\n"
-        "from ortpipe.app.commands import command\n"
+        "from ortpipe.app.command_list import command\n"
         "command('plan')\n"
         "import onnx_ir as ir\n"
         "print('sympy.core' in sys.modules, sys.meta_path == before)\n"

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from hydra.conf import HydraConf
 
+from ortpipe import BEGAN
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.breakdown import Breakdown
 from ortpipe.app.run.checkpoint import read_checkpoint
@@ -39,7 +40,6 @@ from ortpipe.runtime.distributions import check_one_runtime
 from ortpipe.runtime.session import check_provider
 from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.early_stop import trained_loss
-from ortpipe.timing import BEGAN
 
 
 def plan_of(config: RunConfig) -> Plan:

@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from ortpipe.app.claim import releasing
-from ortpipe.app.commands import COMMANDS, command, is_word
+from ortpipe.app.command_list import COMMANDS, command, is_word
 from ortpipe.app.completion import answer, is_query
 from ortpipe.app.compose import check_working_folder, packaged_conf
 from ortpipe.app.help import is_help, print_help

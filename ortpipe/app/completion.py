@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ortpipe.app.commands import COMMANDS
+from ortpipe.app.command_list import COMMANDS
 
 PATHS = ("diff", "init", "repro", "show", "sync")  # they take files and folders, which the shell itself completes
 FIRST = {

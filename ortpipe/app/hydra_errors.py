@@ -10,7 +10,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from ortpipe.app.commands import COMMANDS, is_word
+from ortpipe.app.command_list import COMMANDS, is_word
 from ortpipe.app.compose import packaged_conf
 from ortpipe.errors import ConfigError, nearest
 

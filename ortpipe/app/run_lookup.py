@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, cast
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.compose import composition
-from ortpipe.app.run.record import FILE, RunRecord, checked
+from ortpipe.app.run.record import FILE, RunRecord
 from ortpipe.app.tracking.client import client_at
 from ortpipe.app.tracking.sqlite import database_of
 from ortpipe.errors import ConfigError, TrackingError
@@ -27,17 +24,7 @@ if TYPE_CHECKING:
 
 NEEDED = ("config.yaml", "environment.json", FILE, "inputs", "stages")  # of a run that is made again
 FILE_NAME = re.compile(r"(?!\.+$)[^/\\\x00:]+")
-DEEPEST = 100  # groups in a config
 RUN_ID = re.compile(r"[0-9a-f]{32}")
-
-
-@dataclass(frozen=True)
-class Groups:
-    """What a recorded config has where it has it."""
-
-    recorder: dict[str, Any] = field(default_factory=dict)
-    paths: dict[str, Any] = field(default_factory=dict)
-    convert: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -157,41 +144,3 @@ def download(client: MlflowClient, run_id: str, name: str, folder: Path) -> None
 
 def _within(above: PurePosixPath) -> str | None:
     return None if str(above) == "." else str(above)
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return the config in a run's folder, as plain data: nothing in it is resolved.
-
-    Raises:
-        ConfigError: it is missing or damaged, or a link.
-    """
-    file, fix = folder / "config.yaml", "Choose another run."
-    try:
-        if file.is_symlink():
-            raise ValueError("it is a link")
-        text = file.read_text(encoding="utf-8")
-        depth = 0
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent):
-                raise ValueError("it has aliases, which no run writes: few of them stand for billions of values")
-            if depth > DEEPEST:
-                raise ValueError(f"its groups are more than {DEEPEST} deep")
-        values = yaml.safe_load(text)
-        checked(values, Groups)
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ConfigError("A run's config.yaml is as it was written.", got=f"{file}: {error}", fix=fix) from error
-    return cast("dict[str, Any]", values)
-
-
-def read_json(file: Path, kind: Any) -> Any:
-    """Return what a file of a run's folder holds, which has at least the fields of a type.
-
-    Raises:
-        ConfigError: it is missing or damaged.
-    """
-    try:
-        return checked(json.loads(file.read_text(encoding="utf-8")), kind)
-    except (OSError, ValueError, RecursionError) as error:
-        fix = "Choose another."
-        raise ConfigError("A run's folder is as it was written.", got=f"{file}: {error}", fix=fix) from error

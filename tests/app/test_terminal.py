@@ -13,7 +13,7 @@ import onnx.parser
 import pytest
 
 from ortpipe.app import terminal
-from ortpipe.app.commands import command
+from ortpipe.app.command_list import command
 from ortpipe.app.terminal import Stream, streams
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,8 @@ from ortpipe.app.compose import Parser
 from ortpipe.app.consent import completed, executes
 from ortpipe.app.run.inputs import kept_input
 from ortpipe.app.run.record import RunRecord, StageRecord
-from ortpipe.app.run_lookup import Settings, read_config, read_json, recorded
+from ortpipe.app.run.saved import read_config, read_json
+from ortpipe.app.run_lookup import Settings, recorded
 from ortpipe.app.schema import build
 from ortpipe.artifact import load_artifact
 from ortpipe.errors import ConfigError, ReproError

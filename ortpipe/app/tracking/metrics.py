@@ -14,7 +14,7 @@ import onnx
 from safetensors import safe_open
 
 from ortpipe.app.run.record import FINISHED, RunRecord, now
-from ortpipe.app.run_lookup import read_config
+from ortpipe.app.run.saved import read_config
 from ortpipe.graph.serial import read
 from ortpipe.pipeline.events import Event, RunFinished, StageFinished
 from ortpipe.pipeline.flatten import flatten

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command import ortpipe
 
-from ortpipe.app.commands import command
+from ortpipe.app.command_list import command
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from command import ortpipe
 from PIL import Image
 
-from ortpipe.app.commands import COMMANDS
+from ortpipe.app.command_list import COMMANDS
 from ortpipe.stages.train.schedules import SCHEDULES
 
 

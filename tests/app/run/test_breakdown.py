@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ortpipe.timing import Stopwatch
+from ortpipe.app.run.breakdown import Stopwatch
 
 
 def test_laps_add_up_to_all_the_time_that_passed() -> None:
