@@ -152,12 +152,12 @@ def _scaled_to_sum_1(value: ir.Value) -> ir.Value | None:
     return top if total and top is (size.inputs[0] if size else summed) and reduces_last(total, top) else None
 
 
-def _bound(value: ir.Value, depth: int = DEPTH, known: dict[ir.Value, Bound | None] | None = None) -> Bound | None:
+def _bound(value: ir.Value, depth: int = DEPTH, memo: dict[ir.Value, Bound | None] | None = None) -> Bound | None:
     """Return what a softmax or sigmoid behind a value guarantees of it."""
-    known = {} if known is None else known
-    if value not in known:
-        known[value] = _bound_of(value, lambda inner: _bound(inner, depth - 1, known)) if depth else None
-    return known[value]
+    memo = {} if memo is None else memo
+    if value not in memo:
+        memo[value] = _bound_of(value, lambda inner: _bound(inner, depth - 1, memo)) if depth else None
+    return memo[value]
 
 
 def _bound_of(value: ir.Value, bound: Callable[[ir.Value], Bound | None]) -> Bound | None:

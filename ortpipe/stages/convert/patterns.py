@@ -55,8 +55,8 @@ def _keeps_order(node: ir.Node, value: ir.Value) -> bool:
 
 def _clip_bounds(node: ir.Node) -> tuple[float, float] | None:
     """Return the bounds of a Clip, those of [0, 1] where it has none; None: not known."""
-    given = [*node.inputs[1:], None, None][:2]
-    bounds = [np.array(d) if v is None else query.constant(v) for v, d in zip(given, (0.0, 1.0), strict=True)]
+    operands = [*node.inputs[1:], None, None][:2]
+    bounds = [np.array(d) if v is None else query.constant(v) for v, d in zip(operands, (0.0, 1.0), strict=True)]
     low, high = (None if b is None or b.size != 1 else float(b.ravel()[0]) for b in bounds)
     return None if low is None or high is None else (low, high)
 
@@ -178,8 +178,8 @@ def operand(node: ir.Node, place: int = 0) -> ir.Value:
 
 def is_number(value: ir.Value | None, number: float) -> bool:
     """Say whether a value is this number, in every place."""
-    held = query.constant(value)
-    return held is not None and held.size > 0 and bool((held == number).all())
+    constant = query.constant(value)
+    return constant is not None and constant.size > 0 and bool((constant == number).all())
 
 
 def rank_of(value: ir.Value) -> int | None:

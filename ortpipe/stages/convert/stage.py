@@ -155,8 +155,8 @@ def _compared(
 
 def _not_finite(model: onnx.ModelProto, facts: Facts, expected: np.ndarray) -> ConvertError:
     """Return the error that names the weights which are not finite, where it is they."""
-    held = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name in facts.parameters}
-    wrong = [name for name, array in held.items() if not np.isfinite(array).all()]
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name in facts.parameters}
+    wrong = [name for name, array in weights.items() if not np.isfinite(array).all()]
     rows = np.sum(~np.isfinite(expected).reshape(len(expected), -1).all(axis=1))
     return ConvertError(
         "A model must predict finite values.",

@@ -95,9 +95,9 @@ RULES: dict[str, Rewrite] = {
 
 def without_zip_map(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[int | str, ...] | None]:
     """Return the model with each ZipMap (one dict per row) replaced by the tensor it zips, and its labels."""
-    own, classes = onnx.ModelProto(), None
-    own.CopyFrom(model)
-    graph = own.graph
+    plain, classes = onnx.ModelProto(), None
+    plain.CopyFrom(model)
+    graph = plain.graph
     for node in graph.node:
         if node.domain != ML or node.op_type != "ZipMap":
             continue
@@ -108,7 +108,7 @@ def without_zip_map(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[int 
             if output.name == node.output[0]:
                 output.CopyFrom(zipped)
         node.CopyFrom(onnx.helper.make_node("Identity", node.input, node.output, name=node.name))
-    return own, classes
+    return plain, classes
 
 
 def standardize(graph: ir.Graph) -> None:

@@ -52,5 +52,5 @@ def check(facts: Facts, config: PenaltyConfig) -> None:
         _matched(pattern, facts)
 
 
-def _matched(pattern: str, facts: Facts, held: Collection[str] = ()) -> list[str]:
-    return query.select([pattern], facts.parameters, PenaltyError, "terms", held)
+def _matched(pattern: str, facts: Facts, initializers: Collection[str] = ()) -> list[str]:
+    return query.select([pattern], facts.parameters, PenaltyError, "terms", initializers)

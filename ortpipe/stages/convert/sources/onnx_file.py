@@ -69,15 +69,15 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
         ConvertError: no trainable initializer, a fixed batch size, an output that does not exist, …
     """
     original, zipped = without_zip_map(lowered(model))
-    known = read_metadata(model)
+    metadata = read_metadata(model)
     forward = parsed(original)
     graph = forward.graph
-    classes = config.classes or tuple(known.get("classes", ())) or zipped or classes_in(graph)
-    _refuse_fixed_batch(graph)
+    classes = config.classes or tuple(metadata.get("classes", ())) or zipped or classes_in(graph)
+    _check_dynamic_batch(graph)
     standardize(graph)
     forward = name_batch(forward)
     graph = forward.graph
-    output = _prediction(graph, config.prediction if config.prediction is not None else known.get("prediction"))
+    output = _prediction(graph, config.prediction if config.prediction is not None else metadata.get("prediction"))
     head, output = read_head(graph, output)
     if not query.float_initializers(graph, output):
         raise ConvertError(
@@ -87,7 +87,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
         )
     name = str(output.name)
     labelled = any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs)
-    told = _told(config, known if known.get("prediction") == name else {}, classes)
+    told = _told(config, metadata if metadata.get("prediction") == name else {}, classes)
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         inference = parsed(original)
@@ -103,15 +103,15 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     )
 
 
-def _told(config: OnnxFile, known: Mapping[str, Any], classes: tuple[int | str, ...] | None) -> Told:
+def _told(config: OnnxFile, metadata: Mapping[str, Any], classes: tuple[int | str, ...] | None) -> Told:
     """Return what the config says of the prediction, else what ortpipe wrote in the file."""
     scores = config.scores
-    if scores is None and known.get("task", "regression") != "regression":
-        scores = "logits" if known.get("logits") == known["prediction"] else "probabilities"
-    return Told(config.task or known.get("task"), scores, classes)
+    if scores is None and metadata.get("task", "regression") != "regression":
+        scores = "logits" if metadata.get("logits") == metadata["prediction"] else "probabilities"
+    return Told(config.task or metadata.get("task"), scores, classes)
 
 
-def _refuse_fixed_batch(graph: ir.Graph) -> None:
+def _check_dynamic_batch(graph: ir.Graph) -> None:
     for value in data_inputs(graph):
         if value.shape is not None and value.shape.rank() and isinstance(value.shape[0], int):
             raise ConvertError(
@@ -121,24 +121,24 @@ def _refuse_fixed_batch(graph: ir.Graph) -> None:
             )
 
 
-def _prediction(graph: ir.Graph, wanted: str | int | None) -> ir.Value:
+def _prediction(graph: ir.Graph, choice: str | int | None) -> ir.Value:
     names = [str(o.name) for o in graph.outputs]
-    if isinstance(wanted, int):
-        if not 0 <= wanted < len(names):
+    if isinstance(choice, int):
+        if not 0 <= choice < len(names):
             raise ConvertError(
                 "{key} must be an output's index.",
                 key="prediction",
-                got=wanted,
+                got=choice,
                 fix=f"The model has {len(names)}: {', '.join(names)}.",
             )
-        wanted = names[wanted]
-    if wanted is not None and wanted not in names:
-        raise ConvertError("{key} must be an output.", key="prediction", got=repr(wanted), fix=nearest(wanted, names))
-    floats = [o for o in graph.outputs if o.dtype in query.FLOATS and wanted in (None, o.name)]
+        choice = names[choice]
+    if choice is not None and choice not in names:
+        raise ConvertError("{key} must be an output.", key="prediction", got=repr(choice), fix=nearest(choice, names))
+    floats = [o for o in graph.outputs if o.dtype in query.FLOATS and choice in (None, o.name)]
     if not floats:
         raise ConvertError(
             "A model needs a float output to train.",
-            got=f"outputs {', '.join(names) if wanted is None else wanted}",
+            got=f"outputs {', '.join(names) if choice is None else choice}",
             key="prediction",
             fix="Export its scores, or choose them with {key}.",
         )
