@@ -30,7 +30,7 @@ class LearningRateSGD(Parameters):
     after k times five passes without progress of the training loss (1e-3 per row). They are scikit-learn's
     `SGDRegressor(learning_rate=…)`, but t counts passes and `optimal` starts at η₀.
     The original took another t₀ (of a loss with a wrong derivative), gave the second pass of `invscaling` the first
-    one's rate again, and refused `adaptive`.
+    one's rate again, and rejected `adaptive`.
 
     Args:
         eta0: η₀, the rate of the first pass.

@@ -91,7 +91,7 @@ def add_loss_output(
     Running the model on a label that is neither 0 nor 1 fails at a node whose name says so.
 
     Where the originals differ: weights of shape [N] were broadcast to [N, N], which gave (Σ lᵢ)·(Σ wᵢ); a penalty that
-    is an int was refused; a value called `label` gave a broken model, and the caller's model was changed.
+    is an int was rejected; a value called `label` gave a broken model, and the caller's model was changed.
 
     >>> import numpy as np, onnx
     >>> from ortpipe.runtime.session import Session

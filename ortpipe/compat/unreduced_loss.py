@@ -28,7 +28,7 @@ def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onn
     Raises:
         LossError: the loss is something else.
 
-    Where the original (`onnxcustom.utils.onnx_rewriter`) differs: it refused the log loss, penalties, any model with
+    Where the original (`onnxcustom.utils.onnx_rewriter`) differs: it rejected the log loss, penalties, any model with
     another reduction in it; and gave the columns of several outputs unadded.
 
     >>> import numpy as np, onnx

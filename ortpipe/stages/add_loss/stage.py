@@ -78,7 +78,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
 
 
 def check(facts: Facts, config: AddLossConfig) -> None:
-    """Refuse a loss that is not one for the model's task."""
+    """Reject a loss that is not one for the model's task."""
     if facts.task in config.loss.tasks:
         return
     fitting = [name for name, loss in LOSSES.items() if facts.task in loss.tasks]

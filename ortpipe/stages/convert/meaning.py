@@ -152,7 +152,7 @@ class Prediction:
             )
 
     def _check_probabilities(self, task: Task) -> None:
-        """Refuse what is no probability, and classes that exclude each other but do not sum to 1."""
+        """Reject what is no probability, and classes that exclude each other but do not sum to 1."""
         exclusive = self.head.bound != "sum" and (task == "multiclass" or (task == "binary" and self.width == 2))
         if self._seen == "outside" or (self._seen == "unit" and exclusive):
             way = "{at}task=multilabel if each column is a label of its own, " if self._seen == "unit" else ""
@@ -164,7 +164,7 @@ class Prediction:
             )
 
     def _check_scores(self, task: Task) -> None:
-        """Refuse raw scores under a name that says probabilities, and those that no softmax or sigmoid belongs to."""
+        """Reject raw scores under a name that says probabilities, and those that no softmax or sigmoid belongs to."""
         if self.head.kind == "log_sigmoid":
             raise ConvertError(
                 "Logarithms of probabilities are scores only where the probabilities of a row sum to 1.",

@@ -19,7 +19,7 @@ def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
     """LinearRegressor: x · coefficientsᵀ + intercepts."""
     targets = node.attributes.get_int("targets", 1)
     if (transform := node.attributes.get_string("post_transform", "NONE")) != "NONE":
-        raise _refuse(node, f"post_transform={transform}")
+        raise _unsupported(node, f"post_transform={transform}")
     return [_scores(op, node, _floats(node, "coefficients").reshape(targets, -1), _floats(node, "intercepts"))]
 
 
@@ -33,7 +33,7 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     rows = weight.reshape(-1, _width(node, weight, len(classes)))
     bias = bias if bias.size else np.zeros(len(rows), np.float32)
     if len(rows) != len(classes):  # the runtime adds the second class by a rule of its own
-        raise _refuse(node, f"coefficients for {len(rows)} scores and {len(classes)} classes")
+        raise _unsupported(node, f"coefficients for {len(rows)} scores and {len(classes)} classes")
     opposite = len(rows) == 2 and np.array_equal(rows[0], -rows[1]) and np.array_equal(bias[0], -bias[1])
     if opposite and transform in ("LOGISTIC", "NONE"):
         score = _scores(op, node, rows[-1:], bias[-1:])
@@ -49,7 +49,7 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
             case "NONE":
                 pass
             case other:
-                raise _refuse(node, f"post_transform={other}")
+                raise _unsupported(node, f"post_transform={other}")
     values = np.array(classes, dtype=str if isinstance(classes[0], str) else np.int64)
     return [op.Gather(op.const(values), op.ArgMax(scores, axis=1, keepdims=0)), scores]
 
@@ -70,7 +70,7 @@ def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
         case "L2":
             return [op.Div(x, _or_one(op, op.Sqrt(op.ReduceSum(op.Mul(x, x), axis))))]
         case norm:
-            raise _refuse(node, f"norm={norm}")
+            raise _unsupported(node, f"norm={norm}")
 
 
 def array_feature_extractor(op: Builder, node: ir.Node) -> list[ir.Value] | None:
@@ -156,7 +156,7 @@ def classes_of(node: ir.Node) -> tuple[int | str, ...]:
     for name in ("classlabels_strings", "classlabels_ints"):
         if name in node.attributes and len(node.attributes[name].value):
             return tuple(node.attributes[name].value)
-    raise _refuse(node, "no class labels")
+    raise _unsupported(node, "no class labels")
 
 
 def _or_one(op: Builder, norm: ir.Value) -> ir.Value:
@@ -189,7 +189,7 @@ def _floats(node: ir.Node, name: str) -> np.ndarray:
     return np.array(node.attributes.get_floats(name, ()), np.float32)
 
 
-def _refuse(node: ir.Node, why: str) -> ConvertError:
+def _unsupported(node: ir.Node, why: str) -> ConvertError:
     return ConvertError(
         f"{ML}.{node.op_type} is rewritten in its common forms only.",
         got=f"node {node.name!r}: {why}",

@@ -47,7 +47,7 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
 
 
 def check(facts: Facts, config: PenaltyConfig) -> None:
-    """Refuse a pattern that matches no parameter."""
+    """Reject a pattern that matches no parameter."""
     for pattern in config.terms:
         _matched(pattern, facts)
 
