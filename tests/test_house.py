@@ -211,8 +211,8 @@ HEAVY = {
 }
 LATE, TYPE_ONLY, LONGEST = 90, 20, 400
 # What is not so yet:
-LATE_OF_OWN = {"ortpipe/runtime/about.py", "ortpipe/stages/derive/compare.py"}
-NAMED_TWICE = {"Layout", "Reader", "Source", "Step", "Stream"}
+LATE_OF_OWN = {"ortpipe/runtime/about.py"}
+NAMED_TWICE = {"Layout", "Source", "Step", "Stream"}
 
 
 def late_imports() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.check import inferred
+from ortpipe.graph.check import infer
 from ortpipe.graph.query import data_inputs
 
 Declared = dict[str, ir.Shape]
@@ -28,12 +28,11 @@ def name_batch(model: ir.Model) -> ir.Model:
             if made.name and made.shape is not None:
                 declared[made.name] = _renamed(made.shape, renamed - {None})
             made.shape = None
-    own = _inferred(model)
-    if _declare(own, declared, opaque=True):
-        own = _inferred(own)
-    if _declare(own, declared, opaque=False):
-        own = _inferred(own)
-    for node in own.graph:
+    infer(model)
+    for opaque in (True, False):
+        if _declare(model, declared, opaque=opaque):
+            infer(model)
+    for node in graph:
         for made in node.outputs:
             if made.type is None and (made.uses() or made.is_graph_output()):
                 said = f"{node.domain or 'ai.onnx'}.{node.op_type} at node {node.name or made.name!r}"
@@ -42,11 +41,7 @@ def name_batch(model: ir.Model) -> ir.Model:
                     got=f"{said} gives {made.name!r}, of which nothing is known",
                     fix=f"Declare {made.name!r} in the file (value_info), or export the model without this operator.",
                 )
-    return own
-
-
-def _inferred(model: ir.Model) -> ir.Model:
-    return ir.from_proto(inferred(ir.to_proto(model)))
+    return model
 
 
 def _renamed(shape: ir.Shape, names: set[str | None]) -> ir.Shape:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortpipe.graph import query
-from ortpipe.graph.readers import Reader, Use, size_of
+from ortpipe.graph.readers import Use, UseFinder, size_of
 
 SHOWN = 3  # names in a sentence
 
@@ -43,7 +43,7 @@ def choose(graph: ir.Graph, output: ir.Value) -> Choice:
     >>> choose(graph, graph.outputs[0])
     Choice(trained=('w', 'b'), left={'t': 'one number'}, shared={})
     """
-    reader = Reader(graph)
+    reader = UseFinder(graph)
     trained, left, shared = [], dict[str, str](), dict[str, int]()
     for name in query.float_initializers(graph, output):
         found = reader.uses(graph.initializers[name])

@@ -85,7 +85,7 @@ class Use:
     reason: str = ""
 
 
-class Reader:
+class UseFinder:
     """Says what reads an initializer, and how.
 
     Args:

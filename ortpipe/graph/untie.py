@@ -7,7 +7,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Names, used_names
-from ortpipe.graph.readers import Reader, Use
+from ortpipe.graph.readers import Use, UseFinder
 
 
 def untie(model: ir.Model, output: ir.Value) -> None:
@@ -24,7 +24,7 @@ def untie(model: ir.Model, output: ir.Value) -> None:
     ['w/first', 'w/second']
     """
     graph = model.graph
-    reader, names = Reader(graph), Names(used_names(graph))
+    reader, names = UseFinder(graph), Names(used_names(graph))
     parted: list[ir.Value] = []
     for name in query.float_initializers(graph, output):
         value = graph.initializers[name]

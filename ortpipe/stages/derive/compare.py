@@ -13,6 +13,7 @@ from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError
 from ortpipe.graph.edit import open_initializers
 from ortpipe.graph.modes import is_random
+from ortpipe.runtime.session import Session
 
 ROWS, LARGEST, DRAWN = 8, 4, 4
 CLOSE = 0.02  # of the larger one
@@ -30,8 +31,6 @@ def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Se
     Raises:
         DeriveError: names the parameter, its entry, and both values; or there are no rows, or the graph draws.
     """
-    from ortpipe.runtime.session import Session
-
     opened = loss.ir_model()
     if data is None or is_random(opened):
         raise DeriveError(
