@@ -24,10 +24,10 @@ def order(
     >>> order(5, seed=0, number=1).tolist() == order(5, seed=0, number=1).tolist()
     True
     """
-    random, index = np.random.default_rng([seed, number]), np.arange(count)
+    random = np.random.default_rng([seed, number])
     if window is None or window >= count:
         return random.permutation(count)
-    groups = np.split(index, np.cumsum(group_sizes)[:-1])
+    groups = np.split(np.arange(count), np.cumsum(group_sizes)[:-1])
     index = np.concatenate([groups[group] for group in random.permutation(len(groups))])
     cuts = [index[first : first + window] for first in range(0, count, window)]
     return np.concatenate([cut[random.permutation(len(cut))] for cut in cuts])
@@ -77,11 +77,11 @@ class Batches:
         """Yield all rows with their order."""
         assert isinstance(self._rows, Rows)
         assert self._held is not None
-        index = np.arange(self.count)
-        if self._shuffle:
-            window, sizes = (self._window, self._rows.group_sizes) if self._window < self.count else (None, ())
-            index = order(self.count, seed=self._seed, number=number, window=window, group_sizes=sizes)
-        yield self._held, index
+        if not self._shuffle:
+            yield self._held, np.arange(self.count)
+            return
+        sizes = self._rows.group_sizes
+        yield self._held, order(self.count, seed=self._seed, number=number, window=self._window, group_sizes=sizes)
 
     def _streamed(self, number: int) -> Iterator[tuple[Arrays, np.ndarray]]:
         """Yield window after window with its order: `order`, of rows that come once."""
