@@ -212,7 +212,7 @@ HEAVY = {
 LATE, TYPE_ONLY, LONGEST = 90, 20, 400
 # What is not so yet:
 LATE_OF_OWN = {"ortpipe/runtime/about.py"}
-NAMED_TWICE = {"Layout", "Source", "Step", "Stream"}
+NAMED_TWICE = {"Layout", "Step", "Stream"}
 
 
 def late_imports() -> dict[str, str]:

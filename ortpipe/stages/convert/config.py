@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from ortpipe.settings import Config, Positive
-from ortpipe.stages.convert.sources import SOURCES, Source
+from ortpipe.stages.convert.sources import SOURCES, ModelSource
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class ConvertConfig(Config):
             initializers, such as the zero biases of a fresh model, which training would then move together.
     """
 
-    source: Annotated[Source, SOURCES]
+    source: Annotated[ModelSource, SOURCES]
     dtype: Literal["float16", "float32", "float64"] = "float32"
     tolerance: Positive | None = None
     untie: bool = False

@@ -33,7 +33,7 @@ class Forward:
     origin: str
 
 
-class Source(Protocol):
+class ModelSource(Protocol):
     """A config that gives a forward model when called."""
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
