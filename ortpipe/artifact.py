@@ -78,8 +78,20 @@ class Artifact:
         return model
 
     def ir_model(self) -> ir.Model:
-        """Return the model as values and nodes to work on: a copy for whoever asks."""
-        return ir.from_proto(self.model)
+        """Return the model as values and nodes to work on: a copy for whoever asks, around the same read-only arrays."""
+        model = onnx.ModelProto.FromString(self._graph)
+        for name, array in self.initializers.items():
+            if array.dtype == object:
+                model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+            else:
+                dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+                model.graph.initializer.add(name=name, data_type=dtype, dims=array.shape)
+        write_metadata(model, self.facts)
+        result = ir.from_proto(model)
+        for name, array in self.initializers.items():
+            if array.dtype != object:
+                result.graph.initializers[name].const_value = ir.Tensor(array, name=name)
+        return result
 
     def next(
         self,
