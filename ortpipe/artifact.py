@@ -78,7 +78,7 @@ class Artifact:
         return model
 
     def ir_model(self) -> ir.Model:
-        """Return the model as values and nodes to work on: a copy for whoever asks, around the same read-only arrays."""
+        """Return the model as values and nodes to work on: a new one each time, around the same arrays."""
         model = onnx.ModelProto.FromString(self._graph)
         for name, array in self.initializers.items():
             if array.dtype == object:
