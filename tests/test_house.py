@@ -211,7 +211,6 @@ HEAVY = {
 }
 LATE, TYPE_ONLY, LONGEST = 90, 20, 400
 # What is not so yet:
-LATE_OF_OWN = {"ortpipe/runtime/about.py"}
 NAMED_TWICE = {"Layout", "Step", "Stream"}
 
 
@@ -231,7 +230,7 @@ def test_only_heavy_packages_and_commands_are_imported_inside_functions() -> Non
     late = late_imports()
     assert len(late) <= LATE
     stray = {place for place, name in late.items() if not {name, name.partition(".")[0]} & HEAVY}
-    assert {place for place in stray if not place.startswith(("ortpipe/app/", *LATE_OF_OWN))} == set()
+    assert {place for place in stray if not place.startswith("ortpipe/app/")} == set()
 
 
 def test_few_imports_are_for_types_only() -> None:
