@@ -42,7 +42,7 @@ from ortpipe.stages.derive.engines.ort import Ort
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch import build_epoch
 from ortpipe.stages.train.links import Inputs, Link, Outputs, scale_by_rate
-from ortpipe.stages.train.optimizer import Optimizer
+from ortpipe.stages.train.optimizers import Optimizer
 from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.step import build_step
 

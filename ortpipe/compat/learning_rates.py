@@ -9,11 +9,9 @@ import numpy as np
 
 from ortpipe.compat.parameters import Parameters, by_name
 from ortpipe.errors import ConfigError, TrainError, nearest
-from ortpipe.stages.train.optimizer import Optimizer
-from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.optimizers.sgd import SGD
-from ortpipe.stages.train.schedule import Schedule
-from ortpipe.stages.train.schedules import SCHEDULES
+from ortpipe.stages.train.schedules import SCHEDULES, Schedule
 
 SCHEDULE_NAMES = {  # onnxcustom's name → the catalogue's
     "constant": "constant",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 from ortpipe.artifact import Artifact, under
 from ortpipe.errors import TrainError
 from ortpipe.hashing import digest_of
-from ortpipe.stages.train.config import LOSS, TrainConfig
+from ortpipe.stages.train.config import LOSS, CheckpointConfig, TrainConfig
 from ortpipe.stages.train.losses import Losses
 from ortpipe.stages.train.step import Step
 
@@ -31,6 +32,20 @@ class Checkpoint:
     epochs: int
     key: str
     tensors: Arrays
+
+
+class Due:
+    """Says after each epoch whether a checkpoint is due, by epochs or by the clock; results do not depend on it."""
+
+    def __init__(self, config: CheckpointConfig) -> None:
+        self._config, self._last = config, time.monotonic()
+
+    def __call__(self, epoch: int) -> bool:
+        """Take an epoch's number."""
+        now, every, minutes = time.monotonic(), self._config.epochs, self._config.minutes
+        due = (every is not None and epoch % every == 0) or (minutes is not None and now - self._last >= 60 * minutes)
+        self._last = now if due else self._last
+        return due
 
 
 def key_of(artifact: Artifact, config: TrainConfig, data: str) -> str:

@@ -11,10 +11,8 @@ from annotated_types import Ge
 from ortpipe.errors import ConfigError
 from ortpipe.metrics import METRICS, greater_is_better
 from ortpipe.settings import Config, Count, Fix, NotNegative, OneOf, Positive, Seed, Share
-from ortpipe.stages.train.optimizer import Optimizer
-from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.schedule import Schedule
-from ortpipe.stages.train.schedules import SCHEDULES
+from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
+from ortpipe.stages.train.schedules import SCHEDULES, Schedule
 
 LOSS = "loss"  # what is watched unless a metric is
 Decay = Annotated[NotNegative, Fix("To keep a parameter as it is, name it in derive.frozen.")]

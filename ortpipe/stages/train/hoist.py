@@ -10,12 +10,11 @@ import onnx_ir as ir
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.operators import BROADCASTING, PREDICATES
 from ortpipe.stages.train.epoch import EpochGraph
 
-ELEMENTWISE = {
-    *("Abs", "Add", "And", "Cast", "Clip", "Div", "Equal", "Exp", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
-    *("Log", "Max", "Min", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Sqrt", "Sub", "Where"),
-}
+# Done entry by entry; of the others of one input, bytes might depend on how many entries a kernel does at once.
+ELEMENTWISE = BROADCASTING | PREDICATES | {"Abs", "Cast", "Exp", "Log", "Neg", "Reciprocal", "Sqrt"}
 
 
 def hoist(epoch: EpochGraph) -> None:

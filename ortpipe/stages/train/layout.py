@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,11 +13,12 @@ from ortpipe.graph.builder import Builder
 
 Arrays = Mapping[str, np.ndarray]
 Values = Mapping[str, ir.Value]
+Variables = dict[str, tuple[ir.Value, ir.Value]]  # each with its gradient
 
 
 @dataclass(frozen=True)
-class Layout(ABC):
-    """Parameters as variables: what a step hands to the next one.
+class PerParameter:
+    """Each parameter is a variable: products of the backward pass can then be accumulated onto it.
 
     Attributes:
         shapes: of the parameters, by name.
@@ -26,48 +26,29 @@ class Layout(ABC):
 
     shapes: Mapping[str, tuple[int, ...]]
 
-    @abstractmethod
     def pack(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return the variables' arrays of the parameters'."""
-
-    @abstractmethod
-    def unpack(self, variables: Arrays) -> dict[str, np.ndarray]:
-        """Return the parameters' arrays of the variables'."""
-
-    @abstractmethod
-    def write(
-        self, front: Builder, op: Builder, parameters: Values, gradients: Values
-    ) -> dict[str, tuple[ir.Value, ir.Value]]:
-        """Return each variable and its gradient, written in front of a step and behind its backward pass."""
-
-
-@dataclass(frozen=True)
-class PerParameter(Layout):
-    """Each parameter is a variable: products of the backward pass can then be accumulated onto it."""
-
-    def pack(self, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Return them as they are."""
         return {name: arrays[name] for name in self.shapes}
 
     def unpack(self, variables: Arrays) -> dict[str, np.ndarray]:
-        """Return them as they are."""
+        """Return the parameters' arrays of the variables'."""
         return dict(variables)
 
-    def write(
-        self, front: Builder, op: Builder, parameters: Values, gradients: Values
-    ) -> dict[str, tuple[ir.Value, ir.Value]]:
-        """Return them as they are."""
+    def write(self, front: Builder, op: Builder, parameters: Values, gradients: Values) -> Variables:
+        """Return each variable and its gradient, written in front of a step and behind its backward pass."""
         return {name: (value, gradients[name]) for name, value in parameters.items()}
 
 
 @dataclass(frozen=True)
-class Flat(Layout):
+class Flat:
     """All parameters, one behind the other, are one variable: a node costs more than a small copy.
 
     Attributes:
+        shapes: of the parameters, by name.
         dtype: of the vector; parameters of halves are cast from it, and their gradients to it.
     """
 
+    shapes: Mapping[str, tuple[int, ...]]
     dtype: ir.DataType = ir.DataType.FLOAT
     NAME = "parameters"
 
@@ -80,9 +61,7 @@ class Flat(Layout):
         parts = zip(self.shapes.items(), np.split(variables[self.NAME], np.cumsum(self._sizes)[:-1]), strict=True)
         return {name: part.reshape(shape) for (name, shape), part in parts}
 
-    def write(
-        self, front: Builder, op: Builder, parameters: Values, gradients: Values
-    ) -> dict[str, tuple[ir.Value, ir.Value]]:
+    def write(self, front: Builder, op: Builder, parameters: Values, gradients: Values) -> Variables:
         """Cut the vector up in front, join the gradients behind."""
         vector = op.input(self.NAME, self.dtype, [sum(self._sizes)])
         sizes = front.const(np.array(self._sizes, np.int64))
@@ -105,3 +84,6 @@ class Flat(Layout):
     @property
     def _sizes(self) -> list[int]:
         return [math.prod(shape) for shape in self.shapes.values()]
+
+
+Layout = PerParameter | Flat

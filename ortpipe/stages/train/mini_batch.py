@@ -9,9 +9,8 @@ import numpy as np
 
 from ortpipe.artifact import under
 from ortpipe.data.rows import Data
-from ortpipe.stages.train.checkpoint import Checkpoint, check_key, key_of, losses_of, tensors_of, values_of
+from ortpipe.stages.train.checkpoint import Checkpoint, Due, check_key, key_of, losses_of, tensors_of, values_of
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.due import Due
 from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.loop import Loop
 from ortpipe.stages.train.losses import PHASES, Losses

@@ -6,7 +6,7 @@ import numpy as np
 
 from ortpipe.errors import ConfigError, TrainError
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.schedule import Schedule
+from ortpipe.stages.train.schedules import Schedule
 
 DRAWN = 100_000  # steps that `planned` gives at most
 

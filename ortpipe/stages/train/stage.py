@@ -125,9 +125,7 @@ def check(
     config: TrainConfig,
     *,
     data: Data,
-    runtime: RuntimeConfig | None = None,
-    report: Callable[[object], None] | None = None,
-    start: Checkpoint | None = None,
+    **others: object,
 ) -> None:
     """Refuse labels that are no class, patterns that match no parameter, and a metric that cannot be watched."""
     _check_patterns(config, facts)

@@ -1,8 +1,29 @@
-"""The catalogue of optimizers: each is a frozen dataclass that writes an update as graph nodes, but for lbfgs."""
+"""The catalogue of optimizers: each is a frozen dataclass that chains links, but for lbfgs."""
 
 from __future__ import annotations
 
-from ortpipe.settings import Catalogue
+from typing import ClassVar, Literal
+
+from ortpipe.settings import Catalogue, Config
+from ortpipe.stages.train.links import Link
+
+
+class Optimizer(Config):
+    """A member of the catalogue; `lr` is the base learning rate, which the schedule shapes.
+
+    Attributes:
+        solver: what moves the parameters with these settings: see `stage.SOLVERS`.
+        decides: settings of train that it decides itself, which keep their defaults.
+    """
+
+    lr: float
+    solver: ClassVar[Literal["minibatch", "lbfgs"]] = "minibatch"
+    decides: ClassVar[tuple[str, ...]] = ()
+
+    def links(self) -> tuple[Link, ...]:
+        """Return the links of a mini-batch step, which take the gradient to what is added to the parameter."""
+        return ()
+
 
 OPTIMIZERS: Catalogue[type] = Catalogue(
     "optimizer",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ortpipe.settings import Count, NotNegative
-from ortpipe.stages.train.optimizer import Optimizer
+from ortpipe.stages.train.optimizers import Optimizer
 
 
 @dataclass(frozen=True)

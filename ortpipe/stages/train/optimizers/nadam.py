@@ -9,7 +9,7 @@ import numpy as np
 from ortpipe.graph.builder import Builder
 from ortpipe.settings import NotNegative, Positive, Share
 from ortpipe.stages.train.links import Inputs, Link, Outputs, moments
-from ortpipe.stages.train.optimizer import Optimizer
+from ortpipe.stages.train.optimizers import Optimizer
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ortpipe.settings import Positive, Share
 from ortpipe.stages.train.links import Link, scale_by_rate, trace
-from ortpipe.stages.train.optimizer import Optimizer
+from ortpipe.stages.train.optimizers import Optimizer
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ortpipe.settings import NotNegative, Positive, Share
 from ortpipe.stages.train.links import Link, scale_by_rate, scale_by_squares
-from ortpipe.stages.train.optimizer import Optimizer
+from ortpipe.stages.train.optimizers import Optimizer
 
 
 @dataclass(frozen=True)

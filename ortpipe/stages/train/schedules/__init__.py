@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from ortpipe.settings import Catalogue
+from collections.abc import Sequence
+
+import numpy as np
+
+from ortpipe.settings import Catalogue, Config
+
+
+class Schedule(Config):
+    """A config that gives learning rates when called; steps are counted from 1."""
+
+    def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
+        """Return the rate of each step, float64, from the base rate and the number of steps that training has."""
+        return np.full(np.shape(step), lr, np.float64)
+
+    def factor(self, monitored: Sequence[float]) -> float:
+        """Return what the next epoch's rates are multiplied by, from what was watched so far (lower is better)."""
+        return 1.0
+
 
 SCHEDULES: Catalogue[type] = Catalogue(
     "schedule",

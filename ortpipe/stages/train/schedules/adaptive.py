@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ortpipe.settings import Count, NotNegative
-from ortpipe.stages.train.schedule import Schedule
+from ortpipe.stages.train.schedules import Schedule
 
 
 @dataclass(frozen=True)
@@ -23,10 +21,6 @@ class Adaptive(Schedule):
 
     tolerance: NotNegative = 0.001
     patience: Count = 5
-
-    def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
-        """Return η for every step."""
-        return 0.0 * step + lr
 
     def factor(self, monitored: Sequence[float]) -> float:
         """Return 5^(−number of falls so far)."""

@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Lt
 
 from ortpipe.settings import Share
-from ortpipe.stages.train.schedule import Schedule
+from ortpipe.stages.train.schedules import Schedule
 
 
 @dataclass(frozen=True)

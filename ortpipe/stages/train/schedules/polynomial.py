@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortpipe.settings import NotNegative
-from ortpipe.stages.train.schedule import Schedule
+from ortpipe.stages.train.schedules import Schedule
 
 
 @dataclass(frozen=True)

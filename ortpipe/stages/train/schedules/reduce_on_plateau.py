@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
 from annotated_types import Ge
 
 from ortpipe.settings import NotNegative, Share
-from ortpipe.stages.train.schedule import Schedule
+from ortpipe.stages.train.schedules import Schedule
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,6 @@ class ReduceOnPlateau(Schedule):
     patience: Annotated[int, Ge(0)] = 10
     threshold: NotNegative = 0.0001
     lowest: Share = 0.0
-
-    def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
-        """Return η for every step."""
-        return 0.0 * step + lr
 
     def factor(self, monitored: Sequence[float]) -> float:
         """Return by^(number of falls so far)."""
