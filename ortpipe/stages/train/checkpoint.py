@@ -13,7 +13,7 @@ from ortpipe.errors import TrainError
 from ortpipe.hashing import digest_of
 from ortpipe.stages.train.config import LOSS, CheckpointConfig, TrainConfig
 from ortpipe.stages.train.losses import Losses
-from ortpipe.stages.train.step import Step
+from ortpipe.stages.train.step import TrainStep
 
 FREE = ("epochs", "checkpoint", "early_stop")  # what may differ between the beginning and the continuation
 Arrays = Mapping[str, np.ndarray]
@@ -65,13 +65,13 @@ def check_key(start: Checkpoint, key: str) -> None:
         )
 
 
-def tensors_of(step: Step, values: Arrays) -> dict[str, np.ndarray]:
+def tensors_of(step: TrainStep, values: Arrays) -> dict[str, np.ndarray]:
     """Return carried values under the names of train's tensors."""
     folders = step.unpack(values)
     return {f"{folder}/{name}": array for folder, arrays in folders.items() for name, array in arrays.items()}
 
 
-def values_of(step: Step, tensors: Arrays) -> dict[str, np.ndarray]:
+def values_of(step: TrainStep, tensors: Arrays) -> dict[str, np.ndarray]:
     """Return what is carried, of train's tensors.
 
     Raises:

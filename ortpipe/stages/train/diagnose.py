@@ -11,7 +11,7 @@ from ortpipe.graph.check import finish
 from ortpipe.graph.modes import set_seeds
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.epoch import EpochGraph
-from ortpipe.stages.train.step import ITERATE, PARAMETER, Step, gradients_of, input_types
+from ortpipe.stages.train.step import ITERATE, PARAMETER, TrainStep, gradients_of, input_types
 from ortpipe.stages.train.training import Training
 
 SHOWN = 3
@@ -28,7 +28,7 @@ class Run:
 
 
 def gradient_norms(
-    training: Training, step: Step, epoch: EpochGraph, load: Callable[[int, int], Session], run: Run, at: int
+    training: Training, step: TrainStep, epoch: EpochGraph, load: Callable[[int, int], Session], run: Run, at: int
 ) -> dict[str, float]:
     """Return ‖g‖₂ of the loss by parameter, the largest first and before it what is not finite.
 
@@ -53,7 +53,7 @@ def gradient_norms(
     return dict(sorted(pairs, key=lambda pair: -np.nan_to_num(pair[1], nan=np.inf, posinf=np.inf)))
 
 
-def _before(step: Step, epoch: EpochGraph, load: Callable[[int, int], Session], run: Run, at: int) -> Arrays:
+def _before(step: TrainStep, epoch: EpochGraph, load: Callable[[int, int], Session], run: Run, at: int) -> Arrays:
     """Return parameters and running statistics just before the step: the same run, ended there."""
     scanned = {epoch.names[name] for name in step.scanned}
     begun = {name: array[:at] if name in scanned else array for name, array in run.feeds.items()}

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortpipe.graph.builder import Names, used_names
 from ortpipe.graph.serial import IR_VERSION
-from ortpipe.stages.train.step import Step
+from ortpipe.stages.train.step import TrainStep
 
 BATCHES = "batches"  # the first dimension of every scanned input
 
@@ -42,7 +42,7 @@ class EpochGraph:
         return self.scan.attributes["body"].as_graph()
 
 
-def build_epoch(step: Step) -> EpochGraph:
+def build_epoch(step: TrainStep) -> EpochGraph:
     """Return the epoch of a step, which becomes its body."""
     body = step.graph
     names = Names(used_names(body))

@@ -22,7 +22,7 @@ from ortpipe.stages.train.epoch import EpochGraph, build_epoch
 from ortpipe.stages.train.losses import PHASES, Epoch, Losses
 from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.rates import rates, rows_per_epoch, steps_per_epoch
-from ortpipe.stages.train.step import Step
+from ortpipe.stages.train.step import TrainStep
 from ortpipe.stages.train.training import Training
 
 Load = Callable[[int, int], Session]  # loads the epoch graph for an epoch's number and a batch size
@@ -43,7 +43,7 @@ class Loop:
         monitored: what is watched, which falls as it improves: see `Losses.watched`.
     """
 
-    def __init__(self, training: Training, step: Step, values: Mapping[str, np.ndarray], losses: Losses) -> None:
+    def __init__(self, training: Training, step: TrainStep, values: Mapping[str, np.ndarray], losses: Losses) -> None:
         config, facts, model = training.config, training.artifact.facts, training.artifact.model
         self.values, self.losses, self.monitored = dict(values), losses, losses.watched(config.early_stop)
         self._training, self._config, self._step = training, config, step

@@ -23,7 +23,7 @@ ITERATE = "optimizer/iterate"  # that of the parameters themselves, where traini
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainStep:
     """(parameters, state, statistics, batch, scalars) → (parameters, state, statistics, loss).
 
     Attributes:
@@ -108,7 +108,7 @@ def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
     return model if config.accumulate == 1 else accumulated(model, facts)
 
 
-def build_step(artifact: Artifact, config: TrainConfig) -> Step:
+def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
     """Join a gradient model and the chain that `config` says."""
     facts, graph = artifact.facts, gradients_of(artifact, config).graph
     names = Names(used_names(graph))
@@ -147,7 +147,7 @@ def build_step(artifact: Artifact, config: TrainConfig) -> Step:
         op.rename(new, f"{old.name}/next")
     graph.inputs[:] = [*carried, *batch, *scalars]
     graph.outputs[:] = [*carried.values(), op.cast(loss, next(iter(scalars))) if half else loss]
-    return Step(
+    return TrainStep(
         graph,
         layout,
         variables={key: str(value.name) for key, value in variables.items()},

@@ -33,6 +33,6 @@ SCHEDULES: Catalogue[type] = Catalogue(
         "optimal": "ortpipe.stages.train.schedules.optimal:Optimal",
         "polynomial": "ortpipe.stages.train.schedules.polynomial:Polynomial",
         "reduce_on_plateau": "ortpipe.stages.train.schedules.reduce_on_plateau:ReduceOnPlateau",
-        "step": "ortpipe.stages.train.schedules.step:Step",
+        "step": "ortpipe.stages.train.schedules.step:StepDecay",
     },
 )

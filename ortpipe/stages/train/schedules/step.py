@@ -11,7 +11,7 @@ from ortpipe.stages.train.schedules import Schedule
 
 
 @dataclass(frozen=True)
-class Step(Schedule):
+class StepDecay(Schedule):
     """A fall by γ every s steps, as `torch.optim.lr_scheduler.StepLR`."""
 
     every: Count = 1000
