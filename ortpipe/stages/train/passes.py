@@ -59,7 +59,7 @@ PASSES: tuple[Callable[[EpochGraph], None], ...] = (start_at_rate, accumulate_in
 
 def for_batch_size(epoch: EpochGraph, size: int) -> onnx.ModelProto:
     """Return the epoch for batches of exactly `size` rows, passed over: what depends on N alone is constant."""
-    model = epoch.model.clone()
+    model = ir.from_proto(ir.to_proto(epoch.model))  # a clone shares what the passes change
     sized = dataclasses.replace(epoch, model=model)
     body = sized.body
     inner = [node.attributes["body"].as_graph() for node in body if node.op_type == "Scan"]
