@@ -154,7 +154,7 @@ def _apportioned(count: int, sizes: np.ndarray) -> np.ndarray:
     """Return each class's share of a count: count · size / total, rounded so that they add up (largest remainders).
 
     >>> _apportioned(5, np.array([10, 10, 2])).tolist()
-    [3, 2, 0]
+    [2, 2, 1]
     """
     shares, remainders = np.divmod(count * sizes, sizes.sum())
     shares[np.argsort(-remainders, kind="stable")[: count - shares.sum()]] += 1
