@@ -56,6 +56,8 @@ class LearningRateSGD(Parameters):
                 got=repr(learning_rate),
                 fix=nearest(learning_rate, SCHEDULE_NAMES),
             )
+        if isinstance(eta0, int | float) and not 0 < eta0 < float("inf"):
+            raise ConfigError("eta0, the first learning rate, must be positive and finite.", got=eta0, fix="Use 0.01.")
         self.eta0, self.alpha, self.power_t, self.learning_rate = eta0, alpha, power_t, learning_rate
         self.value_: float | None = None
         self.schedule()
