@@ -160,7 +160,7 @@ def test_training_reaches_the_least_squares_solution(diabetes):
             AddLossConfig(LOSSES["l2"]()),
         )
     )
-    config = TrainConfig(OPTIMIZERS["nesterov"](0.02, 0.95), epochs=3000, batch_size=1000, init="random")
+    config = TrainConfig(OPTIMIZERS["nesterov"](0.02, 0.95), epochs=6000, batch_size=1000, init="random")
     result = train(source, config, data=without_validation(diabetes))
     residual = published.predict(diabetes.train.inputs["X"]) - diabetes.train.label
     assert result.tensors["losses/train"][0] > 1
