@@ -12,9 +12,11 @@ from command import ROOT
 from pyarrow import parquet
 from sklearn.datasets import make_regression
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import train_test_split
 
 from ortpipe import load_artifact
+from ortpipe.data.config import SplitConfig
+from ortpipe.data.rows import Rows
+from ortpipe.data.split import split
 
 # experiment → the metric to look at, and by how much training may fall short of scikit-learn's own fit
 GOALS = {
@@ -54,7 +56,7 @@ def test_linear_regression_finds_the_coefficients_and_its_loss_falls_to_rounding
     """scikit-learn 1.9: make_regression with bias=2 and no noise, split as the experiment splits it."""
     assert cli("experiment=tutorial/linear_regression").returncode == 0
     X, y = make_regression(n_samples=100, n_features=2, bias=2.0, random_state=0)
-    train, _ = train_test_split(np.arange(100), test_size=25, random_state=0)
+    train = training_rows()
     fitted = LinearRegression().fit(X[train], y[train])
     tensors = load_artifact(only_run() / "stages" / "6_evaluate").tensors
     np.testing.assert_allclose(tensors["parameter/coefficient"].ravel(), fitted.coef_, rtol=1e-3)
@@ -63,6 +65,12 @@ def test_linear_regression_finds_the_coefficients_and_its_loss_falls_to_rounding
     assert len(curve) == 200
     assert curve[0] > 5000
     assert curve[-1] < 1e-6
+
+
+def training_rows() -> np.ndarray:
+    """Return the numbers of the rows that a tutorial's split trains on."""
+    numbers = np.arange(100.0)
+    return split(Rows({"X": numbers[:, None]}, numbers), SplitConfig(test=0.25, seed=0)).train.label.astype(int)
 
 
 def test_forward_and_backward_give_every_gradient(cli: Callable, only_run: Callable) -> None:
@@ -81,7 +89,7 @@ def test_weighted_regression_converges_to_the_weighted_fit(cli: Callable, only_r
     assert cli("experiment=tutorial/weighted_regression").returncode == 0
     X, y = make_regression(n_samples=100, n_features=2, bias=2.0, noise=10.0, random_state=0)
     weight = np.random.default_rng(0).uniform(0.5, 1.5, 100)
-    train, _ = train_test_split(np.arange(100), test_size=25, random_state=0)
+    train = training_rows()
     weighted = LinearRegression().fit(X[train], y[train], weight[train])
     plain = LinearRegression().fit(X[train], y[train])
     tensors = load_artifact(only_run() / "stages" / "6_evaluate").tensors
