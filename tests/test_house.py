@@ -160,6 +160,18 @@ def test_the_command_line_imports_onnx_ir_without_sympy_until_it_is_used_and_lea
     assert done.stdout.strip() == "False True\nN + 1 True", done.stderr
 
 
+def test_a_whole_run_needs_no_sympy(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from ortpipe.app.cli import main\n"
+        "sys.argv = ['ortpipe', 'experiment=linear_regression', 'train.epochs=1', 'recorder=none']\n"
+        "main()\n"
+        "print('sympy.core' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1:] == ["False"], done.stderr
+
+
 def test_every_python_file_explains_itself_in_its_first_line() -> None:
     for path in (ROOT / "ortpipe").rglob("*.py"):
         assert re.match(r'"""[^\n]+', path.read_text()), path

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from app.sweep.sweeps import folder_of, parent_and_children, rows_of, runs_of, states_of
 from command import ROOT, Popen, ortpipe
+from mlflow.entities import Run
 
 LONG = ("-m", "experiment=linear_regression", "seed=0,1,2", "train.epochs=10000000")
 
@@ -81,6 +82,10 @@ def test_workers_whose_sweep_was_killed_stop_the_idle_one_too(tmp_path: Path) ->
     sweep.kill()
     sweep.wait()
     _until(lambda: states_of(folder_of(tmp_path)) == {0: "finished", 1: "killed"})
-    children = [run for run in runs_of(tmp_path) if "mlflow.parentRunId" in run.data.tags]
-    assert sorted(child.info.status for child in children) == ["FINISHED", "KILLED"]
-    _until(lambda: not any(Path(f"/proc/{child.data.tags['ortpipe.pid']}").exists() for child in children))
+
+    def children() -> list[Run]:
+        return [run for run in runs_of(tmp_path) if "mlflow.parentRunId" in run.data.tags]
+
+    # a job's folder says first how it ended, its record in MLflow a moment later
+    _until(lambda: sorted(child.info.status for child in children()) == ["FINISHED", "KILLED"])
+    _until(lambda: not any(Path(f"/proc/{child.data.tags['ortpipe.pid']}").exists() for child in children()))
