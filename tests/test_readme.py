@@ -108,5 +108,22 @@ def test_the_example_of_the_earlier_libraries_trains_to_nothing_left() -> None:
     assert float(loss) < 1e-6
 
 
-def test_the_rule_of_the_readme_runs() -> None:
-    assert _printed(_example("def softsign(")) == []
+USED = """
+import numpy as np
+import onnx
+import onnx_ir as ir
+from ortpipe.graph.check import finish
+from ortpipe.runtime.session import Session
+from ortpipe.stages.derive.engines.native import Native
+
+graph = "g (float[3] x) => (float s) <float[3] y> { y = Softsign(x) s = ReduceSum<keepdims=0>(y) }"
+model = ir.from_proto(onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 18]> ' + graph))
+model, names = Native()(model, "s", [], ["x"])
+x = np.array([-2, 0.5, 3], np.float32)
+[slope] = Session(finish(model)).run({"x": x}, [names["x"]])
+print(softsign is RULES["Softsign"], np.abs(slope - (1 + abs(x)) ** -2.0).max() < 1e-6)
+"""
+
+
+def test_the_rule_of_the_readme_gives_the_gradient() -> None:
+    assert _printed(_example("def softsign(") + USED) == ["True True"]
