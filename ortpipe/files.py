@@ -32,7 +32,7 @@ def atomic_write(path: Path, content: str | bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
-    except BaseException:
+    except BaseException:  # Ctrl-C too must leave nothing half-written
         partial.unlink(missing_ok=True)
         raise
     _sync(path.parent)
@@ -53,7 +53,7 @@ def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
         for file in (*partial.iterdir(), partial):
             _sync(file)
         _take_place(partial, target, once)
-    except BaseException:
+    except BaseException:  # as in atomic_write
         shutil.rmtree(partial, ignore_errors=True)
         raise
     _sync(target.parent)
@@ -75,7 +75,7 @@ def _take_place(folder: Path, target: Path, once: bool) -> None:
     os.rename(target, older)
     try:
         os.rename(folder, target)  # a kill before it leaves both, each whole, under hidden names
-    except BaseException:
+    except BaseException:  # whatever stopped it, the older folder goes back to its place
         os.rename(older, target)
         raise
     shutil.rmtree(older, ignore_errors=True)

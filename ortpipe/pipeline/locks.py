@@ -92,7 +92,7 @@ def _acquire(path: Path, busy: Notify, missing: Notify) -> int | None:
                         os.truncate(handle, 0)
                         os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
                     return handle
-            except BaseException:
+            except BaseException:  # a wait ends with Ctrl-C: an open handle would hold the lock
                 os.close(handle)
                 raise
             os.close(handle)

@@ -90,7 +90,7 @@ def _run(job: Job, run: Callable[[Job], object]) -> float | None:
         notes = getattr(error, "__notes__", [])  # its stage, log, and the command that does what is left
         print(f"{called} failed: {reason}", *notes, sep="\n", file=sys.stderr, flush=True)
         return None
-    except BaseException:
+    except BaseException:  # Ctrl-C and SIGTERM: the folder says that the job was stopped
         record.abandon("stopped")
         if gone(job.leader):
             os._exit(128 + signal.SIGTERM)  # nobody waits for this worker
