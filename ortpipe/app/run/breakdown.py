@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from ortpipe.pipeline.events import Event, Listener, StageFinished, StageStarted
+from ortpipe.pipeline.events import Event, Listener, RunFailed, RunFinished, RunStarted, StageFinished, StageStarted
 from ortpipe.stages.train.losses import PHASES
 
 LOG = logging.getLogger("ortpipe")
@@ -44,9 +44,6 @@ class Breakdown(logging.Handler):
         self._watch, self._now = Stopwatch(since), "between stages"
         self._phases: dict[str, Stopwatch] = {}  # of a stage, as it logs them
         self.lap = self._watch.lap
-        if LOG.isEnabledFor(logging.DEBUG):
-            PHASES.addHandler(self)
-            PHASES.setLevel(logging.DEBUG)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Charge the time to the phase that a stage has ended."""
@@ -57,6 +54,11 @@ class Breakdown(logging.Handler):
 
         def listen(event: Event) -> None:
             self.lap(self._now)
+            if isinstance(event, RunStarted) and LOG.isEnabledFor(logging.DEBUG):
+                PHASES.addHandler(self)
+                PHASES.setLevel(logging.DEBUG)
+            elif isinstance(event, RunFinished | RunFailed):
+                PHASES.removeHandler(self)
             if isinstance(event, StageStarted | StageFinished):
                 self._now = event.name if isinstance(event, StageStarted) else "between stages"
                 self._phases.setdefault(self._now, Stopwatch())
@@ -67,7 +69,6 @@ class Breakdown(logging.Handler):
 
     def log(self) -> None:
         """Write the table."""
-        PHASES.removeHandler(self)
         spent = self._watch.seconds
         lines = [f"{'wall time':<28}{sum(spent.values()):8.3f} s"]
         for name, seconds in spent.items():

@@ -113,12 +113,12 @@ class RunFolder:
 
     def _fail(self, event: RunFailed) -> None:
         record = self.record
-        if record.status == RUNNING:
-            record.stage, record.again = event.stage, self._again(event.error)
-            record.end(KILLED if event.killed else FAILED, str(event.error) or type(event.error).__name__)
         try:
+            if record.status == RUNNING:
+                record.stage, record.again = event.stage, self._again(event.error)
+                record.end(KILLED if event.killed else FAILED, str(event.error) or type(event.error).__name__)
             write_report(self.folder)
-        finally:
+        finally:  # also where the disk is full
             if record.status != FINISHED:
                 self._add_notes(event)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import re
 import time
@@ -217,14 +218,26 @@ def checked(values: Any, kind: Any) -> Any:
     Traceback (most recent call last):
     ValueError: machine: input should be a valid string
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(kind).validate_python(values)
+        return _adapter(kind).validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "it"
         raise ValueError(f"{place}: {first['msg'].lower()}") from None
+
+
+@functools.cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def is_copy(folder: Path) -> bool:
+    """Return whether MLflow keeps a run's files there, in <run id>/artifacts."""
+    return folder.name == "artifacts" and re.fullmatch("[0-9a-f]{32}", folder.absolute().parent.name) is not None
 
 
 def died(tags: Mapping[str, str]) -> str:

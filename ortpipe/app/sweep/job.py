@@ -16,7 +16,7 @@ from hydra.conf import HydraConf
 from ortpipe.app.claim import claimed
 from ortpipe.app.redact import hidden, redacted
 from ortpipe.app.run.process import gone, this_process
-from ortpipe.app.run.record import FAILED, FILE, KILLED, RUNNING, JobRecord, Manifest, RunRecord, last_sign
+from ortpipe.app.run.record import FAILED, FILE, KILLED, RUNNING, JobRecord, Manifest, RunRecord, is_copy, last_sign
 from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.orphan import at_work
 from ortpipe.app.sweep.overrides import title, varying
@@ -77,7 +77,8 @@ def run_job(hydra: HydraConf, run: Callable[[Job], object]) -> float | None:
 def _run(job: Job, run: Callable[[Job], object]) -> float | None:
     called = f"job {job.job.number} ({title(job.job.varies)})"
     record, error_file = job.record, job.record.folder / "error.txt"
-    error_file.unlink(missing_ok=True)  # of an earlier sweep into the same folder
+    for earlier in (error_file, record.folder / "config.yaml"):  # of an earlier sweep into the same folder
+        earlier.unlink(missing_ok=True)
     record.write()
     try:
         with _in(job.manifest.cwd):
@@ -126,7 +127,8 @@ def _number_of(folder: Path, sweep: str) -> int | None:
 
 def read_jobs(sweep: RunRecord) -> list[tuple[JobRecord, RunRecord]]:
     """Return every job of a sweep that began, in their order; not those of an earlier sweep into its folder."""
-    records = [RunRecord.read(file.parent) for file in sweep.folder.rglob(FILE) if file.parent != sweep.folder]
+    folders = [file.parent for file in sweep.folder.rglob(FILE)]
+    records = [RunRecord.read(folder) for folder in folders if folder != sweep.folder and not is_copy(folder)]
     jobs = [(record.job, record) for record in records if record.job is not None and record.job.sweep == sweep.id]
     return sorted(jobs, key=lambda pair: pair[0].number)
 

@@ -140,7 +140,7 @@ class Summary:
         heads = {"best": "", "job": "job", **names(varying), **{name: label(name, measured) for name in measured}}
         heads |= {"hits": "hits"} if any(row.hits for row in self.rows) else {}
         heads |= {"seconds": "seconds", "status": "status"}
-        rows = [[_short(cells[row.number][column]) for column in heads] for row in order[:SHOWN]]
+        rows = [[_short(cells[row.number][column], column) for column in heads] for row in order[:SHOWN]]
         rest = [f"   and {len(order) - SHOWN} more"] if len(order) > SHOWN else []
         return "\n".join([*aligned(rows, [*heads.values()], left=0), *rest, *self._errors()])
 
@@ -173,9 +173,11 @@ def _as_text(cell: object) -> object:
     return cell
 
 
-def _short(cell: object) -> str:
+def _short(cell: object, column: str) -> str:
     if isinstance(cell, bool):
         return "*" if cell else ""
+    if column == "seconds" and isinstance(cell, float):
+        return f"{cell:.1f}"
     return f"{cell:.4g}" if isinstance(cell, float) else short(str(cell))
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from ortpipe.app.run.process import HOST, PID
-from ortpipe.app.run.record import FILE, RUNNING, RunRecord
+from ortpipe.app.run.record import FILE, RUNNING, RunRecord, is_copy
 from ortpipe.app.tracking.mlflow_run import LEDGER, MlflowRun, is_run
 from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
@@ -24,17 +23,12 @@ def run_folders(folder: Path) -> list[Path]:
     folders = sorted(
         path
         for path in (Path(place) for place, _, _ in os.walk(folder))
-        if is_run(path) and not (path / FILE).is_symlink() and not _is_copy(path)
+        if is_run(path) and not (path / FILE).is_symlink() and not is_copy(path)
     )
     if not folders:
         fix = "Name the folder of a run or sweep; they lie in outputs/runs and outputs/multiruns."
         raise TrackingError(f"A run's folder has a {FILE}.", got=folder, fix=fix)
     return folders
-
-
-def _is_copy(folder: Path) -> bool:
-    """Return whether MLflow keeps a run's files there, in <run id>/artifacts: that run is recorded already."""
-    return folder.name == "artifacts" and re.fullmatch("[0-9a-f]{32}", folder.absolute().parent.name) is not None
 
 
 def refuse_links(folder: Path) -> None:
