@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import math
-
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from ortpipe.errors import ModelError
+from ortpipe.graph import operators
 from ortpipe.graph.query import subgraphs
 from ortpipe.graph.serial import LARGE, on_disk
 
 FAILURES = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError)
 FIX = "Mend the model where the message points, or export it again."
 LONGEST = 2**16  # entries of a vector whose values shape inference may follow
+# No axis of an output is longer than the longest that goes in (of Scan, once that holds in its body).
+NO_LONGER_AXES = operators.UNARY.union(
+    *(operators.BROADCASTING, operators.PREDICATES, operators.REDUCTIONS, operators.LIKE_FIRST),
+    ("Cast", "Constant", "Gemm", "MatMul", "Scan", "Shape", "Size", "Transpose"),
+)
 
 
 def finish(model: ir.Model) -> onnx.ModelProto:
@@ -100,9 +104,7 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     The values of vectors are followed for that, all of them: where one is long, no values are.
     """
     try:
-        sizes = [math.prod(tensor.dims) for tensor in model.graph.initializer]
-        sizes += [math.prod(d.dim_value or 1 for d in v.type.tensor_type.shape.dim) for v in model.graph.input]
-        if sum(sizes) > LONGEST:  # else no vector is long
+        if model.functions or _may_be_long(model.graph):
             plain = onnx.shape_inference.infer_shapes(model)
             shapes = [v.type.tensor_type.shape.dim for v in (*plain.graph.input, *plain.graph.value_info)]
             if any(len(dims) == 1 and dims[0].dim_value > LONGEST for dims in shapes):
@@ -110,6 +112,30 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
     except FAILURES as error:
         raise _refused(error) from error
+
+
+def _may_be_long(graph: onnx.GraphProto) -> bool:
+    """Return whether a vector may have more than LONGEST entries; False only where no axis is as long, nor can grow."""
+    values, shapes = (*graph.input, *graph.value_info, *graph.output), set()
+    axes = [d for tensor in graph.initializer for d in tensor.dims]
+    axes += [d.dim_value for value in values for d in value.type.tensor_type.shape.dim]
+    for node in graph.node:
+        if node.op_type == "Shape" or (node.op_type == "Constant" and _is_short_shape(node)):
+            shapes.update(node.output)
+        shaped = node.op_type == "ConstantOfShape" and node.input[0] in shapes
+        if node.domain or not (shaped or node.op_type in NO_LONGER_AXES):
+            return True
+        for attribute in node.attribute:
+            if attribute.HasField("g") and _may_be_long(attribute.g):
+                return True
+            axes += attribute.t.dims
+            axes += [len(numbers) for numbers in (attribute.ints, attribute.floats, attribute.strings)]
+    return max(axes, default=0) > LONGEST
+
+
+def _is_short_shape(constant: onnx.NodeProto) -> bool:
+    dims = [onnx.numpy_helper.to_array(a.t) for a in constant.attribute if a.t.data_type == onnx.TensorProto.INT64]
+    return all(d.size <= LONGEST and d.max(initial=0) <= LONGEST for d in dims) and bool(dims)
 
 
 def _ranked(value: onnx.ValueInfoProto) -> bool:

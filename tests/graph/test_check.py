@@ -52,3 +52,28 @@ def test_a_large_model_is_checked_through_a_file(monkeypatch):
     monkeypatch.setattr(check, "LARGE", 0)
     model = onnx.parser.parse_model(TEXT)
     assert checked(model) is model
+
+
+@pytest.mark.parametrize(
+    "grown",
+    [
+        "y = ConstantOfShape(n)",
+        "y = Expand(x, n)",
+        "y = Tile(x, n)",
+        "h = Expand(x, n) y = Identity(h)",
+    ],
+)
+def test_values_are_not_followed_where_a_graph_makes_a_long_vector_of_nothing(monkeypatch, grown):
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[M] w)
+    <int64[1] n = {{{2 * check.LONGEST}}}> {{ {grown} w = Add(y, x) }}"""
+    followed, infer = [], onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: followed.append(k) or infer(*a, **k))
+    check.inferred(onnx.parser.parse_model(text))
+    assert followed == [{}]
+
+
+def test_values_are_followed_at_once_where_no_axis_can_grow(monkeypatch):
+    followed, infer = [], onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: followed.append(k) or infer(*a, **k))
+    check.inferred(onnx.parser.parse_model(TEXT))
+    assert followed == [{"data_prop": True}]
