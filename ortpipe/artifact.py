@@ -61,9 +61,7 @@ class Artifact:
         del graph.graph.initializer[:]
         state = {
             "facts": facts,
-            "tensors": _read_only(
-                {name: np.array(array, order="C") for name, array in sorted((tensors or {}).items())}
-            ),
+            "tensors": _own(tensors or {}),
             "initializers": _read_only(initializers),
             "_graph": graph.SerializeToString(deterministic=True),
         }
@@ -76,6 +74,11 @@ class Artifact:
         model.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in self.initializers.items())
         write_metadata(model, self.facts)
         return model
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes the graph has, without those of its subgraphs."""
+        return len(onnx.ModelProto.FromString(self._graph).graph.node)
 
     def ir_model(self) -> ir.Model:
         """Return the model as values and nodes to work on: a new one each time, around the same arrays."""
@@ -117,9 +120,9 @@ class Artifact:
             **({"notes": list(notes)} if notes else {}),
         }
         after = dataclasses.replace(self.facts, **facts, lineage=(*self.facts.lineage, line))
-        if model is not None or tensors is not None:
-            return Artifact(self.model if model is None else model, after, self.tensors if tensors is None else tensors)
-        return self._with(facts=after)
+        if model is not None:
+            return Artifact(model, after, self.tensors if tensors is None else tensors)
+        return self._with(facts=after, tensors=self.tensors if tensors is None else _own(tensors))
 
     def with_lineage(self, lineage: Sequence[Mapping[str, Any]]) -> Artifact:
         """Return the same content with another history, which is no part of the digest."""
@@ -145,6 +148,10 @@ class Artifact:
         for name, array in self.tensors.items():
             sha.add("tensor", name, array)
         return sha.add("facts", json.dumps(self.facts.as_json(lineage=False))).hexdigest()
+
+
+def _own(arrays: Arrays) -> Arrays:
+    return _read_only({name: np.array(array, order="C") for name, array in sorted(arrays.items())})
 
 
 def _read_only(arrays: dict[str, np.ndarray]) -> Arrays:
@@ -230,9 +237,9 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
         )
     try:
         written = json.loads(record.read_text(encoding="utf-8"))
-        if written.get("format", FORMAT) > FORMAT:
+        if written.get("format", FORMAT) != FORMAT:
             raise ModelError(
-                f"An artifact's format is one that this version of ortpipe knows: {FORMAT} or lower.",
+                f"An artifact's format is one that this version of ortpipe knows: {FORMAT}.",
                 got=f"{source}: format {written['format']}",
                 fix="Read it with the version that wrote it, or make it again.",
             )

@@ -86,7 +86,8 @@ def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
     if isinstance(message, onnx.AttributeProto) and message.type in (message.STRING, message.STRINGS):
         _check_text(*(text for text in (message.s, *message.strings) if not _decodes(text)))
     if isinstance(message, onnx.TensorProto):  # without a copy of its bytes
-        _check_text(message.name, message.doc_string, *(e.value for e in message.external_data))
+        strings = (text for text in message.string_data if not _decodes(text))
+        _check_text(message.name, message.doc_string, *(e.value for e in message.external_data), *strings)
         yield message
 
 

@@ -202,3 +202,11 @@ def test_an_output_needs_no_declared_shape():
     check_valid(model)
     assert model.SerializeToString() == before
     assert convert(model).facts.parameters == ("w",)
+
+
+def test_a_string_tensor_that_is_no_utf_8_is_rejected():
+    graph = "g (float[1] x) => (float[1] y) { y = Relu(x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
+    model.graph.initializer.add(name="s", data_type=onnx.TensorProto.STRING, dims=[1], string_data=[b"\xff"])
+    with pytest.raises(ModelError, match="UTF-8"):
+        check_sound(model)

@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> None:
     _write(result, target)
     if result.facts.metrics:
         print(table(result), end="\n\n")
-    print(f"{stage.name}  {len(result.model.graph.node)} nodes, {seconds:.2f} s, digest {result.digest()}")
+    print(f"{stage.name}  {result.node_count} nodes, {seconds:.2f} s, digest {result.digest()}")
     print(f"output  {target}")
 
 
@@ -130,7 +130,8 @@ def _refuse_taken(target: Path, force: bool) -> None:
 def _write(artifact: Artifact, target: Path) -> None:
     if target.suffix != ".onnx":
         save_artifact(artifact, target)
-    elif artifact.model.ByteSize() > LARGE:
+        return
+    model = artifact.model
+    if model.ByteSize() > LARGE:
         raise ConfigError("A model above 2 GB takes more than one file.", got=target, fix="Let --output be a folder.")
-    else:
-        atomic_write(target, artifact.model.SerializeToString(deterministic=True))
+    atomic_write(target, model.SerializeToString(deterministic=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -139,7 +138,7 @@ def _few(data: Data) -> Data:
 
 def _summary(data: Data, artifact: Artifact) -> str:
     facts = artifact.facts
-    sizes = {t.name: math.prod(t.dims) for t in artifact.model.graph.initializer}
+    sizes = {name: array.size for name, array in artifact.initializers.items()}
     rows = {"to train": data.train, "to validate": data.validation, "to test": data.test}
     counts = ", ".join(f"{len(part):,} {what}" for what, part in rows.items() if part is not None)
     trained = sum(sizes[name] for name in facts.parameters)

@@ -52,10 +52,11 @@ def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Se
 
     arrays = {**rows, **values}
     ys = forward.run({name: array for name, array in arrays.items() if name in read}, outputs)
-    given = {i.name for i in derived.model.graph.input} - derived.initializers.keys()
+    gradient_model = derived.model
+    given = {i.name for i in gradient_model.graph.input} - derived.initializers.keys()
     fed = {name: array for name, array in rows.items() if name in given}
     fed |= {seed: np.ones_like(y) for seed, y in zip(seeds, ys, strict=False) if seed in given}
-    found = dict(zip(gradients, Session(derived.model).run(fed, list(gradients.values())), strict=True))
+    found = dict(zip(gradients, Session(gradient_model).run(fed, list(gradients.values())), strict=True))
     rng, size = np.random.default_rng(0), max(1.0, abs(total(arrays)))
     for name, gradient in found.items():
         largest = np.argsort(-np.abs(gradient), axis=None, kind="stable")[:LARGEST]

@@ -24,8 +24,7 @@ class Lines(NoRecording):
             for key, value in flatten(self._config).items():
                 print(f"{key}={value}")
         elif isinstance(event, StageFinished):
-            nodes = len(event.artifact.model.graph.node)
-            print(f"{event.name}: {nodes} nodes, {event.seconds:.2f} s, {event.output}", flush=True)
+            print(f"{event.name}: {event.artifact.node_count} nodes, {event.seconds:.2f} s, {event.output}", flush=True)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,16 @@ FAULTS: dict[str, tuple[str, Callable[[ir.Node], bool]]] = {
 }
 
 
+UNWRITTEN = {  # why an operator is left as it is, where there is more to say than that it has no gradient
+    **dict.fromkeys(("If", "Loop"), "; control flow kills the gradient builder"),
+    **dict.fromkeys(("BatchNormalization", "LayerNormalization"), "; it is rewritten only where the rank is known"),
+    "AveragePool": "; it is rewritten only where its sizes are static",
+    **dict.fromkeys(("ConvTranspose", "Resize"), "; its gradient has no kernel on the CPU"),
+    **dict.fromkeys(("GRU", "LSTM"), "; its gradient kills the process in some forms"),
+    "MaxPool": "; its gradient with Indices is no operator that a model may hold",
+}
+
+
 def check_differentiable(graph: ir.Graph, outputs: Sequence[str], sources: Sequence[str]) -> None:
     """Raise for the first operator between the sources and the outputs whose gradient is wrong or missing.
 
@@ -75,7 +85,7 @@ def check_differentiable(graph: ir.Graph, outputs: Sequence[str], sources: Seque
     for node in between(graph, outputs, sources):
         reason, applies = FAULTS.get(node.op_type, ("", lambda n: False))
         if node.op_type not in DIFFERENTIATED or node.domain not in STANDARD:
-            reason = "the training build has no gradient for it, or a wrong one"
+            reason = f"the training build has no gradient for it, or a wrong one{UNWRITTEN.get(node.op_type, '')}"
         elif not applies(node):
             continue
         raise DeriveError(
