@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -44,7 +45,7 @@ class OneOf:
     """A bound of text: the name of a member of `names`, or one of `others`."""
 
     def __init__(self, noun: str, names: Collection[str], *others: str) -> None:
-        self.words = " or ".join([f"the name of {_article(noun)}", *map(repr, others)])
+        self.words = " or ".join([f"the name of {article(noun)}", *map(repr, others)])
         self._names, self._others = names, others
 
     def names(self) -> list[str]:
@@ -195,11 +196,12 @@ def _way_out(misfit: _MisfitError, default: Any) -> str:
             named = isinstance(wrong, str) and wrong in part
             return f"Call the catalogue's member {wrong!r}, with its settings." if named else nearest(str(wrong), part)
     if isinstance(wrong, str) and expected.startswith(WORDS[int]) and wrong.strip().lstrip("-+").isdigit():
-        return f"Write {{key}}={int(wrong)}."
+        with contextlib.suppress(_MisfitError):
+            return f"Write {{key}}={_fitted(int(wrong), misfit.hint)}."
     if isinstance(wrong, str) and expected.startswith("a list"):
         return f"Write a list: [{wrong}]."
     if default is None or isinstance(default, str | int | float):
-        return f"The default is {'None (null)' if default is None else default!r}."
+        return f"The default is {'None (null)' if default is None else repr(default)}."
     return "Give one." if isinstance(misfit.hint, type) and misfit.hint not in WORDS else f"Give {expected}."
 
 
@@ -327,7 +329,7 @@ def in_words(hint: Any) -> str:
     if origin is Annotated:
         catalogue, kind = catalogue_of(hint), in_words(choices[0])
         if catalogue is not None:
-            return f"{_article(catalogue.noun)} with its own settings"
+            return f"{article(catalogue.noun)} with its own settings"
         bounds = " and ".join(bound.words for bound in _bounds(hint))
         return bounds if choices[0] is str and bounds else f"{kind}, {bounds}" if bounds else kind
     if origin in (Union, types.UnionType):
@@ -340,8 +342,13 @@ def in_words(hint: Any) -> str:
         return f"a list of {in_words(choices[0]).removeprefix('a ')}"
     if origin is not None:
         return f"a mapping of {' to '.join(in_words(choice) for choice in choices)}"
-    return WORDS.get(hint) or ("anything" if hint is Any else _article(getattr(hint, "__name__", str(hint))))
+    return WORDS.get(hint) or ("anything" if hint is Any else article(getattr(hint, "__name__", str(hint))))
 
 
-def _article(noun: str) -> str:
+def article(noun: str) -> str:
+    """Return a noun with its article.
+
+    >>> article("optimizer"), article("loss")
+    ('an optimizer', 'a loss')
+    """
     return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"

@@ -165,6 +165,31 @@ def test_text_from_the_environment_serves_as_a_number_at_the_front_door_only():
         build_key("train", {"epochs": "many", "optimizer": {"name": "sgd"}})
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        ({"name": "sgd", "lr": "1e-3"}, {"lr": 1e-3}),
+        ({"name": "lbfgs", "history": "010"}, {"history": 10}),
+    ],
+)
+def test_numbers_from_the_environment_are_read_as_python_writes_them(optimizer, expected):
+    made = build_key("train", {"epochs": 5, "optimizer": optimizer}).optimizer
+    assert {name: getattr(made, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("text", ["1:30", "", "null"])
+def test_text_that_writes_no_number_is_none_at_the_front_door_either(text):
+    with pytest.raises(ConfigError, match=r"train\.epochs must be a whole number"):
+        build_key("train", {"epochs": text, "optimizer": {"name": "sgd"}})
+
+
+def test_the_way_out_keeps_the_rule_itself():
+    for text in ("0", "-5"):
+        with pytest.raises(ConfigError, match="must be a whole number, at least 1") as refusal:
+            TrainConfig(epochs=text)
+        assert "Write" not in str(refusal.value)
+
+
 def test_numpy_s_numbers_lists_and_whole_numbers_are_taken_as_the_field_s_own_type(tmp_path):
     config = TrainConfig(OPTIMIZERS["sgd"](np.float32(0.5)), epochs=np.int64(3), weight_decay=1)
     assert [type(v) for v in (config.optimizer.lr, config.epochs, config.weight_decay)] == [float, int, float]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
+from omegaconf import OmegaConf
 
 from ortpipe.app.redact import ENVIRONMENT, MASK, know
 from ortpipe.errors import ConfigError
@@ -85,7 +85,8 @@ def _completed(node: Any, key: str, given: Mapping[str, Any]) -> Any:
         rule, fix = "A record holds no secrets, so they are given again.", f"Add {key}=… to the command."
         raise ConfigError(rule, got=f"{key}={node}", fix=fix)
     if (whole := DECODED.fullmatch(node)) is not None:
-        return yaml.safe_load(_variable(whole[1], key))
+        _variable(whole[1], key)
+        return OmegaConf.create({"value": node}).value  # decoded as the run did
     return ASKS.sub(lambda found: _variable(found[1], key), node)
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
-
-import yaml
 
 from ortpipe.app.tracking.recorders import RECORDERS, Recorder
 from ortpipe.data.split import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 from ortpipe.metrics import METRICS, OBJECTIVES, UNWEIGHTED
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.settings import Catalogue, Config, OneOf, catalogue_of, checked, fields_of
+from ortpipe.settings import Catalogue, Config, OneOf, article, catalogue_of, checked, fields_of
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.derive.config import DeriveConfig
@@ -53,7 +52,7 @@ class RunConfig(Config):
     seed: int = 0
     name: str = "run"
     resume: str | None = None
-    objective: Annotated[str, OneOf("metric", METRICS, *OBJECTIVES)] = "loss"
+    objective: Annotated[str, OneOf("metric", [*METRICS, *OBJECTIVES[1:]], OBJECTIVES[0])] = "loss"
 
     def __post_init__(self) -> None:
         metrics = self.evaluate.metrics
@@ -74,12 +73,9 @@ def build(config: Mapping[str, Any], where: Callable[[str], str | None] | None =
         ConfigError: lists every unknown key, wrong type, missing value and broken rule.
     """
     values, problems = check(config)
-    if not problems:
-        try:
-            return RunConfig(**values)
-        except ConfigError as error:
-            problems.append(error)
-    raise all_at_once(located(problem, where) for problem in problems)
+    if problems:
+        raise all_at_once(located(problem, where) for problem in problems)
+    return RunConfig(**values)
 
 
 def build_key(key: str, node: Any) -> Any:
@@ -98,7 +94,13 @@ def build_key(key: str, node: Any) -> Any:
 def check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[OrtpipeError]]:
     """Return the typed values of the top-level keys that are right, and everything that is wrong with the others."""
     problems: list[OrtpipeError] = []
-    return _values(RunConfig, config, problems), problems
+    values = _values(RunConfig, config, problems)
+    if not problems:
+        try:
+            RunConfig(**values)
+        except ConfigError as error:
+            problems.append(error)
+    return values, problems
 
 
 def located(error: OrtpipeError, where: Callable[[str], str | None] | None) -> str:
@@ -160,20 +162,37 @@ def _value(hint: Any, node: Any, name: str, default: Any, problems: list[Ortpipe
 def _plain(node: Any, hint: Any, name: str, default: Any) -> Any:
     try:
         return checked(node, hint, name, default)
-    except ConfigError:
-        if not isinstance(node, str):
+    except ConfigError as error:
+        if (written := _read(node)) == node:
             raise
         try:
-            return checked(yaml.safe_load(node), hint, name, default)  # such as a number from the environment
-        except (ConfigError, yaml.YAMLError):
-            pass
-        raise
+            return checked(written, hint, name, default)
+        except ConfigError as other:
+            raise (other if isinstance(node, str) else error) from None
+
+
+def _read(node: Any) -> Any:
+    """Return a value with numbers for the texts that write them, as a variable of the environment has to.
+
+    >>> _read(["1e-3", "010", "1:30", "true"])
+    [0.001, 10, '1:30', True]
+    """
+    if isinstance(node, list | tuple):
+        return [_read(part) for part in node]
+    if isinstance(node, Mapping):
+        return {key: _read(part) for key, part in node.items()}
+    if not isinstance(node, str):
+        return node
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(node)
+    return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(node.lower(), node)
 
 
 def _member(catalogue: Catalogue[Any], node: Any, problems: list[OrtpipeError]) -> Any:
     name = node.get("name") if isinstance(node, Mapping) else None
     if not isinstance(name, str) or name not in catalogue:
-        rule = "{key} must be set." if name is None else f"{{key}} must be the name of a {catalogue.noun}."
+        rule = "{key} must be set." if name is None else f"{{key}} must be the name of {article(catalogue.noun)}."
         got = repr(node if name is None else name)
         problems.append(ConfigError(rule, key="name", got=got, fix=nearest(str(name or ""), catalogue)))
         return None

@@ -62,7 +62,6 @@ def run(arguments: Sequence[str]) -> None:
 
 def listing(store: Store) -> str:
     """Return a line per entry, what was used last first."""
-
     now, found = time.time(), gc.usage(store, _say)
     heads = ["stage", "key", "made", "used", "took", "size", "by"]
     rows = [
@@ -108,7 +107,6 @@ def _verify(store: Store) -> None:
 
 def _outside(store: Store, keep: Sequence[str]) -> list[Usage]:
     """Return what no bound keeps; without bounds everything is kept."""
-
     if not keep:
         raise ConfigError(
             "ortpipe cache gc must know what to keep.", got="no --keep", fix="Write --keep 30d or --keep 5GB."

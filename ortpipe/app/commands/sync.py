@@ -45,7 +45,8 @@ def run(arguments: Sequence[str]) -> None:
     if not folders:
         raise ConfigError("ortpipe sync takes a run's folder.", fix="They lie in outputs/runs and outputs/multiruns.")
     found = list(itertools.chain.from_iterable(map(run_folders, folders)))
-    targets = {folder: _target(folder, settings, trust=given.trust) for folder in found}
+    own = composition(["recorder=mlflow"]).values["recorder"]
+    targets = {folder: _target(folder, settings, own, trust=given.trust) for folder in found}
     for uri in dict.fromkeys(target.tracking_uri for target in targets.values()):
         print(f"recording in {redacted(uri)}", flush=True)
     recorded: dict[Path, str] = {}
@@ -58,10 +59,9 @@ def run(arguments: Sequence[str]) -> None:
             name_best(targets[folder], record, recorded[best])
 
 
-def _target(folder: Path, settings: Sequence[str], *, trust: bool) -> Mlflow:
+def _target(folder: Path, settings: Sequence[str], own: dict[str, Any], *, trust: bool) -> Mlflow:
     """Return the recorder that a run was configured with, MLflow's own config if it was another, and what is given."""
     config = read_config(folder)
-    own = composition(["recorder=mlflow"]).values["recorder"]
     record = config.get("recorder", {})
     record = record if record.get("name") == "mlflow" else _beside(config, own)
     parsed = OverridesParser.create().parse_overrides([*settings])

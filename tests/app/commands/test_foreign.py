@@ -15,6 +15,7 @@ import joblib
 import pytest
 import yaml
 from command import ortpipe
+from omegaconf import OmegaConf
 
 from ortpipe.app.commands.repro import run as repro
 from ortpipe.app.commands.show import run as show
@@ -96,6 +97,15 @@ def test_secrets_are_given_again_and_nothing_else_is(monkeypatch: pytest.MonkeyP
     assert found == {"token": "a token", "url": "a://b:word@c", "home": "Bearer my own value", "size": 12}
     with pytest.raises(ConfigError, match=r"with its own config"):
         completed(config, {**given, "seed": 1})
+
+
+@pytest.mark.parametrize("text", ["1e-3", "010", "1:30", "[1, a]"])
+def test_a_variable_is_decoded_as_the_run_decoded_it(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("N", text)
+    params = {"size": "${oc.decode:${oc.env:N}}"}
+    config = {"data": {"source": {"params": params}}}
+    expected = OmegaConf.to_container(OmegaConf.create(params), resolve=True)
+    assert completed(config, {})["data"]["source"]["params"] == expected
 
 
 def test_sync_resolves_nothing_and_asks_before_it_sends_elsewhere(
