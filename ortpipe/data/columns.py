@@ -104,7 +104,7 @@ class Layout:
         weight = self.source.sample_weight
         parts = None if part is None else np.full(table.num_rows, part, np.int8)
         if self.part is not None:
-            parts = places(table.column(self.part), PARTS).astype(np.int8)
+            parts = _codes(table.column(self.part), PARTS).astype(np.int8)
         return Rows(
             inputs=inputs,
             label=self.label(table),

@@ -58,15 +58,25 @@ class Draw:
             codes[:] = self._next(0, seen, len(label))
             return codes
         values, inverse = _distinct(label)
-        for place, value in enumerate(values):
-            rows = np.flatnonzero(inverse == place)
+        of_each = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
+        for value, rows in zip(values, of_each, strict=True):
+            if value not in self.classes:
+                raise _changed(f"a row of class {value!r}, of which there was none")
             codes[rows] = self._next(self.classes[value], seen, len(rows))
         return codes
+
+    def check_group(self, group: int, seen: np.ndarray) -> None:
+        """Raise if a group that was read to its end had other rows, or others of a class, than when it was counted."""
+        after = self.before[group + 1] if group + 1 < len(self.before) else [rows for rows, *_ in self.quotas]
+        if any(self.config.fractions) and (seen != after).any():
+            raise _changed(f"other rows, or labels, in group {group + 1} than when they were counted")
 
     def _next(self, number: int, seen: np.ndarray, count: int) -> np.ndarray:
         """Return the parts of the next rows of a class."""
         first = int(seen[number])
         seen[number] += count
+        if seen[number] > self.quotas[number][0]:
+            raise _changed(f"more rows than the {self.quotas[number][0]} that were there")
         start = first // BLOCK
         blocks = range(start, (first + count - 1) // BLOCK + 1)
         drawn = [_block(self.config.seed, number, block, *self.quotas[number]) for block in blocks]
@@ -143,6 +153,11 @@ def _check_classes(values: Sequence[Any], sizes: np.ndarray, parts: Sequence[int
         raise _too_few(f"one row of class {values[int(sizes.argmin())]!r}")
     if len(values) > min(parts):
         raise _too_few(f"{len(values)} classes, and a part of {min(parts)} rows")
+
+
+def _changed(got: str) -> DataError:
+    fix = "Start again, and leave the files as they are meanwhile."
+    return DataError("Rows are those that the data had when they were split.", got=got, fix=fix)
 
 
 def _too_few(got: str) -> DataError:

@@ -93,9 +93,10 @@ class Stream(RowSet):
         return self._reader.row_bytes
 
     def digest(self) -> str:
-        """Return the sha256 (hex) of the content, of which rows of it these are, and of the window."""
+        """Return the sha256 (hex) of the content, of which rows these are, and of a window that does not hold all."""
         part = None if self._part is None else [self._part[0], self._part[1].key]
-        return digest_of("stream", self._reader.digest, part, self.window, self.counts)
+        order = [] if self.window is None or self.window >= len(self) else [self.window, self.counts.tolist()]
+        return digest_of("stream", self._reader.digest, part, order)
 
     def select(self, part: int, draw: Draw) -> Stream:
         """Return the rows of one part, a place in `PARTS`."""
@@ -119,6 +120,7 @@ class Stream(RowSet):
             places = np.flatnonzero(codes == part)
             if len(places):
                 yield piece.take(places).replace(part=None)
+        draw.check_group(group, seen)
 
     def rows(self) -> Rows:
         """Return every row, in memory."""

@@ -117,12 +117,13 @@ class TrainConfig(Config):
     checkpoint: CheckpointConfig = field(default=CheckpointConfig(), metadata={"identity": False})
 
     def __post_init__(self) -> None:
-        if changed := [f"{{at}}{key}" for key in self.optimizer.decides if getattr(self, key) != _DEFAULTS[key]]:
+        if changed := [key for key in self.optimizer.decides if getattr(self, key) != _DEFAULTS[key]]:
+            keys = ", ".join(f"{{at}}{key}" for key in changed)
             raise ConfigError(
                 f"{self.optimizer.solver} finds its steps itself, on all rows.",
                 key="optimizer",
                 got=", ".join(changed),
-                fix="Leave them as they are, or choose another train/optimizer.",
+                fix=f"Leave {keys} at the default, or choose another train/optimizer.",
             )
 
 

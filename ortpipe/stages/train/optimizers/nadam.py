@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,5 +50,10 @@ class NAdam(Optimizer):
 
     def _momenta(self, last: int) -> tuple[np.ndarray, np.ndarray]:
         """Return every μ up to the one after the last step, and their running products."""
-        momenta = self.beta1 * (1 - 0.5 * 0.96 ** (np.arange(1, last + 2) * self.momentum_decay))
-        return momenta, np.cumprod(momenta)
+        return _momenta(self.beta1, self.momentum_decay, last)
+
+
+@functools.lru_cache(maxsize=1)  # two scalars of a step need them
+def _momenta(beta1: float, decay: float, last: int) -> tuple[np.ndarray, np.ndarray]:
+    momenta = beta1 * (1 - 0.5 * 0.96 ** (np.arange(1, last + 2) * decay))
+    return momenta, np.cumprod(momenta)

@@ -1,0 +1,50 @@
+"""Files that are written anew between the split and the reading of a stream are rejected, not read as other rows."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from ortpipe.data.config import SplitConfig
+from ortpipe.data.sources.parquet import Parquet
+from ortpipe.data.split import DataConfig, load
+from ortpipe.errors import DataError
+
+ROWS = 60
+
+
+def written(path, label, part=None):
+    columns = {"x": np.arange(len(label), dtype=np.float32), "y": label, **({} if part is None else {"part": part})}
+    parquet.write_table(pa.table(columns), path, row_group_size=20)
+
+
+def stream(path, split):
+    data = load(DataConfig(Parquet(path=str(path), label="y", stream=True), split))
+    assert len(list(data.train.read())) > 1
+    return data.train
+
+
+@pytest.mark.parametrize(
+    ("labels", "got"),
+    [
+        (np.tile([0, 2], ROWS // 2), "a row of class 2, of which there was none"),
+        (np.repeat([0, 1], [ROWS - 10, 10]), "other rows, or labels, in group 1 than when they were counted"),
+        (np.repeat([1, 0], [ROWS - 10, 10]), "other rows, or labels, in group 1"),
+    ],
+)
+def test_classes_that_changed_since_a_stratified_split(tmp_path, labels, got):
+    path = tmp_path / "rows.parquet"
+    written(path, np.tile([0, 1], ROWS // 2))
+    rows = stream(path, SplitConfig(test=0.25, stratify=True))
+    written(path, labels)
+    with pytest.raises(DataError, match=got):
+        list(rows.read())
+
+
+def test_a_split_column_that_changed(tmp_path):
+    path, part = tmp_path / "rows.parquet", np.tile(["train", "train", "test"], ROWS // 3)
+    written(path, np.arange(float(ROWS)), part)
+    rows = stream(path, SplitConfig(column="part", test=0.0))
+    written(path, np.arange(float(ROWS)), np.where(np.arange(ROWS) == 30, "oops", part))
+    with pytest.raises(DataError, match="holds the values that it had when it was first read"):
+        list(rows.read())
