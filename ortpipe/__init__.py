@@ -1,7 +1,5 @@
 """ortpipe trains ONNX models from config files."""
 
-from __future__ import annotations
-
 import importlib
 import time
 from typing import Any

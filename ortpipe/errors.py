@@ -1,7 +1,5 @@
 """What can go wrong, by phase; every message states the rule, what was got, and the way out."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import shlex

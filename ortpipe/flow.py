@@ -1,7 +1,5 @@
 """The architecture in one tuple: six stages, what each reads, requires and ensures."""
 
-from __future__ import annotations
-
 from ortpipe.pipeline.plan import Stage
 
 GRAPH = ("ortpipe", "onnx", "onnx-ir")

@@ -1,7 +1,5 @@
 """From a typed config to a run: check the ground, load the data, join plan and listeners."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Collection, Mapping

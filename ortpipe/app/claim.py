@@ -1,7 +1,5 @@
 """A folder belongs to the one run or sweep that writes it, by a lock that dies with its process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The commands beside a run: `ortpipe <command> …`; each is a module of its name, imported when it is called."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Sequence
 

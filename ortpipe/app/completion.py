@@ -1,7 +1,5 @@
 """Tab completion in bash: commands, what a command takes first, and behind it the keys that Hydra completes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

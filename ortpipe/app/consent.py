@@ -1,7 +1,5 @@
 """What a record asks for before it can be made again: code that it would run, and the secrets that it does not hold."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What differs between two models, with their configs, facts, graphs, tensors and metrics, as data."""
 
-from __future__ import annotations
-
 import collections
 import difflib
 import hashlib

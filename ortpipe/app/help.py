@@ -3,8 +3,6 @@
 Hydra prints the same, but copies its search path for each group, which takes it most of a second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

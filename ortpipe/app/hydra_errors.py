@@ -1,7 +1,5 @@
 """Hydra's errors in our words: the rule, and the nearest valid choice where a name is misspelt."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

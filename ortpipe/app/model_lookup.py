@@ -1,7 +1,5 @@
 """What a command is about, as a user names it: a file, an artifact's or a run's folder, an MLflow run, a digest."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Hidden are the passwords of addresses, values under keys that look like secrets 
 what came through `${oc.env:…}`; once such a value is known, its text is hidden wherever it turns up.
 """
 
-from __future__ import annotations
-
 import html
 import itertools
 import json

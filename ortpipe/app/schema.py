@@ -1,7 +1,5 @@
 """From a composed config to typed, checked values: every error at once, each with its key and the nearest valid one."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """A training of a tiny problem through the stages, held against the same arithmetic in NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 

@@ -5,8 +5,6 @@ reads the signals' pipe meanwhile: after PATIENCE seconds, or at the second sign
 if that does not help, the process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """onnx-ir without sympy: it imports that (0.4 s) for arithmetic on symbolic dimensions, which no command asks for."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Tables as text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 

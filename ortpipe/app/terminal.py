@@ -1,7 +1,5 @@
 """Standard output and error: what cannot be printed ends no run, and no text commands the terminal."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Times, spans and sizes as people write them."""
 
-from __future__ import annotations
-
 import re
 
 import humanize

@@ -3,8 +3,6 @@
 A script changes its import lines and runs. Where the original computed something wrong, the docstring says so.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """OrtDataLoader: rows in batches, as arrays or as OrtValues."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 It is known from `onnxcustom.training.grad_helper` and `experimental_experiment.gradient.grad_helper`.
 """
 
-from __future__ import annotations
-
 import enum
 import os
 from collections.abc import Iterable, Sequence

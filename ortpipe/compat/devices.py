@@ -1,7 +1,5 @@
 """The devices that the earlier classes name: ortpipe runs on the CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ortpipe.errors import ConfigError

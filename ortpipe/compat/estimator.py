@@ -1,7 +1,5 @@
 """What onnxcustom's two optimizer classes share: fit is the train stage, and the state is its tensors."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """The gradient graph of a model, split where the backward pass begins."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """OrtGradientForwardBackwardOptimizer: gradient descent on a forward model, with a chosen loss and penalty."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Mapping, Sequence

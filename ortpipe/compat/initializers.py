@@ -4,8 +4,6 @@ They are known from `onnxcustom.utils.orttraining_helper`, `onnxcustom.utils.onn
 `experimental_experiment.gradient.loss_helper` and mlprodict's `onnx_manipulations`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ They are known from `onnxcustom.utils.orttraining_helper`, `onnxcustom.utils.onn
 `experimental_experiment.gradient.loss_helper`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A user's model as the stages want it, and graphs as the user wants them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any

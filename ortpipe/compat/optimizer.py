@@ -1,7 +1,5 @@
 """OrtGradientOptimizer: gradient descent on a model that has its loss."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

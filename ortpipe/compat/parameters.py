@@ -1,7 +1,5 @@
 """What the small classes of onnxcustom share: scikit-learn's parameters, and choice by name."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar

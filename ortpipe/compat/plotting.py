@@ -1,7 +1,5 @@
 """Pictures of graphs: DOT text, and matplotlib drawings in layers; neither needs Graphviz."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

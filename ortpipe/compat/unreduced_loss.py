@@ -1,7 +1,5 @@
 """Every row's own loss, from the model of a loss; known from `onnxcustom.utils.onnx_rewriter`."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """What sources of arrays on disk share: which array is what, for each part of the data."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Arrays on disk as rows: mapped slice by slice, so that what was read is not kept."""
 
-from __future__ import annotations
-
 import math
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The batches of an epoch, in chunks that fit in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How rows are divided."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortpipe.errors import ConfigError

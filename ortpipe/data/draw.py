@@ -1,7 +1,5 @@
 """Which rows fractions take: drawn by each row's number, so that no list of rows is kept."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

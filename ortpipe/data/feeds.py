@@ -1,7 +1,5 @@
 """Rows as a model's feeds: bound by name, cast to the input's type, labels mapped to class indices."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 

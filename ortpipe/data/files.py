@@ -1,7 +1,5 @@
 """The files of a source: one, or those of a folder, for each part of the data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ortpipe.data.config import PARTS, SplitConfig
@@ -21,7 +19,7 @@ def files_of(path: str, endings: tuple[str, ...]) -> list[Path]:
         return [place]
     if not place.is_dir():
         fix = "Check data.source.path and data.split."
-        raise DataError("The path of data must exist.", got=path, fix=fix)
+        raise DataError("The path of data must exist.", key="path", got=path, fix=fix)
     files = sorted(p for p in place.iterdir() if p.name.endswith(endings) and not p.name.startswith("."))
     if not files:
         raise DataError(f"A folder of data holds files that end in {' or '.join(endings)}.", got=f"none in {path}")

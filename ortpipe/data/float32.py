@@ -1,7 +1,5 @@
 """Whole numbers that float32, which most models read, does not hold."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ortpipe.data.rows import Rows

@@ -1,7 +1,5 @@
 """Arrays of what a user has at hand: lists, frames and series of pandas and Polars, tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

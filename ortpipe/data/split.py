@@ -1,7 +1,5 @@
 """Dividing rows in those to train, validate and test on."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The settings that every source of tables shares."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

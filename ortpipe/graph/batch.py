@@ -1,7 +1,5 @@
 """The batch dimension, which has one name everywhere: N."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError

@@ -1,7 +1,5 @@
 """Add nodes to a graph by writing formulas: values in, values out, no random names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From the graph we build in to the model we promise: cleaned, shaped and checked."""
 
-from __future__ import annotations
-
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes

@@ -1,7 +1,5 @@
 """What the values of an initializer prove: that it is a mask, or a table that a formula gives."""
 
-from __future__ import annotations
-
 import numpy as np
 
 LOW = -1e4  # what a mask adds; float16 ends at −65504

@@ -1,7 +1,5 @@
 """Taking graphs apart and putting them together: each function works on the model that it is given."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ window, forgets dilations, and disagrees with shape inference under ceil_mode; a
 count_include_pad (1.19.2) divides by more than it covers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

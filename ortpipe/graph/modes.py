@@ -1,7 +1,5 @@
 """The two modes of a graph: training (batches normalize themselves, dropout draws) and inference."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError

@@ -3,8 +3,6 @@
 `tests/graph/test_operators.py` compares it with ONNX's own schemas and shape inference: a missing fact fails there.
 """
 
-from __future__ import annotations
-
 import onnx_ir as ir
 
 STANDARD = ("", "ai.onnx")  # the names of ONNX's own domain

@@ -1,7 +1,5 @@
 """Which float initializers are parameters: by what reads them, and by what they hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Questions about a graph: which values, which parameters, what depends on what."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 

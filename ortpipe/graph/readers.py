@@ -1,7 +1,5 @@
 """What reads an initializer, and whether as a parameter: by the operator, and by what the initializer holds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

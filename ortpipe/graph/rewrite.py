@@ -1,7 +1,5 @@
 """The one driver of rewriting: nodes that have a rule make way for what the rule writes, and names of values stay."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir

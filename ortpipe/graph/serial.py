@@ -1,7 +1,5 @@
 """Models to and from disk."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """A graph as text that a person reads."""
 
-from __future__ import annotations
-
 import math
 
 import onnx

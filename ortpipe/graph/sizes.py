@@ -1,7 +1,5 @@
 """Integer arithmetic on constants, done beforehand: exporters compute sizes that shape inference does not follow."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

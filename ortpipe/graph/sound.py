@@ -1,7 +1,5 @@
 """What a model from elsewhere must be before anything reads it: names, tensors and functions that make sense."""
 
-from __future__ import annotations
-
 import collections
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Initializers that several nodes read, parted: exporters merge equal ones."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 

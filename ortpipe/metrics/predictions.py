@@ -1,7 +1,5 @@
 """What metrics compare: the labels of rows, and a model's output as labels and probabilities."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

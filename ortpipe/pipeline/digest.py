@@ -1,7 +1,5 @@
 """What a stage's result depends on, and the key that stands for it."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import platform

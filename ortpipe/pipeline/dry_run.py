@@ -1,7 +1,5 @@
 """What a run would take from the store, what it would compute, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What a run tells its listeners while it goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Nested configs as flat keys, and what differs between two of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

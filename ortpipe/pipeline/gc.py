@@ -1,7 +1,5 @@
 """Looking after a store: what is in it, whether it is intact, and garbage collection."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

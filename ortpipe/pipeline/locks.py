@@ -1,7 +1,5 @@
 """Locks on files, between processes and machines of one file system; the system releases those of a dead process."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

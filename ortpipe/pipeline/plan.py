@@ -1,7 +1,5 @@
 """A plan: which stages run, in which order, with which config."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

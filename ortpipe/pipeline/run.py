@@ -1,7 +1,5 @@
 """Running a plan: each stage's artifact goes to the next, what is stored is taken, and listeners hear of everything."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

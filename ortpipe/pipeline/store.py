@@ -9,8 +9,6 @@ Writes are atomic. An entry names its artifact by digest, and reading verifies i
 entries; with a key only those that its holders sealed are taken.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

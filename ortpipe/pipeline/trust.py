@@ -1,7 +1,5 @@
 """Who may choose a store's results: everyone who can write its folder, or with a key those who hold the key."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

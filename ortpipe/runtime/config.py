@@ -1,7 +1,5 @@
 """What a config says about the runtime."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

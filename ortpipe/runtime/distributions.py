@@ -1,7 +1,5 @@
 """One runtime only: two distributions of onnxruntime overwrite each other's files."""
 
-from __future__ import annotations
-
 from importlib import metadata
 
 from ortpipe.errors import ModelError

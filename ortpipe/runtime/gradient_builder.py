@@ -1,7 +1,5 @@
 """The training build's gradient builder, called through its bindings (its Python package needs torch)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import onnx

@@ -1,7 +1,5 @@
 """The one place that imports onnxruntime, and what it is."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Running a model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ortpipe cache: what the store holds, whether it is whole, and what may go."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

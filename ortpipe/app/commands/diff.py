@@ -1,7 +1,5 @@
 """ortpipe diff: what differs between two models or runs."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """ortpipe init: a small project of one's own that runs at once."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ortpipe plan: what a run would take from the store, what it would compute, and why."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """ortpipe repro: make a run again from what it left behind, and prove that it is the same."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

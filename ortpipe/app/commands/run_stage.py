@@ -1,7 +1,5 @@
 """ortpipe run-stage: one stage on one file, without the others, a store or a record."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

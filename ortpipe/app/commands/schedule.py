@@ -1,7 +1,5 @@
 """ortpipe schedule: the learning rate of every step of a run, as a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING

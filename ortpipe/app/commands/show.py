@@ -1,7 +1,5 @@
 """ortpipe show: a model as text that a person reads, or as a picture."""
 
-from __future__ import annotations
-
 import collections
 import json
 import math

@@ -1,7 +1,5 @@
 """ortpipe sync: record run folders in MLflow, afterwards."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """ortpipe validate: everything that can be known to be wrong with a run before it runs, all at once."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

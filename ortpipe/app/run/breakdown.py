@@ -1,7 +1,5 @@
 """Where a run's wall time goes: a table in the debug log (hydra.verbose=ortpipe)."""
 
-from __future__ import annotations
-
 import logging
 import time
 

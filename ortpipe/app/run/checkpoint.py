@@ -1,7 +1,5 @@
 """A checkpoint as one file of a run's folder: tensors, and in the file's own metadata what they belong to."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

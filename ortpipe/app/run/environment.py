@@ -1,7 +1,5 @@
 """What a run was made with: versions, platform, commit, and the command, to be pasted into a shell."""
 
-from __future__ import annotations
-
 import platform
 import shlex
 import subprocess

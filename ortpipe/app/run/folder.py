@@ -1,7 +1,5 @@
 """The run folder: everything needed to understand and repeat a run, with or without tracking."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """What Hydra itself writes of a run or a sweep, before it calls us: no secret stays in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hydra.conf import HydraConf

@@ -1,7 +1,5 @@
 """Copies of the model files that a run reads, in its folder: the originals may change before it is repeated."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Iterator

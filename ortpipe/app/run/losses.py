@@ -1,7 +1,5 @@
 """The losses of a run as a table."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

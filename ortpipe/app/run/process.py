@@ -1,7 +1,5 @@
 """Which process a run belongs to, and whether that process is still there; what is not certain counts as there."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """report.md and report.html: a run on one page, for a person who was not there."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import json

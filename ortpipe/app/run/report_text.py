@@ -1,7 +1,5 @@
 """How a report writes times, numbers, and text that others wrote."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """The config and the other files of a run's folder, read back: nothing in them is resolved or followed."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a person sees: a progress bar while training, then one table and where everything is."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A log per stage: when it began, what it reported, logged and warned of, how it ended."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """What Hydra calls where a run, a sweep or its job begins (conf/hydra/default.yaml), and what closes a sweep."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """One job of a sweep: it knows its sweep, and however it ends is written into its folder."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

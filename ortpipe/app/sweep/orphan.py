@@ -1,7 +1,5 @@
 """Workers of a sweep end with the process that leads it, also while they wait for another job."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What varies between the jobs of a sweep, and how it is named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser

@@ -1,7 +1,5 @@
 """A sweep from its beginning to its end: what its jobs share, its own record, the summary."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

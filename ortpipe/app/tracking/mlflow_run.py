@@ -1,7 +1,5 @@
 """A run's record in MLflow, brought up to date with its results and its folder: while it runs, or long after."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

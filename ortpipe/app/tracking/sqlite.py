@@ -1,7 +1,5 @@
 """SQLite databases as MLflow's URIs, whose path is percent-encoded where it must be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from urllib.parse import unquote
 

@@ -1,7 +1,5 @@
 """The MLflow run of a sweep: its jobs' runs are its children, its own record is the summary of them."""
 
-from __future__ import annotations
-
 import sys
 
 from ortpipe.app.run.record import RunRecord

@@ -1,7 +1,5 @@
 """Recording a run's folder afterwards: what tracking missed while the run went on, or never heard of."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

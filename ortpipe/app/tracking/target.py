@@ -1,7 +1,5 @@
 """Where MLflow records."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

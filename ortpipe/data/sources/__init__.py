@@ -1,7 +1,5 @@
 """The catalogue of data sources: each is a frozen dataclass (its config) that is called for its rows."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from ortpipe.data.config import SplitConfig

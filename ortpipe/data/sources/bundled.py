@@ -1,7 +1,5 @@
 """The data sets that ship inside scikit-learn; nothing is downloaded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any

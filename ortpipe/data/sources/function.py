@@ -1,7 +1,5 @@
 """Rows that a function of the user's own makes."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib

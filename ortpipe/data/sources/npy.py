@@ -1,7 +1,5 @@
 """Arrays in NumPy .npy files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Arrays in one NumPy .npz file."""
 
-from __future__ import annotations
-
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ class Npz(ArraySource):
             problem = "not a file" if not path.is_file() else "not an archive of arrays"
             raise DataError(
                 "data.source.path must be an .npz file of plain arrays.",
+                key="path",
                 got=f"{path}: {problem}",
                 fix="Check the path; write such a file with numpy.savez.",
             )
@@ -29,6 +28,7 @@ class Npz(ArraySource):
         except Exception as error:
             raise DataError(
                 "data.source.path must be an .npz file of plain arrays.",
+                key="path",
                 got=f"{path}: {error}",
                 fix="Write it with numpy.savez.",
             ) from error

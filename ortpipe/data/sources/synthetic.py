@@ -1,7 +1,5 @@
 """Rows that scikit-learn makes up: a known linear function, or clusters of classes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """add_loss: a forward model → a loss model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import onnx_ir as ir

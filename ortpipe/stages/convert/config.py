@@ -1,7 +1,5 @@
 """What a config says about convert."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

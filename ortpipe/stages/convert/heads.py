@@ -1,7 +1,5 @@
 """What the end of a graph says of its prediction: probabilities or raw scores, and the logits behind them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a prediction means: values, probabilities or raw scores; decided from the graph and from real rows."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Patterns at the end of a graph: a softmax or sigmoid that is written out, [1 − p, p], changes of shape and type."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

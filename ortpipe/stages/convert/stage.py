@@ -1,7 +1,5 @@
 """convert: a source → a forward model that predicts what the source predicts."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

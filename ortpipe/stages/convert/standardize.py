@@ -1,7 +1,5 @@
 """ai.onnx.ml operators of linear models, rewritten in standard ones: their weights become initializers."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """Derived gradients beside central finite differences of the loss, on a few rows and a few entries."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Taking a body and the gradient that was written behind it apart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import onnx_ir as ir

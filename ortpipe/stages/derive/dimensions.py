@@ -1,7 +1,5 @@
 """What is known of types and shapes while a gradient is written."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

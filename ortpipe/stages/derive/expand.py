@@ -1,7 +1,5 @@
 """Operators that are functions, replaced by their bodies where no rule is faster or stabler than the body's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 import onnx

@@ -1,7 +1,5 @@
 """The scalar whose gradients are the vector-Jacobian products of several outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """What the backward builder writes in place of what a rule asked for: the same value with less work."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """derive: a loss model → a functional gradient model."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

@@ -13,8 +13,6 @@ what the forward computes anyway is not computed again. A rule of control flow a
 values that the node's subgraphs read from around it, as `operands` lists them.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 

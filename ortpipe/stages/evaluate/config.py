@@ -1,7 +1,5 @@
 """What a config says about evaluate."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """evaluate: a trained model and held-out rows → the same model with metrics beside its baselines."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

@@ -1,7 +1,5 @@
 """What a config says about penalty."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated

@@ -1,7 +1,5 @@
 """penalty: a loss model → a loss model with Σ l1·|w| + l2·w² added to its loss."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from ortpipe.artifact import Artifact, Facts

@@ -1,7 +1,5 @@
 """Gradient accumulation: one gradient from several batches, read one after the other."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

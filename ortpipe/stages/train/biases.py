@@ -1,7 +1,5 @@
 """Biases carried as one row: the product that is their gradient then accumulates onto them, as it does for weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

@@ -1,7 +1,5 @@
 """The chain of a training: the optimizer's links with those that train's own settings put around them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

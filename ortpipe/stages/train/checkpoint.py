@@ -1,7 +1,5 @@
 """What training continues from: everything that the next epoch depends on, as named arrays."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What diverged: the gradients of one step, computed again after the epoch graph has run past it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

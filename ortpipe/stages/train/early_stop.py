@@ -1,7 +1,5 @@
 """When to stop before the last epoch, and the best weights so far."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The epoch as one graph: a Scan over batches whose body is the train step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

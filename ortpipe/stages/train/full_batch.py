@@ -1,7 +1,5 @@
 """The L-BFGS solver: SciPy's L-BFGS-B drives the gradient graph on all rows at once."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

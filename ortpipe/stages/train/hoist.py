@@ -1,7 +1,5 @@
 """Taking out of a step what is no step's own work: it is done for all steps at once, in front of the Scan."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

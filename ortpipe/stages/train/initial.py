@@ -1,7 +1,5 @@
 """The weights that training starts from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How parameters, and what has their shapes, are carried from step to step: each by itself, or as one flat vector."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 What the last link gives is added to the parameter: θ ← θ + u. So a rate is a factor −η. After optax's transformations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The loop over epochs: run the epoch graph on their batches, watch the losses."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping

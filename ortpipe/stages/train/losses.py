@@ -1,7 +1,5 @@
 """What training finds on its way, epoch by epoch."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The mini-batch solver: the epoch graph, its loop, its early stop and its checkpoints."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """What makes an epoch fast: passes over its finished graph, each of which leaves it the same function."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The learning rates of steps, and how many steps there are: warm-up, schedule, the factor from what is watched."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ortpipe.errors import ConfigError, TrainError

@@ -1,7 +1,5 @@
 """train: a gradient model and rows → a trained model, its state and its losses."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol

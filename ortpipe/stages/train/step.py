@@ -1,7 +1,5 @@
 """The train step as one graph: forward, loss, backward and update are a pure function of the parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What every solver is given: train's own arguments, once they are checked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The validation rows, evaluated with the parameters of the moment: the loss, and a metric that is watched."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The catalogue of recorders: each is a frozen dataclass (its config) that opens the record of a run or a sweep."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

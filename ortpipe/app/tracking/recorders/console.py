@@ -1,7 +1,5 @@
 """Record to the terminal: the config as flat keys, a line per stage, the metrics."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

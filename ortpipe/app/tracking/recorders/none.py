@@ -1,7 +1,5 @@
 """Record nothing; the run folder still holds everything."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

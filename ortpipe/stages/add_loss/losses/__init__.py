@@ -1,7 +1,5 @@
 """The catalogue of losses: each is a frozen dataclass that is called to write its per-row terms."""
 
-from __future__ import annotations
-
 from typing import ClassVar, NamedTuple, Protocol
 
 import onnx_ir as ir

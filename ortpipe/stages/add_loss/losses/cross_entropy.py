@@ -1,7 +1,5 @@
 """Cross-entropy: l = −log p[y]."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

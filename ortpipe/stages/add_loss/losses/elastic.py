@@ -1,7 +1,5 @@
 """Elastic error: l = Σₖ l1_weight·|ŷₖ − yₖ| + l2_weight·(ŷₖ − yₖ)²."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

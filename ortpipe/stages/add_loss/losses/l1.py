@@ -1,7 +1,5 @@
 """Absolute error: l = Σₖ |ŷₖ − yₖ|."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Squared error: l = Σₖ (ŷₖ − yₖ)²."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

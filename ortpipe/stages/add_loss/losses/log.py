@@ -1,7 +1,5 @@
 """Log loss of two classes: l = −y·log(p) − (1 − y)·log(1 − p)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

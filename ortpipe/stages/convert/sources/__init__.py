@@ -1,7 +1,5 @@
 """The catalogue of sources: each is a frozen dataclass (its config) that is called for a forward model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol

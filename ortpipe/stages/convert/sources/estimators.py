@@ -1,7 +1,5 @@
 """scikit-learn estimators as graphs of standard operators, parameters under the names scikit-learn's users know."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

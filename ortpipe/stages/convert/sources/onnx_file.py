@@ -1,7 +1,5 @@
 """An .onnx file (external data included), from any exporter."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

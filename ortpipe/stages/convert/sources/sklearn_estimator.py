@@ -1,7 +1,5 @@
 """A scikit-learn estimator: named in the config and fitted here, or fitted before and read from a file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

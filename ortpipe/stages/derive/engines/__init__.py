@@ -1,7 +1,5 @@
 """The catalogue of derive engines; every one keeps the same contract."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

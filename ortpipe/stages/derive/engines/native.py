@@ -1,7 +1,5 @@
 """Reverse-mode differentiation of an ONNX graph, in standard operators: a walk backwards over a table of rules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The training build's gradient builder, with its own operators rewritten in standard ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The training build's own operators, rewritten in standard ones: faster, portable, and present for float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -4,8 +4,6 @@ All else is refused by name before it starts: the build has no gradient for it, 
 by comparing its gradients with central differences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

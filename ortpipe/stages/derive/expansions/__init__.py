@@ -4,8 +4,6 @@ An expansion is `expansion(op, node)`: it writes with `op` in front of the node 
 node (None for an output that nobody reads), or None where the node stays as it is.
 """
 
-from __future__ import annotations
-
 from ortpipe.graph.rewrite import Rewrite
 from ortpipe.stages.derive.expansions import loops, recurrent
 

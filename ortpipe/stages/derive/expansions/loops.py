@@ -1,7 +1,5 @@
 """Loop with a known trip count as Scan, and Scan with all its axes first and all its directions forward."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

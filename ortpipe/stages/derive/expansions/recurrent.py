@@ -3,8 +3,6 @@
 The products of the inputs with W are one matrix product in front of the scan; only those with R are inside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The table of vector-Jacobian rules, one family per file; `walk.py` says what a rule is given and what it returns."""
 
-from __future__ import annotations
-
 from ortpipe.stages.derive.backward import Rules
 from ortpipe.stages.derive.rules import (
     activations,

@@ -1,7 +1,5 @@
 """Activation functions, and the softmax family."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

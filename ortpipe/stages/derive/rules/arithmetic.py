@@ -1,7 +1,5 @@
 """Arithmetic, element by element. A gradient may be smaller than y here, as long as it broadcasts to it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Control flow: If, Scan, and Loop where it is one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """Convolution and its transpose. Each one's input gradient is the other; both share one kernel gradient."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Operators that read or write by index. What was read from a place sends its gradient back to the same place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

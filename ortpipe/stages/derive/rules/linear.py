@@ -1,7 +1,5 @@
 """Matrix products."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

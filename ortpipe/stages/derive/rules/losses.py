@@ -1,7 +1,5 @@
 """ONNX's own losses: their function bodies are differentiable too, but their gradients take three times as long."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

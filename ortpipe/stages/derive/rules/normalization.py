@@ -1,7 +1,5 @@
 """Normalizations by batch, instance, layer, neighbouring channels and norm; the other ones have function bodies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Pools: the maximum, the average and the p-norm of windows, and of whole images."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

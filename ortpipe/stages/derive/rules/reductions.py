@@ -1,7 +1,5 @@
 """Reductions. The gradient of a sum stays as small as the sum: it broadcasts back by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import onnx_ir as ir

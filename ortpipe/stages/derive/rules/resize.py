@@ -1,7 +1,5 @@
 """Resize: separable and linear, so that its gradient is one small constant matrix per resized axis."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

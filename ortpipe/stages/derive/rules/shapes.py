@@ -1,7 +1,5 @@
 """Operators that move values without changing them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Trigonometric and hyperbolic functions."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 
 from ortpipe.stages.derive.backward import Backward, Rules

@@ -1,7 +1,5 @@
 """Sliding windows: what the attributes of convolutions and pools say about each spatial axis."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

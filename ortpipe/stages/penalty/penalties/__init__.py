@@ -1,7 +1,5 @@
 """The catalogue of penalties: each is a function that writes the penalty of one parameter."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """L1 penalty: Σ |w|."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 
 from ortpipe.graph.builder import Builder

@@ -1,7 +1,5 @@
 """L2 penalty: Σ w²."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 
 from ortpipe.graph.builder import Builder

@@ -1,7 +1,5 @@
 """The catalogue of optimizers: each is a frozen dataclass that chains links, but for lbfgs."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from ortpipe.settings import Catalogue, Config

@@ -1,7 +1,5 @@
 """Adadelta: s ← ρ·s + (1 − ρ)·g²; d = g·√(u + ε) / √(s + ε); u ← ρ·u + (1 − ρ)·d²; θ ← θ − η·d."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortpipe.graph.builder import Builder

@@ -1,7 +1,5 @@
 """Adagrad: s ← s + g²; θ ← θ − η·g / (√s + ε)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortpipe.settings import NotNegative, Positive

@@ -1,7 +1,5 @@
 """Adam: m ← β₁·m + (1 − β₁)·g; v ← β₂·v + (1 − β₂)·g²; θ ← θ − η·m̂ / (√v̂ + ε), m̂ = m/(1 − β₁ᵗ), v̂ = v/(1 − β₂ᵗ)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortpipe.settings import NotNegative, Positive, Share

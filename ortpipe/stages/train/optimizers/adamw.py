@@ -1,7 +1,5 @@
 """AdamW: Adam with decoupled weight decay: θ ← θ − η·λ·θ − η·m̂ / (√v̂ + ε)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortpipe.settings import NotNegative, Positive, Share

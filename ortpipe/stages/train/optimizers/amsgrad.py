@@ -1,7 +1,5 @@
 """AMSGrad: Adam whose v̂ never shrinks: w ← max(w, v); θ ← θ − η·m̂ / (√ŵ + ε)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortpipe.settings import NotNegative, Positive, Share

@@ -1,7 +1,5 @@
 """L-BFGS: θ ← θ − α·H·∇L(θ) on all rows at once, H from the last gradients, α by a line search."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Lion: θ ← θ − η·λ·θ − η·sign(β₁·m + (1 − β₁)·g); m ← β₂·m + (1 − β₂)·g."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortpipe.graph.builder import Builder

@@ -1,7 +1,5 @@
 """SGD with momentum: v ← μ·v − η·g; θ ← θ + v."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortpipe.settings import Positive, Share

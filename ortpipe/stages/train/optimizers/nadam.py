@@ -1,7 +1,5 @@
 """NAdam: Adam with Nesterov's look ahead: θ ← θ − η·((1 − μₜ)·g/(1 − Πμ) + μₜ₊₁·m/(1 − Πμ·μₜ₊₁)) / (√v̂ + ε)."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

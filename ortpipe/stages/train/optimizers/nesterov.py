@@ -1,7 +1,5 @@
 """SGD with Nesterov's momentum: v ← μ·v − η·g; θ ← θ + μ·v − η·g."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortpipe.settings import Positive, Share

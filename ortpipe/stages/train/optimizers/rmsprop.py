@@ -1,7 +1,5 @@
 """RMSprop: s ← α·s + (1 − α)·g²; θ ← θ − η·g / (√s + ε)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortpipe.settings import NotNegative, Positive, Share

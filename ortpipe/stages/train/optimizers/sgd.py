@@ -1,7 +1,5 @@
 """Stochastic gradient descent: θ ← θ − η·g."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortpipe.settings import Positive

@@ -1,7 +1,5 @@
 """The catalogue of schedules: each is a frozen dataclass that is called for the rates of steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Adaptive: ηₜ = η / 5ᵏ, where k counts how often the monitored loss stopped falling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Constant rate: ηₜ = η."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortpipe.stages.train.schedules import Schedule

@@ -1,7 +1,5 @@
 """Cosine: ηₜ = ηₘᵢₙ + (η − ηₘᵢₙ)·(1 + cos(π·c/T))/2, c the steps since the last restart."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

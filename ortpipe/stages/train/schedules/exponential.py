@@ -1,7 +1,5 @@
 """Exponential: ηₜ = η·γ^(t − 1)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Inverse scaling: ηₜ = η / tᵖ."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One cycle: from η/d up to η along a cosine, then down to η/(d·f)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated

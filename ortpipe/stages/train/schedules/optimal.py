@@ -1,7 +1,5 @@
 """Optimal: ηₜ = η·t₀ / (t₀ + t − 1), t₀ = α^(−3/4)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Polynomial: ηₜ = η·(1 − (t − 1)/T)ᵖ, T = all steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

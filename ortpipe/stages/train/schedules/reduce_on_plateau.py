@@ -1,7 +1,5 @@
 """Reduce on plateau: the rate falls by a factor when the monitored loss has not improved for a while."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated

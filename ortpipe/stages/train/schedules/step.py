@@ -1,7 +1,5 @@
 """Steps: ηₜ = η·γ^⌊(t − 1)/s⌋."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
