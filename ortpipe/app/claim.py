@@ -25,9 +25,6 @@ def claimed(folder: Path, key: str, *, wait: bool = False) -> Iterator[None]:
         folder: it is made if it is not there.
         key: of the config, that says which folder it is.
         wait: for a process that is at work there, instead of an error.
-
-    Raises:
-        ConfigError: another process is at work there, or the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
@@ -53,11 +50,7 @@ def claimed(folder: Path, key: str, *, wait: bool = False) -> Iterator[None]:
 
 
 def hold(folder: Path, key: str) -> None:
-    """Hold a folder until `releasing` ends.
-
-    Raises:
-        ConfigError: as for `claimed`.
-    """
+    """Hold a folder until `releasing` ends."""
     _held.enter_context(claimed(folder, key))
 
 

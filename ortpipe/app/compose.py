@@ -48,11 +48,7 @@ OmegaConf.register_new_resolver("sqlite", uri_of, replace=True)
 
 
 def check_working_folder() -> None:
-    """Refuse a working folder whose path Hydra would read as a reference to a key.
-
-    Raises:
-        ConfigError: it has `${`.
-    """
+    """Refuse a working folder whose path Hydra would read as a reference to a key."""
     if "${" in os.getcwd():
         rule = "Hydra reads ${…} in the path of the working folder as a reference to a key."
         raise ConfigError(rule, got=os.getcwd(), fix="Rename that folder, or start in another one.")
@@ -67,11 +63,7 @@ class Parser(argparse.ArgumentParser):
         self.name, self.overrides = name, overrides
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return what was given, in any order.
-
-        Raises:
-            ConfigError: an argument is an option that the command does not have, or one that it needs is missing.
-        """
+        """Return what was given, in any order."""
         if self.overrides:
             about = "as of a run: see ortpipe --help"
             self.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=about)
@@ -101,11 +93,7 @@ class Composition:
 
 
 def composition(overrides: Sequence[str], config_dir: str | None = None) -> Composition:
-    """Return the config that a run with these arguments has, as plain values.
-
-    Raises:
-        ConfigError: `config_dir` is no folder; Hydra's own errors come as they are.
-    """
+    """Return the config that a run with these arguments has, as plain values."""
     config, where = unresolved(overrides, config_dir)
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     return Composition(values, recordable(config), where)
@@ -129,11 +117,7 @@ def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple
 
 
 def composed(name: str, about: str, arguments: Sequence[str]) -> RunConfig:
-    """Return the typed config of a command without options of its own; `--help` prints what the command is about.
-
-    Raises:
-        ConfigError: as for a run; or an argument is an option that the command does not have.
-    """
+    """Return the typed config of a command without options of its own; `--help` prints what the command is about."""
     from ortpipe.app.schema import build
 
     given = Parser(name, about).read(arguments)

@@ -53,11 +53,7 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
 
 
 def completed(config: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded config with the secrets that it does not hold: given now, or read from the environment.
-
-    Raises:
-        ConfigError: one is neither given nor there; or a key is given that the record has.
-    """
+    """Return a recorded config with the secrets that it does not hold: given now, or read from the environment."""
     missing = {
         key
         for key, value in leaves(config)

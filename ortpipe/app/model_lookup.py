@@ -42,13 +42,7 @@ class FoundModel:
 
 
 def find(name: str, settings: Settings, stage: str | None = None) -> FoundModel:
-    """Return what a name stands for; of a run, the last stage or the one that is named.
-
-    Raises:
-        ConfigError: it stands for nothing, or the run has no such stage.
-        ModelError: the file or artifact is damaged.
-        TrackingError: the MLflow run cannot be read.
-    """
+    """Return what a name stands for; of a run, the last stage or the one that is named."""
     path = Path(name)
     if path.is_file():
         return _file(path)

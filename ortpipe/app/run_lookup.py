@@ -49,11 +49,7 @@ class Settings:
         return None if folder is None else Path(folder)
 
     def tracking_uri(self) -> str:
-        """Return the recorder's address.
-
-        Raises:
-            ConfigError: the recorder has none.
-        """
+        """Return the recorder's address."""
         recorder = self._values["recorder"]
         if "tracking_uri" not in recorder:
             fix = "Leave recorder as it is, or set recorder.tracking_uri."
@@ -63,11 +59,7 @@ class Settings:
 
 @contextlib.contextmanager
 def tracked(run_id: str, uri: str) -> Iterator[MlflowClient]:
-    """Give a client that reads an MLflow run.
-
-    Raises:
-        TrackingError: what is asked of it cannot be read.
-    """
+    """Give a client that reads an MLflow run."""
     fix = "Set recorder.tracking_uri or paths.outputs as they were for the run."
     if (database := database_of(uri)) is not None and not database.is_file():
         raise TrackingError("The id of a run is looked up where runs are recorded.", got=f"no database {uri}", fix=fix)
@@ -83,12 +75,7 @@ def tracked(run_id: str, uri: str) -> Iterator[MlflowClient]:
 
 @contextlib.contextmanager
 def recorded(name: str, settings: Settings) -> Iterator[Path]:
-    """Give the folder of a run, by its path or its MLflow id.
-
-    Raises:
-        ConfigError: the name stands for no run.
-        TrackingError: the MLflow run cannot be read.
-    """
+    """Give the folder of a run, by its path or its MLflow id."""
     folder = Path(name)
     if (folder / FILE).is_file():
         yield _with_stages(folder.absolute(), name)
@@ -115,11 +102,7 @@ def _with_stages(folder: Path, name: str) -> Path:
 
 
 def download(client: MlflowClient, run_id: str, name: str, folder: Path) -> None:
-    """Copy an artifact of an MLflow run, a file or a folder, under its name into a folder; nothing where there is none.
-
-    Raises:
-        TrackingError: a server names a place outside, or more than the disk has room for.
-    """
+    """Copy an artifact of an MLflow run, a file or a folder, under its name into a folder, if there is one."""
     above, files = PurePosixPath(name).parent, []
     waiting = [entry for entry in client.list_artifacts(run_id, _within(above)) if entry.path == name]
     while waiting:

@@ -66,9 +66,6 @@ def build(config: Mapping[str, Any], where: Callable[[str], str | None] | None =
     Args:
         config: nested plain values.
         where: the place at which a key was set, in words, for the messages.
-
-    Raises:
-        ConfigError: lists every unknown key, wrong type, missing value and broken rule.
     """
     values, problems = check(config)
     if problems:
@@ -77,11 +74,7 @@ def build(config: Mapping[str, Any], where: Callable[[str], str | None] | None =
 
 
 def build_key(key: str, node: Any) -> Any:
-    """Return one top-level key's typed value, as for a sweep, whose other keys may be complete in its jobs only.
-
-    Raises:
-        ConfigError: as for all of them.
-    """
+    """Return one top-level key's typed value, as for a sweep, whose other keys may be complete in its jobs only."""
     problems: list[OrtpipeError] = []
     values = _values(RunConfig, {key: node}, problems, partial=True)
     if problems:

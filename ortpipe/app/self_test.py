@@ -24,12 +24,7 @@ TOLERANCE = 1e-4  # of a float32 loss, relative to the first one
 
 
 def self_test(engine: str, runtime: RuntimeConfig) -> str:
-    """Train a line on 64 rows with gradients of an engine; return what happened in words.
-
-    Raises:
-        TrainError: a loss is not that of gradient descent in NumPy, or does not fall.
-        OrtpipeError: a stage fails.
-    """
+    """Train a line on 64 rows with gradients of an engine; return what happened in words."""
     X = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
     y = X @ np.array([1.0, -2.0, 3.0], np.float32) + 0.5
     loss = add_loss(convert(onnx.parser.parse_model(MODEL)), AddLossConfig(LOSSES["l2"](), reduction="mean"))

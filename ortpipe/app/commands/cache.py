@@ -24,11 +24,7 @@ Files that a run folder links stay there."""
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Do what is asked with the store that the arguments configure.
-
-    Raises:
-        ConfigError: there is no such action, no store, or nothing under a name that is to be removed.
-    """
+    """Do what is asked with the store that the arguments configure."""
     parser = Parser("cache", ABOUT)
     parser.add_argument("action", choices=["ls", "verify", "gc", "rm"])
     parser.add_argument(

@@ -19,12 +19,7 @@ MOST = 20  # lines of a part, in text
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Print what differs.
-
-    Raises:
-        ConfigError: a name stands for nothing.
-        ModelError: a model cannot be read.
-    """
+    """Print what differs."""
     parser = Parser("diff", ABOUT)
     parser.add_argument("a", metavar="A", help=HELP)
     parser.add_argument("b", metavar="B", help="likewise")

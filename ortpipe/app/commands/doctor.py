@@ -40,11 +40,7 @@ class Finding:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Print what every check finds; exit with 1 where one is a problem.
-
-    Raises:
-        ConfigError: the config has errors.
-    """
+    """Print what every check finds; exit with 1 where one is a problem."""
     given = Parser("doctor", ABOUT).read(arguments)
     found = composition(given.overrides, given.config_dir)
     from ortpipe.app.schema import build

@@ -15,11 +15,7 @@ TEMPLATES = Path(__file__).resolve().parents[1] / "project"
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Write the project's files into a new or empty folder.
-
-    Raises:
-        ConfigError: the folder holds something, or is none.
-    """
+    """Write the project's files into a new or empty folder."""
     parser = Parser("init", ABOUT, overrides=False)
     parser.add_argument("folder", metavar="DIR", help="the project's folder: a new or an empty one")
     folder = Path(parser.read(arguments).folder)

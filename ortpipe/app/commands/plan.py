@@ -28,12 +28,7 @@ WORDS = {
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Print the plan of what the arguments configure; with --check, exit with 1 if anything would run.
-
-    Raises:
-        ConfigError: the config has errors.
-        DataError: the rows cannot be read.
-    """
+    """Print the plan of what the arguments configure; with --check, exit with 1 if anything would run."""
     parser = Parser("plan", ABOUT)
     parser.add_argument("--check", action="store_true", help="exit with 1 if any stage would run")
     parser.add_argument("--mermaid", action="store_true", help="print the flow as a Mermaid graph")

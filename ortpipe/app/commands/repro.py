@@ -37,12 +37,7 @@ SURROUNDINGS = ("packages", "machine", "format")
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Repeat a run.
-
-    Raises:
-        ReproError: something differs.
-        ConfigError: there is no such run, or its config is no config of this version.
-    """
+    """Repeat a run."""
     parser = Parser("repro", ABOUT)
     parser.add_argument("run", metavar="RUN", help="a run's folder, or the id of an MLflow run")
     parser.add_argument("--trust", action="store_true", help="execute what the record asks for: you know who wrote it")

@@ -25,12 +25,7 @@ Nothing is stored or recorded."""
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run one stage.
-
-    Raises:
-        ConfigError: no such stage, input or config; or the output is there already.
-        OrtpipeError: what the stage itself refuses.
-    """
+    """Run one stage."""
     parser = Parser("run-stage", ABOUT)
     parser.add_argument("stage", metavar="STAGE", help="convert, add_loss, penalty, derive, train or evaluate")
     parser.add_argument(

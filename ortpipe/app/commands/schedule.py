@@ -18,12 +18,7 @@ ABOUT = "Draw the learning rate of every step that a run with these settings tak
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Draw what the arguments configure: as many steps as the rows, batches and epochs give.
-
-    Raises:
-        ConfigError: the config has errors, or its optimizer has no rates.
-        DataError: the rows cannot be read.
-    """
+    """Draw what the arguments configure: as many steps as the rows, batches and epochs give."""
     config = composed("schedule", ABOUT, arguments)
     data, training = load(config.data), config.train
     steps, rates = planned(training, len(data.train), validated=data.validation is not None)

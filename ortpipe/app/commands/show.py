@@ -31,12 +31,7 @@ SHORT = 12  # letters of a digest
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Print one model.
-
-    Raises:
-        ConfigError: the name stands for nothing, or Graphviz is not there for --svg.
-        ModelError: the model cannot be read.
-    """
+    """Print one model."""
     parser = Parser("show", ABOUT)
     parser.add_argument("subject", metavar="FILE|RUN|DIGEST", help=HELP)
     parser.add_argument("--stage", help="of a run: the stage whose result is shown; by default the last one")

@@ -27,12 +27,7 @@ GROUP = "recorder."
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Record every run of the folders where its own config says, or where the arguments say.
-
-    Raises:
-        ConfigError: no folder is given, the recorder's settings have errors, or only a folder says where it goes.
-        TrackingError: a folder holds no run, a run still goes on, or the database or server cannot be reached.
-    """
+    """Record every run of the folders where its own config says, or where the arguments say."""
     parser = Parser("sync", ABOUT, overrides=False)
     about = "a run's or a sweep's, or one above them; and where to, if not where the run says"
     parser.add_argument("folders", nargs="+", metavar="FOLDER|recorder.key=value", help=about)
