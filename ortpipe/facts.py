@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import onnx
 
-from ortpipe.errors import ModelError
+from ortpipe.errors import ConfigError, ModelError
+from ortpipe.settings import checked, fields_of
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
 PREFIX = "ortpipe."
@@ -57,57 +57,33 @@ class Facts:
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Facts:
         """Return the facts that `as_json` wrote."""
-        if unknown := set(facts) - set(_TYPES):
+        if unknown := set(facts) - set(fields_of(cls)):
             raise ModelError(
                 "An artifact's facts must be of this version of ortpipe.",
                 got=f"unknown: {', '.join(sorted(unknown))}",
                 fix=AGAIN,
             )
-        missing = [name for name in _REQUIRED if name not in facts]
-        if missing:
+        if missing := [name for name in _REQUIRED if name not in facts]:
             raise ModelError("An artifact's facts are all there.", got=f"no {', '.join(missing)}", fix=AGAIN)
-        _check_types(facts)
-        values = {k: _frozen(v) for k, v in facts.items() if k != "lineage"}
-        return cls(**values, lineage=tuple(facts.get("lineage", ())))
+        return cls(**_typed(facts))
 
 
 _REQUIRED = [f.name for f in dataclasses.fields(Facts) if f.default is f.default_factory]
-_TYPES = get_type_hints(Facts)
 
 
-def _check_types(facts: Mapping[str, Any]) -> None:
-    """Refuse JSON of another type than the fact's."""
-    for name, value in facts.items():
-        if name in _TYPES and not _fits(value, _TYPES[name]):
-            got = f"{name}: {json.dumps(value)[:200]}"
-            raise ModelError("An artifact's facts have the types that ortpipe writes.", got=got, fix=AGAIN)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Say whether a JSON value has a fact's type: lists are tuples there.
-
-    >>> _fits(["a"], tuple[str, ...]), _fits([1], tuple[str, ...]), _fits({"a": 1}, Mapping[str, float])
-    (True, False, True)
-    """
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return value in inner if isinstance(value, str) else False
-    if origin in (types.UnionType, Union):
-        return any(_fits(value, option) for option in inner)
-    if origin is tuple:
-        return isinstance(value, list | tuple) and all(_fits(item, inner[0]) for item in value)
-    if origin is not None:
-        return isinstance(value, Mapping) and all(isinstance(k, str) and _fits(v, inner[1]) for k, v in value.items())
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool)))
-
-
-def _frozen(value: Any) -> Any:
-    """Return a JSON value with tuples for lists."""
-    if isinstance(value, Mapping):
-        return {k: _frozen(v) for k, v in value.items()}
-    return tuple(value) if isinstance(value, list) else value
+def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts in JSON that `Facts` has as their types."""
+    values = {}
+    for name, (_, hint) in fields_of(Facts).items():
+        if name in facts:
+            try:
+                values[name] = checked(facts[name], hint, name)
+            except ConfigError as error:
+                got = f"{name}: {json.dumps(facts[name])[:200]}"
+                raise ModelError(
+                    "An artifact's facts have the types that ortpipe writes.", got=got, fix=AGAIN
+                ) from error
+    return values
 
 
 def write_metadata(model: onnx.ModelProto, facts: Facts) -> None:
@@ -133,15 +109,14 @@ def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             got = f"{PREFIX}{name}: {text[:200]!r}"
             raise ModelError("ortpipe's facts in a model's metadata are JSON.", got=got, fix=AGAIN) from error
-    _check_types(facts)
+    _typed(facts)
     return facts
 
 
 def without_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model without ortpipe's facts, which no longer hold; metadata of others stays."""
-    own = onnx.ModelProto()
-    own.CopyFrom(model)
-    others = [p for p in model.metadata_props if not p.key.startswith(PREFIX)]
-    del own.metadata_props[:]
-    own.metadata_props.extend(others)
-    return own
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    del bare.metadata_props[:]
+    bare.metadata_props.extend(p for p in model.metadata_props if not p.key.startswith(PREFIX))
+    return bare
