@@ -57,7 +57,7 @@ class Facts:
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Facts:
         """Return the facts that `as_json` wrote."""
-        if unknown := set(facts) - set(fields_of(cls)):
+        if unknown := set(facts) - set(fields_of(Facts)):
             raise ModelError(
                 "An artifact's facts must be of this version of ortpipe.",
                 got=f"unknown: {', '.join(sorted(unknown))}",

@@ -12,12 +12,12 @@ import os
 import pkgutil
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, Union
 
-from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt, MaxLen, MinLen
+from annotated_types import Ge, Gt, Le, Lt
 
 from ortpipe.errors import ConfigError, UnknownNameError, nearest
 
@@ -35,22 +35,17 @@ Share = Annotated[float, Ge(0), Lt(1)]
 
 @dataclass(frozen=True)
 class Must:
-    """A bound that annotated-types has no name for: its words follow "must be"."""
+    """A bound that annotated-types has no name for: its words follow "must be"; `names` are all valid texts, if few."""
 
     words: str
-    holds: Callable[[Any], bool]
+    holds: Callable[[Any], object]
+    names: tuple[str, ...] = ()
 
 
-class OneOf:
-    """A bound of text: the name of a member of `names`, or one of `others`."""
-
-    def __init__(self, noun: str, names: Collection[str], *others: str) -> None:
-        self.words = " or ".join([f"the name of {article(noun)}", *map(repr, others)])
-        self._names, self._others = names, others
-
-    def names(self) -> list[str]:
-        """Return every valid name."""
-        return [*self._others, *self._names]
+def one_of(noun: str, names: Iterable[str], *others: str) -> Must:
+    """Return the bound of text that is the name of a member of `names`, or one of `others`."""
+    valid = (*others, *names)
+    return Must(" or ".join([f"the name of {article(noun)}", *map(repr, others)]), valid.__contains__, valid)
 
 
 @dataclass(frozen=True)
@@ -102,9 +97,9 @@ class Catalogue(Mapping[str, Member]):
 class Config:
     """Base of the dataclasses of settings: each value must have its annotation's type and keep its bounds.
 
-    Bounds stand in the type: `rows: Annotated[int, Ge(1)]`, `loss: Annotated[Loss, LOSSES]`. Whole numbers serve as
-    numbers, lists as tuples, NumPy's scalars and paths as Python's numbers and text. `__post_init__` is for rules
-    between fields, and finds each of them checked.
+    Bounds (Ge, Gt, Le, Lt or Must) stand in the type: `rows: Annotated[int, Ge(1)]`, `loss: Annotated[Loss, LOSSES]`.
+    Whole numbers serve as numbers, lists as tuples, NumPy's scalars and paths as Python's numbers and text.
+    `__post_init__` is for rules between fields, and finds each of them checked.
     """
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
@@ -183,91 +178,90 @@ def typed(stage: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 
 
 def _way_out(misfit: _MisfitError, default: Any) -> str:
-    wrong, expected = misfit.value, in_words(misfit.hint)
-    choices = typing.get_args(misfit.hint) if typing.get_origin(misfit.hint) is not Annotated else ()
-    for part in (part for hint in (misfit.hint, *choices) for part in _metadata(hint)):
-        if isinstance(part, Fix):
-            return part.text
-        if isinstance(part, OneOf):
-            return nearest(str(wrong), part.names())
-        if isinstance(part, Catalogue):
+    wrong, hint = misfit.value, misfit.hint
+    parts = (hint, *typing.get_args(hint))
+    for bound in (bound for part in parts for bound in getattr(part, "__metadata__", ())):
+        if isinstance(bound, Fix):
+            return bound.text
+        if isinstance(bound, Must) and bound.names:
+            return nearest(str(wrong), bound.names)
+        if isinstance(bound, Catalogue):
             if isinstance(wrong, type):
                 return f"Call it: {wrong.__name__}()."
-            named = isinstance(wrong, str) and wrong in part
-            return f"Call the catalogue's member {wrong!r}, with its settings." if named else nearest(str(wrong), part)
-    if isinstance(wrong, str) and expected.startswith(WORDS[int]) and wrong.strip().lstrip("-+").isdigit():
-        with contextlib.suppress(_MisfitError):
-            return f"Write {{key}}={_fitted(int(wrong), misfit.hint)}."
-    if isinstance(wrong, str) and expected.startswith("a list"):
-        return f"Write a list: [{wrong}]."
+            named = isinstance(wrong, str) and wrong in bound
+            return f"Call the catalogue's member {wrong!r}, with its settings." if named else nearest(str(wrong), bound)
+    if isinstance(wrong, str):
+        with contextlib.suppress(ValueError, _MisfitError):
+            return f"Write {{key}}={_fitted(int(wrong), hint)}."
+        if any(typing.get_origin(part) is tuple for part in parts):
+            return f"Write a list: [{wrong}]."
     if default is None or isinstance(default, str | int | float):
         return f"The default is {'None (null)' if default is None else repr(default)}."
-    return "Give one." if isinstance(misfit.hint, type) and misfit.hint not in WORDS else f"Give {expected}."
+    return "Give one." if isinstance(hint, type) and hint not in WORDS else f"Give {in_words(hint)}."
 
 
 class _MisfitError(Exception):
-    def __init__(self, value: Any, hint: Any, path: tuple[object, ...] = ()) -> None:
+    def __init__(self, value: Any, hint: Any, path: tuple[object, ...]) -> None:
         self.value, self.hint, self.path = value, hint, path
 
 
-def _fitted(value: Any, hint: Any) -> Any:
-    """Return a value as its annotation's type and within its bounds."""
+def _fitted(value: Any, hint: Any, *path: object) -> Any:
+    """Return what lies at a path in a setting as its annotation's type and within its bounds."""
     if hint is Any:
         return value
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
-    origin, choices = typing.get_origin(hint), typing.get_args(hint)
-    fits = True
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    misfit = _MisfitError(value, hint, path)
     if origin is Annotated:
-        return _within(value, hint)
+        return _within(value, hint, path)
     if origin in (Union, types.UnionType):
-        return _first_fitted(value, hint, choices)
+        deeper = []
+        for part in parts:
+            try:
+                return _fitted(value, part, *path)
+            except _MisfitError as inner:
+                deeper += [inner] if inner.path != path else []
+        raise deeper[0] if deeper else misfit
     if origin is Literal:
-        fits = any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices)
+        fits = any(value is choice or (type(value) is type(choice) and value == choice) for choice in parts)
     elif origin is tuple:
-        several = choices[1:] == (...,)
-        if not isinstance(value, tuple | list) or not (several or len(value) == len(choices)):
-            raise _MisfitError(value, hint)
-        kinds = [choices[0]] * len(value) if several else choices
-        return tuple(_inside(i, part, kind) for i, (part, kind) in enumerate(zip(value, kinds, strict=True)))
+        several = parts[1:] == (...,)
+        if not isinstance(value, tuple | list) or not (several or len(value) == len(parts)):
+            raise misfit
+        kinds = [parts[0]] * len(value) if several else parts
+        return tuple(_fitted(item, kind, *path, i) for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
     elif isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
-            raise _MisfitError(value, hint)
-        return {_inside(key, key, choices[0]): _inside(key, part, choices[1]) for key, part in value.items()}
-    elif hint is float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-        value = float(value) if fits else value
-    elif hint is int:
-        value = int(value) if isinstance(value, float) and value.is_integer() else value
-        fits = isinstance(value, int) and not isinstance(value, bool)
+            raise misfit
+        return {_fitted(k, parts[0], *path, k): _fitted(item, parts[1], *path, k) for k, item in value.items()}
+    elif hint in (int, float):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        fits = whole or (isinstance(value, float) and (hint is float or value.is_integer()))
+        value = hint(value) if fits else value
     elif hint is str:
         fits = isinstance(value, str | os.PathLike)
         value = os.fspath(value) if fits else value
-    elif isinstance(hint, type):
+    else:
         by_shape = getattr(hint, "_is_protocol", False)  # a loss or source of the user's own is no subclass
-        fits = callable(value) if by_shape else isinstance(value, hint)
+        fits = callable(value) if by_shape else isinstance(value, origin or hint)
     if not fits:
-        raise _MisfitError(value, hint)
+        raise misfit
     return value
 
 
-def _within(value: Any, hint: Any) -> Any:
+def _within(value: Any, hint: Any, path: tuple[object, ...]) -> Any:
     """Return a value of an `Annotated` type once every bound holds."""
+    misfit = _MisfitError(value, hint, path)
     if catalogue_of(hint) is not None and isinstance(value, str | bytes | int | float | Mapping | type | None):
-        raise _MisfitError(value, hint)
+        raise misfit
     try:
-        value = _fitted(value, typing.get_args(hint)[0])
-    except _MisfitError as misfit:
-        raise misfit if misfit.path else _MisfitError(value, hint) from None
-    for bound in _bounds(hint):
-        if not bound.holds(value):
-            raise _MisfitError(value, hint)
-    return value
-
-
-def _metadata(hint: Any) -> Iterator[Any]:
-    for part in getattr(hint, "__metadata__", ()):
-        yield from part if isinstance(part, GroupedMetadata) else (part,)
+        value = _fitted(value, typing.get_args(hint)[0], *path)
+    except _MisfitError as inner:
+        raise inner if inner.path != path else misfit from None
+    if all(bound.holds(value) for bound in _bounds(hint)):
+        return value
+    raise misfit
 
 
 def _bounds(hint: Any) -> Iterator[Must]:
@@ -276,12 +270,10 @@ def _bounds(hint: Any) -> Iterator[Must]:
     >>> [bound.words for bound in _bounds(Annotated[int, Ge(0), Lt(9)])]
     ['not negative', 'below 9']
     """
-    for part in _metadata(hint):
+    for part in hint.__metadata__:
         match part:
             case Must():
                 yield part
-            case OneOf():
-                yield Must(part.words, part.names().__contains__)
             case Ge(ge=bound):
                 yield Must(f"at least {bound}" if bound else "not negative", partial(operator.le, bound))
             case Gt(gt=bound):
@@ -290,31 +282,6 @@ def _bounds(hint: Any) -> Iterator[Must]:
                 yield Must(f"at most {bound}", partial(operator.ge, bound))
             case Lt(lt=bound):
                 yield Must("finite" if bound == math.inf else f"below {bound}", partial(operator.gt, bound))
-            case MinLen(min_length=least):
-                yield Must("not empty" if least == 1 else f"at least {least} long", partial(_lasts, least, math.inf))
-            case MaxLen(max_length=most):
-                yield Must(f"at most {most} long", partial(_lasts, 0, most))
-
-
-def _lasts(least: float, most: float, value: Any) -> bool:
-    return least <= len(value) <= most
-
-
-def _inside(place: object, value: Any, hint: Any) -> Any:
-    try:
-        return _fitted(value, hint)
-    except _MisfitError as misfit:
-        raise _MisfitError(misfit.value, misfit.hint, (place, *misfit.path)) from None
-
-
-def _first_fitted(value: Any, hint: Any, choices: tuple[Any, ...]) -> Any:
-    deeper = []
-    for choice in choices:
-        try:
-            return _fitted(value, choice)
-        except _MisfitError as misfit:
-            deeper += [misfit] if misfit.path else []
-    raise deeper[0] if deeper else _MisfitError(value, hint)
 
 
 def in_words(hint: Any) -> str:
@@ -324,6 +291,8 @@ def in_words(hint: Any) -> str:
     ('a whole number or None (null)', 'a list of text', "'sum' or 'mean'")
     >>> in_words(Positive), in_words(Count | None)
     ('a number, positive and finite', 'a whole number, at least 1, or None (null)')
+    >>> in_words(tuple[Annotated[str, one_of("metric", ["r2"])], ...])
+    'a list, each item the name of a metric'
     """
     origin, choices = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
@@ -339,7 +308,8 @@ def in_words(hint: Any) -> str:
     if origin is Literal:
         return " or ".join(map(repr, choices))
     if origin is tuple:
-        return f"a list of {in_words(choices[0]).removeprefix('a ')}"
+        item = in_words(choices[0])
+        return f"a list, each item {item}" if " " in item else f"a list of {item}"
     if origin is not None:
         return f"a mapping of {' to '.join(in_words(choice) for choice in choices)}"
     return WORDS.get(hint) or ("anything" if hint is Any else article(getattr(hint, "__name__", str(hint))))

@@ -9,7 +9,7 @@ import numpy as np
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, nearest
-from ortpipe.settings import Config, OneOf
+from ortpipe.settings import Config, one_of
 
 LOADERS = {
     "breast_cancer": "load_breast_cancer",
@@ -31,7 +31,7 @@ class Bundled(Config):
         params: keywords of its loader, such as `scaled: false` for diabetes.
     """
 
-    dataset: Annotated[str, OneOf("dataset of scikit-learn", LOADERS)]
+    dataset: Annotated[str, one_of("dataset of scikit-learn", LOADERS)]
     sample_weight: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
 

@@ -9,7 +9,7 @@ import numpy as np
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError
-from ortpipe.settings import Config, Count, OneOf, Seed
+from ortpipe.settings import Config, Count, Seed, one_of
 
 MAKERS = {"classification": "make_classification", "regression": "make_regression"}
 
@@ -27,7 +27,7 @@ class Synthetic(Config):
         params: more keywords of the maker, such as `bias` and `noise`, or `n_classes`.
     """
 
-    task: Annotated[str, OneOf("task", MAKERS)] = "regression"
+    task: Annotated[str, one_of("task", MAKERS)] = "regression"
     rows: Count = 100
     features: Count = 2
     seed: Seed = 0

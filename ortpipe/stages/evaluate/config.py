@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ortpipe.metrics import METRICS
-from ortpipe.settings import Config, Count, OneOf
+from ortpipe.settings import Config, Count, one_of
 
 
 @dataclass(frozen=True)
@@ -16,5 +16,5 @@ class EvaluateConfig(Config):
         rows: at most so many test rows count, evenly spaced.
     """
 
-    metrics: tuple[Annotated[str, OneOf("metric", METRICS)], ...] | None = None
+    metrics: tuple[Annotated[str, one_of("metric", METRICS)], ...] | None = None
     rows: Count = 200_000

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from ortpipe.settings import Config, NotNegative, OneOf
+from ortpipe.settings import Config, NotNegative, one_of
 from ortpipe.stages.penalty.penalties import PENALTIES
 
 
@@ -17,4 +17,6 @@ class PenaltyConfig(Config):
             Terms that meet in one parameter add up.
     """
 
-    terms: Mapping[str, Mapping[Annotated[str, OneOf("penalty", PENALTIES)], NotNegative]] = field(default_factory=dict)
+    terms: Mapping[str, Mapping[Annotated[str, one_of("penalty", PENALTIES)], NotNegative]] = field(
+        default_factory=dict
+    )

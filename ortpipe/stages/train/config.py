@@ -8,7 +8,7 @@ from annotated_types import Ge
 
 from ortpipe.errors import ConfigError
 from ortpipe.metrics import METRICS, greater_is_better
-from ortpipe.settings import Config, Count, Fix, NotNegative, OneOf, Positive, Seed, Share
+from ortpipe.settings import Config, Count, Fix, NotNegative, Positive, Seed, Share, one_of
 from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule
 
@@ -30,7 +30,7 @@ class EarlyStopConfig(Config):
 
     patience: Count | None = None
     min_delta: NotNegative = 0.0
-    monitor: Annotated[str, OneOf("metric", METRICS, LOSS)] = LOSS
+    monitor: Annotated[str, one_of("metric", METRICS, LOSS)] = LOSS
 
     @property
     def sign(self) -> float:

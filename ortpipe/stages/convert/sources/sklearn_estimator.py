@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError
-from ortpipe.settings import Config, OneOf
+from ortpipe.settings import Config, one_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import build, supported, supported_steps
 
@@ -29,7 +29,7 @@ class SklearnEstimator(Config):
 
     estimator: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
-    scaler: Annotated[str, OneOf("scaler", SCALERS)] | None = None
+    scaler: Annotated[str, one_of("scaler", SCALERS)] | None = None
     path: str | None = field(default=None, metadata={"identity": False})  # `files` are told apart by content
     trust: bool = False
 
