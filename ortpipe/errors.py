@@ -77,7 +77,7 @@ class ModelError(OrtpipeError):
     """An ONNX model cannot be read, checked or run."""
 
 
-class DataError(OrtpipeError):
+class DataError(OrtpipeError, ValueError):
     """Rows that cannot be trained or evaluated on."""
 
 
@@ -85,23 +85,23 @@ class ConvertError(OrtpipeError):
     """A source that cannot become a forward model."""
 
 
-class LossError(OrtpipeError):
+class LossError(OrtpipeError, ValueError):
     """A loss that does not fit the model."""
 
 
-class PenaltyError(OrtpipeError):
+class PenaltyError(OrtpipeError, ValueError):
     """A penalty that does not fit the model."""
 
 
-class DeriveError(OrtpipeError):
+class DeriveError(OrtpipeError, ValueError):
     """A graph whose gradient cannot be built."""
 
 
-class TrainError(OrtpipeError):
+class TrainError(OrtpipeError, ValueError):
     """Training that cannot start."""
 
 
-class ConvergenceError(TrainError):
+class ConvergenceError(TrainError, RuntimeError):
     """Training whose loss became nan or infinite."""
 
 
@@ -109,7 +109,7 @@ class NotFittedError(TrainError, AttributeError):
     """What only training gives is asked for before it (an AttributeError, as in scikit-learn)."""
 
 
-class EvaluateError(OrtpipeError):
+class EvaluateError(OrtpipeError, RuntimeError):
     """A metric that cannot be computed."""
 
 
