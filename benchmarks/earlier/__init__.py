@@ -1,0 +1,1 @@
+"""The tests and examples of onnxcustom and experimental-experiment, run against ortpipe.compat."""

@@ -1,0 +1,174 @@
+"""`python -m benchmarks.earlier CHECKOUT`: run an earlier library's own tests and examples against ortpipe.compat."""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.earlier.known import DELIBERATE, GONE
+from benchmarks.earlier.rewrites import REWRITES, rewritten
+
+ROOT = Path(__file__).resolve().parents[2]
+# The parts of each library that ortpipe.compat takes the place of: package → (tests, examples)
+PARTS = {
+    "onnxcustom": (
+        (
+            "_unittests/ut_training/test_*.py",
+            "_unittests/ut_utils/test_onnx_*.py",
+            "_unittests/ut_utils/test_onnxruntime_helper.py",
+            "_unittests/ut_utils/test_orttraining_helper.py",
+            "_unittests/ut_plotting/test_*.py",
+        ),
+        ("_doc/examples/plot_orttraining_*.py", "_doc/examples/plot_benchmark_onnx_function.py"),
+    ),
+    "experimental_experiment": (("_unittests/ut_gradient/test_*.py",), ()),
+}
+PASSED, PURPOSE, IS_GONE, FAILED = "passed", "deliberate difference", "needs what is gone", "FAILED"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One test or example: `library/file/test`, what pytest calls its outcome, what it raised, seconds."""
+
+    name: str
+    outcome: str
+    said: str
+    seconds: float
+
+    def verdict(self) -> tuple[str, str]:
+        """Return one of the four verdicts, and its reason."""
+        for known, kind in ((DELIBERATE, PURPOSE), (GONE, IS_GONE)):
+            if self.name in known:
+                reason, pattern = known[self.name]
+                if self.outcome == "passed":
+                    return FAILED, f"passes, but is listed as {kind}: {reason}"
+                if not re.search(pattern, self.said):
+                    return FAILED, f"is listed as {kind}, but for {pattern!r}: {_short(self.said)}"
+                return kind, reason
+        return (PASSED, "") if self.outcome == "passed" else (FAILED, _short(self.said) or self.outcome)
+
+
+def copied(checkout: Path, package: str, folder: Path) -> tuple[list[Path], list[Path]]:
+    """Write the library's tests and examples, rewritten, into a folder; return their paths."""
+    both = []
+    for kind, patterns in zip(("tests", "examples"), PARTS[package], strict=True):
+        (folder / kind).mkdir(parents=True)
+        paths = sorted(path for pattern in patterns for path in checkout.glob(pattern))
+        for path in paths:
+            (folder / kind / path.name).write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")
+        both.append([folder / kind / path.name for path in paths])
+    return both[0], both[1]
+
+
+def run_tests(package: str, files: list[Path], options: argparse.Namespace) -> list[Result]:
+    """Run test files in a process each, so that a crash ends only its own."""
+    results = []
+    for file in files:
+        log = file.with_suffix(".jsonl")
+        command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        command += ["-p", "benchmarks.earlier.limit", "-c", os.devnull, "--rootdir", str(file.parent), str(file)]
+        command += ["-k", options.k] if options.k else []
+        settings = {"EARLIER_LOG": str(log), "EARLIER_LIMIT": str(options.limit)}
+        done = subprocess.run(command, cwd=file.parent, env=_environment(settings), capture_output=True, text=True)
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        for line in lines:
+            name = "/".join(filter(None, (package, line["file"], line["test"])))
+            results.append(Result(name, line["outcome"], line["said"], line["seconds"]))
+        if done.returncode not in (0, 1, 2, 5):  # 5: -k chose none
+            results.append(Result(f"{package}/{file.stem}", "crashed", (done.stdout + done.stderr)[-2000:], 0.0))
+    return results
+
+
+def run_examples(package: str, scripts: list[Path], pictures: Path, options: argparse.Namespace) -> list[Result]:
+    """Run example scripts in a process each."""
+    pictures.mkdir(parents=True, exist_ok=True)
+    results = []
+    for script in scripts:
+        if options.k and options.k not in script.stem:
+            continue
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            str(Path(__file__).parent / "example.py"),
+            str(script),
+            str(pictures),
+        ]
+        started = time.perf_counter()
+        try:
+            done = subprocess.run(
+                command,
+                cwd=script.parent,
+                env=_environment({}),
+                capture_output=True,
+                text=True,
+                timeout=5 * options.limit,
+            )
+            script.with_suffix(".txt").write_text(done.stdout + done.stderr)
+            outcome, said = ("passed", "") if done.returncode == 0 else ("failed", done.stderr)
+        except subprocess.TimeoutExpired as error:
+            outcome, said = "failed", str(error)
+        name = f"{package}/{script.stem}"
+        results.append(Result(name, outcome, said, time.perf_counter() - started))
+    return results
+
+
+def table(results: list[Result]) -> str:
+    """Return one row per test, and how many have each verdict."""
+    rows = ["| test or example | verdict | reason | s |", "|---|---|---|---|"]
+    verdicts = [(result, *result.verdict()) for result in results]
+    rows += [f"| {r.name} | {verdict} | {reason} | {r.seconds:.1f} |" for r, verdict, reason in verdicts]
+    counts = Counter(verdict for _, verdict, _ in verdicts)
+    rows += ["", ", ".join(f"{counts[kind]} {kind}" for kind in (PASSED, PURPOSE, IS_GONE, FAILED))]
+    return "\n".join(rows)
+
+
+def _environment(settings: dict[str, str]) -> dict[str, str]:
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    fixed = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **fixed, **settings}
+
+
+def _short(said: str) -> str:
+    """Return the last line of a traceback that says something, fit for a cell of a table."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    first = next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception|Warning|Exit)\b", line)), "")
+    return (first or " ".join(lines[-1:])).replace("|", "¦")[:240]
+
+
+def main() -> None:
+    """Run what is asked and print the table; end with 1 where anything failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.earlier", description=__doc__)
+    parser.add_argument("checkout", type=Path, nargs="?", help="a checkout of onnxcustom or experimental-experiment")
+    parser.add_argument("--examples", action="store_true", help="run the example scripts too")
+    parser.add_argument("-k", default="", help="only the tests that pytest's -k chooses, the examples of that name")
+    parser.add_argument("--limit", type=int, default=120, help="seconds for a test; an example has five times as long")
+    parser.add_argument("--keep", type=Path, help="a new folder for the rewritten scripts, their output and pictures")
+    parser.add_argument("--rewrites", action="store_true", help="print the rules by which scripts are rewritten")
+    options = parser.parse_args()
+    if options.rewrites:
+        print("\n".join(f"{rule.pattern}  →  {rule.replacement}   ({rule.why})" for rule in REWRITES))
+    if options.checkout is None:
+        return
+    package = next((name for name in PARTS if (options.checkout / name).is_dir()), None)
+    if package is None:
+        parser.error(f"{options.checkout} holds none of the packages {', '.join(PARTS)}")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.keep or Path(temporary) / "copy").absolute()
+        tests, examples = copied(options.checkout, package, folder)
+        results = run_tests(package, tests, options)
+        if options.examples:
+            results += run_examples(package, examples, folder / "pictures", options)
+    print(table(results))
+    sys.exit(any(result.verdict()[0] == FAILED for result in results))
+
+
+if __name__ == "__main__":
+    main()
