@@ -13,9 +13,9 @@ from ortpipe.app.redact import MASK, redacted
 from ortpipe.app.run.saved import read_config
 from ortpipe.app.schema import build_key
 from ortpipe.app.sweep.summary import best_job
+from ortpipe.app.tracking.model import name_best
 from ortpipe.app.tracking.recorders.mlflow import Mlflow
 from ortpipe.app.tracking.sqlite import database_of, uri_of
-from ortpipe.app.tracking.sweep_run import name_best
 from ortpipe.app.tracking.sync import run_folders, sync
 from ortpipe.errors import ConfigError
 

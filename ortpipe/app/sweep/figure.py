@@ -30,9 +30,9 @@ def figure(summary: Summary) -> bytes | None:
 def _panel(summary: Summary, key: str, axes: Axes) -> None:
     called, ranked = names(summary.varying), summary.ranked
     heights = [row.run.values[summary.objective] for row in ranked]
-    places = _places([row.varies.get(key, "") for row in ranked], axes)
+    places = _places([row.job.varies.get(key, "") for row in ranked], axes)
     other = _other(summary, key)
-    groups = [row.varies.get(other, "") if other else "" for row in ranked]
+    groups = [row.job.varies.get(other, "") if other else "" for row in ranked]
     for i, group in enumerate(sorted(set(groups), key=_in_order)):
         mine = sorted((x, y) for x, y, of in zip(places, heights, groups, strict=True) if of == group)
         grid = len({x for x, _ in mine}) == len(mine) and len(set(places)) < len(places)
@@ -85,7 +85,7 @@ def _in_order(value: str) -> tuple[float, str]:
 def _other(summary: Summary, key: str) -> str | None:
     """Return the key whose values are told apart by colour: of the others, the first with few of them."""
     for other in summary.varying:
-        values = {row.varies.get(other, "") for row in summary.ranked}
+        values = {row.job.varies.get(other, "") for row in summary.ranked}
         if other != key and 1 < len(values) <= FEW:
             return other
     return None

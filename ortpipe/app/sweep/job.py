@@ -4,23 +4,35 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from hydra.conf import HydraConf
 
 from ortpipe.app.claim import claimed
 from ortpipe.app.redact import hidden, redacted
-from ortpipe.app.run.process import gone, this_process
+from ortpipe.app.run.process import PID, gone, this_process
 from ortpipe.app.run.record import FAILED, FILE, KILLED, RUNNING, JobRecord, Manifest, RunRecord, is_copy, last_sign
 from ortpipe.app.stop import Stopped
-from ortpipe.app.sweep.orphan import at_work
 from ortpipe.app.sweep.overrides import title, varying
 from ortpipe.app.tracking.client import PARENT
 from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.files import atomic_write
+
+EVERY = 1.0  # seconds between two looks at the process that leads the sweep
+_leader: Mapping[str, str] | None = None  # of the latest job
+_at_work = threading.Event()
+
+
+class Row(NamedTuple):
+    """A job of a sweep that began, and its record."""
+
+    job: JobRecord
+    run: RunRecord
 
 
 class Job:
@@ -45,7 +57,7 @@ class Job:
 
     def stop_with_leader(self) -> None:
         """Stop the run if the process that leads the sweep was killed and left its workers behind."""
-        if time.monotonic() - self._looked > 1:
+        if time.monotonic() - self._looked > EVERY:
             if gone(self.leader):
                 raise Stopped(signal.SIGTERM)
             self._looked = time.monotonic()
@@ -62,14 +74,38 @@ def run_job(hydra: HydraConf, run: Callable[[Job], object]) -> float | None:
     """
     job = Job(hydra)
     folder, number = job.record.folder, job.job.number
-    has_folder = folder.resolve() != Path(hydra.sweep.dir).resolve()
-    with claimed(folder, "hydra.sweep.dir", wait=True) if has_folder else contextlib.nullcontext():
-        if not has_folder or _number_of(folder, job.job.sweep) not in (None, number):
-            rule = "Every job of a sweep has a folder of its own."
-            got = f"job {number} in {folder}, which is the {'other job' if has_folder else 'sweep'}'s"
-            raise ConfigError(rule, got=got, fix="Let hydra.sweep.subdir hold ${hydra:job.num}.")
+    rule, fix = "Every job of a sweep has a folder of its own.", "Let hydra.sweep.subdir hold ${hydra:job.num}."
+    if folder.resolve() == Path(hydra.sweep.dir).resolve():
+        raise ConfigError(rule, got=f"job {number} in {folder}, which is the sweep's", fix=fix)
+    with claimed(folder, "hydra.sweep.dir", wait=True):
+        other = RunRecord.read(folder).job if (folder / FILE).exists() else None
+        if other is not None and other.sweep == job.job.sweep and other.number != number:
+            raise ConfigError(rule, got=f"job {number} in {folder}, which is the other job's", fix=fix)
         with at_work(job.leader):
             return _run(job, run)
+
+
+@contextlib.contextmanager
+def at_work(leader: Mapping[str, str]) -> Iterator[None]:
+    """Work on a job; from now on this process ends if it has none and the leader was killed.
+
+    A job that is under way is stopped by itself, with its state written: see `Job.stop_with_leader`.
+    """
+    global _leader
+    first, _leader = _leader is None, leader
+    _at_work.set()
+    if first and leader.get(PID) != str(os.getpid()):
+        threading.Thread(target=_watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        _at_work.clear()
+
+
+def _watch() -> None:
+    while _at_work.is_set() or not gone(_leader or {}):
+        time.sleep(EVERY)
+    os._exit(128 + signal.SIGTERM)
 
 
 def _run(job: Job, run: Callable[[Job], object]) -> float | None:
@@ -79,7 +115,8 @@ def _run(job: Job, run: Callable[[Job], object]) -> float | None:
         earlier.unlink(missing_ok=True)
     record.write()
     try:
-        with _in(job.manifest.cwd):
+        # Where the sweep was started, which a cluster's worker is not in
+        with contextlib.chdir(job.manifest.cwd) if os.path.isdir(job.manifest.cwd) else contextlib.nullcontext():
             run(job)
     except Exception as error:  # noqa: BLE001 - a job that fails stops no other, whatever it raises
         reason = redacted(str(error)) or type(error).__name__
@@ -99,11 +136,6 @@ def _run(job: Job, run: Callable[[Job], object]) -> float | None:
     return record.values.get(job.manifest.objective)
 
 
-def _in(folder: str) -> contextlib.AbstractContextManager[None]:
-    """Work in the folder where the sweep was started, which a cluster's worker is not in."""
-    return contextlib.chdir(folder) if os.path.isdir(folder) else contextlib.nullcontext()
-
-
 def read_sweep(folder: Path) -> tuple[RunRecord, Manifest]:
     """Return the record of a sweep, and what its jobs share.
 
@@ -117,22 +149,16 @@ def read_sweep(folder: Path) -> tuple[RunRecord, Manifest]:
     return record, record.sweep
 
 
-def _number_of(folder: Path, sweep: str) -> int | None:
-    """Return which job of a sweep a folder says it is of; None if it is of none."""
-    job = RunRecord.read(folder).job if (folder / FILE).exists() else None
-    return job.number if job is not None and job.sweep == sweep else None
-
-
-def read_jobs(sweep: RunRecord) -> list[tuple[JobRecord, RunRecord]]:
+def read_jobs(sweep: RunRecord) -> list[Row]:
     """Return every job of a sweep that began, in their order; not those of an earlier sweep into its folder."""
     folders = [file.parent for file in sweep.folder.rglob(FILE)]
     records = [RunRecord.read(folder) for folder in folders if folder != sweep.folder and not is_copy(folder)]
-    jobs = [(record.job, record) for record in records if record.job is not None and record.job.sweep == sweep.id]
-    return sorted(jobs, key=lambda pair: pair[0].number)
+    rows = [Row(run.job, run) for run in records if run.job is not None and run.job.sweep == sweep.id]
+    return sorted(rows, key=lambda row: row.job.number)
 
 
 def close_jobs(sweep: RunRecord) -> None:
     """Write of the jobs that say they are running that they were killed: the sweep is over."""
-    for _, record in read_jobs(sweep):
-        if record.status == RUNNING:
-            record.end(KILLED, at=last_sign(record.folder))
+    for _, run in read_jobs(sweep):
+        if run.status == RUNNING:
+            run.end(KILLED, at=last_sign(run.folder))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortpipe.app.run.record import FAILED, FINISHED, KILLED, RunRecord
-from ortpipe.app.sweep.job import read_jobs, read_sweep
+from ortpipe.app.sweep.job import Row, read_jobs, read_sweep
 from ortpipe.app.sweep.overrides import names, short
 from ortpipe.app.table import aligned
 from ortpipe.metrics import greater_is_better, label
@@ -20,39 +20,8 @@ SHOWN = 20  # jobs on the screen; the file has all
 
 
 @dataclass(frozen=True)
-class Row:
-    """A job that began.
-
-    Attributes:
-        number: the job's, from 0.
-        varies: the keys that the sweep varies, and this job's values of them.
-        run: its record.
-    """
-
-    number: int
-    varies: Mapping[str, str]
-    run: RunRecord
-
-    @property
-    def finished(self) -> bool:
-        """Whether the job did all its work."""
-        return self.run.status == FINISHED
-
-    @property
-    def hits(self) -> str:
-        """How many of its stages' results were in the store, of how many; empty before the first one finished."""
-        stages = self.run.stages
-        return f"{sum(stage.origin is not None for stage in stages)}/{len(stages)}" if stages else ""
-
-
-@dataclass(frozen=True)
 class Summary:
-    """The jobs of a sweep that began, in their order.
-
-    Attributes:
-        objective: what the best is the best of.
-        rows: a job each.
-    """
+    """The jobs of a sweep that began, in their order; the best has the best `objective`."""
 
     objective: str
     rows: Sequence[Row]
@@ -65,33 +34,26 @@ class Summary:
             TrackingError: the folder is not a sweep's.
         """
         sweep, manifest = read_sweep(folder)
-        return cls(manifest.objective, [Row(job.number, job.varies, run) for job, run in read_jobs(sweep)])
+        return cls(manifest.objective, read_jobs(sweep))
 
     @property
     def varying(self) -> list[str]:
         """The keys that jobs set, without those that are the same in all of several."""
-        values: dict[str, list[str | None]] = {}
-        for key in dict.fromkeys(key for row in self.rows for key in row.varies):
-            values[key] = [row.varies.get(key) for row in self.rows]
-        return [key for key, column in values.items() if len(column) == 1 or len(set(column)) > 1]
+        keys = dict.fromkeys(key for row in self.rows for key in row.job.varies)
+        return [key for key in keys if len(self.rows) == 1 or len({row.job.varies.get(key) for row in self.rows}) > 1]
 
     @property
     def measured(self) -> list[str]:
         """The names of what was measured, the objective first."""
-        names = dict.fromkeys([self.objective, *(name for row in self.rows for name in row.run.values)])
-        return [name for name in names if any(name in row.run.values for row in self.rows)]
+        names = dict.fromkeys(name for row in self.rows for name in row.run.values)
+        return sorted(names, key=lambda name: name != self.objective)
 
     @property
     def ranked(self) -> list[Row]:
         """The finished jobs that have the objective, the best first; of equals, the first."""
         sign = -1 if greater_is_better(self.objective) else 1
-        have = [row for row in self.rows if row.finished and self.objective in row.run.values]
+        have = [row for row in self.rows if row.run.status == FINISHED and self.objective in row.run.values]
         return sorted(have, key=lambda row: sign * row.run.values[self.objective])
-
-    @property
-    def unfinished(self) -> list[Row]:
-        """The jobs that failed or were killed."""
-        return [row for row in self.rows if not row.finished]
 
     def cells(self) -> list[dict[str, object]]:
         """Return a mapping of column to value for each job, all with the same columns."""
@@ -99,11 +61,11 @@ class Summary:
         varying, measured = self.varying, self.measured
         return [
             {
-                "job": row.number,
-                **{key: row.varies.get(key, "") for key in varying},
+                "job": row.job.number,
+                **{key: row.job.varies.get(key, "") for key in varying},
                 **{name: row.run.values.get(name, "") for name in measured},
                 "best": row is best,
-                "hits": row.hits,
+                "hits": _hits(row.run),
                 "seconds": "" if row.run.seconds is None else round(row.run.seconds, 3),
                 "status": row.run.status.lower(),
                 "error": (row.run.error or "").partition("\n")[0],
@@ -138,9 +100,9 @@ class Summary:
         order = [*ranked, *(row for row in self.rows if row not in ranked)]
         cells = {row["job"]: row for row in self.cells()}
         heads = {"best": "", "job": "job", **names(varying), **{name: label(name, measured) for name in measured}}
-        heads |= {"hits": "hits"} if any(row.hits for row in self.rows) else {}
+        heads |= {"hits": "hits"} if any(row.run.stages for row in self.rows) else {}
         heads |= {"seconds": "seconds", "status": "status"}
-        rows = [[_short(cells[row.number][column], column) for column in heads] for row in order[:SHOWN]]
+        rows = [[_short(cells[row.job.number][column], column) for column in heads] for row in order[:SHOWN]]
         rest = [f"   and {len(order) - SHOWN} more"] if len(order) > SHOWN else []
         return "\n".join([*aligned(rows, [*heads.values()], left=0), *rest, *self._errors()])
 
@@ -152,10 +114,15 @@ class Summary:
                 alike[row.run.error.partition("\n")[0]].append(row)
         lines = []
         for rows in alike.values():
-            jobs = ", ".join(str(row.number) for row in rows)
+            jobs = ", ".join(str(row.job.number) for row in rows)
             lines += ["", f"{'job' if len(rows) == 1 else 'jobs'} {jobs} failed: {rows[0].run.error}"]
             lines += [f"  see: {rows[0].run.folder / 'error.txt'}"]
         return lines
+
+
+def _hits(run: RunRecord) -> str:
+    """Return how many of a job's results were in the store, of how many; nothing before the first stage finished."""
+    return f"{sum(stage.origin is not None for stage in run.stages)}/{len(run.stages)}" if run.stages else ""
 
 
 def _as_text(cell: object) -> object:

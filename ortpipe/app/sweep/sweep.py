@@ -20,7 +20,7 @@ from ortpipe.app.sweep.job import close_jobs
 from ortpipe.app.sweep.overrides import planned
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.terminal import forgive
-from ortpipe.app.tracking.recorders import SweepRecording
+from ortpipe.app.tracking.recorders import Recording
 from ortpipe.errors import OrtpipeError
 from ortpipe.files import atomic_write
 
@@ -34,7 +34,7 @@ class Sweep:
     """A sweep that has begun in this process, and where it is recorded."""
 
     record: RunRecord
-    recording: SweepRecording | None
+    recording: Recording
 
     def end(self, error: BaseException | None) -> None:
         """Write the summary into the sweep's folder, print it, and close the sweep's record.
@@ -46,18 +46,17 @@ class Sweep:
         summary = Summary.of(self.record.folder)
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
         if not summary.rows and not stopped:  # no job began, such as where a value is no choice of its group
-            if self.recording is not None:
-                self.recording.withdraw()
+            self.recording.withdraw()
             return
         self._write(summary)
         print("", summary.as_text(), "", f"summary        {self.record.folder / 'summary.csv'}", sep="\n")
-        count = len(summary.unfinished)
+        count = sum(row.run.status != FINISHED for row in summary.rows)
         failed = f"{count} of {len(summary.rows)} jobs did not finish" if count else None
         status = KILLED if stopped else FINISHED if error is None and failed is None else FAILED
         self.record.metrics = summary.metrics()
         self.record.end(status, failed if error is None else str(error))
-        if self.recording is not None:
-            self.recording.close(summary.ranked[0].run.mlflow if summary.ranked else None)
+        self.recording.close(summary.ranked[0].run.mlflow if summary.ranked else None)
+        if self.recording.run_id is not None:
             print(f"MLflow run     {self.recording.run_id}", flush=True)
         if failed is not None and not stopped:  # a sweeper's own error only says that results are missing
             fix = "Each error is above, and with its traceback in error.txt of its job's folder."
@@ -101,7 +100,7 @@ def begin(config: DictConfig) -> Sweep:
     }
     manifest = Manifest(os.getcwd(), [*fixed], config.objective)
     record = RunRecord(folder, redacted(f"{config.name} sweep"), tags, sweep=manifest)
-    recording: SweepRecording | None = recorder.open_sweep(record)
-    record.mlflow = None if recording is None else recording.run_id
+    recording: Recording = recorder.open_sweep(record)
+    record.mlflow = recording.run_id
     record.write()
     return Sweep(record, recording)

@@ -29,10 +29,8 @@ PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
 def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient, str]:
     """Return a client and the id of the experiment, which is made once even when many jobs start together.
 
-    Args:
-        target: where to record.
-        parent: the run id of a sweep: its jobs go into its experiment. Without one, runs that are left over from
-            processes that are gone are closed.
+    `parent` is the run of a sweep, whose jobs go into its experiment. Without one, runs that are left over from
+    processes that are gone are closed.
 
     Raises:
         TrackingError: the database or server cannot be reached.
@@ -44,9 +42,15 @@ def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient,
             return client, client.get_run(parent).info.experiment_id
         with _first_opened(target.tracking_uri):
             client = client_at(target.tracking_uri)
-            experiment = _experiment(client, target)
-        close_dead(client, experiment)
-        return client, experiment
+            experiment = client.get_experiment_by_name(target.experiment)
+            if experiment is None:
+                by_server = target.tracking_uri.startswith("http")  # which knows its own place
+                place = None if by_server or not target.artifacts else Path(target.artifacts).absolute().as_uri()
+                with made_once():
+                    client.create_experiment(target.experiment, artifact_location=place)
+                experiment = client.get_experiment_by_name(target.experiment)
+        close_dead(client, experiment.experiment_id)
+        return client, experiment.experiment_id
 
 
 def close_dead(client: MlflowClient, experiment: str) -> list[str]:
@@ -99,15 +103,6 @@ def _import() -> type[MlflowClient]:
     return MlflowClient
 
 
-def _experiment(client: MlflowClient, target: Target) -> str:
-    experiment = client.get_experiment_by_name(target.experiment)
-    if experiment is None:
-        with made_once():
-            client.create_experiment(target.experiment, artifact_location=_location(target))
-        experiment = client.get_experiment_by_name(target.experiment)
-    return experiment.experiment_id
-
-
 @contextlib.contextmanager
 def made_once() -> Iterator[None]:
     """Make what another process may have made first: then its is taken."""
@@ -118,13 +113,6 @@ def made_once() -> Iterator[None]:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-
-
-def _location(target: Target) -> str | None:
-    """Return where a new experiment keeps its artifacts: a folder for a database; a server knows its own place."""
-    if target.artifacts is None or target.tracking_uri.startswith("http"):
-        return None
-    return Path(target.artifacts).absolute().as_uri()
 
 
 @contextlib.contextmanager
@@ -142,14 +130,13 @@ def _first_opened(uri: str) -> Iterator[None]:
     if make_url(uri).database != str(database):
         rule = "SQLAlchemy reads %25 and %3F in a database's path from version 2.1 on."
         raise TrackingError(rule, got=uri, fix="Upgrade it (pip install 'sqlalchemy>=2.1'), or choose another path.")
-    beside = database.with_name(f"{database.name}.lock")
-    with lock(beside, busy=lambda holder: None, missing=lambda why: _warn(f"no lock on {database}: {why}")):
+
+    def warn(why: str) -> None:
+        print(f"warning: no lock on {database}: {why}", file=sys.stderr)
+
+    with lock(database.with_name(f"{database.name}.lock"), busy=lambda holder: None, missing=warn):
         if not database.exists():
             database.touch()  # SQLite's own would keep a group's members from writing, whatever the umask says
             with contextlib.closing(sqlite3.connect(database)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")
         yield
-
-
-def _warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr)

@@ -1,13 +1,11 @@
 """A run's config and results as MLflow's params and metrics: at its end, and epochs while it goes on."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Self
 
 import numpy as np
 import onnx
@@ -33,14 +31,10 @@ class Results:
     """What a run's record does not hold: its series and its model.
 
     As a listener it gathers them while the run goes on: its folder is for people, who may change what is there.
-
-    Attributes:
-        series: the losses by step and epoch, and what was watched, of the last stage that finished.
-        model: the trained one, of a run that finished.
     """
 
-    series: Mapping[str, np.ndarray] = field(default_factory=dict)
-    model: onnx.ModelProto | None = None
+    series: Mapping[str, np.ndarray] = field(default_factory=dict)  # losses and what is watched, of the latest stage
+    model: onnx.ModelProto | None = None  # the trained one, of a run that finished
 
     def __call__(self, event: Event) -> None:
         """Listen."""
@@ -51,7 +45,7 @@ class Results:
             self.model = event.artifact.model
 
     @classmethod
-    def read(cls, run: RunRecord) -> Results:
+    def read(cls, run: RunRecord) -> Self:
         """Return what the folder of a run or sweep holds."""
         if not run.stages:
             return cls()
@@ -87,37 +81,24 @@ def stage_tags(run: RunRecord) -> dict[str, str]:
     return tags
 
 
-class Point(NamedTuple):
-    """One value of a metric, with the fields of MLflow's `Metric`."""
-
-    key: str
-    value: float
-    timestamp: int | None  # milliseconds since 1970
-    step: int
-    model_id: str | None = None
-
-
-def metrics(run: RunRecord, results: Results, model: str | None, sent: range) -> list[Point]:
+def metrics(run: RunRecord, results: Results, model: str | None, sent: range) -> list[Any]:
     """Return the losses of every step and epoch, what was watched, the metrics, and the stages' seconds.
 
-    All have the time at which the run ended, so that the same points are sent however often they are.
-
-    Args:
-        run: that has ended.
-        results: its.
-        model: the id of the logged model that the metrics are of.
-        sent: the epochs that were recorded while it went on.
+    All have the time at which the run ended, so that the same points are sent however often they are. `model` is the id
+    of the logged one that the metrics are of, `sent` are the epochs that were recorded while the run went on.
     """
+    from mlflow.entities import Metric
+
     at = run.ended
     points = [
-        Point(LOSSES.get(name, name), float(value), at, step)
+        Metric(LOSSES.get(name, name), float(value), at, step)
         for name, values in results.series.items()
         for step, value in enumerate(values, start=1)
         if not math.isnan(value) and (step not in sent or name == STEP)
     ]
-    points += [Point(f"seconds/{stage.name}", stage.seconds, at, 0) for stage in run.stages]
+    points += [Metric(f"seconds/{stage.name}", stage.seconds, at, 0) for stage in run.stages]
     points += [
-        Point(f"{when}/{name}", value, at, 0, model)
+        Metric(f"{when}/{name}", value, at, 0, model)
         for name, values in run.metrics.items()
         for when, value in values.items()
     ]
@@ -143,11 +124,13 @@ class Epochs:
         return waiting
 
 
-def epoch_metrics(epochs: list[tuple[int, Epoch]]) -> list[Point]:
-    """Return what is known of epochs as metrics, under the names that they have at the end."""
+def epoch_metrics(epochs: list[tuple[int, Epoch]]) -> list[Any]:
+    """Return what is known of epochs, each with its time, under the names that they have at the end."""
+    from mlflow.entities import Metric
+
     points = []
     for at, epoch in epochs:
         values = {"loss/train": epoch.loss, "loss/validation": epoch.validation}
         values |= {f"{WATCHED}{name}": value for name, value in epoch.metrics.items()}
-        points += [Point(name, value, at, epoch.number) for name, value in values.items() if value is not None]
+        points += [Metric(name, value, at, epoch.number) for name, value in values.items() if value is not None]
     return points

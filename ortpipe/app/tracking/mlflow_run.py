@@ -5,24 +5,23 @@ import itertools
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.record import FILE, FINISHED, RUNNING, RunRecord
 from ortpipe.app.tracking.client import ERROR, PARENT, open_store, reached
-from ortpipe.app.tracking.metrics import LONGEST, Point, Results, epoch_metrics, metrics, params, stage_tags
+from ortpipe.app.tracking.metrics import LONGEST, Results, epoch_metrics, metrics, params, stage_tags
 from ortpipe.app.tracking.model import log_model, logged_model, register
 from ortpipe.app.tracking.target import Target
 from ortpipe.files import atomic_write
 from ortpipe.stages.train.losses import Epoch
 
 LEDGER = "mlflow.json"
-POINTS, PARAMS = 1000, 100  # per call, MLflow's limits
+PER_CALL = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's limits
 RUN = "ortpipe.run"  # the tag with the run's own id, by which its record is found again
 CONFIG = ("config.yaml", "environment.json")
 OWN = {LEDGER, "stages", CHECKPOINT, *CONFIG}  # recorded by other parts, or not at all
@@ -51,13 +50,16 @@ class MlflowRun:
     ) -> None:
         self._target, self._run = target, record
         self._results = functools.cache(lambda: results or Results.read(record))
-        self._tags = {**record.tags, RUN: record.id} | ({} if parent is None else {PARENT: parent})
-        self._client, self._experiment = open_store(target, self._tags.get(PARENT))
-        with reached(target.tracking_uri):
-            existing = self._existing()
-            self._new = existing is None
-            self.run_id = existing or self._create()
-        self._done: dict[str, Any] = {} if existing is None else self._read_ledger()
+        tags = {**record.tags, RUN: record.id} | ({} if parent is None else {PARENT: parent})
+        self._client, self._experiment = open_store(target, tags.get(PARENT))
+        mine = f"tags.`{RUN}` = '{record.id}'"
+        with reached(target.tracking_uri):  # a run that goes on has no record yet
+            found = [] if record.status == RUNNING else self._client.search_runs([self._experiment], mine)
+            self._new = not found
+            if self._new:
+                found = [self._client.create_run(self._experiment, record.started, tags, run_name=record.name)]
+        self.run_id = str(found[0].info.run_id)
+        self._done = {} if self._new else self._read_ledger()
 
     def push(self) -> None:
         """Record every part that the folder has and the record has not; where one fails, only the end is tried still.
@@ -83,7 +85,7 @@ class MlflowRun:
         Raises:
             Exception: what MLflow raised.
         """
-        self._log(epoch_metrics(epochs))
+        self._log("metrics", epoch_metrics(epochs))
         first, _ = self._done.get("epochs", (epochs[0][1].number, None))
         self._done["epochs"] = (first, epochs[-1][1].number + 1)
         self._write_ledger()
@@ -106,7 +108,9 @@ class MlflowRun:
         yield "end", self._end
 
     def _config(self) -> None:
-        self._log(params=params(self._run.folder))
+        from mlflow.entities import Param
+
+        self._log("params", list(itertools.starmap(Param, params(self._run.folder).items())))
         for file in CONFIG:
             self._client.log_artifact(self.run_id, str(self._run.folder / file))
 
@@ -116,7 +120,7 @@ class MlflowRun:
             below = Path(folder).relative_to(self._run.folder).as_posix()
             names.sort()
             for file in sorted(files):
-                if is_file(Path(folder, file)):
+                if _is_file(Path(folder, file)):
                     self._client.log_artifact(self.run_id, os.path.join(folder, file), below)
 
     def _model(self) -> str:
@@ -125,25 +129,15 @@ class MlflowRun:
         return earlier or log_model(*place, self._results().model)
 
     def _metrics(self) -> None:
+        from mlflow.entities import RunTag
+
         sent = range(*self._done.get("epochs", (0, 0)))
-        points = metrics(self._run, self._results(), self._done.get("model"), sent)
-        self._log(points, tags=stage_tags(self._run))
+        self._log("metrics", metrics(self._run, self._results(), self._done.get("model"), sent))
+        self._log("tags", list(itertools.starmap(RunTag, stage_tags(self._run).items())))
 
-    def _log(
-        self,
-        points: Sequence[Point] = (),
-        params: Mapping[str, str] = MappingProxyType({}),
-        tags: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        """Send points, params and tags, as many in a call as MLflow takes."""
-        from mlflow.entities import Metric, Param, RunTag
-
-        for batch in batched(points, POINTS):
-            self._client.log_batch(self.run_id, metrics=list(itertools.starmap(Metric, batch)))
-        for batch in batched([*params.items()], PARAMS):
-            self._client.log_batch(self.run_id, params=list(itertools.starmap(Param, batch)))
-        for batch in batched([*tags.items()], PARAMS):
-            self._client.log_batch(self.run_id, tags=list(itertools.starmap(RunTag, batch)))
+    def _log(self, kind: str, entities: Sequence[Any]) -> None:
+        for first in range(0, len(entities), PER_CALL[kind]):
+            self._client.log_batch(self.run_id, **{kind: entities[first : first + PER_CALL[kind]]})
 
     def _files(self) -> None:
         for path in sorted(self._run.folder.iterdir()):
@@ -151,7 +145,7 @@ class MlflowRun:
                 continue
             if path.is_dir() and not path.is_symlink():
                 self._folder(path.name)
-            elif is_file(path):
+            elif _is_file(path):
                 self._client.log_artifact(self.run_id, str(path))
 
     def _end(self) -> None:
@@ -161,19 +155,6 @@ class MlflowRun:
         elif not self._new and ERROR in self._client.get_run(self.run_id).data.tags:
             self._client.delete_tag(self.run_id, ERROR)  # it was taken for dead
         self._client.set_terminated(self.run_id, run.status, run.ended)
-
-    def _create(self) -> str:
-        run = self._run
-        created = self._client.create_run(self._experiment, run.started, self._tags, run_name=run.name)
-        return str(created.info.run_id)
-
-    def _existing(self) -> str | None:
-        """Return the record that the run has already, if it has one there."""
-        if self._run.status == RUNNING:
-            return None
-        mine = f"tags.`{RUN}` = '{self._run.id}'"
-        runs = self._client.search_runs([self._experiment], mine, max_results=1)
-        return str(runs[0].info.run_id) if runs else None
 
     def _read_ledger(self) -> dict[str, Any]:
         try:
@@ -187,15 +168,8 @@ class MlflowRun:
         atomic_write(self._run.folder / LEDGER, json.dumps(ledger, indent=1) + "\n")
 
 
-def batched(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    """Yield items in pieces of so many."""
-    for first in range(0, len(items), size):
-        yield items[first : first + size]
-
-
-def is_file(path: Path) -> bool:
-    """Return whether a path is a file itself: no link, device or socket."""
-    return stat.S_ISREG(path.lstat().st_mode)
+def _is_file(path: Path) -> bool:
+    return stat.S_ISREG(path.lstat().st_mode)  # no link, device or socket
 
 
 def is_run(folder: Path) -> bool:

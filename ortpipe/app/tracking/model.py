@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 NAME = "model"
+BEST = "ortpipe.best"  # the tag of a sweep with the run of its best job
 
 
 def log_model(client: MlflowClient, run: str, experiment: str, model: onnx.ModelProto) -> str:
@@ -25,13 +26,30 @@ def log_model(client: MlflowClient, run: str, experiment: str, model: onnx.Model
 
     MLflow's own `log_model` works on the process's current run and server; this is it, step by step, on a given one.
     """
+    import mlflow.onnx
     from mlflow.entities import LoggedModelOutput
+    from mlflow.models import Model, infer_signature
 
     logged = client.create_logged_model(experiment, name=NAME, source_run_id=run, model_type="onnx")
+    session, example = Session(model), {}
+    for value in model.graph.input:  # two rows of zeros; a dimension that is not known is 1
+        tensor = value.type.tensor_type
+        shape = [2, *(d.dim_value or 1 for d in tensor.shape.dim[1:])]
+        example[value.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    outputs = dict(zip(session.outputs, session.run(example), strict=True))
+    ids = {"model_uuid": logged.model_id, "model_id": logged.model_id, "run_id": run}
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch, NAME)
-        _save(model, folder, run, logged.model_id, logged.artifact_location)
-        client.log_model_artifacts(logged.model_id, str(folder))
+        folder = str(Path(scratch, NAME))
+        mlflow.onnx.save_model(
+            model,
+            folder,
+            mlflow_model=Model(artifact_path=logged.artifact_location, **ids),
+            signature=infer_signature(example, outputs),
+            input_example=example,
+            pip_requirements=["onnx", "onnxruntime", "numpy"],
+            onnx_execution_providers=["CPUExecutionProvider"],
+        )
+        client.log_model_artifacts(logged.model_id, folder)
     client.log_outputs(run, [LoggedModelOutput(logged.model_id, step=0)])
     client.finalize_logged_model(logged.model_id, "READY")
     return logged.model_id
@@ -47,13 +65,8 @@ def logged_model(client: MlflowClient, run: str, experiment: str) -> str | None:
 
 
 def register(client: MlflowClient, target: Target, model_id: str) -> str:
-    """Make a logged model the newest version of the registered one, under its alias; return the version.
-
-    Raises:
-        ValueError: nothing is to be registered.
-    """
-    if target.register is None:
-        raise ValueError("recorder.register names the registered model")
+    """Make a logged model the newest version of the target's registered one, under its alias; return the version."""
+    assert target.register is not None
     model = client.get_logged_model(model_id)
     with made_once():
         client.create_registered_model(target.register)
@@ -83,29 +96,18 @@ def register_run(target: Target, run: str) -> str:
     raise TrackingError("A run that is registered has a model.", got=f"run {run}", fix=fix)
 
 
-def _save(model: onnx.ModelProto, folder: Path, run: str, model_id: str, location: str) -> None:
-    import mlflow.onnx
-    from mlflow.models import Model, infer_signature
+def name_best(target: Target, sweep: str, best: str) -> None:
+    """Say in a sweep's MLflow run which is the best job's, and register that one's model if it is to be; once.
 
-    example = _example(model)
-    session = Session(model)
-    outputs = dict(zip(session.outputs, session.run(example), strict=True))
-    mlflow.onnx.save_model(
-        model,
-        str(folder),
-        mlflow_model=Model(artifact_path=location, model_uuid=model_id, run_id=run, model_id=model_id),
-        signature=infer_signature(example, outputs),
-        input_example=example,
-        pip_requirements=["onnx", "onnxruntime", "numpy"],
-        onnx_execution_providers=["CPUExecutionProvider"],
-    )
-
-
-def _example(model: onnx.ModelProto) -> dict[str, Any]:
-    """Return two rows of zeros for every input; a dimension that is not known is 1."""
-    example = {}
-    for value in model.graph.input:
-        tensor = value.type.tensor_type
-        shape = [2, *(d.dim_value or 1 for d in tensor.shape.dim[1:])]
-        example[value.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    return example
+    Raises:
+        TrackingError: the database or server cannot be reached, or the best job's run has no model.
+    """
+    client, _ = open_store(target, sweep)
+    with reached(target.tracking_uri):
+        if client.get_run(sweep).data.tags.get(BEST) == best:
+            return
+    if target.register is not None:
+        version = register_run(target, best)
+        print(f"registered     {target.register} version {version}, as {target.alias}")
+    with reached(target.tracking_uri):
+        client.set_tag(sweep, BEST, best)

@@ -1,6 +1,7 @@
 """Recording a run's folder afterwards: what tracking missed while the run went on, or never heard of."""
 
 import os
+from itertools import chain
 from pathlib import Path
 
 from ortpipe.app.run.process import HOST, PID
@@ -18,40 +19,25 @@ def run_folders(folder: Path) -> list[Path]:
     Raises:
         TrackingError: there are none.
     """
-    folders = sorted(
-        path
-        for path in (Path(place) for place, _, _ in os.walk(folder))
-        if is_run(path) and not (path / FILE).is_symlink() and not is_copy(path)
-    )
+    below = sorted(Path(place) for place, _, _ in os.walk(folder))
+    folders = [path for path in below if is_run(path) and not (path / FILE).is_symlink() and not is_copy(path)]
     if not folders:
         fix = "Name the folder of a run or sweep; they lie in outputs/runs and outputs/multiruns."
         raise TrackingError(f"A run's folder has a {FILE}.", got=folder, fix=fix)
     return folders
 
 
-def refuse_links(folder: Path) -> None:
-    """Refuse a run's folder in which what is read is a link, which may lead anywhere.
-
-    Raises:
-        TrackingError: it is.
-    """
-    stages = folder / "stages"
-    inner = (
-        [] if stages.is_symlink() or not stages.is_dir() else [p for s in stages.iterdir() for p in (s, *s.glob("*"))]
-    )
-    for path in (*(folder / name for name in READ), *inner):
-        if path.is_symlink():
-            fix = "Remove the link, or copy the file that it names."
-            raise TrackingError("A run's folder holds its own files.", got=f"{path} is a link", fix=fix)
-
-
 def sync(target: Target, folder: Path) -> MlflowRun:
     """Complete the record of a run from its folder, or make it; a job's sweep is recorded first.
 
     Raises:
-        TrackingError: the run still goes on, or the database or server cannot be reached.
+        TrackingError: what is read of the folder is a link, which may lead anywhere; the run still goes on; or the
+            database or server cannot be reached.
     """
-    refuse_links(folder)
+    stages = folder / "stages"
+    for link in filter(Path.is_symlink, chain(map(folder.joinpath, READ), stages.glob("*"), stages.glob("*/*"))):
+        fix = "Remove the link, or copy the file that it names."
+        raise TrackingError("A run's folder holds its own files.", got=f"{link} is a link", fix=fix)
     run = RunRecord.read_closed(folder)
     if run.status == RUNNING:
         raise TrackingError(

@@ -12,7 +12,7 @@ from command import ROOT, Popen
 LEADER = "import json, time; from ortpipe.app.run.process import this_process; print(json.dumps(this_process()))"
 WORKER = """
 import json, sys, time
-from ortpipe.app.sweep.orphan import at_work
+from ortpipe.app.sweep.job import at_work
 leader = json.loads(sys.argv[1])
 with at_work(leader):
     print("at work", flush=True)

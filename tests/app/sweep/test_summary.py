@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ortpipe.app.run.record import FAILED, FINISHED, RunRecord
+from ortpipe.app.run.record import FAILED, FINISHED, JobRecord, RunRecord
 from ortpipe.app.sweep.figure import _scale_heights, figure
-from ortpipe.app.sweep.summary import Row, Summary
+from ortpipe.app.sweep.job import Row
+from ortpipe.app.sweep.summary import Summary
 
 
 def _summary(objective: str, *values: dict[str, float], **keys: list[str]) -> Summary:
@@ -14,18 +15,19 @@ def _summary(objective: str, *values: dict[str, float], **keys: list[str]) -> Su
     for i, found in enumerate(values):
         varies = {key: value[i] for key, value in keys.items()}
         times = {"started": 0, "ended": 1000, "status": FINISHED if found else FAILED}
-        rows.append(Row(i, varies, RunRecord(Path(str(i)), "job", {}, values=found, **times)))  # type: ignore[arg-type]
+        run = RunRecord(Path(str(i)), "job", {}, values=found, **times)  # type: ignore[arg-type]
+        rows.append(Row(JobRecord("sweep", i, varies), run))
     return Summary(objective, rows)
 
 
 def test_the_best_of_a_metric_that_rises_is_the_highest_and_of_a_loss_the_lowest() -> None:
     found = [{"loss": 1.0, "accuracy": 0.5}, {"loss": 2.0, "accuracy": 0.9}, {}]
-    assert [row.number for row in _summary("accuracy", *found, lr=["1", "2", "3"]).ranked] == [1, 0]
-    assert [row.number for row in _summary("loss", *found, lr=["1", "2", "3"]).ranked] == [0, 1]
+    assert [row.job.number for row in _summary("accuracy", *found, lr=["1", "2", "3"]).ranked] == [1, 0]
+    assert [row.job.number for row in _summary("loss", *found, lr=["1", "2", "3"]).ranked] == [0, 1]
 
 
 def test_of_equal_jobs_the_first_is_best() -> None:
-    assert _summary("loss", {"loss": 1.0}, {"loss": 1.0}, lr=["1", "2"]).ranked[0].number == 0
+    assert _summary("loss", {"loss": 1.0}, {"loss": 1.0}, lr=["1", "2"]).ranked[0].job.number == 0
 
 
 def test_a_key_with_one_value_in_all_jobs_is_no_column() -> None:

@@ -1,56 +1,45 @@
 """The catalogue of recorders: each is a frozen dataclass (its config) that opens the record of a run or a sweep."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 from ortpipe.app.run.record import RunRecord
 from ortpipe.pipeline.events import Event
-from ortpipe.settings import Catalogue
+from ortpipe.settings import Catalogue, Config
 
 
-class Recording(Protocol):
-    """The record of one run, which listens to it."""
+class Recording:
+    """The record of a run, which listens to it, or of a sweep beside those of its jobs; this one is none.
 
-    @property
-    def run_id(self) -> str | None:
-        """Return the id that the run has there."""
+    Attributes:
+        run_id: the id that it has there.
+        summary: what its user reads at the end: what it is called, and how to see it.
+    """
 
-    @property
-    def summary(self) -> Mapping[str, str]:
-        """Return what its user reads at the end: what it is called, and how to see it."""
+    run_id: str | None = None
+    summary: Mapping[str, str] = MappingProxyType({})
 
     def __call__(self, event: Event) -> None:
         """Listen."""
 
-
-class SweepRecording(Protocol):
-    """The record of a sweep, beside those of its jobs."""
-
-    run_id: str
-
     def close(self, best: str | None) -> None:
-        """Record how the sweep ended, and which run was the best job's."""
+        """Record how a sweep ended, and which run was the best job's."""
 
     def withdraw(self) -> None:
-        """Take the record back: no job began."""
+        """Take a sweep's record back: no job began."""
 
 
-class Recorder(Protocol):
-    """A config that opens records."""
+class Recorder(Config):
+    """A config that opens records; a TrackingError before any work says that what it records to cannot be reached."""
 
     def __call__(self, record: RunRecord, config: dict[str, Any]) -> Recording:
-        """Open the record of one run, whose files are written in its folder; `config` is resolved.
+        """Open the record of one run, whose files are written in its folder; `config` is resolved."""
+        return Recording()
 
-        Raises:
-            TrackingError: what it records to cannot be reached; raised before any work.
-        """
-
-    def open_sweep(self, record: RunRecord) -> SweepRecording | None:
-        """Open the record of a sweep, if it has one beside those of its jobs.
-
-        Raises:
-            TrackingError: as for a run.
-        """
+    def open_sweep(self, record: RunRecord) -> Recording:
+        """Open the record of a sweep."""
+        return Recording()
 
 
 RECORDERS: Catalogue[type] = Catalogue(

@@ -1,52 +1,42 @@
 """Record to MLflow: config, graphs, tensors, losses, metrics, figures, environment, and a model that predicts."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 from ortpipe.app.run.record import RunRecord
+from ortpipe.app.tracking.client import close_dead, open_store
 from ortpipe.app.tracking.metrics import Epochs, Results
 from ortpipe.app.tracking.mlflow_run import MlflowRun
-from ortpipe.app.tracking.sweep_run import SweepRun
+from ortpipe.app.tracking.model import name_best
+from ortpipe.app.tracking.recorders import Recorder, Recording
 from ortpipe.app.tracking.target import Target
 from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
 
 
 @dataclass(frozen=True)
-class Mlflow(Target):
-    """An MLflow run per job."""
+class Mlflow(Target, Recorder):
+    """An MLflow run per job, and one for a sweep."""
 
-    def __call__(self, record: RunRecord, config: dict[str, Any]) -> MlflowRecording:
+    def __call__(self, record: RunRecord, config: dict[str, Any]) -> Recording:
         """Open a run's record."""
         return MlflowRecording(self, record)
 
-    def open_sweep(self, record: RunRecord) -> SweepRun:
-        """Open a sweep's record."""
-        return SweepRun(self, record)
+    def open_sweep(self, record: RunRecord) -> Recording:
+        """Open a sweep's record, whose children are its jobs' runs."""
+        return MlflowSweepRecording(self, record)
 
 
-class MlflowRecording:
-    """Keeps a run's record up to date; a failure while the run goes on is printed once and stops nothing.
-
-    Attributes:
-        run_id: the MLflow run.
-    """
+class MlflowRecording(Recording):
+    """Keeps a run's record up to date; a failure while the run goes on is printed once and stops nothing."""
 
     def __init__(self, target: Target, record: RunRecord) -> None:
-        self._target, self._folder = target, record.folder
-        self._results, self._epochs, self._failed = Results(), Epochs(), False
+        self._folder, self._results, self._epochs, self._failed = record.folder, Results(), Epochs(), False
         self._run = MlflowRun(target, record, results=self._results)
-        self.run_id = self._run.run_id
-
-    @property
-    def summary(self) -> dict[str, str]:
-        """The run id and the command that opens the page."""
-        uri = self._target.tracking_uri
+        self.run_id, uri = self._run.run_id, target.tracking_uri
         page = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
-        return {"MLflow run": self.run_id, "open the page": page}
+        self.summary = {"MLflow run": self.run_id, "open the page": page}
 
     def __call__(self, event: Event) -> None:
         """Listen; after a failure the rest waits for the run's end, where it is tried once more."""
@@ -58,12 +48,38 @@ class MlflowRecording:
             elif isinstance(event, StageProgressed) and not self._failed and (epochs := self._epochs.due(event.report)):
                 self._run.send(epochs)
         except Exception as error:  # noqa: BLE001 - tracking never kills training, whatever it raises
-            self._warn(str(error).strip().splitlines(), last)
+            if not self._failed:
+                reason = str(error).strip().splitlines() or ["?"]
+                print(f"warning: MLflow did not record everything: {reason[0][:300]}", file=sys.stderr)
+            if last:
+                command = f"ortpipe sync {shlex.quote(str(self._folder))}"
+                print(f"  the run folder holds it; record it later with: {command}", file=sys.stderr)
             self._failed = True
 
-    def _warn(self, reason: list[str], last: bool) -> None:
-        if not self._failed:
-            print(f"warning: MLflow did not record everything: {(reason or ['?'])[0][:300]}", file=sys.stderr)
-        if last:
-            command = f"ortpipe sync {shlex.quote(str(self._folder))}"
-            print(f"  the run folder holds it; record it later with: {command}", file=sys.stderr)
+
+class MlflowSweepRecording(Recording):
+    """A sweep's MLflow run: opened before the first job, closed after the last; then a failure is only printed."""
+
+    def __init__(self, target: Target, record: RunRecord) -> None:
+        self._target, self._folder, self._run = target, record.folder, MlflowRun(target, record)
+        self.run_id = self._run.run_id
+
+    def close(self, best: str | None) -> None:
+        """Record what the sweep's folder holds now that it has ended, and close runs whose process is gone."""
+        try:
+            self._run.push()
+            close_dead(*open_store(self._target, self.run_id))
+            if best is not None:
+                name_best(self._target, self._run.run_id, best)
+        except Exception as error:  # noqa: BLE001 - tracking never ends a sweep, whatever it raises
+            print(f"warning: MLflow did not record all of the sweep: {error}", file=sys.stderr)
+            print(f"  its folder holds it; record it later with: ortpipe sync {self._folder}", file=sys.stderr)
+
+    def withdraw(self) -> None:
+        """Take the run back: no job began."""
+        try:
+            client, _ = open_store(self._target, self.run_id)
+            client.set_terminated(self.run_id, "FAILED")
+            client.delete_run(self.run_id)
+        except Exception as error:  # noqa: BLE001 - the error that ended the sweep matters more
+            print(f"warning: MLflow keeps {self.run_id}, a sweep without jobs: {error}", file=sys.stderr)
