@@ -3,8 +3,8 @@
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
+from ortpipe.graph import query
 from ortpipe.graph.check import infer
-from ortpipe.graph.query import data_inputs
 
 Declared = dict[str, ir.Shape]
 
@@ -16,7 +16,7 @@ def name_batch(model: ir.Model) -> ir.Model:
     not known beforehand, and operators of other domains.
     """
     graph, renamed = model.graph, set[str | None]()
-    for value in data_inputs(graph):
+    for value in query.data_inputs(graph):
         if value.shape is not None and value.shape.rank() and not isinstance(value.shape[0], int):
             renamed.add(value.shape[0].value)
             value.shape = ir.Shape(["N", *list(value.shape)[1:]])
@@ -51,12 +51,9 @@ def _declare(model: ir.Model, declared: Declared, *, opaque: bool) -> bool:
     """Put declared shapes where there are none, first only behind the operators that inference stops at."""
     changed = False
     for node in model.graph:
-        if opaque and node.domain in ("", "ai.onnx") and not any(a.type in GRAPHS for a in node.attributes.values()):
+        if opaque and not node.domain and not query.subgraphs(node):
             continue
         for made in node.outputs:
             if made.shape is None and made.name in declared:
                 made.shape, changed = declared[made.name], True
     return changed
-
-
-GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

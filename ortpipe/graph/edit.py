@@ -12,7 +12,7 @@ from ortpipe.graph.builder import Names
 def keep_outputs(model: ir.Model, outputs: Sequence[str]) -> None:
     """Leave of a model the part that computes these outputs; inputs that it does not read go too."""
     graph = model.graph
-    by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+    by_name = query.values(graph)
     graph.outputs[:] = [by_name[name] for name in outputs]
     needed = query.ancestors(graph.outputs)  # not value.uses(): a removed node's subgraphs still count as users there
     graph.inputs[:] = [value for value in graph.inputs if value in needed]
@@ -37,8 +37,8 @@ def add_outputs(model: ir.Model, source: ir.Model, outputs: Sequence[str]) -> No
 
     Values of one name must hold the same in both models.
     """
-    graph, present = model.graph, ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)
-    theirs = ir.convenience.create_value_mapping(source.graph, include_subgraphs=False)
+    graph, present = model.graph, query.values(model.graph)
+    theirs = query.values(source.graph)
     wanted = {theirs[name] for name in outputs if name not in present}
     missing = []
     for node in reversed(source.graph):

@@ -17,8 +17,9 @@ from onnx import version_converter
 from ortpipe.errors import ModelError
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, parsed
+from ortpipe.graph.query import all_nodes
 from ortpipe.graph.serial import IR_VERSION, OLDEST_IR_VERSION, OPSET
-from ortpipe.graph.sound import FIX, check_valid, graphs
+from ortpipe.graph.sound import FIX, check_valid
 
 POOLS = ("AveragePool", "LpPool", "MaxPool")
 
@@ -70,7 +71,7 @@ def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         ModelError: a size that the pads depend on is not static, or a window of a pool lies on its pads alone.
     """
-    if not any(node.op_type in ("Conv", *POOLS) for graph in graphs(model.graph) for node in graph.node):
+    if not any(node.op_type in ("Conv", *POOLS) for node in all_nodes(model.graph)):
         return model
     own = parsed(model)
     windows = [n for n in own.graph.all_nodes() if not n.domain and n.op_type in ("Conv", *POOLS)]

@@ -1,6 +1,6 @@
 """Questions about a graph: which values, which parameters, what depends on what."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -12,16 +12,18 @@ from ortpipe.errors import OrtpipeError, nearest
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
+def values(graph: ir.Graph) -> dict[str, ir.Value]:
+    """Return a graph's own values by name, without those of its subgraphs."""
+    return ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+
+
 def value(graph: ir.Graph, name: str) -> ir.Value:
     """Return the value of that name: an input, an initializer or a node's output.
 
     Raises:
         KeyError: no such value.
     """
-    for found in (*graph.inputs, *graph.initializers.values(), *(o for node in graph for o in node.outputs)):
-        if found.name == name:
-            return found
-    raise KeyError(name)
+    return values(graph)[name]
 
 
 def data_inputs(graph: ir.Graph) -> list[ir.Value]:
@@ -50,10 +52,17 @@ def subgraphs(node: ir.Node) -> list[ir.Graph]:
     return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
 
 
+def graphs(body: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """Yield a graph, or a function, and the graphs inside it, however deep."""
+    yield body
+    for attribute in (a for node in body.node for a in node.attribute):
+        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield from graphs(inner)
+
+
 def all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Return a graph's nodes and those of its subgraphs, however deep."""
-    inner = [n for node in graph.node for a in node.attribute if a.HasField("g") for n in all_nodes(a.g)]
-    return [*graph.node, *inner]
+    """Return a graph's nodes and those of its subgraphs."""
+    return [node for inner in graphs(graph) for node in inner.node]
 
 
 def captured(node: ir.Node) -> list[ir.Value]:

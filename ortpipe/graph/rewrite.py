@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.operators import STANDARD
 
 # (op, node) → the values of the node's outputs, written in front of it (None for an output that nobody reads);
 # None leaves the node as it is.
@@ -17,9 +16,8 @@ def rewrite(
 ) -> None:
     """Rewrite in place a graph's nodes, or some of them, of the operators in the table."""
     names = Names(used_names(graph))
-    domains = (domain,) if domain else STANDARD
     for node in list(graph if nodes is None else nodes):
-        if node.op_type in table and node.domain in domains:
+        if node.op_type in table and node.domain == domain:
             values = table[node.op_type](Builder(graph, node.name or node.op_type, before=node, names=names), node)
             if values is not None:
                 replace(node, values)

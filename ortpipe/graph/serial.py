@@ -13,13 +13,14 @@ from google.protobuf.message import DecodeError
 
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary
+from ortpipe.graph.query import graphs
+from ortpipe.graph.sound import LARGE as LARGE
 from ortpipe.graph.sound import check_sound
 
 OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
 IR_VERSION = 10  # the newest that it loads
 OLDEST_IR_VERSION = 8  # before 4, an initializer had to be an input too
 NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # no file under that name
-LARGE = 2**31 - 2**20  # protobuf stops at 2 GiB; above this, weights go beside the model
 
 
 def read(path: Path) -> onnx.ModelProto:
@@ -92,15 +93,11 @@ def files(path: Path) -> tuple[Path, ...]:
 
 def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every tensor of a model: initializers and constants, those of inner graphs and local functions too."""
-    places: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
-    for place in places:  # which grows
-        if isinstance(place, onnx.GraphProto):
-            yield from place.initializer
-        for attribute in (a for node in place.node for a in node.attribute):
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            places += (attribute.g, *attribute.graphs)
+    for place in (model.graph, *model.functions):
+        for graph in graphs(place):
+            yield from getattr(graph, "initializer", ())
+            for attribute in (a for node in graph.node for a in node.attribute):
+                yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
 
 
 def write(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:

@@ -5,27 +5,18 @@ import math
 from collections.abc import Iterator
 
 import onnx
+import onnx_ir as ir
 from google.protobuf.message import Message
 
 from ortpipe.errors import ModelError
+from ortpipe.graph.query import graphs
 
+LARGE = 2**31 - 2**20  # protobuf stops at 2 GiB; above this, weights go beside the model
 MOST_NODES = 1_000_000  # of a graph whose local functions are inlined
 MOST_CALLS = 100  # of functions inside each other
 FIX = "Export the model again; if it comes from somebody else, do not trust it."
-BITS = {  # of one element in raw_data; strings have none
-    getattr(onnx.TensorProto, name): bits
-    for names, bits in (
-        (("INT2", "UINT2"), 2),
-        (("INT4", "UINT4", "FLOAT4E2M1"), 4),
-        (("INT8", "UINT8", "BOOL", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0"), 8),
-        (("INT16", "UINT16", "FLOAT16", "BFLOAT16"), 16),
-        (("INT32", "UINT32", "FLOAT"), 32),
-        (("INT64", "UINT64", "DOUBLE", "COMPLEX64"), 64),
-        (("COMPLEX128",), 128),
-    )
-    for name in names
-    if hasattr(onnx.TensorProto, name)  # a later onnx has more
-}
+WITHOUT_BITS = (ir.DataType.UNDEFINED, ir.DataType.STRING)
+BITS = {kind.value: int(8 * kind.itemsize) for kind in ir.DataType if kind not in WITHOUT_BITS}  # of one element
 
 
 def check_sound(model: onnx.ModelProto) -> None:
@@ -50,7 +41,7 @@ def check_valid(model: onnx.ModelProto) -> None:
     """
     check_sound(model)
     try:
-        if model.ByteSize() < 2**31 - 2**20:
+        if model.ByteSize() <= LARGE:
             onnx.checker.check_model(_with_ranks(model))
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         got = str(error).strip()
@@ -129,14 +120,6 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
         )
 
 
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and those inside it."""
-    yield graph
-    for attribute in (a for node in graph.node for a in node.attribute):
-        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            yield from graphs(inner)
-
-
 def _check_names(graph: onnx.GraphProto) -> None:
     """Refuse a name that stands for two values: runtimes choose one of them without a word."""
     if graph.sparse_initializer:
@@ -164,14 +147,8 @@ def _check_functions(model: onnx.ModelProto) -> None:
     calling: list[tuple[str, str, str]] = []
 
     def size(body: onnx.GraphProto | onnx.FunctionProto) -> int:
-        total = 0
-        for node in body.node:
-            key = (node.domain, node.op_type, node.overload)
-            total += called(key) if key in functions else 1
-            for attribute in node.attribute:
-                inner = (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
-                total += sum(size(graph) for graph in inner)
-        return total
+        keys = [(node.domain, node.op_type, node.overload) for graph in graphs(body) for node in graph.node]
+        return sum(called(key) if key in functions else 1 for key in keys)
 
     def called(key: tuple[str, str, str]) -> int:
         if key in calling:

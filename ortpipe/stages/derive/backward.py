@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir import Graph, Node, Value
 
 from ortpipe.graph.builder import Names
 from ortpipe.stages.derive.dimensions import equal, joined_axes, quotient, same
 from ortpipe.stages.derive.simplify import Simplifier
 
-Gradients = Sequence[ir.Value | None]
+Gradients = Sequence[Value | None]
 Rules = Mapping[str, Callable[..., Gradients]]
 
 
@@ -23,19 +24,19 @@ class Backward(Simplifier):
     until a rule asks for all of it with `full`.
     """
 
-    def __init__(self, graph: ir.Graph, rules: Rules, prefix: str = "grad", names: Names | None = None) -> None:
+    def __init__(self, graph: Graph, rules: Rules, prefix: str = "grad", names: Names | None = None) -> None:
         super().__init__(graph, prefix, names)
         self.rules = rules
-        self.active: set[ir.Value] = set()  # the values that depend on a target, once the walk has begun
+        self.active: set[Value] = set()  # the values that depend on a target, once the walk has begun
 
-    def inside(self, graph: ir.Graph) -> Backward:
+    def inside(self, graph: Graph) -> Backward:
         """Return a builder for a subgraph, whose names collide with nothing around it."""
         graph.opset_imports.update(self.graph.opset_imports)
         return Backward(graph, self.rules, self._prefix, self._names)
 
-    def total(self, received: Sequence[ir.Value], like: ir.Value) -> ir.Value:
+    def total(self, received: Sequence[Value], like: Value) -> Value:
         """Return the sum of gradients of one value; equal ones become a product."""
-        counts: dict[ir.Value, int] = {}
+        counts: dict[Value, int] = {}
         for gradient in received:
             counts[gradient] = counts.get(gradient, 0) + 1
         terms = [g if n == 1 else self.Mul(g, self.like(n, like)) for g, n in counts.items()]
@@ -44,7 +45,7 @@ class Backward(Simplifier):
             total = self.Add(total, term)
         return total
 
-    def unbroadcast(self, gradient: ir.Value, x: ir.Value, y: ir.Value | None = None) -> ir.Value:
+    def unbroadcast(self, gradient: Value, x: Value, y: Value | None = None) -> Value:
         """Sum a gradient over the axes along which `x` was broadcast; the result broadcasts to x's shape.
 
         Where `y` is given, the gradient stands for all of y's shape: an axis that it has as 1, y as n and x as 1
@@ -69,7 +70,7 @@ class Backward(Simplifier):
         total = self.sum(gradient, summed, keepdims=True)
         return self.reshape_like(total, x) if extra > 0 else total
 
-    def _unbroadcast_dynamic(self, gradient: ir.Value, x: ir.Value, y: ir.Value | None) -> ir.Value:
+    def _unbroadcast_dynamic(self, gradient: Value, x: Value, y: Value | None) -> Value:
         """Sum over the axes where x's shape, padded with ones in front, is 1 and the gradient's is not."""
         gradient = self.Expand(gradient, self.Shape(x if y is None else y))
         sizes, shape, one = self.Shape(gradient), self.Shape(x), self.ints([1])
@@ -81,13 +82,13 @@ class Backward(Simplifier):
         result.shape = x.shape
         return result
 
-    def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+    def constant(self, value: Value | None) -> ir.TensorProtocol | None:
         """Return what a value always is: None for an input, which a caller may set, and for what is trained."""
         if value is None or value.is_graph_input() or value in self.active:
             return None
         return ir.convenience.get_const_tensor(value)
 
-    def dim(self, x: ir.Value, axis: int) -> ir.Value:
+    def dim(self, x: Value, axis: int) -> Value:
         """Return one dimension of x as an int64 scalar; a constant where it is static."""
         static = x.shape[axis] if x.shape is not None else None
         if isinstance(static, int):
@@ -96,7 +97,7 @@ class Backward(Simplifier):
         size.shape = ir.Shape([])
         return size
 
-    def full(self, gradient: ir.Value, y: ir.Value) -> ir.Value:
+    def full(self, gradient: Value, y: Value) -> Value:
         """Return a gradient with all of its value's shape."""
         if gradient.shape is not None and y.shape is not None and same(gradient.shape, y.shape):
             return gradient
@@ -104,7 +105,7 @@ class Backward(Simplifier):
         wide.type, wide.shape = y.type, y.shape
         return wide
 
-    def sum(self, x: ir.Value, axes: Sequence[int], *, keepdims: bool = False) -> ir.Value:
+    def sum(self, x: Value, axes: Sequence[int], *, keepdims: bool = False) -> Value:
         """Return Σ over axes; over the rows of a float matrix as ones · x, which is several times faster."""
         shape, fast = x.shape, (ir.DataType.FLOAT, ir.DataType.DOUBLE)
         if shape is not None and shape.rank() == 2 and list(axes) == [0] and x.dtype in fast and shape[1] != 1:
@@ -117,27 +118,27 @@ class Backward(Simplifier):
             total.shape = ir.Shape([1 if i in axes else d for i, d in dims if keepdims or i not in axes])
         return total
 
-    def averaged(self, value: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+    def averaged(self, value: Value, x: Value, y: Value) -> Value:
         """Return value / n, where each element of y joins n of x; n itself may be too large for a half's range."""
         half = x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
         joined = quotient(x.shape, y.shape)
         if joined is not None:
             return self.Mul(value, self.like(1 / max(joined, 1), x)) if half else self.Div(value, self.like(joined, x))
         wide = ir.TensorType(ir.DataType.FLOAT) if half else x.type
-        whole, parts = (self.cast(self.Size(v), ir.Value(type=wide)) for v in (x, y))
+        whole, parts = (self.cast(self.Size(v), Value(type=wide)) for v in (x, y))
         if half:
             return self.Mul(value, self.cast(self.Div(parts, whole), x))
         scalar = y.shape is not None and y.shape.rank() == 0
         return self.Div(value, whole if scalar else self.Div(whole, parts))
 
-    def scatter_add(self, zeros: ir.Value, places: ir.Value, values: ir.Value, axis: int) -> ir.Value:
+    def scatter_add(self, zeros: Value, places: Value, values: Value, axis: int) -> Value:
         """Return zeros with values added along an axis; halves add up in float32, and so have a kernel."""
         if zeros.dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
             return self.ScatterElements(zeros, places, values, axis=axis, reduction="add")
         zeros_32, values_32 = (self.Cast(v, to=ir.DataType.FLOAT) for v in (zeros, values))
         return self.cast(self.ScatterElements(zeros_32, places, values_32, axis=axis, reduction="add"), zeros)
 
-    def _ones(self, x: ir.Value) -> ir.Value:
+    def _ones(self, x: Value) -> Value:
         assert x.shape is not None and x.dtype is not None
         if isinstance(x.shape[0], int):
             return self.const(np.ones(x.shape[0], x.dtype.numpy()))
@@ -149,7 +150,7 @@ class Backward(Simplifier):
             self._computed[key].type = x.type
         return self._computed[key]
 
-    def output(self, node: ir.Node, index: int, name: str, like: ir.Value) -> ir.Value:
+    def output(self, node: Node, index: int, name: str, like: Value) -> Value:
         """Return an output of a forward node, of another value's type and shape, asked for where it had not been."""
         if len(node.outputs) <= index:
             node.resize_outputs(index + 1)
@@ -159,39 +160,39 @@ class Backward(Simplifier):
         y.type, y.shape = like.type, like.shape
         return y
 
-    def axis(self, node: ir.Node, x: ir.Value, default: int = -1) -> int:
+    def axis(self, node: Node, x: Value, default: int = -1) -> int:
         """Return the attribute `axis`, counted from the front where the rank is known."""
         axis = node.attributes.get_int("axis", default)
         return axis % x.shape.rank() if x.shape is not None else axis
 
-    def ints(self, values: Iterable[int]) -> ir.Value:
+    def ints(self, values: Iterable[int]) -> Value:
         """Return a constant int64 vector."""
         return self.const(np.array(list(values), np.int64))
 
-    def count(self, size: ir.Value) -> ir.Value:
+    def count(self, size: Value) -> Value:
         """Return 0, 1 … size − 1."""
-        line: ir.Value = self.Range(self.const(np.int64(0)), size, self.const(np.int64(1)))
+        line: Value = self.Range(self.const(np.int64(0)), size, self.const(np.int64(1)))
         line.type = ir.TensorType(ir.DataType.INT64)
         return line
 
-    def vector(self, x: ir.Value) -> ir.Value:
+    def vector(self, x: Value) -> Value:
         """Return x as a vector."""
-        flat: ir.Value = self.Reshape(x, self.ints([-1]))
+        flat: Value = self.Reshape(x, self.ints([-1]))
         return flat
 
-    def shape(self, x: ir.Value) -> ir.Value:
+    def shape(self, x: Value) -> Value:
         """Return a value's shape as a tensor: a constant where it is static."""
         if x.shape is not None and all(isinstance(d, int) for d in x.shape):
             return self.ints([int(d) for d in x.shape])  # type: ignore[arg-type]
         return self.Shape(x)
 
-    def reshape(self, x: ir.Value, to: Sequence[int], shape: Sequence[Any] | None = None) -> ir.Value:
+    def reshape(self, x: Value, to: Sequence[int], shape: Sequence[Any] | None = None) -> Value:
         """Return x with the constant shape `to` (which may hold one −1)."""
         result = self.Reshape(x, self.ints(to))
         result.shape = ir.Shape(list(shape or to)) if shape is not None or -1 not in to else None
         return result
 
-    def reshape_like(self, gradient: ir.Value, x: ir.Value) -> ir.Value:
+    def reshape_like(self, gradient: Value, x: Value) -> Value:
         """Return a gradient with x's shape; one unknown dimension is left to the runtime."""
         shape, dims = gradient.shape, list(x.shape) if x.shape is not None else [None, None]
         if shape is not None and x.shape is not None:
@@ -213,6 +214,6 @@ class Backward(Simplifier):
         result.shape = x.shape
         return result
 
-    def zeros(self, x: ir.Value) -> ir.Value:
+    def zeros(self, x: Value) -> Value:
         """Return zeros of a value's shape and type."""
         return self.full(self.like(0, x), x)

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 import onnx_ir as ir
+from onnx_ir import Graph, Node, Value
 
 from ortpipe.graph import query
 from ortpipe.graph.operators import is_random
 from ortpipe.stages.derive.backward import Backward
 
 
-def cut(inner: Backward, outputs: Sequence[ir.Value]) -> tuple[ir.Graph, dict[ir.Value, ir.Value]]:
+def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, Value]]:
     """Move what was written behind a body, and leads to the outputs, to a graph of its own.
 
     Returns:
@@ -19,15 +20,15 @@ def cut(inner: Backward, outputs: Sequence[ir.Value]) -> tuple[ir.Graph, dict[ir
     body = inner.graph
     nodes = [n for n in body if n not in inner.forward]
     body.remove(nodes)
-    graph = ir.Graph([], outputs, nodes=nodes, opset_imports=body.opset_imports, name=f"{body.name}/gradient")
+    graph = Graph([], outputs, nodes=nodes, opset_imports=body.opset_imports, name=f"{body.name}/gradient")
     prune(graph)
     forward = {*body.inputs, *(y for n in inner.forward for y in n.outputs)}
     varying = _varying(body)
-    copies: dict[ir.Value, ir.Value] = {}
-    inputs: dict[ir.Value, ir.Value] = {}
-    repeated: list[ir.Node] = []
+    copies: dict[Value, Value] = {}
+    inputs: dict[Value, Value] = {}
+    repeated: list[Node] = []
 
-    def find(value: ir.Value) -> ir.Value:
+    def find(value: Value) -> Value:
         if value not in forward or value in copies:
             return copies.get(value, value)
         node = value.producer()
@@ -35,7 +36,7 @@ def cut(inner: Backward, outputs: Sequence[ir.Value]) -> tuple[ir.Graph, dict[ir
             copies[value] = inputs[value] = inner.placeholder("kept", value, value.shape)
             return copies[value]
         read = [find(x) if x is not None else None for x in node.inputs]
-        copy = ir.Node(node.domain, node.op_type, read, list(node.attributes.values()), num_outputs=len(node.outputs))
+        copy = Node(node.domain, node.op_type, read, list(node.attributes.values()), num_outputs=len(node.outputs))
         for old, new in zip(node.outputs, copy.outputs, strict=True):
             new.type, new.shape = old.type, old.shape
             copies[old] = inner.rename(new, f"{old.name}/again")
@@ -54,7 +55,7 @@ def cut(inner: Backward, outputs: Sequence[ir.Value]) -> tuple[ir.Graph, dict[ir
     return graph, inputs
 
 
-def _varying(body: ir.Graph) -> set[ir.Value]:
+def _varying(body: Graph) -> set[Value]:
     """Return the values that differ from step to step."""
     varying = set(body.inputs)
     for node in body:
@@ -63,15 +64,15 @@ def _varying(body: ir.Graph) -> set[ir.Value]:
     return varying
 
 
-def _again(node: ir.Node, value: ir.Value, varying: set[ir.Value]) -> bool:
+def _again(node: Node, value: Value, varying: set[Value]) -> bool:
     if query.subgraphs(node) or is_random(node):
         return False
     return value not in varying or (value.dtype not in query.FLOATS and len(node.outputs) == 1)
 
 
-def distinct(inner: Backward, values: Sequence[ir.Value], like: Sequence[ir.Value]) -> list[ir.Value]:
+def distinct(inner: Backward, values: Sequence[Value], like: Sequence[Value]) -> list[Value]:
     """Return values that the gradient itself makes, each only once: a subgraph's outputs."""
-    results: list[ir.Value] = []
+    results: list[Value] = []
     for value, other in zip(values, like, strict=True):
         node = value.producer()
         if node is None or node.graph is not inner.graph or node in inner.forward or value in results:
@@ -84,7 +85,7 @@ def distinct(inner: Backward, values: Sequence[ir.Value], like: Sequence[ir.Valu
     return results
 
 
-def copied(op: Backward, graph: ir.Graph) -> ir.Graph:
+def copied(op: Backward, graph: Graph) -> Graph:
     """Return a copy of a subgraph, under names of its own."""
     copy = graph.clone(allow_outer_scope_values=True)
     inputs = [*copy.inputs, *(v for n in copy.all_nodes() for g in query.subgraphs(n) for v in g.inputs)]
@@ -94,7 +95,7 @@ def copied(op: Backward, graph: ir.Graph) -> ir.Graph:
     return copy
 
 
-def prune(graph: ir.Graph) -> None:
+def prune(graph: Graph) -> None:
     """Remove the nodes that nothing reads."""
     for node in reversed(graph):
         if not any(y.uses() or y.is_graph_output() for y in node.outputs):

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
+from onnx_ir import Value
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph import operators
 
 
-def infer(op_type: str, inputs: Sequence[ir.Value | None], y: ir.Value, attributes: Mapping[str, ir.Attr]) -> None:
+def infer(op_type: str, inputs: Sequence[Value | None], y: Value, attributes: Mapping[str, ir.Attr]) -> None:
     """Note type and shape of an operator's output, as far as its inputs say them."""
     given = [x for x in inputs if x is not None]
     if op_type == "Constant":
@@ -32,7 +33,7 @@ def infer(op_type: str, inputs: Sequence[ir.Value | None], y: ir.Value, attribut
         y.shape = ir.Shape([]) if op_type == "Size" else None
 
 
-def ranked(x: ir.Value) -> ir.Shape:
+def ranked(x: Value) -> ir.Shape:
     """Return a value's shape, for the rules that count its axes.
 
     Raises:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Collection, Sequence
 import onnx
 import onnx_ir as ir
 from onnx import inliner
+from onnx_ir import Graph, Node
 from onnx_ir.passes.common import InlinePass
 
-from ortpipe.graph import operators, query
+from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, inferred
 from ortpipe.graph.rewrite import replace
@@ -68,22 +69,22 @@ def _without_loops(model: ir.Model, outputs: Sequence[str], sources: Sequence[st
     return model
 
 
-def _expand(node: ir.Node, names: Names) -> None:
+def _expand(node: Node, names: Names) -> None:
     """Put a node's expansion in its place, the nodes of its subgraphs first."""
     for subgraph in query.subgraphs(node):
         _initializers_to_constants(subgraph)
         for inner in list(subgraph):
             _expand(inner, names)
-    if node.op_type not in EXPANSIONS or node.domain not in operators.STANDARD:
+    if node.op_type not in EXPANSIONS or node.domain:
         return
     graph = node.graph
-    assert isinstance(graph, ir.Graph)
+    assert isinstance(graph, Graph)
     values = EXPANSIONS[node.op_type](Builder(graph, node.op_type, before=node, names=names), node)
     if values is not None:
         replace(node, values)
 
 
-def _initializers_to_constants(graph: ir.Graph) -> None:
+def _initializers_to_constants(graph: Graph) -> None:
     """Turn a subgraph's initializers into Constant nodes, which can be moved and copied like any other node."""
     for name, value in list(graph.initializers.items()):
         constant = ir.node("Constant", [], {"value": value.const_value}, name=name)
@@ -93,13 +94,13 @@ def _initializers_to_constants(graph: ir.Graph) -> None:
         graph.insert_before(graph[0], constant)
 
 
-def without_identities(graph: ir.Graph) -> None:
+def without_identities(graph: Graph) -> None:
     """Take out Identity nodes and casts to a value's own type, but those that give a graph's output its name.
 
     A subgraph has to make its outputs.
     """
     for node in list(graph.all_nodes()):
-        if node.domain not in operators.STANDARD or node.op_type not in ("Identity", "Cast"):
+        if node.domain or node.op_type not in ("Identity", "Cast"):
             continue
         x, y = node.inputs[0], node.outputs[0]
         assert x is not None and node.graph is not None
@@ -120,6 +121,6 @@ def _write_defaults(model: ir.Model) -> None:
                     node.attributes[name] = ir.from_proto(attribute.default_value)
 
 
-def _is_function(node: ir.Node) -> bool:
+def _is_function(node: Node) -> bool:
     schema = onnx.defs.get_schema(node.op_type, node.domain)
     return bool(schema.has_function or schema.has_context_dependent_function)

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import onnx_ir as ir
+from onnx_ir import Value
 
 from ortpipe.graph.builder import Builder
 
 
-def seeded_sum(op: Builder, outputs: Sequence[ir.Value], *, fill: bool = False) -> tuple[ir.Value, dict[str, str]]:
+def seeded_sum(op: Builder, outputs: Sequence[Value], *, fill: bool = False) -> tuple[Value, dict[str, str]]:
     """Return Σ output · seed, a scalar, and each output's seed: a new input of its shape, `<output>_grad`.
 
     With `fill` the seeds are ones, and no inputs.

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
+from onnx_ir import Graph, Node, Value
 
 from ortpipe.graph import operators
 from ortpipe.graph.builder import Builder, Names
@@ -16,7 +17,7 @@ class Simplifier(Builder):
     Every call with the same operator, inputs and attributes gives the same value, forward nodes included.
     """
 
-    def __init__(self, graph: ir.Graph, prefix: str, names: Names | None = None) -> None:
+    def __init__(self, graph: Graph, prefix: str, names: Names | None = None) -> None:
         super().__init__(graph, prefix, names=names)
         self.forward = dict.fromkeys(graph)  # the nodes that were there before, in order
         self.opset = graph.opset_imports.get("", 21)
@@ -27,7 +28,7 @@ class Simplifier(Builder):
                 self._computed.setdefault(key, node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs))
 
     def _add(
-        self, op_type: str, inputs: Sequence[ir.Value | None], count: int, domain: str, attributes: dict[str, Any]
+        self, op_type: str, inputs: Sequence[Value | None], count: int, domain: str, attributes: dict[str, Any]
     ) -> Any:
         simpler = simplified(self, op_type, inputs) if count == 1 else None
         if simpler is not None:
@@ -44,7 +45,7 @@ class Simplifier(Builder):
         return result
 
 
-def scalar_of(value: ir.Value) -> float | None:
+def scalar_of(value: Value) -> float | None:
     """Return the number that a value is, if it is a constant scalar."""
     tensor = ir.convenience.get_const_tensor(value)
     if tensor is None or tensor.size != 1 or tensor.shape.rank() or value.is_graph_input():
@@ -52,7 +53,7 @@ def scalar_of(value: ir.Value) -> float | None:
     return float(tensor.numpy()) if value.producer() is not None else None
 
 
-def simplified(op: Simplifier, op_type: str, inputs: Sequence[ir.Value | None]) -> ir.Value | None:
+def simplified(op: Simplifier, op_type: str, inputs: Sequence[Value | None]) -> Value | None:
     """Return a simpler value: signs go outwards, where they cancel or make a sum a difference; scalars are gathered."""
     if op_type not in ("Mul", "Add", "Neg") or any(x is None for x in inputs):
         return None
@@ -64,7 +65,7 @@ def simplified(op: Simplifier, op_type: str, inputs: Sequence[ir.Value | None]) 
     return None
 
 
-def _added(op: Simplifier, a: ir.Value, b: ir.Value) -> ir.Value | None:
+def _added(op: Simplifier, a: Value, b: Value) -> Value | None:
     """Return x + (−y) as x − y, and (−x) + (−y) as −(x + y)."""
     signs = [_made_here(op, x, "Neg") for x in (a, b)]
     if signs[0] is not None and signs[1] is not None:
@@ -75,7 +76,7 @@ def _added(op: Simplifier, a: ir.Value, b: ir.Value) -> ir.Value | None:
     return None
 
 
-def _negated(op: Simplifier, x: ir.Value) -> ir.Value | None:
+def _negated(op: Simplifier, x: Value) -> Value | None:
     """Return −number, and −(−x) as x."""
     number, node = scalar_of(x), x.producer()
     if number is not None:
@@ -83,7 +84,7 @@ def _negated(op: Simplifier, x: ir.Value) -> ir.Value | None:
     return node.inputs[0] if node is not None and node.op_type == "Neg" else None
 
 
-def _scaled(op: Simplifier, a: ir.Value, b: ir.Value) -> ir.Value | None:
+def _scaled(op: Simplifier, a: Value, b: Value) -> Value | None:
     """Return x·1 as x, x·(−1) as −x, (−x)·s as −(x·s) (but for a scalar x: its sign costs nothing), joined scalars."""
     for x, s in ((a, b), (b, a)):
         number, sign = scalar_of(s), _made_here(op, x, "Neg")
@@ -100,7 +101,7 @@ def _scaled(op: Simplifier, a: ir.Value, b: ir.Value) -> ir.Value | None:
     return None
 
 
-def _joined_with(op: Simplifier, x: ir.Value, s: ir.Value) -> ir.Value | None:
+def _joined_with(op: Simplifier, x: Value, s: Value) -> Value | None:
     """Return x·s where x has a scalar factor that takes s: (y·t)·s = y·(t·s), and (number/y)·s = (number·s)/y."""
     number, other = scalar_of(s), scalar_of(x)
     if number is not None and other is not None:
@@ -126,18 +127,18 @@ def _joined_with(op: Simplifier, x: ir.Value, s: ir.Value) -> ir.Value | None:
     return None
 
 
-def _made_here(op: Simplifier, value: ir.Value, op_type: str) -> ir.Node | None:
+def _made_here(op: Simplifier, value: Value, op_type: str) -> Node | None:
     """Return the node that gives a value if it is such an operator of the gradient, not of the forward graph."""
     node = value.producer()
     return node if node is not None and node.op_type == op_type and node not in op.forward else None
 
 
-def _is_scalar(value: ir.Value) -> bool:
+def _is_scalar(value: Value) -> bool:
     return value.shape is not None and value.shape.rank() == 0
 
 
 def expression(
-    op_type: str, inputs: Sequence[ir.Value | None], domain: str, count: int, attributes: Mapping[str, ir.Attr]
+    op_type: str, inputs: Sequence[Value | None], domain: str, count: int, attributes: Mapping[str, ir.Attr]
 ) -> Any:
     """Return what two nodes share that give the same value; None for what draws or holds a subgraph."""
     if op_type in operators.RANDOM or any(

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir import Graph, Value
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.artifact import Artifact, Facts
@@ -109,7 +110,7 @@ def _yielding(
     return artifact.next("derive", VERSION, model=ir.to_proto(model), **facts)
 
 
-def _make_scalar(graph: ir.Graph, name: str | None) -> None:
+def _make_scalar(graph: Graph, name: str | None) -> None:
     """Make a loss that has one element and dimensions a scalar of the same name."""
     loss = next((o for o in graph.outputs if o.name == name), None)
     if loss is None or loss.shape is None or not loss.shape or any(d != 1 for d in loss.shape):
@@ -122,18 +123,18 @@ def _make_scalar(graph: ir.Graph, name: str | None) -> None:
     scalar.name = name
 
 
-def _is_scalar(value: ir.Value) -> bool:
+def _is_scalar(value: Value) -> bool:
     return value.shape is not None and value.shape.rank() == 0
 
 
-def _dtype(value: ir.Value) -> ir.DataType:
+def _dtype(value: Value) -> ir.DataType:
     assert value.dtype is not None
     return value.dtype
 
 
-def _differentiable(graph: ir.Graph, output: str | None) -> ir.Value:
+def _differentiable(graph: Graph, output: str | None) -> Value:
     """Return the loss, or the output that the config names."""
-    values = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+    values = query.values(graph)
     if output is None or output not in values:
         raise DeriveError(
             "derive differentiates the loss, or the output that derive.output names.",
@@ -149,7 +150,7 @@ def _differentiable(graph: ir.Graph, output: str | None) -> ir.Value:
 
 
 def _chosen(
-    graph: ir.Graph, output: ir.Value, facts: Facts, config: DeriveConfig, seeds: Collection[str]
+    graph: Graph, output: Value, facts: Facts, config: DeriveConfig, seeds: Collection[str]
 ) -> tuple[list[str], dict[str, str]]:
     """Return what is trained, and the other float initializers that the output depends on with the reason."""
     held = {str(name) for name in graph.initializers}
@@ -173,7 +174,7 @@ def _chosen(
     return chosen, left
 
 
-def _check_finite(graph: ir.Graph, parameters: Sequence[str]) -> None:
+def _check_finite(graph: Graph, parameters: Sequence[str]) -> None:
     """Refuse to train what does not start from numbers: the first step could only give nan."""
     wrong = [name for name in parameters if not np.isfinite(query.array(graph.initializers[name])).all()]
     if wrong:
@@ -193,10 +194,10 @@ def _notes(parameters: Sequence[str], left: Mapping[str, str], facts: Facts, con
     return [sentence(parameters, left) + also]
 
 
-def _name_gradients(graph: ir.Graph, gradients: Mapping[str, str]) -> dict[str, str]:
+def _name_gradients(graph: Graph, gradients: Mapping[str, str]) -> dict[str, str]:
     """Name the gradients <parameter>_grad, <input>_grad and return the names; each has its parameter's shape."""
-    by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
-    values, taken = dict[str, ir.Value](), {output for output in graph.outputs if output.name not in gradients.values()}
+    by_name = query.values(graph)
+    values, taken = dict[str, Value](), {output for output in graph.outputs if output.name not in gradients.values()}
     for name, gradient in gradients.items():
         value = by_name[gradient]
         if value in taken or value.is_graph_input():  # two parameters share a gradient: each output has its own name
@@ -213,14 +214,14 @@ def _name_gradients(graph: ir.Graph, gradients: Mapping[str, str]) -> dict[str, 
     return {name: str(value.name) for name, value in values.items()}
 
 
-def _set_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
-    by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+def _set_outputs(graph: Graph, names: Sequence[str]) -> None:
+    by_name = query.values(graph)
     graph.outputs[:] = [by_name[name] for name in dict.fromkeys(names)]
 
 
-def _set_inputs(graph: ir.Graph, data: Sequence[str | None], held: Mapping[str, ir.TensorProtocol | None]) -> None:
+def _set_inputs(graph: Graph, data: Sequence[str | None], held: Mapping[str, ir.TensorProtocol | None]) -> None:
     """Put the inputs in one order whatever the engine did: the data, then what is held, with its values."""
-    by_name = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+    by_name = query.values(graph)
     for name, tensor in held.items():
         if not by_name[name].is_initializer() and tensor is not None:
             by_name[name].const_value = tensor

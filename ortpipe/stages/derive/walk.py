@@ -14,9 +14,9 @@ values that the node's subgraphs read from around it, as `operands` lists them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import onnx_ir as ir
+from onnx_ir import Graph, Node, Value
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph import operators, query
@@ -29,9 +29,7 @@ SMALL = (BROADCASTING | operators.UNARY | operators.REDUCTIONS | LOSSES | {"Cast
 }
 
 
-def gradients(
-    op: Backward, cotangents: Iterable[tuple[ir.Value, ir.Value]], targets: Iterable[ir.Value]
-) -> dict[ir.Value, ir.Value]:
+def gradients(op: Backward, cotangents: Iterable[tuple[Value, Value]], targets: Iterable[Value]) -> dict[Value, Value]:
     """Return Σ cotangentᵀ · ∂output/∂target over (output, cotangent), for every target that an output depends on.
 
     A value's gradient is the sum over its uses of what each user's rule returns (reverse accumulation). Targets may be
@@ -39,7 +37,7 @@ def gradients(
     """
     targets = list(targets)
     op.active = active(op.forward, targets)
-    received: dict[ir.Value, list[ir.Value]] = defaultdict(list)
+    received: dict[Value, list[Value]] = defaultdict(list)
     for output, cotangent in cotangents:
         received[output].append(cotangent)
     for node in reversed(op.forward):
@@ -53,12 +51,12 @@ def gradients(
     return {t: op.full(op.total(received[t], t), t) for t in targets if received.get(t)}
 
 
-def operands(node: ir.Node) -> tuple[ir.Value | None, ...]:
+def operands(node: Node) -> tuple[Value | None, ...]:
     """Return what a node reads: its inputs, then what its subgraphs capture."""
     return (*node.inputs, *query.captured(node))
 
 
-def active(nodes: Iterable[ir.Node], targets: Iterable[ir.Value]) -> set[ir.Value]:
+def active(nodes: Iterable[Node], targets: Iterable[Value]) -> set[Value]:
     """Return the float values that depend on a target: integers and booleans stop the gradient."""
     reached = set(targets)
     for node in nodes:
@@ -67,9 +65,9 @@ def active(nodes: Iterable[ir.Node], targets: Iterable[ir.Value]) -> set[ir.Valu
     return reached
 
 
-def between(graph: ir.Graph, outputs: Iterable[str], sources: Iterable[str]) -> list[ir.Node]:
+def between(graph: Graph, outputs: Iterable[str], sources: Iterable[str]) -> list[Node]:
     """Return the nodes that a gradient goes through on its way from these outputs to a source, all by their names."""
-    values = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+    values = query.values(graph)
     needed, reached = {values[name] for name in outputs}, active(graph, [values[name] for name in sources])
     nodes = []
     for node in reversed(graph):
@@ -80,8 +78,8 @@ def between(graph: ir.Graph, outputs: Iterable[str], sources: Iterable[str]) -> 
     return nodes[::-1]
 
 
-def _by_rule(op: Backward, node: ir.Node, arrived: Sequence[ir.Value | None]) -> Gradients:
-    rule = op.rules.get(node.op_type) if node.domain in operators.STANDARD else None
+def _by_rule(op: Backward, node: Node, arrived: Gradients) -> Gradients:
+    rule = op.rules.get(node.op_type) if not node.domain else None
     if rule is None:
         cut = next(x.name for x in operands(node) if x is not None and x in op.active)
         raise DeriveError(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir import Graph, Node, Value
 
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.rewrite import Rewrite, replace
@@ -11,22 +12,22 @@ from ortpipe.graph.rewrite import Rewrite, replace
 DOMAIN = "com.microsoft"
 
 
-def backward(formula: Callable[..., ir.Value]) -> Rewrite:
+def backward(formula: Callable[..., Value]) -> Rewrite:
     """Return the rewrite of Op(dy, y) by dx, written from (op, dy, y, axis)."""
 
-    def write(op: Builder, node: ir.Node) -> list[ir.Value]:
+    def write(op: Builder, node: Node) -> list[Value]:
         return [formula(op, *node.inputs, op.const(np.array([node.attributes.get_int("axis", -1)])))]
 
     return write
 
 
-def scale(op: Builder, node: ir.Node) -> list[ir.Value]:
+def scale(op: Builder, node: Node) -> list[Value]:
     """x · factor, or x / factor."""
     x, factor = node.inputs
     return [(op.Div if node.attributes.get_int("scale_down", 0) else op.Mul)(x, op.cast(factor, x))]
 
 
-def fused_mat_mul(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+def fused_mat_mul(op: Builder, node: Node) -> list[Value] | None:
     """alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾ of matrices, as a Gemm; other ranks stay, but for float64, which has no kernel."""
     (a, b), ranks = node.inputs, [v.shape.rank() if v is not None and v.shape is not None else 0 for v in node.inputs]
     flags = {name: node.attributes.get_int(name, 0) for name in ("transA", "transB", "transBatchA", "transBatchB")}
@@ -56,7 +57,7 @@ RULES: dict[str, Rewrite] = {
 }
 
 
-def without_yield(graph: ir.Graph) -> None:
+def without_yield(graph: Graph) -> None:
     """Take out the YieldOp between forward and backward: the loss's own gradient is the constant 1."""
     [node] = [n for n in graph if n.op_type == "YieldOp"]
     [loss] = node.inputs

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir import Graph, Node, Value
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.operators import STANDARD
 from ortpipe.graph.rewrite import Rewrite
 from ortpipe.stages.derive.rules import windows
 from ortpipe.stages.derive.rules.pooling import along, membership
@@ -35,17 +35,17 @@ BODIES = frozenset((
 # fmt: on
 
 
-def _reduces(node: ir.Node) -> bool:
+def _reduces(node: Node) -> bool:
     return node.attributes.get_string("reduction", "none") != "none"
 
 
-def _backwards(node: ir.Node) -> bool:
+def _backwards(node: Node) -> bool:
     steps = query.constant(node.inputs[4]) if len(node.inputs) > 4 else np.ones(1)
     return steps is None or bool((steps < 0).any())
 
 
 # Operators of DIFFERENTIATED → why some of their forms are refused, and which
-FAULTS: dict[str, tuple[str, Callable[[ir.Node], bool]]] = {
+FAULTS: dict[str, tuple[str, Callable[[Node], bool]]] = {
     "Pad": (
         "its gradient holds for mode=constant and pads of every axis",
         lambda n: n.attributes.get_string("mode", "constant") != "constant" or len(n.inputs) > 3,
@@ -74,7 +74,7 @@ UNWRITTEN = {  # why an operator is left as it is, where there is more to say th
 }
 
 
-def check_differentiable(graph: ir.Graph, outputs: Sequence[str], sources: Sequence[str]) -> None:
+def check_differentiable(graph: Graph, outputs: Sequence[str], sources: Sequence[str]) -> None:
     """Raise for the first operator between the sources and the outputs whose gradient is wrong or missing.
 
     Raises:
@@ -82,7 +82,7 @@ def check_differentiable(graph: ir.Graph, outputs: Sequence[str], sources: Seque
     """
     for node in between(graph, outputs, sources):
         reason, applies = FAULTS.get(node.op_type, ("", lambda n: False))
-        if node.op_type not in DIFFERENTIATED or node.domain not in STANDARD:
+        if node.op_type not in DIFFERENTIATED or node.domain:
             reason = f"the training build has no gradient for it, or a wrong one{UNWRITTEN.get(node.op_type, '')}"
         elif not applies(node):
             continue
@@ -93,7 +93,7 @@ def check_differentiable(graph: ir.Graph, outputs: Sequence[str], sources: Seque
         )
 
 
-def elu(op: Builder, node: ir.Node) -> list[ir.Value]:
+def elu(op: Builder, node: Node) -> list[Value]:
     """x, or γ·α·(eˣ − 1) below 0 and γ·x above (γ = 1 but for Selu); the body's eˣ overflows where it is not read."""
     x, selu = _first(node), node.op_type == "Selu"
     gamma = node.attributes.get_float("gamma", 1.0507009873554805 if selu else 1.0)
@@ -104,21 +104,21 @@ def elu(op: Builder, node: ir.Node) -> list[ir.Value]:
     return [op.Where(positive, op.Mul(x, op.like(gamma, x)), op.Mul(below, op.like(alpha, x)))]
 
 
-def softplus(op: Builder, node: ir.Node) -> list[ir.Value]:
+def softplus(op: Builder, node: Node) -> list[Value]:
     """log(1 + eˣ) = m + log(e⁻ᵐ + eˣ⁻ᵐ) with m = max(x, 0), which overflows nowhere; the body's does."""
     x = _first(node)
     m = op.Relu(x)
     return [op.Add(m, op.Log(op.Add(op.Exp(op.Neg(m)), op.Exp(op.Sub(x, m)))))]
 
 
-def hard_sigmoid(op: Builder, node: ir.Node) -> list[ir.Value]:
+def hard_sigmoid(op: Builder, node: Node) -> list[Value]:
     """α·x + β, held between 0 and 1; of the body's Max and Min the build has no right gradient in float16."""
     x, at = _first(node), node.attributes
     alpha, beta = op.like(at.get_float("alpha", 0.2), x), op.like(at.get_float("beta", 0.5), x)
     return [op.Clip(op.Add(op.Mul(x, alpha), beta), op.like(0, x), op.like(1, x))]
 
 
-def sum_(op: Builder, node: ir.Node) -> list[ir.Value]:
+def sum_(op: Builder, node: Node) -> list[Value]:
     """x₁ + x₂ + …, two at a time; Mean: divided by their number."""
     total, *rest = node.inputs
     for x in rest:
@@ -128,7 +128,7 @@ def sum_(op: Builder, node: ir.Node) -> list[ir.Value]:
     ]
 
 
-def mat_mul(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+def mat_mul(op: Builder, node: Node) -> list[Value] | None:
     """A vector made a matrix of one row or column for the product."""
     (a, b), ranks = node.inputs, [x.shape.rank() if x is not None and x.shape is not None else 0 for x in node.inputs]
     if 1 not in ranks:
@@ -139,7 +139,7 @@ def mat_mul(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     return [op.Squeeze(op.MatMul(a, b), op.const(np.array(axes)))]
 
 
-def batch_normalization(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+def batch_normalization(op: Builder, node: Node) -> list[Value] | None:
     """(x − μ) / √(σ² + ε) · scale + bias by channel; in training μ and σ² are the batch's, and the running move."""
     x, scale, bias, mean, variance = node.inputs
     if x is None or x.shape is None:
@@ -157,7 +157,7 @@ def batch_normalization(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     return [y, *(op.Add(op.Mul(r, old), op.Mul(op.Reshape(v, vector), new)) for r, v in pairs)]
 
 
-def layer_normalization(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+def layer_normalization(op: Builder, node: Node) -> list[Value] | None:
     """(x − μ) / √(σ² + ε) · scale + bias over the last axes, μ and 1 / √(σ² + ε); the builder dies of the body."""
     x, scale, bias = (*node.inputs, None)[:3]
     if x is None or x.shape is None:
@@ -172,17 +172,17 @@ def layer_normalization(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     return [op.Add(y, bias) if bias is not None else y, *(op.cast(v, like) for v, like in others)]
 
 
-def _mean(op: Builder, x: ir.Value, axes: list[int]) -> ir.Value:
+def _mean(op: Builder, x: Value, axes: list[int]) -> Value:
     if op.graph.opset_imports.get("", 1) < 18:
         return op.ReduceMean(x, axes=axes)
     return op.ReduceMean(x, op.const(np.array(axes)))
 
 
-def _root(op: Builder, node: ir.Node, variance: ir.Value, like: ir.Value) -> ir.Value:
+def _root(op: Builder, node: Node, variance: Value, like: Value) -> Value:
     return op.Sqrt(op.Add(variance, op.like(node.attributes.get_float("epsilon", 1e-5), like)))
 
 
-def transpose(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+def transpose(op: Builder, node: Node) -> list[Value] | None:
     """The reversed perm spelled out: the builder dies without one."""
     x = _first(node)
     if "perm" in node.attributes or x.shape is None:
@@ -190,7 +190,7 @@ def transpose(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     return [op.Transpose(x, perm=list(range(x.shape.rank()))[::-1])]
 
 
-def dropout(op: Builder, node: ir.Node) -> list[ir.Value]:
+def dropout(op: Builder, node: Node) -> list[Value]:
     """x · Dropout(1, 1, …): what is drawn depends on nothing that is trained. In inference the value itself."""
     x = _first(node)
     if len(node.inputs) < 3 and len(node.outputs) == 1:
@@ -201,7 +201,7 @@ def dropout(op: Builder, node: ir.Node) -> list[ir.Value]:
     return [op.Mul(x, drawn), mask]
 
 
-def where(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+def where(op: Builder, node: Node) -> list[Value] | None:
     """Both branches expanded to the result's shape."""
     condition, a, b = node.inputs
     shapes = [v.shape for v in node.inputs if v is not None]
@@ -212,7 +212,7 @@ def where(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     return [op.Where(condition, a, op.Expand(op.Expand(b, sides[0]), sides[1]))]
 
 
-def conv(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+def conv(op: Builder, node: Node) -> list[Value] | None:
     """Pads written out, where auto_pad says them."""
     if windows.auto_pad(node) == "NOTSET":
         return None
@@ -220,7 +220,7 @@ def conv(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     return [op.Conv(*node.inputs, pads=windows.window(node).pads, **kept)]
 
 
-def max_pool(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+def max_pool(op: Builder, node: Node) -> list[Value] | None:
     """max(…) of one strided slice for each place in the window; the first of equals has the gradient."""
     if len(node.outputs) > 1:
         return None
@@ -240,7 +240,7 @@ def max_pool(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     return [largest]
 
 
-def average_pool(op: Builder, node: ir.Node) -> list[ir.Value]:
+def average_pool(op: Builder, node: Node) -> list[Value]:
     """A product with one matrix per axis, which says what places a window averages."""
     y, w = _first(node), windows.window(node)
     include = bool(node.attributes.get_int("count_include_pad", 0))
@@ -270,7 +270,7 @@ REWRITES: dict[str, Rewrite] = {
 }
 
 
-def _first(node: ir.Node) -> ir.Value:
+def _first(node: Node) -> Value:
     x = node.inputs[0]
     assert x is not None
     return x

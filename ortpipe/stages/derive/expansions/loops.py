@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.derive.dimensions import ranked
 
 
-def flipped(op: Builder, x: ir.Value, axis: int = 0) -> ir.Value:
+def flipped(op: Builder, x: Value, axis: int = 0) -> Value:
     """Return x backwards along an axis."""
     first, step, axes = (op.const(np.array([v], np.int64)) for v in (np.iinfo(np.int64).min, -1, axis))
     y = op.Slice(x, step, first, axes, step)
@@ -18,12 +19,12 @@ def flipped(op: Builder, x: ir.Value, axis: int = 0) -> ir.Value:
     return y
 
 
-def listed(values: Any) -> list[ir.Value]:
+def listed(values: Any) -> list[Value]:
     """Return a node's outputs as a list, however many they are."""
-    return [values] if isinstance(values, ir.Value) else list(values)
+    return [values] if isinstance(values, Value) else list(values)
 
 
-def scan(op: Builder, node: ir.Node) -> Sequence[ir.Value | None] | None:
+def scan(op: Builder, node: Node) -> Sequence[Value | None] | None:
     """Turn what is scanned outside of the scan: onnx.reference knows no axis but the first, and no way but forward."""
     count, body = node.attributes["num_scan_inputs"].as_int(), node.attributes["body"].as_graph()
     states, outputs = len(node.inputs) - count, len(node.outputs) - len(node.inputs) + count
@@ -62,7 +63,7 @@ def scan(op: Builder, node: ir.Node) -> Sequence[ir.Value | None] | None:
     return values
 
 
-def loop(op: Builder, node: ir.Node) -> Sequence[ir.Value | None] | None:
+def loop(op: Builder, node: Node) -> Sequence[Value | None] | None:
     """Write a Loop that always runs M times as a Scan over 0 … M − 1; other loops stay (their rule says why)."""
     if why_not_a_scan(node) is not None:
         return None
@@ -81,7 +82,7 @@ def loop(op: Builder, node: ir.Node) -> Sequence[ir.Value | None] | None:
     return listed(op.Scan(*node.inputs[2:], numbers, body=body, num_scan_inputs=1, outputs=len(node.outputs)))
 
 
-def why_not_a_scan(node: ir.Node) -> str | None:
+def why_not_a_scan(node: Node) -> str | None:
     """Return why a Loop is no Scan: no trip count, a computed end, a state that changes its shape."""
     body = node.attributes["body"].as_graph()
     if node.inputs[0] is None:
@@ -99,7 +100,7 @@ def why_not_a_scan(node: ir.Node) -> str | None:
     return None
 
 
-def _is_true(value: ir.Value, given: ir.Value | None = None) -> bool:
+def _is_true(value: Value, given: Value | None = None) -> bool:
     """Say whether a condition is a constant true, or passes on one that is `given`."""
     while (node := value.producer()) is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         value = node.inputs[0]

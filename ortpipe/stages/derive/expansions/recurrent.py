@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir import Graph, Node, Value
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph.builder import Builder
@@ -36,12 +37,12 @@ class Step:
     """What a cell's formula is written with: the step's builder, one direction's weights, its activations."""
 
     op: Builder
-    node: ir.Node
+    node: Node
     hidden: int
-    weights: dict[str, ir.Value]
+    weights: dict[str, Value]
     activations: Sequence[Activation]
 
-    def activate(self, which: int, x: ir.Value, *, clip: bool = True) -> ir.Value:
+    def activate(self, which: int, x: Value, *, clip: bool = True) -> Value:
         """Return the activation of x, which is clipped first where the node says so.
 
         Affine is alpha · x + beta, ScaledTanh is alpha · tanh(beta · x).
@@ -55,17 +56,17 @@ class Step:
         alpha, beta = (op.like(numbers[key], like) for key in ("alpha", "beta"))
         return op.Add(op.Mul(x, alpha), beta) if name == "Affine" else op.Mul(op.Tanh(op.Mul(x, beta)), alpha)
 
-    def split(self, x: ir.Value, *parts: int) -> Sequence[ir.Value]:
+    def split(self, x: Value, *parts: int) -> Sequence[Value]:
         """Cut the last axis into parts, each some hidden sizes wide."""
         return _split(self.op, x, [p * self.hidden for p in parts], axis=-1)
 
 
-def rnn(step: Step, x: ir.Value, h: ir.Value) -> tuple[ir.Value, ...]:
+def rnn(step: Step, x: Value, h: Value) -> tuple[Value, ...]:
     """h = f(x + h·Rᵀ), where x stands for x·Wᵀ + b, here and below."""
     return (step.activate(0, step.op.Gemm(h, step.weights["r"], x, transB=1)),)
 
 
-def gru(step: Step, x: ir.Value, h: ir.Value) -> tuple[ir.Value, ...]:
+def gru(step: Step, x: Value, h: Value) -> tuple[Value, ...]:
     """z, r = f(x + h·Rᵀ);  n = g(x + (r ∘ h)·Rᵀ);  h = (1 − z) ∘ n + z ∘ h.
 
     With linear_before_reset, n = g(x + r ∘ (h·Rᵀ + b_R)).
@@ -83,7 +84,7 @@ def gru(step: Step, x: ir.Value, h: ir.Value) -> tuple[ir.Value, ...]:
     return (op.Add(op.Mul(op.Sub(op.like(1, h), z), n), op.Mul(z, h)),)
 
 
-def lstm(step: Step, x: ir.Value, h: ir.Value, c: ir.Value) -> tuple[ir.Value, ...]:
+def lstm(step: Step, x: Value, h: Value, c: Value) -> tuple[Value, ...]:
     """i, f = σ(x + h·Rᵀ + p ∘ c);  c = f ∘ c + i ∘ g(x + h·Rᵀ);  o = σ(x + h·Rᵀ + p ∘ c);  h = o ∘ k(c).
 
     With input_forget, f = 1 − i.
@@ -104,7 +105,7 @@ def lstm(step: Step, x: ir.Value, h: ir.Value, c: ir.Value) -> tuple[ir.Value, .
 class Cell(NamedTuple):
     """A recurrent operator: the formula of a step, its usual activations, how many gates and states it has."""
 
-    formula: Callable[..., tuple[ir.Value, ...]]
+    formula: Callable[..., tuple[Value, ...]]
     activations: tuple[str, ...]
     gates: int
     states: int
@@ -117,7 +118,7 @@ CELLS = {
 }
 
 
-def recurrent(op: Builder, node: ir.Node) -> Sequence[ir.Value | None]:
+def recurrent(op: Builder, node: Node) -> Sequence[Value | None]:
     """Write every direction as a scan, and put their results side by side."""
     cell = CELLS[node.op_type]
     x, w, r, b, lengths, *starts = (*node.inputs, *[None] * 8)[: 5 + cell.states]
@@ -154,7 +155,7 @@ def recurrent(op: Builder, node: ir.Node) -> Sequence[ir.Value | None]:
     return [v if old.name else None for v, old in zip([everything, *last], node.outputs, strict=False)]
 
 
-def _hidden_size(node: ir.Node, r: ir.Value) -> int:
+def _hidden_size(node: Node, r: Value) -> int:
     if r.shape is None or not isinstance(r.shape[2], int):
         raise DeriveError(
             "A recurrent operator's hidden size must be known.",
@@ -164,7 +165,7 @@ def _hidden_size(node: ir.Node, r: ir.Value) -> int:
     return r.shape[2]
 
 
-def _activations(node: ir.Node, usual: Sequence[str]) -> list[Activation]:
+def _activations(node: Node, usual: Sequence[str]) -> list[Activation]:
     """Return each activation and its numbers; alphas and betas are read off their lists by those that have one."""
     known = {name.lower(): name for name in ACTIVATIONS}
     lists = {key: list(node.attributes.get_floats(f"activation_{key}", ())) for key in ("alpha", "beta")}
@@ -191,7 +192,7 @@ def _activations(node: ir.Node, usual: Sequence[str]) -> list[Activation]:
     return activations
 
 
-def _mask(op: Builder, x: ir.Value, lengths: ir.Value) -> ir.Value:
+def _mask(op: Builder, x: Value, lengths: Value) -> Value:
     """Return [t < length] as booleans [T, N, 1]."""
     time = op.Squeeze(op.Gather(op.Shape(x), _ints(op, 0)), _ints(op, 0))
     steps = op.Range(op.const(np.int64(0)), time, op.const(np.int64(1)))
@@ -199,20 +200,20 @@ def _mask(op: Builder, x: ir.Value, lengths: ir.Value) -> ir.Value:
     return op.Less(op.Unsqueeze(steps, _ints(op, 1, 2)), ends)
 
 
-def _ints(op: Builder, *values: int) -> ir.Value:
+def _ints(op: Builder, *values: int) -> Value:
     return op.const(np.array(values, np.int64))
 
 
-def _sides(op: Builder, x: ir.Value, axes: Sequence[int], last: int) -> ir.Value:
+def _sides(op: Builder, x: Value, axes: Sequence[int], last: int) -> Value:
     """Return some of x's sizes, and a last one."""
     return op.Concat(op.Gather(op.Shape(x), _ints(op, *axes)), _ints(op, last), axis=0)
 
 
-def _split(op: Builder, x: ir.Value, sizes: Sequence[int], axis: int = 0) -> Sequence[ir.Value]:
+def _split(op: Builder, x: Value, sizes: Sequence[int], axis: int = 0) -> Sequence[Value]:
     return op.Split(x, _ints(op, *sizes), axis=axis, outputs=len(sizes))
 
 
-def _parts(op: Builder, x: ir.Value | None, count: int) -> list[Any]:
+def _parts(op: Builder, x: Value | None, count: int) -> list[Any]:
     """Return each direction's part of a tensor whose first axis is the directions."""
     if x is None:
         return []
@@ -222,9 +223,7 @@ def _parts(op: Builder, x: ir.Value | None, count: int) -> list[Any]:
     return parts
 
 
-def _projected(
-    op: Builder, node: ir.Node, x: ir.Value, weights: dict[str, ir.Value], gates: int, hidden: int
-) -> ir.Value:
+def _projected(op: Builder, node: Node, x: Value, weights: dict[str, Value], gates: int, hidden: int) -> Value:
     """Return x·Wᵀ + b_W + b_R for all steps, and leave in `weights` what the steps need: R, and GRU's parts of it."""
     linear, r = node.attributes.get_int("linear_before_reset", 0), weights["r"]
     biases = []
@@ -245,8 +244,8 @@ def _projected(
 
 
 def _scan(
-    op: Builder, step: Step, cell: Cell, starts: Sequence[ir.Value], scanned: Sequence[ir.Value], wants_all: bool
-) -> list[ir.Value]:
+    op: Builder, step: Step, cell: Cell, starts: Sequence[Value], scanned: Sequence[Value], wants_all: bool
+) -> list[Value]:
     """Return one direction's last states and, where wanted, h of every step [T, N, hidden].
 
     Behind the end of its sequence a row's state stays, and its h is 0.
@@ -254,12 +253,12 @@ def _scan(
     like, name = step.weights["r"], step.node.op_type
     before = [op.placeholder(state, like, ir.Shape([None, step.hidden])) for state in ("h", "c")[: cell.states]]
     x = op.placeholder("x", like, None)
-    body = ir.Graph([*before, x], [], nodes=[], name=f"{name}/step")
+    body = Graph([*before, x], [], nodes=[], name=f"{name}/step")
     step.op = inner = Builder(body, name, names=op._names)
     after = list(cell.formula(step, x, *before))
     h = after[0]
     if len(scanned) == 2:
-        valid = op.placeholder("valid", ir.Value(type=ir.TensorType(ir.DataType.BOOL)), None)
+        valid = op.placeholder("valid", Value(type=ir.TensorType(ir.DataType.BOOL)), None)
         body.inputs.append(valid)
         h = inner.Where(valid, h, inner.like(0, like)) if wants_all else h
         after = [inner.Where(valid, new, old) for new, old in zip(after, before, strict=True)]
@@ -271,6 +270,6 @@ def _scan(
     return listed(op.Scan(*starts, *scanned, body=body, num_scan_inputs=len(scanned), outputs=len(after)))
 
 
-def _joined(op: Builder, values: Sequence[ir.Value], axis: int) -> ir.Value:
+def _joined(op: Builder, values: Sequence[Value], axis: int) -> Value:
     wide = [op.Unsqueeze(v, _ints(op, axis)) for v in values]
     return wide[0] if len(wide) == 1 else op.Concat(*wide, axis=axis)

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 from ortpipe.stages.derive.rules.arithmetic import elementwise, flat
 
 
-def relu(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def relu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """y = max(x, 0): dx = dy · [y > 0]; 0 at 0, as PyTorch.
 
     In float32 [y > 0] is min(1, y · 3.4e38), which is one kernel and 0 or 1 for every y that is not subnormal;
@@ -21,31 +22,31 @@ def relu(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
     return [op.Mul(dy, op.cast(op.Greater(y, op.like(0, y)), y))]
 
 
-def leaky(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def leaky(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """LeakyRelu: dx = dy for x > 0, else alpha · dy (also at 0, as PyTorch)."""
     alpha = op.like(node.attributes.get_float("alpha", 0.01), x)
     return [op.Where(op.Greater(x, op.like(0, x)), dy, op.Mul(dy, alpha))]
 
 
-def prelu(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, slope: ir.Value) -> Gradients:
+def prelu(op: Backward, node: Node, dy: Value, x: Value, slope: Value) -> Gradients:
     """PRelu: dx = dy for x > 0, else slope · dy; dslope = dy · min(x, 0)."""
     positive = op.Greater(x, op.like(0, x))
     return [op.Where(positive, dy, op.Mul(dy, slope)), op.Where(positive, op.like(0, x), op.Mul(dy, x))]
 
 
-def elu(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def elu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """Elu: f′ = 1 for x > 0, else alpha · exp(x) = y + alpha."""
     alpha = op.like(node.attributes.get_float("alpha", 1.0), x)
     return [op.Where(op.Greater(x, op.like(0, x)), dy, op.Mul(dy, op.Add(node.outputs[0], alpha)))]
 
 
-def celu(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def celu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """Celu: f′ = 1 for x > 0, else exp(x / alpha)."""
     zero, alpha = op.like(0, x), op.like(node.attributes.get_float("alpha", 1.0), x)
     return [op.Mul(dy, op.Exp(op.Div(op.Min(x, zero), alpha)))]
 
 
-def selu(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def selu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """Selu: f′ = gamma for x > 0, else gamma · alpha · exp(x) = y + gamma · alpha."""
     alpha = node.attributes.get_float("alpha", 1.67326319217681884765625)
     gamma = node.attributes.get_float("gamma", 1.05070102214813232421875)
@@ -53,37 +54,37 @@ def selu(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
     return [op.Mul(dy, op.Where(op.Greater(x, op.like(0, x)), op.like(gamma, x), below))]
 
 
-def thresholded(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def thresholded(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """ThresholdedRelu: dx = dy where x > alpha."""
     return [op.Mul(dy, op.cast(op.Greater(x, op.like(node.attributes.get_float("alpha", 1.0), x)), x))]
 
 
-def shrink(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def shrink(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """Shrink: dx = dy where |x| > lambd."""
     return [op.Mul(dy, op.cast(op.Greater(op.Abs(x), op.like(node.attributes.get_float("lambd", 0.5), x)), x))]
 
 
-def hard_sigmoid(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def hard_sigmoid(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """HardSigmoid: f′ = alpha where 0 < y < 1, else 0."""
     y, alpha = node.outputs[0], node.attributes.get_float("alpha", 0.2)
     inside = op.And(op.Greater(y, op.like(0, y)), op.Less(y, op.like(1, y)))
     return [op.Mul(dy, op.Mul(op.cast(inside, y), op.like(alpha, y)))]
 
 
-def hard_swish(op: Backward, x: ir.Value, y: ir.Value) -> ir.Value:
+def hard_swish(op: Backward, x: Value, y: Value) -> Value:
     """HardSwish x · clip(x / 6 + ½, 0, 1): f′ = 0 for x ≤ −3, 1 for x ≥ 3, else x / 3 + ½ (bounds as PyTorch)."""
     middle = op.Add(op.Mul(x, op.like(1 / 3, x)), op.like(0.5, x))
     upper = op.Where(op.GreaterOrEqual(x, op.like(3, x)), op.like(1, x), middle)
     return op.Where(op.LessOrEqual(x, op.like(-3, x)), op.like(0, x), upper)
 
 
-def softsign(op: Backward, x: ir.Value, y: ir.Value) -> ir.Value:
+def softsign(op: Backward, x: Value, y: Value) -> Value:
     """y = x / (1 + |x|): f′ = (1 − |y|)²."""
     rest = op.Sub(op.like(1, y), op.Abs(y))
     return op.Mul(rest, rest)
 
 
-def gelu(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def gelu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """Gelu x · Φ(x): f′ = Φ(x) + x · φ(x); with approximate="tanh", Φ is ½(1 + tanh(√(2/π)(x + 0.044715·x³)))."""
     one, half = op.like(1, x), op.like(0.5, x)
     if node.attributes.get_string("approximate", "none") == "tanh":
@@ -97,20 +98,20 @@ def gelu(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
     return [op.Mul(dy, op.Add(phi, op.Mul(x, density)))]
 
 
-def mish(op: Backward, x: ir.Value, y: ir.Value) -> ir.Value:
+def mish(op: Backward, x: Value, y: Value) -> Value:
     """Mish x · tanh(s), s = softplus(x): f′ = tanh(s) + x · σ(x) · (1 − tanh²(s))."""
     t = op.Tanh(op.Softplus(x))
     return op.Add(t, op.Mul(op.Mul(x, op.Sigmoid(x)), op.Sub(op.like(1, x), op.Mul(t, t))))
 
 
-def softmax(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def softmax(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """Softmax: dx = (dy − Σ dy·y) · y."""
     y = node.outputs[0]
     weighted = op.Mul(dy, y)
     return [op.Sub(weighted, op.Mul(op.sum(weighted, [op.axis(node, y)], keepdims=True), y))]
 
 
-def log_softmax(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def log_softmax(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """LogSoftmax: dx = dy − exp(y) · Σ dy."""
     y = node.outputs[0]
     return [op.Sub(dy, op.Mul(op.Exp(y), op.sum(dy, [op.axis(node, y)], keepdims=True)))]

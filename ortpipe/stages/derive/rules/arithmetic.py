@@ -4,32 +4,32 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 
 
-def elementwise(derivative: Callable[[Backward, ir.Value, ir.Value], ir.Value]) -> Callable[..., Gradients]:
+def elementwise(derivative: Callable[[Backward, Value, Value], Value]) -> Callable[..., Gradients]:
     """Return the rule dx = dy · f′, with f′ written from (op, x, y)."""
 
-    def rule(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+    def rule(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
         return [op.Mul(dy, derivative(op, x, node.outputs[0]))]
 
     return rule
 
 
-def mul(op: Backward, node: ir.Node, dy: ir.Value, a: ir.Value, b: ir.Value) -> Gradients:
+def mul(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
     """y = a · b: da = dy · b, db = dy · a."""
     return [op.Mul(dy, b), op.Mul(dy, a)]
 
 
-def div(op: Backward, node: ir.Node, dy: ir.Value, a: ir.Value, b: ir.Value) -> Gradients:
+def div(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
     """y = a / b: da = dy / b, db = −da · y."""
     da = op.Div(dy, b)
     return [da, op.Neg(op.Mul(da, node.outputs[0]))]
 
 
-def power(op: Backward, node: ir.Node, dy: ir.Value, a: ir.Value, b: ir.Value) -> Gradients:
+def power(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
     """y = aᵇ: da = dy · b · aᵇ⁻¹ (0 where b = 0), db = dy · y · log a (0 where a = 0 and b ≥ 0)."""
     zero, one, constant = op.like(0, a), op.like(1, a), op.constant(b)
     if constant is not None and constant.size == 1:
@@ -48,12 +48,12 @@ def power(op: Backward, node: ir.Node, dy: ir.Value, a: ir.Value, b: ir.Value) -
     return [op.Mul(dy, da), op.Mul(dy, op.Mul(node.outputs[0], log))]
 
 
-def mean(op: Backward, node: ir.Node, dy: ir.Value, *x: ir.Value) -> Gradients:
+def mean(op: Backward, node: Node, dy: Value, *x: Value) -> Gradients:
     """y = Σ xᵢ / n: dxᵢ = dy / n."""
     return [op.Mul(dy, op.like(1 / len(x), dy))] * len(x)
 
 
-def extreme(op: Backward, node: ir.Node, dy: ir.Value, *x: ir.Value) -> Gradients:
+def extreme(op: Backward, node: Node, dy: Value, *x: Value) -> Gradients:
     """Max, Min: the inputs that equal the result share dy evenly (PyTorch's `maximum`: halves at a tie of two)."""
     y = node.outputs[0]
     hits = [op.cast(op.Equal(v, y), y) for v in x]
@@ -65,7 +65,7 @@ def extreme(op: Backward, node: ir.Node, dy: ir.Value, *x: ir.Value) -> Gradient
 
 
 def clip(
-    op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, low: ir.Value | None = None, high: ir.Value | None = None
+    op: Backward, node: Node, dy: Value, x: Value, low: Value | None = None, high: Value | None = None
 ) -> Gradients:
     """Clip: dx = dy where low ≤ x ≤ high, bounds included (PyTorch's `clamp`), else 0; bounds get the rest.
 
@@ -83,23 +83,23 @@ def clip(
     return [dy if inside is None else op.Mul(dy, op.cast(inside, x)), d_low, d_high]
 
 
-def where(op: Backward, node: ir.Node, dy: ir.Value, condition: ir.Value, a: ir.Value, b: ir.Value) -> Gradients:
+def where(op: Backward, node: Node, dy: Value, condition: Value, a: Value, b: Value) -> Gradients:
     """y = a where c else b: each branch gets dy where it was taken."""
     zero = op.like(0, node.outputs[0])
     return [None, op.Where(condition, dy, zero), op.Where(condition, zero, dy)]
 
 
-def mod(op: Backward, node: ir.Node, dy: ir.Value, a: ir.Value, b: ir.Value) -> Gradients:
+def mod(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
     """fmod: y = a − trunc(a / b) · b: da = dy, db = −dy · trunc(a / b)."""
     return [dy, op.Neg(op.Mul(dy, op.Round(op.Div(op.Sub(a, node.outputs[0]), b))))]
 
 
-def same(op: Backward, node: ir.Node, dy: ir.Value, *x: ir.Value) -> Gradients:
+def same(op: Backward, node: Node, dy: Value, *x: Value) -> Gradients:
     """Add, Sum, Identity, Cast: dxᵢ = dy."""
     return [dy] * len(x)
 
 
-def flat(op: Backward, node: ir.Node, dy: ir.Value, *x: ir.Value) -> Gradients:
+def flat(op: Backward, node: Node, dy: Value, *x: Value) -> Gradients:
     """A step function: its derivative is 0 almost everywhere, so nothing goes back."""
     return []
 

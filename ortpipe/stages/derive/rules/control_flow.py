@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import onnx_ir as ir
+from onnx_ir import Graph, Node, Value
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph import query
@@ -13,7 +14,7 @@ from ortpipe.stages.derive.expansions.loops import flipped, listed, why_not_a_sc
 from ortpipe.stages.derive.walk import active, gradients
 
 
-def if_(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], condition: ir.Value) -> Gradients:
+def if_(op: Backward, node: Node, dys: Gradients, condition: Value) -> Gradients:
     """y = t(v) if c else e(v): dv by an If over the same c, whose branches are the gradients of t and e.
 
     A branch computes again what its gradient needs: its values have no shape that the other branch could stand in for.
@@ -35,8 +36,8 @@ def if_(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], condition: 
 
 
 def _branch(
-    op: Backward, node: ir.Node, name: str, wanted: Sequence[ir.Value], dys: Sequence[ir.Value | None]
-) -> tuple[Backward, dict[ir.Value, ir.Value]]:
+    op: Backward, node: Node, name: str, wanted: Sequence[Value], dys: Gradients
+) -> tuple[Backward, dict[Value, Value]]:
     graph = copied(op, node.attributes[name].as_graph())
     for inside in graph.all_nodes():
         if is_random(inside):
@@ -55,7 +56,7 @@ def _branch(
     return inner, gradients(inner, cotangents, wanted)
 
 
-def scan(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], *_: ir.Value) -> Gradients:
+def scan(op: Backward, node: Node, dys: Gradients, *_: Value) -> Gradients:
     """s_t, y_t = f(s_{t−1}, x_t, v): from the last step to the first,
 
     ds_{t−1} = ∂f/∂s · (ds_t, dy_t),   dx_t = ∂f/∂x · (ds_t, dy_t),   dv = Σ_t ∂f/∂v · (ds_t, dy_t)
@@ -94,7 +95,7 @@ def scan(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], *_: ir.Val
     results = op.Scan(
         *starts, *(flipped(op, v) for v in steps), body=graph, num_scan_inputs=len(steps), outputs=len(outputs)
     )
-    gradient: dict[ir.Value, ir.Value] = {}
+    gradient: dict[Value, Value] = {}
     for x, dx in zip([*before, *shared, *scanned], listed(results), strict=True):
         outer = _outside(node, body, x)
         dx.type, dx.shape = outer.type, outer.shape
@@ -102,7 +103,7 @@ def scan(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], *_: ir.Val
     return [gradient.get(x) for x in (*body.inputs, *captured)]
 
 
-def _outside(node: ir.Node, body: ir.Graph, x: ir.Value) -> ir.Value:
+def _outside(node: Node, body: Graph, x: Value) -> Value:
     """Return what the node is given for an input of its body; what the body captures is the same outside."""
     outer = node.inputs[list(body.inputs).index(x)] if x in body.inputs else x
     assert outer is not None
@@ -110,13 +111,8 @@ def _outside(node: ir.Node, body: ir.Graph, x: ir.Value) -> ir.Value:
 
 
 def _reach(
-    op: Backward,
-    node: ir.Node,
-    body: ir.Graph,
-    states: int,
-    captured: Sequence[ir.Value],
-    dys: Sequence[ir.Value | None],
-) -> tuple[list[int], list[ir.Value]]:
+    op: Backward, node: Node, body: Graph, states: int, captured: Sequence[Value], dys: Gradients
+) -> tuple[list[int], list[Value]]:
     """Return which states carry a gradient, and what else may receive one: both go round the loop until they stand."""
     targets = [v for v in captured if v in op.active]
     targets += [x for x, outer in zip(body.inputs, node.inputs, strict=True) if outer in op.active]
@@ -132,13 +128,13 @@ def _reach(
     return carried, [t for t in targets if t not in unwanted]
 
 
-def _carries(body: ir.Graph, states: int, targets: Sequence[ir.Value]) -> list[ir.Value]:
+def _carries(body: Graph, states: int, targets: Sequence[Value]) -> list[Value]:
     """Return the other states that depend on a target after a step."""
     reached = active(body, targets)
     return [x for x, y in zip(body.inputs[:states], body.outputs, strict=False) if y in reached and x not in targets]
 
 
-def _per_step(node: ir.Node, inner: Backward, states: int, value: ir.Value) -> ir.Value:
+def _per_step(node: Node, inner: Backward, states: int, value: Value) -> Value:
     """Return a value of the body for all steps: what is scanned already, or one more scan output of the node."""
     body = inner.graph
     if value in body.inputs[states:]:
@@ -162,12 +158,12 @@ def _per_step(node: ir.Node, inner: Backward, states: int, value: ir.Value) -> i
     return steps
 
 
-def _is_copy(copy: ir.Value, value: ir.Value) -> bool:
+def _is_copy(copy: Value, value: Value) -> bool:
     node = copy.producer()
     return node is not None and node.op_type == "Identity" and node.inputs[0] is value
 
 
-def loop(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], *_: ir.Value | None) -> Gradients:
+def loop(op: Backward, node: Node, dys: Gradients, *_: Value | None) -> Gradients:
     """Refuse a Loop that could not be written as a Scan."""
     raise DeriveError(
         "A Loop has a gradient where it runs a given number of times, and its states keep their shapes.",

@@ -4,7 +4,7 @@ import itertools
 import math
 from typing import Any
 
-import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 from ortpipe.stages.derive.dimensions import ranked
@@ -25,16 +25,14 @@ from ortpipe.stages.derive.rules.windows import (
 COLUMNS = 9
 
 
-def conv(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, w: ir.Value, b: ir.Value | None = None) -> Gradients:
+def conv(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: Value | None = None) -> Gradients:
     """Conv y = x ⋆ w + b: dx = dy transposed-convolved with w, dw = x ⋆ dy, db = Σ dy."""
     windows, group = window(node), node.attributes.get_int("group", 1)
     dx = _spread(op, dy, w, x, windows) if group == 1 else _spread_groups(op, node, dy, w, x, windows, group)
     return [dx, _kernel(op, node, x, dy, w, windows, group), _bias(op, dy) if b is not None else None]
 
 
-def conv_transpose(
-    op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, w: ir.Value, b: ir.Value | None = None
-) -> Gradients:
+def conv_transpose(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: Value | None = None) -> Gradients:
     """ConvTranspose: dx = dy ⋆ w, dw = dy ⋆ x (the kernel gradient of that convolution), db = Σ dy."""
     group, (windows, extra) = node.attributes.get_int("group", 1), _transposed_window(node)
     dx = op.Conv(dy, w, **_attributes(windows, group))
@@ -43,7 +41,7 @@ def conv_transpose(
     return [dx, _kernel(op, node, dy, x, w, windows, group), _bias(op, dy) if b is not None else None]
 
 
-def _spread(op: Backward, dy: ir.Value, w: ir.Value, x: ir.Value, windows: Window) -> ir.Value:
+def _spread(op: Backward, dy: Value, w: Value, x: Value, windows: Window) -> Value:
     """Return dx by ConvTranspose; output_padding is what the stride left over at the end of x."""
     left = _left_over(windows, spatial(x))
     padding = [s - 1 if rest is None else rest for rest, s in zip(left, windows.strides, strict=True)]
@@ -52,9 +50,7 @@ def _spread(op: Backward, dy: ir.Value, w: ir.Value, x: ir.Value, windows: Windo
     return _cut(op, dx, x) if None in left else dx
 
 
-def _spread_groups(
-    op: Backward, node: ir.Node, dy: ir.Value, w: ir.Value, x: ir.Value, windows: Window, group: int
-) -> ir.Value:
+def _spread_groups(op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Window, group: int) -> Value:
     """Return dx by a grouped Conv of dy with flipped kernels, dy spread by zeros where the stride is not 1.
 
     Twice as fast as a grouped ConvTranspose, which onnxruntime computes group by group (and onnx.reference wrongly).
@@ -90,9 +86,7 @@ def _spread_groups(
     return _cut(op, dx, x) if None in left else dx
 
 
-def _kernel(
-    op: Backward, node: ir.Node, x: ir.Value, dy: ir.Value, w: ir.Value, windows: Window, group: int
-) -> ir.Value:
+def _kernel(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
     """dw[m, c, j] = Σₙₒ dy[n, m, o] · x[n, c, o · stride − begin + j · dilation]."""
     sizes, counts = spatial(x), spatial(dy)
     if math.prod(windows.kernel) <= COLUMNS and None not in (*sizes, *counts, *_channels(w, group)):
@@ -112,9 +106,7 @@ def _kernel(
     return op.Transpose(dw, perm=swap)
 
 
-def _kernel_by_columns(
-    op: Backward, node: ir.Node, x: ir.Value, dy: ir.Value, w: ir.Value, windows: Window, group: int
-) -> ir.Value:
+def _kernel_by_columns(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
     """Return dw as one matrix product per group: dy (M × N·O) with the columns of x (K·C × N·O), K kernel places."""
     outer, inner = _channels(w, group)
     assert outer is not None and inner is not None
@@ -146,11 +138,11 @@ def _kernel_by_columns(
     return op.Reshape(dw, op.ints([group * outer, inner, *windows.kernel]))
 
 
-def _bias(op: Backward, dy: ir.Value) -> ir.Value:
+def _bias(op: Backward, dy: Value) -> Value:
     return op.sum(dy, [0, *range(2, ranked(dy).rank())])
 
 
-def _transposed_window(node: ir.Node) -> tuple[Window, list[int]]:
+def _transposed_window(node: Node) -> tuple[Window, list[int]]:
     """Return the windows that a ConvTranspose slides over its output, and what its output has beyond the last one.
 
     A wanted size or auto_pad decides the pads; more than there is to pad is never taken away, as onnxruntime.
@@ -184,7 +176,7 @@ def _left_over(windows: Window, sizes: list[int | None]) -> list[int | None]:
     ]
 
 
-def _channels(w: ir.Value, group: int) -> tuple[int | None, int | None]:
+def _channels(w: Value, group: int) -> tuple[int | None, int | None]:
     """Return how many kernels a group has, and how many channels each kernel; None where not static."""
     outer, inner = ranked(w)[:2]
     return outer // group if isinstance(outer, int) else None, inner if isinstance(inner, int) else None
@@ -201,7 +193,7 @@ def _attributes(windows: Window, group: int) -> dict[str, Any]:
     return {k: v for k, v in attributes.items() if v != plain[k]} | ({"group": group} if group != 1 else {})
 
 
-def _behind(op: Backward, head: list[int], x: ir.Value) -> ir.Value:
+def _behind(op: Backward, head: list[int], x: Value) -> Value:
     """Return the shape `head` followed by x's spatial sizes."""
     sizes = spatial(x)
     if None not in sizes:
@@ -209,7 +201,7 @@ def _behind(op: Backward, head: list[int], x: ir.Value) -> ir.Value:
     return op.Concat(op.ints(head), op.Slice(op.Shape(x), op.ints([2]), op.ints([FAR])), axis=0)
 
 
-def _cut(op: Backward, gradient: ir.Value, x: ir.Value) -> ir.Value:
+def _cut(op: Backward, gradient: Value, x: Value) -> Value:
     """Return the part of a gradient from the origin on that has x's shape."""
     return op.Slice(gradient, op.ints([0] * ranked(x).rank()), op.shape(x))
 

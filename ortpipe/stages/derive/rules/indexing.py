@@ -4,20 +4,21 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 from ortpipe.stages.derive.dimensions import ranked
 
-Move = Callable[..., ir.Value]
+Move = Callable[..., Value]
 
 
-def gather(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, indices: ir.Value) -> Gradients:
+def gather(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
     """y = x[…, indices, …]: dx[…, i, …] = Σ dy over the entries that read i."""
     axis = op.axis(node, x, 0)
     return [(_along if op.opset >= 16 else _by_one_hot)(op, x, indices, dy, axis)]
 
 
-def _along(op: Backward, x: ir.Value, indices: ir.Value, dy: ir.Value, axis: int, *, add: bool = True) -> ir.Value:
+def _along(op: Backward, x: Value, indices: Value, dy: Value, axis: int, *, add: bool = True) -> Value:
     """Scatter dy along one axis of zeros of x's shape."""
     if indices.shape is None or indices.shape.rank() != 1:
         dy = op.Reshape(dy, _shape_with(op, x, axis, -1))
@@ -26,7 +27,7 @@ def _along(op: Backward, x: ir.Value, indices: ir.Value, dy: ir.Value, axis: int
     return op.scatter_add(zeros, places, dy, axis) if add else op.ScatterElements(zeros, places, dy, axis=axis)
 
 
-def _by_one_hot(op: Backward, x: ir.Value, indices: ir.Value, dy: ir.Value, axis: int) -> ir.Value:
+def _by_one_hot(op: Backward, x: Value, indices: Value, dy: Value, axis: int) -> Value:
     """Sum rows of dy by a matrix product, [places = read]ᵀ · dy: below opset 16 nothing can scatter a sum."""
     order = [axis, *(i for i in range(ranked(x).rank()) if i != axis)]
     rows = op.Reshape(op.Transpose(op.Reshape(dy, _shape_with(op, x, axis, -1)), perm=order), op.ints([0, -1]))
@@ -36,7 +37,7 @@ def _by_one_hot(op: Backward, x: ir.Value, indices: ir.Value, dy: ir.Value, axis
     return op.Transpose(op.Reshape(op.MatMul(hot, rows), turned), perm=np.argsort(order).tolist())
 
 
-def _one_hot(op: Backward, indices: ir.Value, size: ir.Value, like: ir.Value) -> ir.Value:
+def _one_hot(op: Backward, indices: Value, size: Value, like: Value) -> Value:
     """Return the matrix [index = place], rows indices and columns places, as 0 and 1."""
     places = op.Cast(indices, to=ir.DataType.INT64)
     places = op.Where(op.Less(places, op.const(np.int64(0))), op.Add(places, size), places)
@@ -44,7 +45,7 @@ def _one_hot(op: Backward, indices: ir.Value, size: ir.Value, like: ir.Value) ->
     return op.cast(op.Equal(op.Unsqueeze(places, op.ints([1])), op.Unsqueeze(line, op.ints([0]))), like)
 
 
-def gather_elements(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, indices: ir.Value) -> Gradients:
+def gather_elements(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
     """GatherElements: dx = dy, added at the places that were read."""
     axis = node.attributes.get_int("axis", 0)
     if op.opset < 16:
@@ -52,7 +53,7 @@ def gather_elements(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, indi
     return [op.scatter_add(op.zeros(x), indices, dy, axis)]
 
 
-def gather_nd(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, indices: ir.Value) -> Gradients:
+def gather_nd(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
     """GatherND: dx = dy, added at the places that were read.
 
     Not by ScatterND: onnxruntime 1.19's threads race in it where an index comes twice.
@@ -62,7 +63,7 @@ def gather_nd(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, indices: i
     return [put_back(op, x, dy, lambda numbers: op.GatherND(numbers, indices, **attributes))]
 
 
-def put_back(op: Backward, x: ir.Value, dy: ir.Value, read: Callable[[ir.Value], ir.Value]) -> ir.Value:
+def put_back(op: Backward, x: Value, dy: Value, read: Callable[[Value], Value]) -> Value:
     """Return dx of any operator that only reads: number the places of x, read the numbers alike, add dy there."""
     count = op.Size(x)
     places, values = op.vector(read(op.Reshape(op.count(count), op.shape(x)))), op.vector(dy)
@@ -74,9 +75,7 @@ def put_back(op: Backward, x: ir.Value, dy: ir.Value, read: Callable[[ir.Value],
     return op.Reshape(summed, op.shape(x))
 
 
-def scatter_elements(
-    op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, indices: ir.Value, u: ir.Value
-) -> Gradients:
+def scatter_elements(op: Backward, node: Node, dy: Value, x: Value, indices: Value, u: Value) -> Gradients:
     """ScatterElements: see `_scattered`."""
     axis = node.attributes.get_int("axis", 0)
     return _scattered(
@@ -88,7 +87,7 @@ def scatter_elements(
     )
 
 
-def scatter_nd(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, indices: ir.Value, u: ir.Value) -> Gradients:
+def scatter_nd(op: Backward, node: Node, dy: Value, x: Value, indices: Value, u: Value) -> Gradients:
     """ScatterND: see `_scattered`."""
     return _scattered(
         op,
@@ -99,7 +98,7 @@ def scatter_nd(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, indices: 
     )
 
 
-def _scattered(op: Backward, node: ir.Node, dy: ir.Value, read: Move, write: Move) -> Gradients:
+def _scattered(op: Backward, node: Node, dy: Value, read: Move, write: Move) -> Gradients:
     """Gradients of x and u for y = x with u written at indices.
 
     none: x gets dy except where it was overwritten, u gets what was read at its place.
@@ -120,7 +119,7 @@ def _scattered(op: Backward, node: ir.Node, dy: ir.Value, read: Move, write: Mov
     return [op.Mul(share, from_x), None, op.Mul(read(share), from_u)]
 
 
-def _multiplied(op: Backward, x: ir.Value, u: ir.Value, dy: ir.Value, read: Move, write: Move) -> Gradients:
+def _multiplied(op: Backward, x: Value, u: Value, dy: Value, read: Move, write: Move) -> Gradients:
     """Π of the others = Π / own where nothing is 0; with a single 0 only that factor moves the product."""
     zero, one = op.like(0, x), op.like(1, x)
     zero_x, zero_u = op.Equal(x, zero), op.Equal(u, zero)
@@ -133,23 +132,23 @@ def _multiplied(op: Backward, x: ir.Value, u: ir.Value, dy: ir.Value, read: Move
     return [dx, None, op.Where(zero_u, read(single), op.Div(read(none), filled_u))]
 
 
-def trilu(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, *diagonal: ir.Value) -> Gradients:
+def trilu(op: Backward, node: Node, dy: Value, x: Value, *diagonal: Value) -> Gradients:
     """Trilu: dx = the same triangle of dy."""
     return [op.Trilu(dy, *diagonal, upper=node.attributes.get_int("upper", 1))]
 
 
-def cum_sum(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, axis: ir.Value) -> Gradients:
+def cum_sum(op: Backward, node: Node, dy: Value, x: Value, axis: Value) -> Gradients:
     """CumSum: dx = dy, summed in the other direction."""
     exclusive, reverse = (node.attributes.get_int(name, 0) for name in ("exclusive", "reverse"))
     return [op.CumSum(dy, axis, exclusive=exclusive, reverse=1 - reverse)]
 
 
-def top_k(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, k: ir.Value) -> Gradients:
+def top_k(op: Backward, node: Node, dy: Value, x: Value, k: Value) -> Gradients:
     """TopK: dx = dy at the places of the values that were taken."""
     return [op.ScatterElements(op.zeros(x), node.outputs[1], dy, axis=node.attributes.get_int("axis", -1))]
 
 
-def compress(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, condition: ir.Value) -> Gradients:
+def compress(op: Backward, node: Node, dy: Value, x: Value, condition: Value) -> Gradients:
     """Compress: dx = dy at the places that were kept, 0 at the others."""
     flat, axis = "axis" not in node.attributes, op.axis(node, x, 0)
     size = op.Size(x) if flat else op.dim(x, axis)
@@ -161,9 +160,7 @@ def compress(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, condition: 
     return [op.Reshape(op.ScatterElements(zeros, places, dy, axis=0), op.shape(x))]
 
 
-def one_hot(
-    op: Backward, node: ir.Node, dy: ir.Value, indices: ir.Value, depth: ir.Value, values: ir.Value
-) -> Gradients:
+def one_hot(op: Backward, node: Node, dy: Value, indices: Value, depth: Value, values: Value) -> Gradients:
     """y = off + (on − off) · hot: d off = Σ dy · (1 − hot), d on = Σ dy · hot."""
     indices, depth = (op.Cast(v, to=ir.DataType.INT64) for v in (indices, depth))
     hot = op.OneHot(indices, depth, op.ints([0, 1]), axis=node.attributes.get_int("axis", -1))
@@ -171,19 +168,14 @@ def one_hot(
     return [None, None, op.Concat(op.Sub(total, on), on, axis=0)]
 
 
-def reverse_sequence(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, lengths: ir.Value) -> Gradients:
+def reverse_sequence(op: Backward, node: Node, dy: Value, x: Value, lengths: Value) -> Gradients:
     """ReverseSequence is its own inverse: dx = dy, reversed alike."""
     batch, time = node.attributes.get_int("batch_axis", 1), node.attributes.get_int("time_axis", 0)
     return [op.ReverseSequence(dy, lengths, batch_axis=batch, time_axis=time)]
 
 
 def dropout(
-    op: Backward,
-    node: ir.Node,
-    dy: ir.Value,
-    x: ir.Value,
-    ratio: ir.Value | None = None,
-    training: ir.Value | None = None,
+    op: Backward, node: Node, dy: Value, x: Value, ratio: Value | None = None, training: Value | None = None
 ) -> Gradients:
     """Dropout: dx = dy · mask / (1 − ratio) with the mask that the forward drew; dx = dy outside training."""
     fixed, y = op.constant(training), node.outputs[0]
@@ -197,7 +189,7 @@ def dropout(
     return [op.Mul(dy, op.Div(op.cast(mask, y), kept))]
 
 
-def _shape_with(op: Backward, x: ir.Value, axis: int, size: int) -> ir.Value:
+def _shape_with(op: Backward, x: Value, axis: int, size: int) -> Value:
     """Return x's shape as a tensor with another size along one axis."""
     dims = [size if i == axis else d for i, d in enumerate(ranked(x))]
     static = [d for d in dims if isinstance(d, int)]

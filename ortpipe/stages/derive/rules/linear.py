@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 from ortpipe.stages.derive.dimensions import ranked, wide
 
 
-def gemm(op: Backward, node: ir.Node, dy: ir.Value, a: ir.Value, b: ir.Value, c: ir.Value | None = None) -> Gradients:
+def gemm(op: Backward, node: Node, dy: Value, a: Value, b: Value, c: Value | None = None) -> Gradients:
     """y = α · A′B′ + β · C: dA′ = α · dy·B′ᵀ, dB′ = α · A′ᵀ·dy, dC = β · dy."""
     alpha, beta = node.attributes.get_float("alpha", 1.0), node.attributes.get_float("beta", 1.0)
     trans_a, trans_b = node.attributes.get_int("transA", 0), node.attributes.get_int("transB", 0)
@@ -19,7 +20,7 @@ def gemm(op: Backward, node: ir.Node, dy: ir.Value, a: ir.Value, b: ir.Value, c:
     return [da, db, op.Mul(dy, op.like(beta, dy)) if c is not None else None]
 
 
-def mat_mul(op: Backward, node: ir.Node, dy: ir.Value, a: ir.Value, b: ir.Value) -> Gradients:
+def mat_mul(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
     """y = A·B: dA = dy·Bᵀ, dB = Aᵀ·dy, summed over the batch axes that were broadcast."""
     rank_a, rank_b = ranked(a).rank(), ranked(b).rank()
     if rank_a == 2 and rank_b == 2:
@@ -45,7 +46,7 @@ def mat_mul(op: Backward, node: ir.Node, dy: ir.Value, a: ir.Value, b: ir.Value)
     return [da, db]
 
 
-def _batched(node: ir.Node, x: ir.Value) -> ir.Shape | None:
+def _batched(node: Node, x: Value) -> ir.Shape | None:
     """Return the shape of a product before it is summed back: the output's batch axes, x's own last two."""
     y, shape = node.outputs[0].shape, ranked(x)
     if y is None or shape.rank() < 2:
@@ -54,7 +55,7 @@ def _batched(node: ir.Node, x: ir.Value) -> ir.Shape | None:
     return ir.Shape([*batch, *shape[-2:]])
 
 
-def _transposed(op: Backward, x: ir.Value, rank: int) -> ir.Value:
+def _transposed(op: Backward, x: Value, rank: int) -> Value:
     perm = [*range(rank - 2), rank - 1, rank - 2]
     if x.dtype != ir.DataType.DOUBLE:
         return op.Transpose(x, perm=perm)
@@ -63,12 +64,12 @@ def _transposed(op: Backward, x: ir.Value, rank: int) -> ir.Value:
     return op.Squeeze(flat, op.ints([0]))
 
 
-def _width(x: ir.Value) -> int:
+def _width(x: Value) -> int:
     last = ranked(x)[-1]
     return last if isinstance(last, int) else 0
 
 
-def einsum(op: Backward, node: ir.Node, dy: ir.Value, *inputs: ir.Value) -> Gradients:
+def einsum(op: Backward, node: Node, dy: Value, *inputs: Value) -> Gradients:
     """Einsum: each input's gradient is the einsum of dy and the other inputs with input and output terms swapped.
 
     Letters of one input alone are summed out forward, so that its gradient is expanded along them.
@@ -90,13 +91,13 @@ def einsum(op: Backward, node: ir.Node, dy: ir.Value, *inputs: ir.Value) -> Grad
     return gradients
 
 
-def _sizes(terms: Sequence[str], inputs: Sequence[ir.Value]) -> dict[str, Any]:
+def _sizes(terms: Sequence[str], inputs: Sequence[Value]) -> dict[str, Any]:
     """Return each letter's dimension, the broadcast one where `...` has several."""
     pairs = [(c, d) for term, x in zip(terms, inputs, strict=True) for c, d in zip(term, ranked(x), strict=True)]
     return {c: wide([d for letter, d in pairs if letter == c]) for c, _ in pairs}
 
 
-def _spread(op: Backward, dx: ir.Value, kept: str, term: str, x: ir.Value) -> ir.Value:
+def _spread(op: Backward, dx: Value, kept: str, term: str, x: Value) -> Value:
     """Put back the letters that were summed out, and the diagonals that a repeated letter reads."""
     missing = [i for i, c in enumerate(dict.fromkeys(term)) if c not in kept]
     repeated = [place for place, c in enumerate(term) if term.index(c) != place]
@@ -113,7 +114,7 @@ def _spread(op: Backward, dx: ir.Value, kept: str, term: str, x: ir.Value) -> ir
     return dx
 
 
-def _equation(node: ir.Node, inputs: Sequence[ir.Value]) -> tuple[list[str], str]:
+def _equation(node: Node, inputs: Sequence[Value]) -> tuple[list[str], str]:
     """Return the terms of an equation with an explicit result and letters in place of `...`."""
     text = node.attributes["equation"].as_string().replace(" ", "")
     left, arrow, result = text.partition("->")

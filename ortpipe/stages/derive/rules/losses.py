@@ -1,9 +1,8 @@
 """ONNX's own losses: their function bodies are differentiable too, but their gradients take three times as long."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 from ortpipe.stages.derive.dimensions import ranked
@@ -12,9 +11,7 @@ from ortpipe.stages.derive.dimensions import ranked
 class Weighed:
     """What each target counts: its class's weight, 0 where it is ignored, and the gradient that it gets."""
 
-    def __init__(
-        self, op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, target: ir.Value, weights: ir.Value | None
-    ) -> None:
+    def __init__(self, op: Backward, node: Node, dy: Value, x: Value, target: Value, weights: Value | None) -> None:
         self.op, self.rank, self.loss = op, ranked(x).rank(), node.outputs[0]
         self.mean = node.attributes.get_string("reduction", "mean") == "mean"
         column = op.ints([-1 if i == 1 else 1 for i in range(self.rank)])
@@ -30,7 +27,7 @@ class Weighed:
         wide = op.Unsqueeze(dy, op.ints([1])) if self.loss.shape is None or self.loss.shape.rank() else dy
         self.share = op.Div(wide, op.ReduceSum(self.counts, keepdims=0)) if self.mean else wide
 
-    def to_weights(self, log_p: ir.Value) -> ir.Value:
+    def to_weights(self, log_p: Value) -> Value:
         """Return Σ lᵢ over the targets of a class; of a mean, Σ (lᵢ − loss) / Σ w."""
         op = self.op
         each = op.Neg(op.ReduceSum(op.Mul(self.hot, log_p), op.ints([1]), keepdims=1))
@@ -40,12 +37,7 @@ class Weighed:
 
 
 def softmax_cross_entropy(
-    op: Backward,
-    node: ir.Node,
-    dys: Sequence[ir.Value | None],
-    x: ir.Value,
-    target: ir.Value,
-    weights: ir.Value | None = None,
+    op: Backward, node: Node, dys: Gradients, x: Value, target: Value, weights: Value | None = None
 ) -> Gradients:
     """l = −w[t] · log softmax(x)[t]: dx = (softmax(x) − [k = t]) · w[t] · dl, over Σ w of a mean."""
     dy, d_log_p = (*dys, None)[:2]
@@ -62,7 +54,7 @@ def softmax_cross_entropy(
 
 
 def negative_log_likelihood(
-    op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, target: ir.Value, weights: ir.Value | None = None
+    op: Backward, node: Node, dy: Value, x: Value, target: Value, weights: Value | None = None
 ) -> Gradients:
     """l = −w[t] · x[t]: dx = −[k = t] · w[t] · dl, over Σ w of a mean."""
     weighed = Weighed(op, node, dy, x, target, weights)

@@ -1,24 +1,15 @@
 """Normalizations by batch, instance, layer, neighbouring channels and norm; the other ones have function bodies."""
 
 import math
-from collections.abc import Sequence
 
 import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 from ortpipe.stages.derive.dimensions import ranked
 
 
-def batch(
-    op: Backward,
-    node: ir.Node,
-    dy: ir.Value,
-    x: ir.Value,
-    s: ir.Value,
-    b: ir.Value,
-    mean: ir.Value,
-    variance: ir.Value,
-) -> Gradients:
+def batch(op: Backward, node: Node, dy: Value, x: Value, s: Value, b: Value, mean: Value, variance: Value) -> Gradients:
     """BatchNormalization y = s·x̂ + b, x̂ = (x − μ)·r, r = 1/√(σ² + ε), per channel.
 
     Inference (μ and σ² are inputs): dx = dy·s·r, ds = Σ dy·x̂, db = Σ dy, dμ = −s·r·db, dσ² = −½·s·r²·ds.
@@ -43,7 +34,7 @@ def batch(
     return [dx, op.vector(ds), op.vector(db)]
 
 
-def instance(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, s: ir.Value, b: ir.Value) -> Gradients:
+def instance(op: Backward, node: Node, dy: Value, x: Value, s: Value, b: Value) -> Gradients:
     """InstanceNormalization y = s·x̂ + b, per image and channel: dx = s·r·(dy − mean dy − x̂·mean(dy·x̂))."""
     axes = list(range(2, ranked(x).rank()))
     normal, inverse = _standard(op, node, x, axes)
@@ -53,14 +44,7 @@ def instance(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, s: ir.Value
     return [dx, *(op.vector(op.sum(v, [0], keepdims=True)) for v in (along, plain))]
 
 
-def layer(
-    op: Backward,
-    node: ir.Node,
-    dys: Sequence[ir.Value | None],
-    x: ir.Value,
-    s: ir.Value,
-    b: ir.Value | None = None,
-) -> Gradients:
+def layer(op: Backward, node: Node, dys: Gradients, x: Value, s: Value, b: Value | None = None) -> Gradients:
     """LayerNormalization y = s·x̂ + b over the last axes: dx = r·(g − mean g − x̂·mean(g·x̂)), g = dy·s.
 
     ds = Σ dy·x̂ and db = Σ dy over the first axes. What reaches the outputs Mean and InvStdDev joins dx by
@@ -69,7 +53,7 @@ def layer(
     dy, d_mean, d_inverse = (*dys, None, None)[:3]
     axes = list(range(op.axis(node, x), ranked(x).rank()))
     if x.dtype == ir.DataType.FLOAT:
-        statistic = ir.Value(type=x.type, shape=ir.Shape([1 if i in axes else d for i, d in enumerate(ranked(x))]))
+        statistic = Value(type=x.type, shape=ir.Shape([1 if i in axes else d for i, d in enumerate(ranked(x))]))
         mu, inverse = (op.output(node, i, name, statistic) for i, name in ((1, "mean"), (2, "inverse")))
         normal = op.Mul(op.Sub(x, mu), inverse)
     else:
@@ -88,7 +72,7 @@ def layer(
     return [op.total(parts, x), ds, db]
 
 
-def _rows(op: Backward, value: ir.Value, like: ir.Value, width: int) -> ir.Value:
+def _rows(op: Backward, value: Value, like: Value, width: int) -> Value:
     """Return a value summed over all but its last axes; as rows of a matrix where their size is known."""
     shape = ranked(value)
     last = [d for d in shape[shape.rank() - width :] if isinstance(d, int)]
@@ -100,7 +84,7 @@ def _rows(op: Backward, value: ir.Value, like: ir.Value, width: int) -> ir.Value
     return op.reshape(summed, last) if width > 1 else summed
 
 
-def local_response(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def local_response(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """LRN y = x·q^(−β), q = bias + α/size · Σ x² over neighbouring channels.
 
     dx = dy·q^(−β) − 2·α·β/size · x · Σ dy·y/q over the channels that have x as a neighbour.
@@ -116,7 +100,7 @@ def local_response(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gr
     return [op.Sub(direct, op.Mul(op.Mul(x, back), op.like(2 * alpha * beta, x)))]
 
 
-def _neighbours(op: Backward, x: ir.Value, value: ir.Value, size: int, before: int, after: int) -> ir.Value:
+def _neighbours(op: Backward, x: Value, value: Value, size: int, before: int, after: int) -> Value:
     """Return the average over `size` neighbouring channels, places before the first and after the last being 0."""
     n = ranked(x).rank() - 2
     pads = [before, *[0] * n, after, *[0] * n]
@@ -127,7 +111,7 @@ def _neighbours(op: Backward, x: ir.Value, value: ir.Value, size: int, before: i
     return average
 
 
-def lp(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def lp(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """LpNormalization y = x/n, n = (Σ |x|ᵖ)^(1/p): dx = (dy − t·Σ dy·y)/n, t = y for p = 2, sign(x) for p = 1.
 
     Where n = 0, y is 0 and nothing goes back.
@@ -143,7 +127,7 @@ def lp(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
     return [op.Mul(op.Sub(dy, op.Mul(direction, op.sum(op.Mul(dy, y), axes, keepdims=True))), inverse)]
 
 
-def mean_variance(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def mean_variance(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """MeanVarianceNormalization y = (x − μ)/(σ + 1e-9): dx = (dy − mean dy − y·mean(dy·y))/(σ + 1e-9).
 
     A rule keeps the forward's one kernel, and its body's σ² = E[x²] − E[x]² loses digits.
@@ -156,24 +140,24 @@ def mean_variance(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gra
     return [op.Div(inner, deviation)]
 
 
-def _standard(op: Backward, node: ir.Node, x: ir.Value, axes: list[int]) -> tuple[ir.Value, ir.Value]:
+def _standard(op: Backward, node: Node, x: Value, axes: list[int]) -> tuple[Value, Value]:
     """Return x̂ and r = 1/√(σ² + ε), computed over the axes."""
     centred = op.Sub(x, _mean(op, x, axes))
     inverse = _inverse_root(op, node, _mean(op, op.Mul(centred, centred), axes))
     return op.Mul(centred, inverse), inverse
 
 
-def _inverse_root(op: Backward, node: ir.Node, variance: ir.Value) -> ir.Value:
+def _inverse_root(op: Backward, node: Node, variance: Value) -> Value:
     epsilon = op.like(node.attributes.get_float("epsilon", 1e-5), variance)
     return op.Reciprocal(op.Sqrt(op.Add(variance, epsilon)))
 
 
-def _mean(op: Backward, x: ir.Value, axes: list[int]) -> ir.Value:
+def _mean(op: Backward, x: Value, axes: list[int]) -> Value:
     total = op.sum(x, axes, keepdims=True)
     return op.averaged(total, x, total)
 
 
-def _channels(op: Backward, x: ir.Value, vector: ir.Value) -> ir.Value:
+def _channels(op: Backward, x: Value, vector: Value) -> Value:
     """Return a value per channel as (C, 1, …, 1)."""
     shape = ranked(x)
     n = shape.rank() - 2

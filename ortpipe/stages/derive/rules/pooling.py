@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
@@ -16,7 +17,7 @@ from ortpipe.stages.derive.rules.windows import FAR, Window, static, window
 Matrix = npt.NDArray[np.float64]
 
 
-def along(op: Builder, x: ir.Value, axis: int, matrix: Matrix) -> ir.Value:
+def along(op: Builder, x: Value, axis: int, matrix: Matrix) -> Value:
     """Return matrix · x along one axis: a value's places there become as many as the matrix has rows."""
     assert x.dtype is not None
     shape, weights = ranked(x), matrix.astype(x.dtype.numpy())
@@ -33,7 +34,7 @@ def along(op: Builder, x: ir.Value, axis: int, matrix: Matrix) -> ir.Value:
     return y
 
 
-def max_pool(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """MaxPool: dx = Σ dy over the windows whose first maximum, in row-major order, is that place (as PyTorch)."""
     windows = window(node)
     indices, zeros = _indices(op, node, windows), op.Expand(op.like(0, x), op.Reshape(op.Size(x), op.ints([1])))
@@ -53,7 +54,7 @@ def max_pool(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradient
     return [op.Reshape(dx, op.shape(x))]
 
 
-def _indices(op: Backward, node: ir.Node, windows: Window) -> ir.Value:
+def _indices(op: Backward, node: Node, windows: Window) -> Value:
     """Return where each window's first maximum is, counted over all of x in row-major order."""
     x, n = node.inputs[0], len(windows.kernel)
     if len(node.outputs) > 1 and node.outputs[1].name and not node.attributes.get_int("storage_order", 0):
@@ -68,7 +69,7 @@ def _indices(op: Backward, node: ir.Node, windows: Window) -> ir.Value:
     return op.Squeeze(indices, op.ints([-1]))
 
 
-def average_pool(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def average_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """AveragePool: dx = Aᵀ dy, with A a product of one small matrix per axis (which places a window averages).
 
     With count_include_pad a window counts its pads too, but never what lies beyond them (ceil_mode), as PyTorch.
@@ -76,14 +77,14 @@ def average_pool(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Grad
     return [_over_windows(op, node, dy, x, average=True)]
 
 
-def lp_pool(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def lp_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """LpPool y = (Σ |x|ᵖ)^(1/p): dx = sign(x) · |x|ᵖ⁻¹ · Σ dy · y¹⁻ᵖ over the windows of x; 0 where y = 0."""
     y, p = node.outputs[0], node.attributes.get_int("p", 2)
     share = _over_windows(op, node, op.full(op.Mul(dy, _inverse_power(op, y, p - 1)), y), x, average=False)
     return [op.Mul(_signed_power(op, x, p - 1), share)]
 
 
-def _over_windows(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, *, average: bool) -> ir.Value:
+def _over_windows(op: Backward, node: Node, dy: Value, x: Value, *, average: bool) -> Value:
     windows, include = window(node), bool(node.attributes.get_int("count_include_pad", 0))
     # the output says how many windows there are: up to opset 21, ceil_mode keeps one that lies on the pads alone
     for axis, (size, count) in enumerate(zip(static(node, x), static(node, node.outputs[0]), strict=True)):
@@ -103,12 +104,12 @@ def membership(windows: Window, axis: int, size: int, count: int, *, average: bo
     return matrix / np.maximum(counted.sum(axis=1, keepdims=True), 1) if average else matrix
 
 
-def global_average(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def global_average(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """GlobalAveragePool: dx = dy / number of places."""
     return [op.averaged(dy, x, node.outputs[0])]
 
 
-def global_max(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def global_max(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """GlobalMaxPool: dy goes to each channel's first maximum (PyTorch's adaptive_max_pool)."""
     rows = op.Reshape(x, op.ints([0, 0, -1]))
     first, zeros = op.ArgMax(rows, axis=2, keepdims=1), op.Expand(op.like(0, x), op.Shape(rows))
@@ -116,20 +117,20 @@ def global_max(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradie
     return [op.Reshape(op.ScatterElements(zeros, first, share, axis=2), op.shape(x))]
 
 
-def global_lp(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def global_lp(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """GlobalLpPool y = (Σ |x|ᵖ)^(1/p): dx = sign(x) · |x|ᵖ⁻¹ · dy · y¹⁻ᵖ; 0 where y = 0."""
     power = node.attributes.get_int("p", 2) - 1
     return [op.Mul(_signed_power(op, x, power), op.Mul(dy, _inverse_power(op, node.outputs[0], power)))]
 
 
-def _signed_power(op: Backward, x: ir.Value, power: int) -> ir.Value:
+def _signed_power(op: Backward, x: Value, power: int) -> Value:
     """sign(x) · |x|ᵖ, the derivative of |x|ᵖ⁺¹ / (p + 1)."""
     if power < 2:
         return op.Sign(x) if power == 0 else x
     return op.Mul(x, op.Abs(x) if power == 2 else op.Pow(op.Abs(x), op.like(power - 1, x)))
 
 
-def _inverse_power(op: Backward, y: ir.Value, power: int) -> ir.Value:
+def _inverse_power(op: Backward, y: Value, power: int) -> Value:
     """y⁻ᵖ, and 0 where y = 0."""
     if power == 0:
         return op.like(1, y)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 
@@ -10,7 +11,7 @@ from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 class Reduced:
     """A reduction's axes and sizes, whatever the opset says them by."""
 
-    def __init__(self, op: Backward, node: ir.Node, x: ir.Value, listed: ir.Value | None = None) -> None:
+    def __init__(self, op: Backward, node: Node, x: Value, listed: Value | None = None) -> None:
         self.op, self.x, self.y = op, x, node.outputs[0]
         self.keepdims = bool(node.attributes.get_int("keepdims", 1))
         tensor = op.constant(listed)
@@ -25,7 +26,7 @@ class Reduced:
             axes = range(rank)
         self.axes = sorted(a % rank for a in axes) if axes is not None and rank is not None else axes
 
-    def back(self, value: ir.Value) -> ir.Value:
+    def back(self, value: Value) -> Value:
         """Return a value of the output's shape with the reduced axes as 1, so that it broadcasts to the input."""
         x = self.x.shape
         if self.nothing or (self.keepdims and self.dynamic is None):
@@ -45,13 +46,13 @@ class Reduced:
             wide.shape = ir.Shape([1 if i in self.axes else next(dims) for i in range(x.rank())])
         return wide
 
-    def sum(self, x: ir.Value) -> ir.Value:
+    def sum(self, x: Value) -> Value:
         """Return Σ over the same axes, which stay as 1."""
         if self.axes is not None and not self.nothing:
             return self.op.sum(x, self.axes, keepdims=True)
         return self.op.ReduceSum(x, self.dynamic, keepdims=1, **self.noop)
 
-    def prod(self, x: ir.Value) -> ir.Value:
+    def prod(self, x: Value) -> Value:
         """Return Π over the same axes, which stay as 1."""
         if self.axes is None or self.nothing:
             return self.op.ReduceProd(x, *[v for v in [self.dynamic] if v is not None], keepdims=1, **self.noop)
@@ -60,23 +61,23 @@ class Reduced:
         return self.op.ReduceProd(x, self.op.ints(self.axes), keepdims=1)
 
 
-def reduction(formula: Callable[[Backward, Reduced, ir.Value, ir.Value], ir.Value]) -> Callable[..., Gradients]:
+def reduction(formula: Callable[[Backward, Reduced, Value, Value], Value]) -> Callable[..., Gradients]:
     """Return the rule of a reduction, with dx written from (op, axes and sizes, x, dy); dy broadcasts to x."""
 
-    def rule(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, axes: ir.Value | None = None) -> Gradients:
+    def rule(op: Backward, node: Node, dy: Value, x: Value, axes: Value | None = None) -> Gradients:
         reduced = Reduced(op, node, x, axes)
         return [formula(op, reduced, x, reduced.back(dy))]
 
     return rule
 
 
-def extreme(op: Backward, reduced: Reduced, x: ir.Value, dy: ir.Value) -> ir.Value:
+def extreme(op: Backward, reduced: Reduced, x: Value, dy: Value) -> Value:
     """Max, min: the values that equal the result share dy evenly, as PyTorch's `amax` and `amin`."""
     hits = op.cast(op.Equal(x, reduced.back(reduced.y)), x)
     return op.Mul(hits, op.Div(dy, reduced.sum(hits)))
 
 
-def prod(op: Backward, reduced: Reduced, x: ir.Value, dy: ir.Value) -> ir.Value:
+def prod(op: Backward, reduced: Reduced, x: Value, dy: Value) -> Value:
     """y = Π x: dx = dy · Π of the others; y / x where x ≠ 0, and with one zero only that one moves y."""
     zero, one = op.like(0, x), op.like(1, x)
     is_zero = op.Equal(x, zero)
@@ -87,13 +88,13 @@ def prod(op: Backward, reduced: Reduced, x: ir.Value, dy: ir.Value) -> ir.Value:
     return op.Mul(dy, others)
 
 
-def l2(op: Backward, reduced: Reduced, x: ir.Value, dy: ir.Value) -> ir.Value:
+def l2(op: Backward, reduced: Reduced, x: Value, dy: Value) -> Value:
     """y = √Σ x²: dx = dy · x / y, 0 where y = 0, as PyTorch's `norm`."""
     y = reduced.back(reduced.y)
     return op.Mul(x, op.Div(dy, op.Where(op.Equal(y, op.like(0, y)), op.like(1, y), y)))
 
 
-def log_sum_exp(op: Backward, reduced: Reduced, x: ir.Value, dy: ir.Value) -> ir.Value:
+def log_sum_exp(op: Backward, reduced: Reduced, x: Value, dy: Value) -> Value:
     """y = log Σ exp x: dx = dy · exp(x − y), which never overflows."""
     return op.Mul(op.Exp(op.Sub(x, reduced.back(reduced.y))), dy)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 from ortpipe.stages.derive.dimensions import ranked
@@ -40,7 +40,7 @@ class Axis:
         return self.scale == 1 and self.crop == (0.0, 1.0) and self.size == self.count
 
 
-def resize(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, *_: ir.Value | None) -> Gradients:
+def resize(op: Backward, node: Node, dy: Value, x: Value, *_: Value | None) -> Gradients:
     """y = (M₁ ⊗ M₂ ⊗ …)·x, one interpolation matrix per axis: dx = (M₁ᵀ ⊗ M₂ᵀ ⊗ …)·dy.
 
     All modes and coordinate transformations, antialias, exclude_outside, crops; what is extrapolated has no gradient.
@@ -68,7 +68,7 @@ def _block(axis: Axis, matrix: Matrix) -> int | None:
     return n if rest == 0 and np.array_equal(matrix, np.kron(np.eye(axis.size), np.ones((n, 1)))) else None
 
 
-def _axes(op: Backward, node: ir.Node) -> list[Axis]:
+def _axes(op: Backward, node: Node) -> list[Axis]:
     """Return what happens to each axis that the node names, from its scales or sizes."""
     (x, roi, scales, sizes), y = (*node.inputs, None, None, None)[:4], node.outputs[0].shape
     assert x is not None
@@ -103,14 +103,14 @@ def _axes(op: Backward, node: ir.Node) -> list[Axis]:
     return [Axis(a.axis, a.size, math.floor(scale * a.size + 0.5), scale, a.crop) for a in axes]
 
 
-def _numbers(op: Backward, node: ir.Node, value: ir.Value | None) -> list[float]:
+def _numbers(op: Backward, node: Node, value: Value | None) -> list[float]:
     tensor = op.constant(value)
     if tensor is None:
         raise not_static(node, value, "the value")
     return [float(v) for v in tensor.numpy().ravel()]
 
 
-def _matrix(node: ir.Node, a: Axis) -> Matrix:
+def _matrix(node: Node, a: Axis) -> Matrix:
     """Return the interpolation matrix (count × size) of one axis, as ONNX's Resize-19 defines it."""
     attributes, mode = node.attributes, node.attributes.get_string("mode", "nearest")
     transformation = attributes.get_string("coordinate_transformation_mode", "half_pixel")

@@ -1,9 +1,7 @@
 """Operators that move values without changing them."""
 
-from collections.abc import Sequence
-
 import numpy as np
-import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 from ortpipe.stages.derive.dimensions import ranked
@@ -12,18 +10,18 @@ from ortpipe.stages.derive.rules.indexing import put_back
 FLIP = [[-1], [np.iinfo(np.int64).min], [-1]]  # starts, ends and steps of one whole axis backwards
 
 
-def back_to_shape(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, *_: ir.Value) -> Gradients:
+def back_to_shape(op: Backward, node: Node, dy: Value, x: Value, *_: Value) -> Gradients:
     """Reshape, Squeeze, Unsqueeze, Flatten: dx = dy in x's shape."""
     return [op.reshape_like(dy, x)]
 
 
-def transpose(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def transpose(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """dx = dy, transposed by the inverse permutation."""
     perm = node.attributes.get_ints("perm", None)
     return [op.Transpose(dy) if perm is None else op.Transpose(dy, perm=np.argsort(perm).tolist())]
 
 
-def tile(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, repeats: ir.Value) -> Gradients:
+def tile(op: Backward, node: Node, dy: Value, x: Value, repeats: Value) -> Gradients:
     """dx = dy, cut into the copies [r₀, d₀, r₁, d₁ …] and summed over them."""
     rank = ranked(x).rank()
     pairs = op.Transpose(op.Reshape(op.Concat(repeats, op.shape(x), axis=0), op.ints([2, rank])))
@@ -31,7 +29,7 @@ def tile(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, repeats: ir.Val
     return [op.ReduceSum(cut, op.ints(list(range(0, 2 * rank, 2))), keepdims=0)]
 
 
-def concat(op: Backward, node: ir.Node, dy: ir.Value, *inputs: ir.Value) -> Gradients:
+def concat(op: Backward, node: Node, dy: Value, *inputs: Value) -> Gradients:
     """Each input gets its slice of dy."""
     axis = node.attributes.get_int("axis", 0)
     if len(inputs) == 1:
@@ -39,20 +37,20 @@ def concat(op: Backward, node: ir.Node, dy: ir.Value, *inputs: ir.Value) -> Grad
     sizes = [x.shape[axis] if x.shape is not None else None for x in inputs]
     static = [s for s in sizes if isinstance(s, int)]
     if len(static) == len(sizes):
-        split: ir.Value = op.ints(static)
+        split: Value = op.ints(static)
     else:
         split = op.Concat(*(op.Gather(op.Shape(x), op.ints([axis])) for x in inputs), axis=0)
     parts: Gradients = op.Split(dy, split, axis=axis, outputs=len(inputs))
     return parts
 
 
-def split(op: Backward, node: ir.Node, dys: Sequence[ir.Value | None], x: ir.Value, *_: ir.Value) -> Gradients:
+def split(op: Backward, node: Node, dys: Gradients, x: Value, *_: Value) -> Gradients:
     """dx = the outputs' gradients side by side, zeros where nothing arrived."""
     parts = [dy if dy is not None else op.zeros(y) for dy, y in zip(dys, node.outputs, strict=True)]
     return [op.Concat(*parts, axis=node.attributes.get_int("axis", 0))]
 
 
-def slice_(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, *places: ir.Value | None) -> Gradients:
+def slice_(op: Backward, node: Node, dy: Value, x: Value, *places: Value | None) -> Gradients:
     """dx is 0 but for the places that were read: dy scattered to them."""
     constants = [op.constant(v) for v in (*places, None, None)[:4]]
     starts, ends, axes, steps = (t.numpy().ravel().tolist() if t is not None else None for t in constants)
@@ -78,13 +76,7 @@ def slice_(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value, *places: ir.V
 
 
 def pad(
-    op: Backward,
-    node: ir.Node,
-    dy: ir.Value,
-    x: ir.Value,
-    pads: ir.Value,
-    value: ir.Value | None = None,
-    axes: ir.Value | None = None,
+    op: Backward, node: Node, dy: Value, x: Value, pads: Value, value: Value | None = None, axes: Value | None = None
 ) -> Gradients:
     """dx = the inner part of dy; for edge, reflect and wrap, the padding's gradients return to where it was read."""
     mode, extra = node.attributes.get_string("mode", "constant"), [None, axes] if axes is not None else []
@@ -103,7 +95,7 @@ def pad(
     return [dx, None, op.reshape_like(rest, value)]
 
 
-def depth_to_space(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def depth_to_space(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """DepthToSpace: dx = dy with its blocks put back into channels, in the order of the mode."""
     block = node.attributes["blocksize"].as_int()
     dx = op.SpaceToDepth(dy, blocksize=block)
@@ -116,7 +108,7 @@ def depth_to_space(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gr
     return [op.Reshape(op.Transpose(turned, perm=[0, 2, 1, 3]), op.shape(x))]
 
 
-def space_to_depth(op: Backward, node: ir.Node, dy: ir.Value, x: ir.Value) -> Gradients:
+def space_to_depth(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """SpaceToDepth: dx = dy with its channels spread over blocks."""
     return [op.DepthToSpace(dy, blocksize=node.attributes["blocksize"].as_int())]
 

@@ -1,12 +1,12 @@
 """Trigonometric and hyperbolic functions."""
 
-import onnx_ir as ir
+from onnx_ir import Value
 
 from ortpipe.stages.derive.backward import Backward, Rules
 from ortpipe.stages.derive.rules.arithmetic import elementwise
 
 
-def square_plus(op: Backward, x: ir.Value, sign: int, constant: int) -> ir.Value:
+def square_plus(op: Backward, x: Value, sign: int, constant: int) -> Value:
     """constant + sign · x²."""
     return (op.Add if sign > 0 else op.Sub)(op.like(constant, x), op.Mul(x, x))
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import onnx_ir as ir
+from onnx_ir import Node, Value
 
 from ortpipe.errors import DeriveError
 
@@ -32,7 +32,7 @@ class Window:
         return [*self.begin, *self.end]
 
 
-def spatial(x: ir.Value | None) -> list[int | None]:
+def spatial(x: Value | None) -> list[int | None]:
     """Return the sizes after batch and channel, None where not static.
 
     Raises:
@@ -44,7 +44,7 @@ def spatial(x: ir.Value | None) -> list[int | None]:
     return [d if isinstance(d, int) else None for d in x.shape[2:]]
 
 
-def window(node: ir.Node) -> Window:
+def window(node: Node) -> Window:
     """Return the windows that a node slides over its first input (Conv and the pools), with auto_pad resolved.
 
     Raises:
@@ -64,7 +64,7 @@ def window(node: ir.Node) -> Window:
     return Window(plain.kernel, plain.strides, plain.dilations, *halves(totals, mode))
 
 
-def unpadded(node: ir.Node) -> Window:
+def unpadded(node: Node) -> Window:
     """Return a node's windows without their pads; the kernel is the attribute's, or else the second input's.
 
     Raises:
@@ -86,12 +86,12 @@ def halves(totals: Sequence[int], mode: str) -> tuple[tuple[int, ...], tuple[int
     return begin, tuple(t - b for t, b in zip(totals, begin, strict=True))
 
 
-def auto_pad(node: ir.Node) -> str:
+def auto_pad(node: Node) -> str:
     """Return the auto_pad attribute."""
     return node.attributes.get_string("auto_pad", "NOTSET")
 
 
-def static(node: ir.Node, x: ir.Value | None) -> list[int]:
+def static(node: Node, x: Value | None) -> list[int]:
     """Return the sizes after batch and channel.
 
     Raises:
@@ -103,7 +103,7 @@ def static(node: ir.Node, x: ir.Value | None) -> list[int]:
     return [s for s in sizes if s is not None]
 
 
-def not_static(node: ir.Node, x: ir.Value | None, what: str) -> DeriveError:
+def not_static(node: Node, x: Value | None, what: str) -> DeriveError:
     """Return the error that names what is not static."""
     shape = f" of shape {x.shape}" if x is not None else ""
     name = x.name if x is not None else None
