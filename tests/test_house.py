@@ -218,7 +218,7 @@ MODULES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT /
 # What costs too much to import where nobody may need it, or is not on every system. Commands import late, too.
 HEAVY = {
     *("hydra", "joblib", "matplotlib", "mlflow", "onnx.reference", "onnxruntime", "pandas", "portalocker", "psutil"),
-    *("pyarrow", "pydantic", "scipy", "sklearn", "skops", "sqlalchemy", "threadpoolctl", "torch", "tqdm", "yaml"),
+    *("pyarrow", "scipy", "sklearn", "skops", "sqlalchemy", "threadpoolctl", "torch", "tqdm", "yaml"),
     *("grp", "pwd", "winreg"),
 }
 LATE, TYPE_ONLY, LONGEST = 90, 20, 400

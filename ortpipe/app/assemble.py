@@ -128,7 +128,7 @@ def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: 
     record.plan = {stage.name: choice(resolved[stage.name]) for stage in FLOW}
     record.data = about(data, resolved["data"]["source"])
     if data.notes:
-        record.notes["data"] = list(data.notes)
+        record.notes["data"] = tuple(data.notes)
     before_the_end(record.abandon)
     recording = config.recorder(record, resolved)
     record.mlflow = recording.run_id

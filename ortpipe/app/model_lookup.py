@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from ortpipe.app.redact import hidden
-from ortpipe.app.run.saved import read_config
+from ortpipe.app.run.record import read_config
 from ortpipe.app.run_lookup import RUN_ID, Settings, download, tracked
 from ortpipe.artifact import load_artifact, read_metadata
 from ortpipe.errors import ConfigError, nearest

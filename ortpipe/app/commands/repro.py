@@ -15,8 +15,7 @@ from ortpipe.app.assemble import open_run, plan_of
 from ortpipe.app.compose import Parser
 from ortpipe.app.consent import completed, executes
 from ortpipe.app.run.inputs import kept_input
-from ortpipe.app.run.record import RunRecord, StageRecord
-from ortpipe.app.run.saved import read_config, read_json
+from ortpipe.app.run.record import RunRecord, StageRecord, read_config, read_environment
 from ortpipe.app.run_lookup import Settings, recorded
 from ortpipe.app.schema import build
 from ortpipe.artifact import load_artifact
@@ -54,7 +53,7 @@ def _parsed(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
-    place = read_json(folder / "environment.json", dict[str, str]).get("folder")
+    place = read_environment(folder).get("folder")
     values = read_config(folder)
     if (asks := executes(values, place)) and not trust:
         fix = "Look at it in the record; if you want it, add --trust."

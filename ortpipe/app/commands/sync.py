@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ortpipe.app.compose import Parser, composition
 from ortpipe.app.redact import MASK, redacted
-from ortpipe.app.run.saved import read_config
+from ortpipe.app.run.record import read_config
 from ortpipe.app.schema import build_key
 from ortpipe.app.sweep.summary import best_job
 from ortpipe.app.tracking.model import name_best

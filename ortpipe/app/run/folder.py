@@ -92,7 +92,7 @@ class RunFolder:
         self.record.stages.append(StageRecord.of(event))
         self.record.model = _about(event.artifact)
         if notes := event.artifact.facts.lineage[-1].get("notes"):
-            self.record.notes[event.name] = list(notes)
+            self.record.notes[event.name] = tuple(notes)
         self.record.write()
 
     def _finish(self, artifact: Artifact) -> None:

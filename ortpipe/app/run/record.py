@@ -1,10 +1,10 @@
-"""`run.json`: what is known of a run, of a sweep or of a sweep's job. Only this module reads and writes it."""
+"""What a run's folder says of a run, of a sweep or of a sweep's job; read back, nothing in it is resolved or followed.
 
-from __future__ import annotations
+Only this module reads and writes `run.json`.
+"""
 
 import contextlib
 import dataclasses
-import functools
 import json
 import re
 import time
@@ -12,46 +12,44 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
+
+import yaml
 
 from ortpipe.app.redact import hidden, redacted
 from ortpipe.app.run.process import HOST, PID, gone, this_process
-from ortpipe.errors import TrackingError
+from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.files import atomic_write
 from ortpipe.pipeline.events import StageFinished
+from ortpipe.settings import Config, Must, checked
 
 FILE = "run.json"
 FORMAT = 2
 COMMAND = "ortpipe.command"  # the tag with the command that started the run
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as MLflow calls them
+DEEPEST = 100  # groups in a config
+GROUPS = ("recorder", "paths", "convert")  # of a config, that are looked into before it is checked
 
 
 @dataclass(frozen=True)
-class StageRecord:
-    """A stage that finished.
+class StageRecord(Config):
+    """A stage that finished; where its result was in the store, `origin` says by which run it was computed."""
 
-    Attributes:
-        name: the stage's.
-        version: of its code.
-        key: of its result in the store, and `parts`, what the key stands for (see `digest.parts_of`).
-        input: the digest of its input artifact; None for the first stage.
-        output: the digest of its result.
-        seconds: it took in this run.
-        origin: of a result that was in the store: the run that computed it (`folder`, `mlflow`), when (`made`, seconds
-            since 1970) and in how many `seconds`; None where the stage ran.
-    """
+    name: Annotated[str, Must("the name of a stage", re.compile(r"\w+").fullmatch)]
+    version: int  # of its code
+    key: str  # of its result in the store
+    parts: dict[str, Any]  # what the key stands for, see `digest.parts_of`
+    input: str | None  # the digest of its input artifact; None for the first stage
+    output: str  # the digest of its result
+    seconds: float  # it took in this run
+    origin: dict[str, Any] | None = None  # `folder` and `mlflow` of that run, `made` when, and in how many `seconds`
 
-    name: str
-    version: int
-    key: str
-    parts: dict[str, Any]
-    input: str | None
-    output: str
-    seconds: float
-    origin: dict[str, Any] | None = None
+    def __post_init__(self) -> None:
+        checked(self.parts.get("packages"), dict[str, str], "parts.packages")
+        checked(self.parts.get("machine"), str, "parts.machine")
 
     @classmethod
-    def of(cls, event: StageFinished) -> StageRecord:
+    def of(cls, event: StageFinished) -> Self:
         """Return the record of a stage that has just finished."""
         entry, version = event.hit, event.parts["version"]
         origin = None if entry is None else {**entry.run, "made": entry.made, "seconds": entry.seconds}
@@ -59,7 +57,7 @@ class StageRecord:
 
 
 @dataclass(frozen=True)
-class JobRecord:
+class JobRecord(Config):
     """Which job of a sweep a run is: the sweep's id, the job's number from 0, and its values of what varies."""
 
     sweep: str
@@ -68,20 +66,12 @@ class JobRecord:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class Manifest(Config):
     """What the jobs of a sweep share: where it was started, the keys that are the same in all, and the objective."""
 
     cwd: str
-    fixed: list[str]
+    fixed: tuple[str, ...]
     objective: str
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """The machine and the packages that every stage's parts name."""
-
-    packages: dict[str, str]
-    machine: str
 
 
 def origin_tags(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -102,52 +92,29 @@ def now() -> int:
 
 
 @dataclass
-class RunRecord:
-    """One run, one job or one sweep.
+class RunRecord(Config):
+    """One run, one job or one sweep."""
 
-    Attributes:
-        folder: where it is written; not part of the file.
-        name: as it is shown.
-        tags: what is known of it before it starts; its process among them.
-        plan: the stages in order, each with what the config chooses for it from a catalogue.
-        data: the `source` of its rows, their `digest`, and how many `rows` each part has.
-        id: its own, whatever records it.
-        started: milliseconds since the epoch, as is `ended`.
-        status: RUNNING, FINISHED, FAILED, or KILLED where somebody stopped it.
-        error: what ended it.
-        stage: that was at work then.
-        again: the command that does what is left, where repeating can help.
-        model: of the last stage that finished, what it was converted `from`, its `task`, how far its predictions were
-            from its source's (`discrepancy`), and the shapes of its `parameters`.
-        stages: those that finished, in order.
-        metrics: each metric's values `before` training, `trained`, and of the `source`; of a sweep, the best job's.
-        values: `loss` and each metric of the trained model on the test rows: what an objective may be.
-        notes: what the data and each stage want their reader to know, by stage.
-        mlflow: the id of the MLflow run, if there is one.
-        job: of a sweep's job.
-        sweep: of a sweep itself.
-    """
-
-    folder: Path
-    name: str
-    tags: dict[str, str]
-    plan: dict[str, str] = field(default_factory=dict)
-    data: dict[str, Any] = field(default_factory=dict)
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    started: int = field(default_factory=now)
-    status: str = RUNNING
+    folder: Path  # where it is written; not part of the file
+    name: str  # as it is shown
+    tags: dict[str, str]  # what is known of it before it starts; its process among them
+    plan: dict[str, str] = field(default_factory=dict)  # the stages in order, each with its choice from a catalogue
+    data: dict[str, Any] = field(default_factory=dict)  # the `source` of its rows, their `digest`, `rows` of each part
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)  # its own, whatever records it
+    started: int = field(default_factory=now)  # in milliseconds since 1970, as is `ended`
+    status: str = RUNNING  # or FINISHED, FAILED, or KILLED where somebody stopped it
     ended: int | None = None
-    error: str | None = None
-    stage: str | None = None
-    again: str | None = None
-    model: dict[str, Any] = field(default_factory=dict)
-    stages: list[StageRecord] = field(default_factory=list)
-    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    values: dict[str, float] = field(default_factory=dict)
-    notes: dict[str, list[str]] = field(default_factory=dict)
-    mlflow: str | None = None
-    job: JobRecord | None = None
-    sweep: Manifest | None = None
+    error: str | None = None  # what ended it
+    stage: str | None = None  # that was at work then
+    again: str | None = None  # the command that does what is left, where repeating can help
+    model: dict[str, Any] = field(default_factory=dict)  # of the latest artifact, see `folder._about`
+    stages: list[StageRecord] = field(default_factory=list)  # those that finished, in order
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)  # `before`, `trained`, `source`; a sweep's best
+    values: dict[str, float] = field(default_factory=dict)  # what an objective may be: `loss` and metrics on test rows
+    notes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage
+    mlflow: str | None = None  # the id of the MLflow run, if there is one
+    job: JobRecord | None = None  # of a sweep's job
+    sweep: Manifest | None = None  # of a sweep itself
 
     @property
     def seconds(self) -> float | None:
@@ -178,7 +145,7 @@ class RunRecord:
         atomic_write(self.folder / FILE, json.dumps(facts, indent=1) + "\n")
 
     @classmethod
-    def read(cls, folder: Path) -> RunRecord:
+    def read(cls, folder: Path) -> Self:
         """Return what a folder's `run.json` says.
 
         Raises:
@@ -187,20 +154,21 @@ class RunRecord:
         file = folder / FILE
         try:
             facts = json.loads(file.read_text(encoding="utf-8"))
-            if facts["format"] != FORMAT:
+            if facts.pop("format") != FORMAT:
                 raise TrackingError(f"{FILE} has format {FORMAT}.", got=file, fix="Use the ortpipe that wrote it.")
-            record: RunRecord = checked({**facts, "folder": folder.absolute()}, cls)
-            for stage in record.stages:
-                checked(stage.parts, Surroundings)
-                if not re.fullmatch(r"\w+", stage.name):  # it names a folder
-                    raise ValueError(f"{stage.name!r} is no stage")
-            return record
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            fix = "Name a folder that a run wrote: they lie in outputs/runs and outputs/multiruns."
-            raise TrackingError(f"A run folder has a readable {FILE}.", got=f"{file}: {error}", fix=fix) from error
+            facts["stages"] = [StageRecord(**stage) for stage in facts["stages"]]
+            for name, kind in (("job", JobRecord), ("sweep", Manifest)):
+                facts[name] = None if facts[name] is None else kind(**facts[name])
+            return cls(folder.absolute(), **facts)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            fix, reason = (
+                "Name a folder that a run wrote: they lie in outputs/runs and outputs/multiruns.",
+                _reason(error),
+            )
+            raise TrackingError(f"A run folder has a readable {FILE}.", got=f"{file}: {reason}", fix=fix) from error
 
     @classmethod
-    def read_closed(cls, folder: Path) -> RunRecord:
+    def read_closed(cls, folder: Path) -> Self:
         """Return what `read` does; a run that is not closed and whose process is gone is closed as killed."""
         record = cls.read(folder)
         if record.status == RUNNING and gone(record.tags):
@@ -208,31 +176,48 @@ class RunRecord:
         return record
 
 
-def checked(values: Any, kind: Any) -> Any:
-    """Return plain values as a type that has their fields; those that it has not are left out.
+def _reason(error: Exception) -> str:
+    return f"{error.rule} Got: {error.got}" if isinstance(error, ConfigError) else str(error)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the config in a run's folder, as plain data: nothing in it is resolved.
 
     Raises:
-        ValueError: a field is missing, or of another type.
-
-    >>> checked({"packages": {}, "machine": 5}, Surroundings)
-    Traceback (most recent call last):
-    ValueError: machine: input should be a valid string
+        ConfigError: it is missing or damaged, or a link.
     """
-    from pydantic import ValidationError
-
+    file, depth = folder / "config.yaml", 0
     try:
-        return _adapter(kind).validate_python(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "it"
-        raise ValueError(f"{place}: {first['msg'].lower()}") from None
+        if file.is_symlink():
+            raise ValueError("it is a link")
+        text = file.read_text(encoding="utf-8")
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError("it has aliases, which no run writes: few of them stand for billions of values")
+            if depth > DEEPEST:
+                raise ValueError(f"its groups are more than {DEEPEST} deep")
+        values: dict[str, Any] = checked(yaml.safe_load(text), dict[str, Any], "it")
+        checked({name: values.get(name, {}) for name in GROUPS}, dict[str, dict[str, Any]], "it")
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        rule, got = "A run's config.yaml is as it was written.", f"{file}: {_reason(error)}"
+        raise ConfigError(rule, got=got, fix="Choose another run.") from error
+    return values
 
 
-@functools.cache
-def _adapter(kind: Any) -> Any:
-    from pydantic import TypeAdapter
+def read_environment(folder: Path) -> dict[str, str]:
+    """Return what a run was made with, as its folder says.
 
-    return TypeAdapter(kind)
+    Raises:
+        ConfigError: the file is missing or damaged.
+    """
+    file = folder / "environment.json"
+    try:
+        facts: dict[str, str] = checked(json.loads(file.read_text(encoding="utf-8")), dict[str, str], "it")
+    except (OSError, ValueError, RecursionError) as error:
+        rule, got = "A run's folder is as it was written.", f"{file}: {_reason(error)}"
+        raise ConfigError(rule, got=got, fix="Choose another.") from error
+    return facts
 
 
 def is_copy(folder: Path) -> bool:

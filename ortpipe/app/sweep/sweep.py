@@ -98,7 +98,7 @@ def begin(config: DictConfig) -> Sweep:
         "mlflow.loggedArtifacts": json.dumps([{"path": "summary.json", "type": "table"}]),  # MLflow's page shows it
         "ortpipe.objective": config.objective,
     }
-    manifest = Manifest(os.getcwd(), [*fixed], config.objective)
+    manifest = Manifest(os.getcwd(), tuple(fixed), config.objective)
     record = RunRecord(folder, redacted(f"{config.name} sweep"), tags, sweep=manifest)
     recording: Recording = recorder.open_sweep(record)
     record.mlflow = recording.run_id

@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 from safetensors import safe_open
 
-from ortpipe.app.run.record import FINISHED, RunRecord, now
-from ortpipe.app.run.saved import read_config
+from ortpipe.app.run.record import FINISHED, RunRecord, now, read_config
 from ortpipe.graph.serial import read
 from ortpipe.pipeline.events import Event, RunFinished, StageFinished
 from ortpipe.pipeline.flatten import flatten

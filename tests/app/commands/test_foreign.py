@@ -183,7 +183,7 @@ def test_a_record_names_no_stage_elsewhere_and_a_damaged_ledger_is_begun_again(f
     assert json.loads((folder / "mlflow.json").read_text())["done"]
     run = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**run, "stages": [{**run["stages"][0], "name": "../../../private"}]}))
-    with pytest.raises(TrackingError, match="is no stage"):
+    with pytest.raises(TrackingError, match="must be the name of a stage"):
         sync([str(folder)])
 
 
