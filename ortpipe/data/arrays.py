@@ -2,6 +2,7 @@
 
 import math
 import zipfile
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
-from ortpipe.data.config import PARTS
+from ortpipe.data.config import PARTS, SplitConfig, refuse_other_parts
+from ortpipe.data.files import paths_of
 from ortpipe.data.float32 import LostDigits
-from ortpipe.data.rows import Rows, check_finite, row_bytes
-from ortpipe.data.stream import Labels
+from ortpipe.data.rows import Rows, RowSet, check_finite, row_bytes
+from ortpipe.data.stream import Labels, Windowed
 from ortpipe.errors import DataError, nearest
 from ortpipe.hashing import Hasher
 
@@ -97,7 +99,7 @@ class ArraySet:
 
 
 class ArrayReader:
-    """Rows of sets of arrays, in groups of GROUP bytes: one set's rows, then the next one's.
+    """Rows of sets of arrays, in groups of GROUP bytes (see `Reader`): one set's rows, then the next one's.
 
     Everything is read once when it is made: checked, counted, and taken into the digest.
 
@@ -110,11 +112,12 @@ class ArrayReader:
     """
 
     def __init__(self, sets: Sequence[ArraySet], label: str, sample_weight: str | None, column: str | None) -> None:
-        self._sets, self._label, self._weight, self._column = sets, label, sample_weight, column
-        self._inputs = [name for name in sets[0].arrays if name not in (label, sample_weight, column)]
+        self._label, self._weight, self._column = label, sample_weight, column
+        arrays = sets[0].arrays
+        self._inputs = [name for name in arrays if name not in (label, sample_weight, column)]
         for array_set in sets:
-            self._refuse(array_set)
-        self.row_bytes = row_bytes((sets[0].arrays[name].dtype, sets[0].arrays[name].shape) for name in self._inputs)
+            self._refuse(array_set, arrays)
+        self.row_bytes = row_bytes((arrays[name].dtype, arrays[name].shape) for name in self._inputs)
         size = max(1, GROUP // self.row_bytes)
         self._groups = [
             (array_set, slice(first, min(first + size, count)))
@@ -128,9 +131,9 @@ class ArrayReader:
         hasher, labels, digits = Hasher("arrays"), Labels(), LostDigits()
         for number, (array_set, cut) in enumerate(self._groups):
             try:
-                piece = self.rows(array_set, cut)
+                [piece] = self.pieces(number)
             except DataError:
-                for name in (*self._inputs, self._label, *filter(None, (self._weight,))):
+                for name in (*self._inputs, label, *filter(None, [sample_weight])):
                     check_finite(f"{name!r} of {array_set.where}", array_set.arrays[name][cut], first=cut.start)
                 raise
             part = np.zeros(len(piece), np.int64) if piece.part is None else piece.part
@@ -143,60 +146,72 @@ class ArrayReader:
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield the rows of a group, all at once."""
         array_set, cut = self._groups[group]
-        yield self.rows(array_set, cut)
-
-    def rows(self, array_set: ArraySet, cut: slice) -> Rows:
-        """Return some rows of a set."""
         label = array_set.arrays[self._label][cut]
         part = None if array_set.part is None else np.full(len(label), array_set.part, np.int8)
-        return Rows(
+        if self._column is not None:
+            words, part = array_set.arrays[self._column][cut], np.full(len(label), -1, np.int8)
+            for code, name in enumerate(PARTS):
+                part[words == name] = code
+            refuse_other_parts(part, words, self._column, cut.start)
+        yield Rows(
             inputs={name: array_set.arrays[name][cut] for name in self._inputs},
             label=label,
             sample_weight=None if self._weight is None else array_set.arrays[self._weight][cut],
-            part=part if self._column is None else _codes(self._column, array_set.arrays[self._column][cut], cut.start),
+            part=part,
         )
 
-    def _refuse(self, array_set: ArraySet) -> None:
-        named = [("data.source.label", self._label), ("data.source.sample_weight", self._weight)]
-        named += [("data.split.column", self._column), *(("an input of the first file", n) for n in self._inputs)]
-        for key, name in named:
-            if name is not None and name not in array_set.arrays:
-                raise DataError(
-                    "The data must hold every array that is named by data.source.label and sample_weight, "
-                    "by data.split.column, and the inputs of their first part.",
-                    got=f"{key}={name!r} for {array_set.where}",
-                    fix=nearest(name, array_set.arrays),
-                )
-        for _, name in named:
+    def _refuse(self, array_set: ArraySet, first: Mapping[str, Array]) -> None:
+        """Refuse a set that lacks an array which is named or in the first set, or has one of another shape."""
+        arrays, where = array_set.arrays, array_set.where
+        settings = {"label": self._label, "sample_weight": self._weight, "split.column": self._column}
+        for key, name in [*settings.items(), *(("an input of the first file", name) for name in self._inputs)]:
             if name is None:
                 continue
-            shape, first = array_set.arrays[name].shape, self._sets[0].arrays[name].shape
-            if shape[1:] != first[1:]:
+            if name not in arrays:
+                raise DataError(
+                    "The data must hold every array that is named by {at}label and {at}sample_weight, by split.column, "
+                    "and the inputs of their first part.",
+                    key=key if key in ("label", "sample_weight") else None,
+                    got=f"{key}={name!r} for {where}",
+                    fix=nearest(name, arrays),
+                )
+            if arrays[name].shape[1:] != first[name].shape[1:]:
+                shape, width = arrays[name].shape, first[name].shape[1:]
                 raise DataError(
                     "An array has the same width in every part of the data.",
-                    got=f"{name!r} of {array_set.where} has shape {shape}, {first[1:]} per row in the first part",
-                    fix="Check data.split.",
+                    got=f"{name!r} of {where} has shape {shape}, {width} per row in the first part",
+                    fix="Check the split's files.",
                 )
-        shape = array_set.arrays[self._label].shape
-        for name, array in array_set.arrays.items():
+        shape = arrays[self._label].shape
+        for name, array in arrays.items():
             if not array.shape or array.shape[:1] != shape[:1]:
                 raise DataError(
                     "Every array must have one entry per row.",
-                    got=f"{name!r} of {array_set.where} has shape {array.shape}, the labels {shape}",
+                    got=f"{name!r} of {where} has shape {array.shape}, the labels {shape}",
                     fix="Check for ragged or missing rows.",
                 )
 
 
-def _codes(column: str, words: np.ndarray, first: int) -> np.ndarray:
-    """Return each row's part as its place in `PARTS`."""
-    part = np.full(len(words), -1, np.int8)
-    for code, name in enumerate(PARTS):
-        part[words == name] = code
-    if (part < 0).any():
-        row = int(np.argmax(part < 0))
-        raise DataError(
-            "data.split.column holds the words train, validation and test.",
-            got=f"{words[row : row + 1].tolist()[0]!r} in {column!r}, row {first + row}",
-            fix=nearest(str(words[row]), PARTS),
-        )
-    return part
+@dataclass(frozen=True)
+class ArraySource(Windowed):
+    """Arrays by name: `label` and `sample_weight` name theirs, every other array is an input by its name.
+
+    Attributes:
+        path: where they are.
+        label: the array of labels, shape [N] or [N, K].
+        sample_weight: the array of row weights, shape [N], or nothing.
+    """
+
+    path: str
+    label: str = "y"
+    sample_weight: str | None = None
+
+    def __call__(self, split: SplitConfig | None = None) -> RowSet:
+        """Read the arrays, or map them; pickled objects are refused."""
+        column = split.column if split else None
+        sets = [ArraySet(path, self.arrays(Path(path), column), part) for path, part in paths_of(self.path, split)]
+        return self.opened(ArrayReader(sets, self.label, self.sample_weight, column))
+
+    @abstractmethod
+    def arrays(self, path: Path, column: str | None) -> Mapping[str, Array]:
+        """Return the arrays of a path by name; `column` is that of parts."""

@@ -38,9 +38,8 @@ def places(column: pa.Array | pa.ChunkedArray, values: Sequence[Any]) -> np.ndar
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    values_of_column = plain(column)
-    found = pc.index_in(values_of_column, value_set=pa.array(values, values_of_column.type))
-    return found.fill_null(-1).to_numpy(zero_copy_only=False)
+    whole = plain(column)
+    return pc.index_in(whole, value_set=pa.array(values, whole.type)).fill_null(-1).to_numpy(zero_copy_only=False)
 
 
 def matches(column: pa.Array, pattern: str) -> np.ndarray:

@@ -1,8 +1,11 @@
 """How rows are divided."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from ortpipe.errors import ConfigError
+import numpy as np
+
+from ortpipe.errors import ConfigError, DataError, nearest
 from ortpipe.settings import Config, Seed, Share
 
 PARTS = ("train", "validation", "test")
@@ -56,3 +59,15 @@ class SplitConfig(Config):
         """The files of parts: `validation` and `test`, where they have one."""
         paths = {"validation": self.validation, "test": self.test}
         return {part: path for part, path in paths.items() if isinstance(path, str)}
+
+
+def refuse_other_parts(codes: np.ndarray, words: Any, column: str, first: int, of: str = "") -> None:
+    """Refuse a split's column in which a word, of which the first is in this row, has the code of no part: -1."""
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0))
+        [word] = words[row : row + 1].tolist()
+        raise DataError(
+            "split.column holds the words train, validation and test.",
+            got=f"{word!r} in column {column!r}, row {first + row}{of}",
+            fix=nearest(str(word), PARTS),
+        )

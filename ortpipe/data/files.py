@@ -18,8 +18,7 @@ def files_of(path: str, endings: tuple[str, ...]) -> list[Path]:
     if place.is_file():
         return [place]
     if not place.is_dir():
-        fix = "Check data.source.path and data.split."
-        raise DataError("The path of data must exist.", key="path", got=path, fix=fix)
+        raise DataError("The path of data must exist.", key="path", got=path, fix="Check {key} and the split's files.")
     files = sorted(p for p in place.iterdir() if p.name.endswith(endings) and not p.name.startswith("."))
     if not files:
         raise DataError(f"A folder of data holds files that end in {' or '.join(endings)}.", got=f"none in {path}")
@@ -33,6 +32,11 @@ def paths_of(path: str, split: SplitConfig | None) -> list[tuple[str, int | None
     """
     files = split.files if split is not None else {}
     return [(path, 0 if files else None), *((file, PARTS.index(part)) for part, file in files.items())]
+
+
+def parted(path: str, split: SplitConfig | None, endings: tuple[str, ...]) -> list[tuple[Path, int | None]]:
+    """Return the files of all of these paths, likewise."""
+    return [(file, part) for place, part in paths_of(path, split) for file in files_of(place, endings)]
 
 
 def stamps(path: str | None, split: SplitConfig) -> dict[str, Stamp]:

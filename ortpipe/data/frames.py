@@ -1,5 +1,6 @@
 """Arrays of what a user has at hand: lists, frames and series of pandas and Polars, tensors."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,11 +42,16 @@ def as_array(name: str, value: Any) -> np.ndarray:
         ) from error
 
 
+def refuse_twice(where: str, names: Sequence[str]) -> None:
+    """Refuse the names of a table's columns where two are the same."""
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError("Every column has a name of its own.", got=f"{name!r} twice in {where}", fix="Rename one.")
+
+
 def _of_frame(name: str, frame: Any, names: tuple[str, ...]) -> np.ndarray:
     """Return a frame's columns side by side, in the type that holds all of them."""
-    if len(set(names)) < len(names):
-        twice = next(column for column in names if names.count(column) > 1)
-        raise DataError("Every column has a name of its own.", got=f"{twice!r} twice in {name}", fix="Rename one.")
+    refuse_twice(name, names)
     keys = getattr(frame, "column_names", None) or list(frame.columns)
     columns = [np.asarray(frame[key]) for key in keys]
     for column, array in zip(names, columns, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ from ortpipe.data.draw import Draw
 from ortpipe.data.rows import Rows, RowSet, joined
 from ortpipe.errors import ConfigError
 from ortpipe.hashing import digest_of
+from ortpipe.settings import Config, Count
 
 MIB = 2**20
 LIMIT = 256 * MIB  # bytes of rows, beyond which they are not held in memory unless the user says so
@@ -128,24 +130,29 @@ class Stream(RowSet):
         return joined(list(self.read())).replace(notes=self.notes, window=self.window, group_sizes=sizes)
 
 
-def opened(reader: Reader, stream: bool | None, window: int | None) -> RowSet:
-    """Return the rows of a reader, in memory where they fit, unless the user chose; `window` in MiB."""
-    rows = Stream(reader, window and max(1, int(window * MIB) // reader.row_bytes))
-    if stream is None:
-        stream = window is not None and len(rows) * reader.row_bytes > LIMIT
-    return rows if stream else rows.rows()
+@dataclass(frozen=True, kw_only=True)
+class Windowed(Config):
+    """How the rows of files are read and shuffled.
 
-
-def check_window(stream: bool | None, window: int | None) -> None:
-    """Refuse a stream that would be shuffled as a whole.
-
-    Raises:
-        ConfigError: names the key.
+    Attributes:
+        stream: read rows anew for every epoch; null: where they take more than 256 MiB.
+        window: MiB of rows that are shuffled together, whether they stream or not; null: all, which never stream.
     """
-    if stream and window is None:
-        raise ConfigError(
-            "Rows that stream are shuffled through a window.",
-            key="window",
-            got="stream=true and window=null",
-            fix=f"Set {{key}}={WINDOW} (MiB), or {{at}}stream=false.",
-        )
+
+    stream: bool | None = None
+    window: Count | None = WINDOW
+
+    def __post_init__(self) -> None:
+        if self.stream and self.window is None:
+            raise ConfigError(
+                "Rows that stream are shuffled through a window.",
+                key="window",
+                got="stream=true and window=null",
+                fix=f"Set {{key}}={WINDOW} (MiB), or {{at}}stream=false.",
+            )
+
+    def opened(self, reader: Reader) -> RowSet:
+        """Return the rows of a reader, in memory where they fit, unless the user chose."""
+        rows = Stream(reader, self.window and max(1, int(self.window * MIB) // reader.row_bytes))
+        large = self.window is not None and len(rows) * reader.row_bytes > LIMIT
+        return rows if (large if self.stream is None else self.stream) else rows.rows()

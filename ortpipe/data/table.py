@@ -35,6 +35,7 @@ class TableSource(Config, ABC):
     missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.label:
             raise ConfigError("{key} must name a column or several.", key="label", got=self.label, fix="Name one.")
         if self.inputs is not None and (not self.inputs or not all(self.inputs.values())):

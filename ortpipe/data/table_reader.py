@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortpipe.data.arrow import as_numpy, is_text, places, plain
-from ortpipe.data.columns import Layout, notes_of_inputs
-from ortpipe.data.config import PARTS
+from ortpipe.data.config import PARTS, refuse_other_parts
 from ortpipe.data.float32 import LostDigits
-from ortpipe.data.rows import PIECE, Category, Rows
+from ortpipe.data.layout import lay_out
+from ortpipe.data.rows import PIECE, Category, Rows, row_bytes
 from ortpipe.data.stream import Labels
+from ortpipe.data.table import TableSource
 from ortpipe.data.text_columns import TextColumn, refuse_text
-from ortpipe.errors import DataError, nearest
+from ortpipe.errors import DataError
 from ortpipe.hashing import Hasher
 
 if TYPE_CHECKING:
@@ -32,117 +33,161 @@ class Group:
         file: what to call it in messages.
         first: the number of its first row in the file.
         part: of all of its rows, as a place in `PARTS`; None where files do not say it.
-        read: gives its tables of at most so many rows.
+        read: gives the columns of these names, as tables of at most so many rows.
     """
 
     file: str
     first: int
     part: int | None
-    read: Callable[[int], Iterator[pa.RecordBatch]]
+    read: Callable[[list[str], int], Iterator[pa.RecordBatch]]
+
+
+def group_of(table: pa.Table, name: str, part: int | None = None) -> Group:
+    """Return a table in memory as a group."""
+    return Group(name, 0, part, lambda columns, most: table.select(columns).to_batches(most))
 
 
 class TableReader:
-    """Rows of the groups of a table.
+    """Rows of the groups of a table (see `Reader`): one pass reads, checks and counts all of them.
 
-    Attributes:
-        counts: rows of each group by part, int [groups, 3].
-        row_bytes: bytes of one row as arrays.
-        digest: sha256 (hex) of the columns that are read.
-        labels: the distinct labels.
-        notes: which columns became which inputs, and what is lost of their numbers.
+    Args:
+        source: what the user says of the columns.
+        schemas: of each file.
+        groups: of all files.
+        part: the column that says which part a row is in.
 
     Raises:
         DataError: a value is missing, not finite or no number among numbers, or a column has too many values; it
             names file, row and column.
     """
 
-    def __init__(self, layout: Layout, groups: Sequence[Group]) -> None:
-        self._layout, self._groups = layout, groups
-        hasher, labels = Hasher("table").add(layout.key), Labels()
-        values: dict[str, set[Category]] = {name: set() for name in layout.encoded}
-        words = [*layout.encoded, *layout.source.labels]
-        self._texts = {name: TextColumn(name) for name in words if name not in layout.source.categorical}
-        digits = LostDigits()
-        width = sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8
+    def __init__(
+        self, source: TableSource, schemas: Mapping[str, pa.Schema], groups: Sequence[Group], part: str | None
+    ) -> None:
+        self._groups, self._missing = groups, source.missing
+        self.layout = layout = lay_out(source, schemas, part)
+        hasher, labels, self._digits = Hasher("table").add(layout.key), Labels(), LostDigits()
+        self._values: dict[str, set[Category]] = {name: set() for name in layout.encoded}
+        words = [name for name in (*self._values, *source.labels) if name not in source.categorical]
+        self._texts = {name: TextColumn(name) for name in words}
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
+        size = max(1, PIECE // (sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8))
         for number, group in enumerate(groups):
             first = group.first
             hasher.add("group", group.part)
-            for table in group.read(max(1, PIECE // width)):
+            for table in group.read(layout.used, size):
                 for name in layout.used:
-                    column = layout.column(table, name)
-                    _check(column, name, group.file, first, layout.source.missing)
-                    if name in layout.dtypes:
-                        digits.see(f"column {name!r}", as_numpy(column), first, f" of {group.file}")
-                    elif name in layout.numeric:
-                        refuse_text(column, name, group.file, first)
-                    elif name in self._texts and is_text(table.column(name).type):
-                        encoded = column.dictionary_encode()
-                        self._texts[name].see(encoded.dictionary, encoded.indices.to_numpy(), group.file, first)
-                    self._learn(column, name, hasher, values)
-                self.counts[number] += self._parts(table, group, first)
+                    self._learn(table, name, hasher, group.file, first)
+                self.counts[number] += self._counted(table, group, first)
                 labels.see(layout.label(table))
                 first += table.num_rows
         if not self.counts.sum():
             files = ", ".join(dict.fromkeys(group.file for group in groups))
             raise DataError("Data must hold at least one row.", got=f"none in {files}", fix="Give rows.")
-        self.digest, self.labels = hasher.hexdigest(), labels.values
         for text in self._texts.values():
             text.refuse()
-        for name, found in values.items():
-            self._refuse_many(name, found)
-        self._categories = {name: tuple(sorted(found)) for name, found in values.items()}
-        self.row_bytes = layout.row_bytes(self._categories)
-        texts = (self._texts[name] for name in layout.encoded if name in self._texts)
-        of_texts = (note for text in texts for note in text.notes)
-        self.notes = (*notes_of_inputs(layout, self._categories), *of_texts, *digits.notes())
+        for name in self._values:
+            self._refuse_many(name)
+        self._categories = {name: tuple(sorted(values)) for name, values in self._values.items()}
+        self._columns = {
+            name: tuple(
+                column_name
+                for column, values in layout.blocks(name, self._categories).items()
+                for column_name in ([f"{column}={value}" for value in values] or [column])
+            )
+            for name in layout.inputs
+        }
+        self.row_bytes = row_bytes((layout.dtype(name), (1, len(names))) for name, names in self._columns.items())
+        self.digest, self.labels = hasher.hexdigest(), labels.values
+        of_texts = (note for name in self._values if name in self._texts for note in self._texts[name].notes)
+        self.notes = (*layout.notes(self._categories), *of_texts, *self._digits.notes())
 
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield a group's rows in pieces of bounded size."""
         chosen = self._groups[group]
-        for table in chosen.read(max(1, PIECE // self.row_bytes)):
+        for table in chosen.read(self.layout.used, max(1, PIECE // self.row_bytes)):
             if table.num_rows:
-                yield self._layout.rows(table, self._categories, chosen.part)
+                yield self._rows(table, chosen.part)
 
-    def _learn(self, column: pa.Array, name: str, hasher: Hasher, values: Mapping[str, set[Category]]) -> None:
-        """Take a column's content into the digest, and its values where it has categories."""
-        if name in self._layout.dtypes:
-            hasher.add(name, as_numpy(column).astype(self._layout.dtypes[name], copy=False))
+    def _rows(self, table: pa.RecordBatch, part: int | None) -> Rows:
+        """Return a table as rows, all of them in a part if one is given."""
+        layout, inputs = self.layout, {}
+        for name, columns in self._columns.items():
+            inputs[name] = array = np.zeros((table.num_rows, len(columns)), layout.dtype(name))
+            at = 0
+            for column, values in layout.blocks(name, self._categories).items():
+                if column in layout.dtypes:
+                    array[:, at] = layout.numbers(table, column)
+                elif values:
+                    codes = _codes(layout.column(table, column), values)
+                    array[np.arange(len(array)), at + codes] = 1
+                else:
+                    array[:, at] = _codes(layout.column(table, column), self._categories[column])
+                at += len(values) or 1
+        weight = layout.source.sample_weight
+        parts = None if part is None else np.full(table.num_rows, part, np.int8)
+        return Rows(
+            inputs=inputs,
+            label=layout.label(table),
+            sample_weight=None if weight is None else layout.numbers(table, weight),
+            columns=self._columns,
+            categories=self._categories,
+            part=parts if layout.part is None else _codes(table.column(layout.part), PARTS).astype(np.int8),
+        )
+
+    def _learn(self, table: pa.RecordBatch, name: str, hasher: Hasher, file: str, first: int) -> None:
+        """Check a column, and take its content into the digest, and its values where it has categories."""
+        layout, column = self.layout, self.layout.column(table, name)
+        _refuse_missing(column, name, file, first, self._missing)
+        if name in layout.dtypes:
+            numbers = as_numpy(column)
+            self._digits.see(f"column {name!r}", numbers, first, f" of {file}")
+            hasher.add(name, numbers.astype(layout.dtypes[name], copy=False))
             return
+        if name in layout.numeric:
+            refuse_text(column, name, file, first)
         encoded = column.dictionary_encode()
-        words = encoded.dictionary.to_pylist()
-        hasher.add(name, words, encoded.indices.to_numpy())
-        if name in values:
-            if len(values[name]) <= MANY or not self._layout.one_hot(name):
-                values[name].update(words)
+        words, codes = encoded.dictionary, encoded.indices.to_numpy()
+        if name in self._texts and is_text(table.column(name).type):
+            self._texts[name].see(words, codes, file, first)
+        hasher.add(name, words.to_pylist(), codes)
+        if name in self._values:
+            if len(self._values[name]) <= MANY or not layout.one_hot(name):
+                self._values[name].update(words.to_pylist())
             if name not in self._texts or not self._texts[name].mostly_numbers:  # those are refused for another reason
-                self._refuse_many(name, values[name])
+                self._refuse_many(name)
 
-    def _refuse_many(self, name: str, values: set[Category]) -> None:
-        if len(values) > MANY and self._layout.one_hot(name):
+    def _refuse_many(self, name: str) -> None:
+        if len(self._values[name]) > MANY and self.layout.one_hot(name):
             raise DataError(
                 f"A column of text becomes at most {MANY} columns of 0 and 1.",
                 got=f"more values in column {name!r}",
-                fix="Set data.source.encode=index for an input that looks values up, or leave the column out.",
+                fix="Set {at}encode=index for an input that looks values up, or leave the column out.",
             )
 
-    def _parts(self, table: pa.RecordBatch, group: Group, first: int) -> np.ndarray:
+    def _counted(self, table: pa.RecordBatch, group: Group, first: int) -> np.ndarray:
         """Return how many rows of a table are in each part."""
-        if self._layout.part is None:
+        if self.layout.part is None:
             return np.bincount([group.part or 0], [table.num_rows], len(PARTS)).astype(np.int64)
-        words = plain(table.column(self._layout.part)).cast("string")
-        known = places(words, PARTS)
-        if (known < 0).any():
-            row = int(np.argmax(known < 0))
-            raise DataError(
-                "data.split.column holds the words train, validation and test.",
-                got=f"{words[row].as_py()!r} in column {self._layout.part!r}, row {first + row} of {group.file}",
-                fix=nearest(str(words[row].as_py()), PARTS),
-            )
-        return np.bincount(known, minlength=len(PARTS))
+        words = plain(table.column(self.layout.part)).cast("string")
+        codes = places(words, PARTS)
+        refuse_other_parts(codes, words, self.layout.part, first, f" of {group.file}")
+        return np.bincount(codes, minlength=len(PARTS))
 
 
-def _check(column: pa.Array, name: str, file: str, first: int, missing: Sequence[str]) -> None:
+def _codes(column: pa.Array, values: Sequence[Category]) -> np.ndarray:
+    """Return each value's place among the values that a column had when it was first read."""
+    codes = places(column, values)
+    if (codes < 0).any():
+        raise DataError(
+            "A column holds the values that it had when it was first read.",
+            got=f"another value than {', '.join(map(repr, values[:5]))} …",
+            fix="Start again, and leave the files as they are meanwhile.",
+        )
+    return codes
+
+
+def _refuse_missing(column: pa.Array, name: str, file: str, first: int, missing: Sequence[str]) -> None:
     """Refuse missing values (an empty text is one, and what the user calls so) and numbers that are not finite."""
     wrong = column.is_null().to_numpy(zero_copy_only=False)
     if str(column.type) in ("halffloat", "float", "double"):
@@ -157,5 +202,5 @@ def _check(column: pa.Array, name: str, file: str, first: int, missing: Sequence
         raise DataError(
             "Data must be finite." if infinite else "Data must have a value in every row of the columns that are read.",
             got=f"{shown} in column {name!r}, row {first + row} of {file}",
-            fix="Drop or impute such rows before training, or leave the column out of data.source.inputs.",
+            fix="Drop or impute such rows before training, or leave the column out of {at}inputs.",
         )

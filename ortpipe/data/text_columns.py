@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,87 +28,76 @@ MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan",
 MISSING += ["N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"]
 
 
-@dataclass
 class TextColumn:
     """What was seen of the values of one column of text, in pieces.
 
     Attributes:
-        name: the column's.
-        rows: how many values there were, those that only mark a missing number aside.
-        numbers: how many of them are numbers as a computer reads them; `alike`: those as people write them, too.
-        values: how many different values each piece had, and `alike_values`: how many of them are numbers.
-        dates: how many are dates.
-        marks: how many mark a missing number.
-        strange: the first values that are no numbers, each with its place.
-        missing: the first marks, likewise.
+        rows: how many values are of which kind: numbers as a computer reads them, those as people write them too
+            (alike), dates, marks of a missing number, and all but these marks.
+        values: how many different values of each piece are.
     """
 
-    name: str
-    rows: int = 0
-    numbers: int = 0
-    alike: int = 0
-    dates: int = 0
-    marks: int = 0
-    values: int = 0
-    alike_values: int = 0
-    strange: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    def __init__(self, name: str) -> None:
+        self.name, self.rows, self.values = name, Counter[str](), Counter[str]()
+        self._strange: list[str] = []  # the first values that are no numbers, each with its place
+        self._missing: list[str] = []  # the first marks, likewise
 
     def see(self, words: pa.Array, codes: np.ndarray, file: str, first: int) -> None:
         """Take a piece of the column: its distinct words, and which of them each row holds."""
         counts = np.bincount(codes, minlength=len(words))
         number, written, date = (matches(words, pattern) for pattern in (NUMBER, WRITTEN, DATE))
         mark = places(words, MISSING) >= 0
-        self.rows += int(counts[~mark].sum())
-        self.numbers += int(counts[number].sum())
-        self.alike += int(counts[number | written].sum())
-        self.values += int((~mark).sum())
-        self.alike_values += int((number | written).sum())
-        self.dates += int(counts[date].sum())
-        self.marks += int(counts[mark].sum())
-        for shown, wrong in ((self.strange, ~number & ~mark), (self.missing, mark)):
+        kinds = {"all": ~mark, "numbers": number, "alike": number | written, "dates": date, "marks": mark}
+        for kind, of_kind in kinds.items():
+            self.rows[kind] += int(counts[of_kind].sum())
+            self.values[kind] += int(of_kind.sum())
+        for shown, wrong in ((self._strange, ~number & ~mark), (self._missing, mark)):
             for row in np.flatnonzero(wrong[codes])[: SHOWN - len(shown)]:
                 shown.append(f"{words[int(codes[row])].as_py()!r} in row {first + row} of {file}")
 
     @property
     def mostly_numbers(self) -> bool:
         """Whether so many values are numbers, or so many different ones, that the others are mistakes or marks."""
-        different = self.alike_values >= LEAST and self.alike_values > SHARE * self.values
-        return self.rows > 0 and (self.alike >= SHARE * self.rows or different)
+        different = self.values["alike"] >= LEAST and self.values["alike"] > SHARE * self.values["all"]
+        return self.rows["all"] > 0 and (self.rows["alike"] >= SHARE * self.rows["all"] or different)
 
     @property
     def all_numbers(self) -> bool:
         """Whether a column of text holds numbers alone: whoever wrote its type wanted words."""
-        return self.rows > 0 and self.numbers == self.rows and not self.marks
+        return 0 < self.rows["all"] == self.rows["numbers"] and not self.rows["marks"]
 
     @property
     def notes(self) -> list[str]:
         """What is said of a column of numbers whose type is text."""
-        if not self.all_numbers:
-            return []
         said = "is of text and holds numbers alone: each is read as a word; write them as numbers if not"
-        return [f"column {self.name!r} {said}"]
+        return [f"column {self.name!r} {said}"] if self.all_numbers else []
 
     def refuse(self) -> None:
         """Refuse a column of numbers with a few other values among them, and one of dates."""
-        fix = f"or, if its values are words, list it: {listing('data.source.categorical', self.name)}."
-        if self.rows and self.dates >= SHARE * self.rows:
+        rows, way_out = self.rows, f"or, {list_it(self.name)}."
+        if rows["all"] and rows["dates"] >= SHARE * rows["all"]:
             raise DataError(
                 "A column holds numbers, text or truth values.",
-                got=f"dates in column {self.name!r}: {self.strange[0]}",
-                fix=f"Write dates as numbers, leave the column out of data.source.inputs, {fix}",
+                got=f"dates in column {self.name!r}: {self._strange[0]}",
+                fix=f"Write dates as numbers, leave the column out of {{at}}inputs, {way_out}",
             )
         if not self.mostly_numbers or self.all_numbers:
             return
-        strange, count = (self.strange, self.rows - self.numbers) if self.strange else (self.missing, self.marks)
-        more = f", and {count - len(strange):,} more" if count > len(strange) else ""
+        count = rows["all"] - rows["numbers"] if self._strange else rows["marks"]
+        shown = self._strange or self._missing
+        more = f", and {count - len(shown):,} more" if count > len(shown) else ""
         raise DataError(
             "A column most of whose values, or different values, are numbers holds numbers alone.",
-            got=f"{count:,} of {self.rows + self.marks:,} values of column {self.name!r} are not numbers: "
-            f"{', '.join(strange)}{more}",
-            fix=f"Write plain numbers such as 1234.5; name what marks a missing value, "
-            f"as in data.source.missing=['?']; {fix}",
+            got=f"{count:,} of {rows['all'] + rows['marks']:,} values of column {self.name!r} are not numbers: "
+            f"{', '.join(shown)}{more}",
+            fix=f"Write plain numbers such as 1234.5; name what marks a missing value, as in {{at}}missing=['?']; "
+            f"{way_out}",
         )
+
+
+def list_it(name: str) -> str:
+    """Return what to do about a column of words that look like something else."""
+    return f"if its values are words, list it: {listing('{at}categorical', name)}"
 
 
 def refuse_text(column: pa.Array, name: str, file: str, first: int) -> None:
@@ -117,5 +106,5 @@ def refuse_text(column: pa.Array, name: str, file: str, first: int) -> None:
     raise DataError(
         "Row weights, and labels of several columns, are numbers.",
         got=f"{column[row].as_py()!r} in column {name!r}, row {first + row} of {file}",
-        fix="Correct it, name what marks a missing value in data.source.missing, or choose another column.",
+        fix="Correct it, name what marks a missing value in {at}missing, or choose another column.",
     )

@@ -93,7 +93,7 @@ WRONG = {
     "a function that raises": (f"{__name__}:fail", {"kind": "value"}, "raised ValueError: no such thing"),
     "a keyword that it has not": (f"{__name__}:give", {"colour": 1}, r"raised TypeError(.|\n)*colour"),
     "another result": ("os:getcwd", {}, "returned a str"),
-    "a dict without labels": ("builtins:dict", {"X": [1.0]}, r"data\.source\.label='y' for builtins:dict"),
+    "a dict without labels": ("builtins:dict", {"X": [1.0]}, r"got: label='y' for builtins:dict"),
 }
 
 

@@ -10,7 +10,8 @@ from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.sources.synthetic import Synthetic
-from ortpipe.errors import ConfigError, DataError
+from ortpipe.data.split import DataConfig, load
+from ortpipe.errors import ConfigError, DataError, under
 
 SHAPES = {
     "breast_cancer": ((569, 30), (569,)),
@@ -165,6 +166,26 @@ def test_a_file_that_holds_no_plain_arrays_is_refused(tmp_path, make):
     make(path)
     with pytest.raises(DataError, match=r"plain arrays(.|\n)*rows\.npz"):
         Npz(str(path))()
+
+
+SETTINGS = {
+    "a path": (lambda p: Npz(str(p / "no.npz")), "path", "{0} must be an .npz file"),
+    "a label": (lambda p: Csv(path=str(p / "rows.csv"), label="z"), "label", "{0} names columns"),
+    "parameters": (lambda p: Bundled("iris", params={"colour": 1}), "params", "Correct {0} or"),
+    "words": (lambda p: Csv(path=str(p / "rows.csv"), label="1"), None, "list it: {0}categorical=[a]"),
+}
+
+
+@pytest.mark.parametrize(("make", "key", "words"), SETTINGS.values(), ids=SETTINGS)
+def test_a_source_speaks_of_its_own_settings_and_the_data_of_where_they_lie(make, key, words, tmp_path):
+    (tmp_path / "rows.csv").write_text("a,1\n1,2\nx,3\n2,4\n")
+    with pytest.raises(DataError) as own:
+        make(tmp_path)()
+    with pytest.raises(DataError) as placed, under("data"):
+        load(DataConfig(make(tmp_path)))
+    assert (own.value.key, placed.value.key) == (key, ".".join(filter(None, ["data.source", key])))
+    assert words.format(key or "") in str(own.value)
+    assert words.format(placed.value.key if key else "data.source.") in str(placed.value)
 
 
 def written(name, folder):

@@ -94,7 +94,7 @@ def test_another_word_in_the_column_is_refused_with_its_row(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_column_that_is_not_there_is_refused(kind, tmp_path):
-    with pytest.raises(DataError, match=r"data\.split\.column(.|\n)*'sett'(.|\n)*Did you mean 'set'"):
+    with pytest.raises(DataError, match=r"split\.column(.|\n)*'sett'(.|\n)*Did you mean 'set'"):
         load(DataConfig(written(kind, FRAME, tmp_path), SplitConfig(column="sett")))
 
 

@@ -96,7 +96,7 @@ BAD = {
     "infinity": (with_value(8, "bmi", np.inf), {}, "inf in column 'bmi', row 8"),
     "an empty text": (with_value(9, "city", ""), {}, "nothing in column 'city', row 9"),
     "a label without a value": (with_value(3, "target", np.nan), {}, "(nothing|nan) in column 'target', row 3"),
-    "a missing label column": (FRAME, {"label": "targte"}, r"data\.source\.label(.|\n)*Did you mean 'target'"),
+    "a missing label column": (FRAME, {"label": "targte"}, r"label names columns(.|\n)*Did you mean 'target'"),
     "a missing weight column": (FRAME, {"sample_weight": "wage"}, r"sample_weight(.|\n)*Did you mean 'age'"),
     "a missing input column": (FRAME, {"inputs": {"X": ("ag",)}}, r"inputs\.X(.|\n)*'ag'(.|\n)*Did you mean 'age'"),
     "weights in words": (FRAME, {"sample_weight": "city"}, "weights(.|\n)*numbers(.|\n)*'city'"),
@@ -176,7 +176,7 @@ FILES = {
     "a missing number": ("a,y\n1,2\nNA,4\n", "nothing in column 'a', row 1"),
     "bytes that are no text": (
         b"a,y\n\xff,2\n",
-        r"b'.xff' is not utf-8, column 'a', row 0 in .*rows.csv(.|\n)*data.source.encoding=cp1252",
+        r"b'.xff' is not utf-8, column 'a', row 0 in .*rows.csv(.|\n)*Set encoding=cp1252",
     ),
 }
 

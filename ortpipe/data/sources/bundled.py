@@ -43,19 +43,17 @@ class Bundled(Config):
             bunch = getattr(datasets, LOADERS[self.dataset])(**{**self.params, "return_X_y": False})
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"data.source.params must be keywords of sklearn.datasets.{LOADERS[self.dataset]}.",
+                f"{{key}} must be keywords of sklearn.datasets.{LOADERS[self.dataset]}.",
+                key="params",
                 got=error,
-                fix="Correct data.source.params or leave it empty.",
+                fix="Correct {key} or leave it empty.",
             ) from error
         features, names = np.asarray(bunch.data), [str(name) for name in bunch.feature_names]
         weights = None
         if self.sample_weight is not None:
             if self.sample_weight not in names:
-                raise DataError(
-                    "data.source.sample_weight must be a column of the data.",
-                    got=repr(self.sample_weight),
-                    fix=nearest(self.sample_weight, names),
-                )
+                rule, fix = "{key} must be a column of the data.", nearest(self.sample_weight, names)
+                raise DataError(rule, key="sample_weight", got=repr(self.sample_weight), fix=fix)
             column = names.index(self.sample_weight)
             weights = features[:, column]
             features, names = np.delete(features, column, axis=1), names[:column] + names[column + 1 :]

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ortpipe.data.arrow import matches
-from ortpipe.data.columns import Layout
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.files import files_of, paths_of
+from ortpipe.data.files import parted
+from ortpipe.data.layout import Layout
 from ortpipe.data.rows import Rows
-from ortpipe.data.schema import lay_out
 from ortpipe.data.stream import Stream
 from ortpipe.data.table import TableSource
-from ortpipe.data.table_reader import Group, TableReader
+from ortpipe.data.table_reader import TableReader, group_of
 from ortpipe.errors import DataError, listing
 from ortpipe.settings import Fix, Must
 
@@ -60,16 +59,13 @@ class Csv(TableSource):
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Read every row."""
-        files = [(f, part) for path, part in paths_of(self.path, split) for f in files_of(path, (".csv", ".csv.gz"))]
-        tables = [self._read(file) for file, _ in files]
-        schemas = {str(file): table.schema for (file, _), table in zip(files, tables, strict=True)}
-        layout = lay_out(self, schemas, split.column if split else None)
-        groups = [
-            Group(str(file), 0, part, table.to_batches) for (file, part), table in zip(files, tables, strict=True)
-        ]
-        rows = Stream(TableReader(layout, groups), window=None).rows()
-        zeros = {name: note for (file, _) in files for name, note in self._leading_zeros(file, layout).items()}
-        return rows.replace(notes=(*(rows.notes or ()), *zeros.values()))
+        files = parted(self.path, split, (".csv", ".csv.gz"))
+        tables = {file: self._read(file) for file, _ in files}
+        groups = [group_of(tables[file], str(file), part) for file, part in files]
+        schemas = {str(file): table.schema for file, table in tables.items()}
+        reader = TableReader(self, schemas, groups, split.column if split else None)
+        zeros = {name: note for file in tables for name, note in self._leading_zeros(file, reader.layout).items()}
+        return Stream(reader, window=None).rows().replace(notes=(*reader.notes, *zeros.values()))
 
     def _read(self, file: Path) -> pa.Table:
         import pyarrow as pa
@@ -97,9 +93,10 @@ class Csv(TableSource):
         except UnicodeDecodeError as error:
             bad = error.object[max(0, error.start - SHOWN) : error.start + SHOWN]
             raise DataError(
-                "A CSV file is text in the encoding of data.source.encoding.",
+                "A CSV file is text in the encoding that {key} names.",
+                key="encoding",
                 got=f"{bad!r} is not {self.encoding}, {' '.join(getattr(error, '__notes__', []))} in {file}",
-                fix="Set data.source.encoding=cp1252 (Excel in western Europe) or latin-1, or write it as UTF-8.",
+                fix="Set {key}=cp1252 (Excel in western Europe) or latin-1, or write it as UTF-8.",
             ) from error
         except pa.ArrowInvalid as error:
             line = f"line {wrong[0].number} has {wrong[0].actual_columns}: {wrong[0].text[:60]}" if wrong else error
@@ -108,7 +105,7 @@ class Csv(TableSource):
                 if not wrong
                 else f"Every line of a CSV file has as many fields as the first ({wrong[0].expected_columns}).",
                 got=f"{file}: {line}",
-                fix="Check the file and data.source.delimiter.",
+                fix="Check the file and {at}delimiter.",
             ) from error
 
     @property

@@ -15,10 +15,9 @@ import numpy as np
 from ortpipe.data.arrays import ArrayReader, ArraySet
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
-from ortpipe.data.schema import lay_out
-from ortpipe.data.stream import Stream
+from ortpipe.data.stream import Reader, Stream
 from ortpipe.data.table import TableSource
-from ortpipe.data.table_reader import Group, TableReader
+from ortpipe.data.table_reader import TableReader, group_of
 from ortpipe.errors import ConfigError, DataError, nearest
 
 
@@ -41,12 +40,8 @@ class Function(TableSource):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not all(self._name):
-            raise ConfigError(
-                "{key} must be the import path of a function.",
-                key="function",
-                got=repr(self.function),
-                fix="Write module:function.",
-            )
+            rule, fix = "{key} must be the import path of a function.", "Write module:function."
+            raise ConfigError(rule, key="function", got=repr(self.function), fix=fix)
 
     @property
     def _name(self) -> tuple[str, str]:
@@ -62,12 +57,12 @@ class Function(TableSource):
                 returned = function(**self.params)
             except Exception as error:
                 raise DataError(
-                    "data.source.function must return rows.",
+                    "{key} must return rows.",
+                    key="function",
                     got=f"{self.function} raised {type(error).__name__}: {error}",
-                    fix="Correct the function or data.source.params.",
+                    fix="Correct the function or {at}params.",
                 ) from error
-        rows = self._rows(returned, split.column if split else None)
-        return rows.replace(origin=origin)
+        return self._rows(returned, split.column if split else None).replace(origin=origin)
 
     def _function(self) -> Callable[..., Any]:
         module, name = self._name
@@ -75,18 +70,17 @@ class Function(TableSource):
             imported = importlib.import_module(module)
         except Exception as error:
             raise DataError(
-                "The module of data.source.function must be importable.",
+                "The module of {key} must be importable.",
+                key="function",
                 got=f"{module}: {type(error).__name__}: {error}",
                 fix="Install it, or run where it lies in the working folder.",
             ) from error
         function = getattr(imported, name, None)
         if not callable(function):
             names = [n for n, value in vars(imported).items() if callable(value) and not n.startswith("_")]
-            what = "not there" if function is None else f"a {type(function).__name__}"
+            got = f"{module}:{name}, which is {'not there' if function is None else f'a {type(function).__name__}'}"
             raise DataError(
-                "data.source.function must be a function of its module.",
-                got=f"{module}:{name}, which is {what}",
-                fix=nearest(name, names),
+                "{key} must be a function of its module.", key="function", got=got, fix=nearest(name, names)
             )
         return function
 
@@ -94,25 +88,27 @@ class Function(TableSource):
         if isinstance(returned, Rows):
             return returned
         if isinstance(returned, tuple) and len(returned) in (2, 3):
-            weight = np.asarray(returned[2]) if len(returned) == 3 else None
-            return Rows({"X": np.asarray(returned[0])}, np.asarray(returned[1]), weight)
+            inputs, label, *weight = map(np.asarray, returned)
+            return Rows({"X": inputs}, label, weight[0] if weight else None)
         if isinstance(returned, Mapping):
-            return self._arrays({str(name): np.asarray(array) for name, array in returned.items()}, column)
-        if hasattr(returned, "iloc") or hasattr(returned, "__arrow_c_stream__"):
-            return self._table(returned, column)
-        raise DataError(
-            "data.source.function must return Rows, a pair (X, y), a dict of arrays or a table.",
-            got=f"{self.function} returned a {type(returned).__name__}",
-            fix="Return one of them.",
-        )
-
-    def _arrays(self, arrays: dict[str, Any], column: str | None) -> Rows:
-        if not isinstance(self.label, str):
-            raise ConfigError("The labels of a dict of arrays are one array.", got=self.label, fix="Name one.")
-        reader = ArrayReader([ArraySet(self.function, arrays, None)], self.label, self.sample_weight, column)
+            if not isinstance(self.label, str):
+                rule = "The labels of a dict of arrays are one array."
+                raise ConfigError(rule, key="label", got=self.label, fix="Name one.")
+            arrays = {str(name): np.asarray(array) for name, array in returned.items()}
+            sets = [ArraySet(self.function, arrays, None)]
+            reader: Reader = ArrayReader(sets, self.label, self.sample_weight, column)
+        elif hasattr(returned, "iloc") or hasattr(returned, "__arrow_c_stream__"):
+            reader = self._table(returned, column)
+        else:
+            raise DataError(
+                "{key} must return Rows, a pair (X, y), a dict of arrays or a table.",
+                key="function",
+                got=f"{self.function} returned a {type(returned).__name__}",
+                fix="Return one of them.",
+            )
         return Stream(reader, window=None).rows()
 
-    def _table(self, frame: Any, column: str | None) -> Rows:
+    def _table(self, frame: Any, column: str | None) -> TableReader:
         import pyarrow as pa
 
         try:
@@ -123,8 +119,7 @@ class Function(TableSource):
                 got=f"{self.function} returned a table with {'; '.join(map(str, error.args))}",
                 fix="Make each column numbers, text or truth values.",
             ) from error
-        layout = lay_out(self, {self.function: table.schema}, column)
-        return Stream(TableReader(layout, [Group(self.function, 0, None, table.to_batches)]), window=None).rows()
+        return TableReader(self, {self.function: table.schema}, [group_of(table, self.function)], column)
 
 
 @contextlib.contextmanager

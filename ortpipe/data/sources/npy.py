@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortpipe.data.array_source import ArraySource
-from ortpipe.data.arrays import Array, stored
+from ortpipe.data.arrays import Array, ArraySource, stored
 from ortpipe.data.files import files_of
 from ortpipe.errors import DataError
 
@@ -27,7 +26,6 @@ class Npy(ArraySource):
             try:
                 arrays[file.stem] = stored(file)
             except ValueError as error:
-                raise DataError(
-                    "An .npy file holds one plain array.", got=f"{file}: {error}", fix="Write it with numpy.save."
-                ) from error
+                rule, fix = "An .npy file holds one plain array.", "Write it with numpy.save."
+                raise DataError(rule, got=f"{file}: {error}", fix=fix) from error
         return arrays

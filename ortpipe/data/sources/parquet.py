@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.files import files_of, paths_of
+from ortpipe.data.files import parted
 from ortpipe.data.rows import RowSet
-from ortpipe.data.schema import lay_out
-from ortpipe.data.stream import WINDOW, check_window, opened
+from ortpipe.data.stream import Windowed
 from ortpipe.data.table import TableSource
 from ortpipe.data.table_reader import Group, TableReader
 from ortpipe.errors import DataError
-from ortpipe.settings import Count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,39 +24,26 @@ BUFFER = 2**18  # bytes of a column that are read from disk at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parquet(TableSource):
+class Parquet(TableSource, Windowed):
     """A Parquet file, or a folder of them; one that does not fit in memory streams, row group by row group.
 
     Attributes:
         path: the file, or a folder whose `.parquet` files are read, sorted by name.
-        stream: read rows anew for every epoch; null: where they take more than 256 MiB.
-        window: MiB of rows that are shuffled together, whether they stream or not; null: all, which never stream.
     """
 
     path: str
-    stream: bool | None = None
-    window: Count | None = WINDOW
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_window(self.stream, self.window)
 
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Read every row once, to check it and to learn the categories; then hold them or stream."""
-        files = [(file, part) for path, part in paths_of(self.path, split) for file in files_of(path, (".parquet",))]
-        metadata, schemas = {}, {}
-        for file, _ in files:
+        schemas, groups = {}, []
+        for file, part in parted(self.path, split, (".parquet",)):
             with _open(file) as opened_file:
-                metadata[file], schemas[str(file)] = opened_file.metadata, opened_file.schema_arrow
-        layout = lay_out(self, schemas, split.column if split else None)
-        groups = []
-        for file, part in files:
+                metadata, schemas[str(file)] = opened_file.metadata, opened_file.schema_arrow
             first = 0
-            for number in range(metadata[file].num_row_groups):
-                read = functools.partial(_tables, file, number, layout.used)
-                groups.append(Group(str(file), first, part, read))
-                first += metadata[file].row_group(number).num_rows
-        return opened(TableReader(layout, groups), self.stream, self.window)
+            for number in range(metadata.num_row_groups):
+                groups.append(Group(str(file), first, part, functools.partial(_tables, file, number)))
+                first += metadata.row_group(number).num_rows
+        return self.opened(TableReader(self, schemas, groups, split.column if split else None))
 
 
 @functools.lru_cache(maxsize=8)

@@ -48,9 +48,10 @@ class Synthetic(Config):
             features, label = getattr(datasets, MAKERS[self.task])(**{**self.params, **own})
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"data.source.params must be keywords of sklearn.datasets.{MAKERS[self.task]}.",
+                f"{{key}} must be keywords of sklearn.datasets.{MAKERS[self.task]}.",
+                key="params",
                 got=error,
-                fix="Correct data.source.params; rows, features and seed are keys of their own.",
+                fix="Correct {key}; rows, features and seed are keys of their own.",
             ) from error
         weights = np.random.default_rng(self.seed).uniform(0.5, 1.5, self.rows) if self.sample_weight else None
         return Rows(inputs={"X": features}, label=label, sample_weight=weights)

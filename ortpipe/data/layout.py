@@ -1,0 +1,204 @@
+"""What the columns of a table are: the settings of its source, held against the schemas of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortpipe.data.arrow import as_numpy, plain
+from ortpipe.data.frames import refuse_twice
+from ortpipe.data.rows import Category
+from ortpipe.data.table import TableSource
+from ortpipe.data.text_columns import list_it
+from ortpipe.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Categories = Mapping[str, tuple[Category, ...]]
+MANY_INPUTS, MANY_OF_ONE = 1000, 100  # beyond these, a user has surely not meant so many
+LISTED = 12
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns of a table are read, as what.
+
+    Attributes:
+        source: what the user says of the columns.
+        inputs: input → its columns.
+        part: the column that says which part a row is in.
+        dtypes: column of numbers → its NumPy type; a column that is not here has categories.
+    """
+
+    source: TableSource
+    inputs: Mapping[str, tuple[str, ...]]
+    part: str | None
+    dtypes: Mapping[str, np.dtype]
+
+    @property
+    def used(self) -> list[str]:
+        """Every column that is read, once."""
+        others = filter(None, (*self.source.labels, self.source.sample_weight, self.part))
+        return list(dict.fromkeys([*others, *(name for names in self.inputs.values() for name in names)]))
+
+    @property
+    def numeric(self) -> tuple[str | None, ...]:
+        """The columns that are of use as numbers only: row weights, and labels where there are several."""
+        return (self.source.sample_weight, *(() if isinstance(self.source.label, str) else self.source.labels))
+
+    @property
+    def encoded(self) -> list[str]:
+        """The columns of inputs that have categories."""
+        return [n for n in dict.fromkeys(n for names in self.inputs.values() for n in names) if n not in self.dtypes]
+
+    @property
+    def key(self) -> list[Any]:
+        """What tells layouts of the same columns apart, as JSON values."""
+        columns = [self.source.labels, self.source.sample_weight, self.part, list(self.inputs.items())]
+        encodings = [self.source.encode_of(name) for name in self.inputs]
+        return [columns, encodings, [(name, str(dtype)) for name, dtype in self.dtypes.items()]]
+
+    def one_hot(self, column: str) -> bool:
+        """Return whether any input has a column of 0 and 1 for each value of this one."""
+        return any(column in names and self.source.encode_of(name) == "one_hot" for name, names in self.inputs.items())
+
+    def dtype(self, name: str) -> np.dtype:
+        """Return the type of an input's array: the one that holds all its columns."""
+        text: Any = np.float32 if self.source.encode_of(name) == "one_hot" else np.int64
+        return np.result_type(*(self.dtypes.get(column, text) for column in self.inputs[name]))
+
+    def blocks(self, name: str, categories: Categories) -> dict[str, tuple[Category, ...]]:
+        """Return an input's columns, each with the values that become a column of 0 and 1 each, if they do."""
+        one_hot = self.source.encode_of(name) == "one_hot"
+        return {column: categories.get(column, ()) if one_hot else () for column in self.inputs[name]}
+
+    def column(self, table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+        """Return a column's values; as text where the user says that they are words."""
+        values = plain(table.column(name))
+        return values.cast("string") if name in self.source.categorical else values
+
+    def numbers(self, table: pa.Table | pa.RecordBatch, column: str) -> np.ndarray:
+        """Return a column of numbers."""
+        return as_numpy(table.column(column)).astype(self.dtypes[column], copy=False)
+
+    def label(self, table: pa.Table | pa.RecordBatch) -> np.ndarray:
+        """Return the labels, [N] or one column each: numbers, text, or 0 and 1 for false and true."""
+        if not isinstance(self.source.label, str):
+            return np.stack([self.numbers(table, name) for name in self.source.labels], axis=1)
+        if self.source.label in self.dtypes:
+            return self.numbers(table, self.source.label)
+        values = np.array(self.column(table, self.source.label).to_pylist())
+        return values.astype(np.int64) if values.dtype == bool else values
+
+    def notes(self, categories: Categories) -> list[str]:
+        """Return how many inputs came from which columns, and a warning where they are surely too many."""
+        notes = []
+        for name in self.inputs:
+            widths = {column: len(values) or 1 for column, values in self.blocks(name, categories).items()}
+            total, widest = sum(widths.values()), sorted(widths, key=lambda column: -widths[column])
+            shown = [column if widths[column] == 1 else f"{column} {widths[column]}" for column in widest[:LISTED]]
+            more = [f"{len(widest) - LISTED:,} more"] if len(widest) > LISTED else []
+            whose = f"{name}: " if len(self.inputs) > 1 else ""
+            notes.append(
+                f"{whose}{_count(total, 'input')} from {_count(len(widths), 'column')}: {', '.join(shown + more)}; "
+                f"label {', '.join(self.source.labels)}"
+            )
+            if widths[widest[0]] > MANY_OF_ONE or total > MANY_INPUTS:
+                notes.append(
+                    f"warning: {whose}{total:,} inputs, {widths[widest[0]]:,} of them from column {widest[0]!r}: "
+                    "choose columns with data.source.inputs, or read values as their places with "
+                    "data.source.encode=index"
+                )
+            places = [column for column in widths if column in categories and self.source.encode_of(name) == "index"]
+            if places:
+                notes.append(
+                    f"{whose}{', '.join(places[:LISTED])}: each value is its place in sorted order (encode=index), "
+                    "which is right for a model that looks it up; one that multiplies it takes it for an amount"
+                )
+        return notes
+
+
+def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None) -> Layout:
+    """Return which columns are read as what, from the schema of each file.
+
+    Raises:
+        DataError: a column is missing or there twice, or its type is no number, text or truth value.
+    """
+    named = {
+        "label": source.labels,
+        "sample_weight": filter(None, [source.sample_weight]),
+        "categorical": source.categorical,
+        **{f"inputs.{name}": columns for name, columns in (source.inputs or {}).items()},
+    }
+    keys = [(key, column) for key, columns in named.items() for column in columns]
+    for file, schema in schemas.items():
+        refuse_twice(file, schema.names)
+        for key, column in keys:
+            if column not in schema.names:
+                fix = nearest(column, schema.names)
+                raise DataError("{key} names columns of the data.", key=key, got=f"{column!r} for {file}", fix=fix)
+        if part is not None and part not in schema.names:
+            fix = nearest(part, schema.names)
+            raise DataError("split.column names a column of the data.", got=f"{part!r} for {file}", fix=fix)
+    # pandas keeps the index of a frame in columns of its own: they number the rows and are no features
+    indices = [(schema.pandas_metadata or {}).get("index_columns", []) for schema in schemas.values()]
+    taken = [*source.labels, source.sample_weight, part, *(column for columns in indices for column in columns)]
+    others = tuple(name for name in next(iter(schemas.values())).names if name not in taken)
+    inputs = source.inputs or {"X": others}
+    if not all(inputs.values()):
+        rule, fix = "A table holds at least one column of features.", "Add columns, or check the label."
+        raise DataError(rule, got="labels alone", fix=fix)
+    for file, schema in schemas.items():
+        for name in inputs["X"] if source.inputs is None else ():
+            if name not in schema.names:
+                rule, fix = "Every file holds the columns of the first one.", nearest(name, schema.names)
+                raise DataError(rule, got=f"{file} without {name!r}", fix=fix)
+    kinds = {name: _dtype(source, name, schemas) for name in Layout(source, inputs, part, {}).used}
+    dtypes = {name: dtype for name, dtype in kinds.items() if dtype is not None}
+    if part in dtypes:
+        rule, fix = "split.column holds the words train, validation and test.", "Choose a column of text."
+        raise DataError(rule, got=f"column {part!r} of {dtypes[part]}", fix=fix)
+    return Layout(source, inputs, part, dtypes)
+
+
+def _dtype(source: TableSource, name: str, schemas: Mapping[str, pa.Schema]) -> np.dtype | None:
+    """Return the type that holds a column's numbers of every file; None for a column of categories."""
+    kinds = {file: _kind(source, name, file, schema.field(name).type) for file, schema in schemas.items()}
+    numbers = [kind for kind in kinds.values() if kind is not None]
+    if numbers and len(numbers) < len(kinds):
+        text, number = (next(f for f, k in kinds.items() if (k is None) == is_text) for is_text in (True, False))
+        raise DataError(
+            "A column has one type in every file.",
+            got=f"column {name!r} is text in {text}, numbers in {number}",
+            fix=f"Write it alike in all of them, or, {list_it(name)}.",
+        )
+    return np.result_type(*numbers) if numbers else None
+
+
+def _kind(source: TableSource, name: str, file: str, kind: pa.DataType) -> np.dtype | None:
+    """Return the NumPy type of a column of numbers in one file, None for one of categories."""
+    import pyarrow as pa
+
+    is_ = pa.types
+    if name in source.categorical and not is_.is_nested(kind):
+        return None
+    if is_.is_dictionary(kind) or is_.is_boolean(kind) or is_.is_string(kind) or is_.is_large_string(kind):
+        return None
+    if is_.is_integer(kind) or is_.is_floating(kind):
+        return np.dtype(kind.to_pandas_dtype())
+    if is_.is_decimal(kind) or is_.is_null(kind):  # nulls are refused when they are read
+        return np.dtype(np.float64)
+    way_out = "" if is_.is_nested(kind) else f"; {list_it(name)}"
+    raise DataError(
+        "A column holds numbers, text or truth values.",
+        got=f"column {name!r} of {file}, of type {kind}",
+        fix=f"Write it as numbers or text, or leave it out of {{at}}inputs{way_out}.",
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
