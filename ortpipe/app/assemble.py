@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,8 @@ from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
 from ortpipe.pipeline.trust import key_of_environment
-from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.distributions import check_one_runtime
 from ortpipe.runtime.session import check_provider
-from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.early_stop import trained_loss
 
 
@@ -53,45 +51,27 @@ def store_of(config: RunConfig, run: Mapping[str, str | None] | None = None, dat
     return Store(Path(config.paths.cache), who, {"data": data}, key_of_environment(os.environ))
 
 
-def _read_runtime(values: Mapping[str, Any]) -> RuntimeConfig:
-    check_one_runtime()
-    runtime: RuntimeConfig = values["runtime"]
-    check_provider(runtime)
-    return runtime
-
-
-def _read_start(values: Mapping[str, Any]) -> Checkpoint | None:
-    return None if values["resume"] is None else read_checkpoint(Path(values["resume"]))
-
-
-def _read_data(values: Mapping[str, Any]) -> Data:
-    return load(values["data"])
-
-
-READERS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {  # of the context: name → key and reader
-    "runtime": ("runtime", _read_runtime),
-    "start": ("resume", _read_start),
-    "data": ("data", _read_data),
-}
-
-
 def open_run(
-    values: Mapping[str, Any],
-    names: Collection[str] = tuple(READERS),
-    collect: Callable[[str], AbstractContextManager[object]] = under,
+    values: Mapping[str, Any], collect: Callable[[str], AbstractContextManager[object]] = under
 ) -> dict[str, Any]:
     """Return what stages read by keyword: check the runtime, read the checkpoint, load the rows.
 
     Args:
         values: of the config, by key, each as its type; a part whose key is missing is left out.
-        names: which parts.
         collect: gives the context in which the part under a key is read; where it keeps an error, the part is left out.
     """
-    context: dict[str, Any] = {"report": lambda report: None}
-    for name, (key, read) in READERS.items():
-        if name in names and key in values:
-            with collect(key):
-                context[name] = read(values)
+    context: dict[str, Any] = {"report": lambda report: None, "start": None}
+    with collect("runtime"):
+        check_one_runtime()
+        if "runtime" in values:
+            context["runtime"] = values["runtime"]
+            check_provider(values["runtime"])
+    if values.get("resume") is not None:
+        with collect("resume"):
+            context["start"] = read_checkpoint(Path(values["resume"]))
+    if "data" in values:
+        with collect("data"):
+            context["data"] = load(values["data"])
     return context
 
 

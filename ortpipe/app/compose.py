@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -54,16 +55,72 @@ def check_working_folder() -> None:
         raise ConfigError(rule, got=os.getcwd(), fix="Rename that folder, or start in another one.")
 
 
+@dataclass(frozen=True)
+class Composition:
+    """The config that a run with these arguments has; composed when something of it is asked for.
+
+    Attributes:
+        overrides: key=value pairs.
+        config_dir: the folder of one's own configs.
+    """
+
+    overrides: Sequence[str] = ()
+    config_dir: str | None = None
+
+    @cached_property
+    def _parts(self) -> tuple[dict[str, Any], dict[str, Any], KeyOrigins | None]:
+        config, where = unresolved(self.overrides, self.config_dir)
+        values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        return values, recordable(config), where
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The resolved config."""
+        return self._parts[0]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The config as it is recorded."""
+        return self._parts[1]
+
+    @property
+    def where(self) -> KeyOrigins | None:
+        """Where each key was set."""
+        return self._parts[2]
+
+    @property
+    def config(self) -> RunConfig:
+        """The typed config."""
+        from ortpipe.app.schema import build
+
+        return build(self.values, self.where)
+
+    @property
+    def cache(self) -> Path | None:
+        """The folder of the store, if there is one."""
+        folder = self.values["paths"]["cache"]
+        return None if folder is None else Path(folder)
+
+    @property
+    def tracking_uri(self) -> str:
+        """The recorder's address."""
+        recorder = self.values["recorder"]
+        if "tracking_uri" not in recorder:
+            fix = "Leave recorder as it is, or set recorder.tracking_uri."
+            raise ConfigError("The id of a run is looked up in MLflow.", got=f"recorder={recorder['name']}", fix=fix)
+        return str(recorder["tracking_uri"])
+
+
 class Parser(argparse.ArgumentParser):
     """A command's arguments: its own options and, but for those without `overrides`, a run's pairs and --config-dir."""
 
     def __init__(self, name: str, about: str, *, overrides: bool = True) -> None:
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(f"ortpipe {name}", description=about, allow_abbrev=False, formatter_class=form)
-        self.name, self.overrides = name, overrides
+        self.overrides = overrides
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return what was given, in any order."""
+        """Return what was given, in any order, and as `composed` the config that the overrides give."""
         if self.overrides:
             about = "as of a run: see ortpipe --help"
             self.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=about)
@@ -72,35 +129,21 @@ class Parser(argparse.ArgumentParser):
             )
         given, unknown = self.parse_known_intermixed_args(list(arguments))
         if unknown:
-            raise ConfigError(f"ortpipe {self.name} has no such argument.", got=" ".join(unknown), fix=self._help())
+            raise ConfigError(
+                f"{self.prog} has no such argument.", got=" ".join(unknown), fix=f"See {self.prog} --help."
+            )
+        if self.overrides:
+            given.composed = Composition(given.overrides, given.config_dir)
         return given
 
     def error(self, message: str) -> NoReturn:
         """Refuse arguments that do not fit."""
-        raise ConfigError(f"ortpipe {self.name} takes its arguments as its help says.", got=message, fix=self._help())
-
-    def _help(self) -> str:
-        return f"See ortpipe {self.name} --help."
-
-
-@dataclass(frozen=True)
-class Composition:
-    """A composed config: its resolved values, those that are recorded (see `recordable`), and where each was set."""
-
-    values: dict[str, Any]
-    record: dict[str, Any]
-    where: KeyOrigins | None
-
-
-def composition(overrides: Sequence[str], config_dir: str | None = None) -> Composition:
-    """Return the config that a run with these arguments has, as plain values."""
-    config, where = unresolved(overrides, config_dir)
-    values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    return Composition(values, recordable(config), where)
+        rule = f"{self.prog} takes its arguments as its help says."
+        raise ConfigError(rule, got=message, fix=f"See {self.prog} --help.")
 
 
 def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple[DictConfig, KeyOrigins | None]:
-    """Return the composed config without Hydra's own part, and where each key was set; raises as `composition`."""
+    """Return the composed config without Hydra's own part, and where each key was set; raises as Hydra does."""
     overrides = list(overrides)
     if config_dir is not None:
         folder = Path(config_dir).absolute()
@@ -114,12 +157,3 @@ def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple
     with open_dict(config):
         del config["hydra"]
     return config, where
-
-
-def composed(name: str, about: str, arguments: Sequence[str]) -> RunConfig:
-    """Return the typed config of a command without options of its own; `--help` prints what the command is about."""
-    from ortpipe.app.schema import build
-
-    given = Parser(name, about).read(arguments)
-    found = composition(given.overrides, given.config_dir)
-    return build(found.values, found.where)

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ortpipe.app.compose import Composition
 from ortpipe.app.redact import hidden
 from ortpipe.app.run.record import read_config
-from ortpipe.app.run_lookup import RUN_ID, Settings, download, tracked
+from ortpipe.app.run_lookup import RUN_ID, download, tracked
 from ortpipe.artifact import load_artifact, read_metadata
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.graph.serial import read
@@ -41,7 +42,7 @@ class FoundModel:
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
-def find(name: str, settings: Settings, stage: str | None = None) -> FoundModel:
+def find(name: str, composed: Composition, stage: str | None = None) -> FoundModel:
     """Return what a name stands for; of a run, the last stage or the one that is named."""
     path = Path(name)
     if path.is_file():
@@ -54,11 +55,11 @@ def find(name: str, settings: Settings, stage: str | None = None) -> FoundModel:
     if path.is_dir():
         fix = "Name a run's folder, as its last line says it, or a folder with artifact.json."
         raise ConfigError("A folder is that of an artifact or of a run.", got=name, fix=fix)
-    stored = _stored(name, settings.cache()) if DIGEST.fullmatch(name) else None
+    stored = _stored(name, composed.cache) if DIGEST.fullmatch(name) else None
     if stored is not None:
         return stored
     if RUN_ID.fullmatch(name):
-        return _tracked(name, settings.tracking_uri(), stage)
+        return _tracked(name, composed.tracking_uri, stage)
     raise ConfigError(f"The name of a model is {HELP}.", got=name, fix="Check the path, the id or the digest.")
 
 

@@ -7,13 +7,11 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ortpipe.app.compose import composition
+from ortpipe.app.compose import Composition
 from ortpipe.app.run.record import FILE, RunRecord
 from ortpipe.app.tracking.client import client_at
 from ortpipe.app.tracking.sqlite import database_of
@@ -25,36 +23,6 @@ if TYPE_CHECKING:
 NEEDED = ("config.yaml", "environment.json", FILE, "inputs", "stages")  # of a run that is made again
 FILE_NAME = re.compile(r"(?!\.+$)[^/\\\x00:]+")
 RUN_ID = re.compile(r"[0-9a-f]{32}")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Where runs are recorded and results stored, as a run's own arguments say; asked only for names that are no path.
-
-    Attributes:
-        overrides: as of a run.
-        config_dir: your own configs.
-    """
-
-    overrides: Sequence[str] = ()
-    config_dir: str | None = None
-
-    @cached_property
-    def _values(self) -> dict[str, Any]:
-        return composition(self.overrides, self.config_dir).values
-
-    def cache(self) -> Path | None:
-        """Return the folder of the store, if there is one."""
-        folder = self._values["paths"]["cache"]
-        return None if folder is None else Path(folder)
-
-    def tracking_uri(self) -> str:
-        """Return the recorder's address."""
-        recorder = self._values["recorder"]
-        if "tracking_uri" not in recorder:
-            fix = "Leave recorder as it is, or set recorder.tracking_uri."
-            raise ConfigError("The id of a run is looked up in MLflow.", got=f"recorder={recorder['name']}", fix=fix)
-        return str(recorder["tracking_uri"])
 
 
 @contextlib.contextmanager
@@ -74,14 +42,14 @@ def tracked(run_id: str, uri: str) -> Iterator[MlflowClient]:
 
 
 @contextlib.contextmanager
-def recorded(name: str, settings: Settings) -> Iterator[Path]:
+def recorded(name: str, composed: Composition) -> Iterator[Path]:
     """Give the folder of a run, by its path or its MLflow id."""
     folder = Path(name)
     if (folder / FILE).is_file():
         yield _with_stages(folder.absolute(), name)
     elif RUN_ID.fullmatch(name):
         with tempfile.TemporaryDirectory(prefix="ortpipe-") as temporary:
-            with tracked(name, settings.tracking_uri()) as client:
+            with tracked(name, composed.tracking_uri) as client:
                 folder = Path(temporary)
                 for needed in NEEDED:
                     download(client, name, needed, folder)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from ortpipe.app.tracking.recorders import RECORDERS, Recorder
 from ortpipe.data.split import DataConfig
-from ortpipe.errors import ConfigError, OrtpipeError, nearest
+from ortpipe.errors import ConfigError, OrtpipeError, nearest, under
 from ortpipe.metrics import METRICS, OBJECTIVES, UNWEIGHTED
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import Catalogue, Config, article, catalogue_of, checked, fields_of, one_of
@@ -61,25 +61,21 @@ class RunConfig(Config):
 
 
 def build(config: Mapping[str, Any], where: Callable[[str], str | None] | None = None) -> RunConfig:
-    """Return a config's typed form.
-
-    Args:
-        config: nested plain values.
-        where: the place at which a key was set, in words, for the messages.
-    """
+    """Return a config's typed form, or raise one error that lists all; `where` says where a key was set."""
     values, problems = check(config)
     if problems:
-        raise all_at_once(located(problem, where) for problem in problems)
+        raise all_at_once(problems, where)
     return RunConfig(**values)
 
 
 def build_key(key: str, node: Any) -> Any:
     """Return one top-level key's typed value, as for a sweep, whose other keys may be complete in its jobs only."""
+    entry, hint = fields_of(RunConfig)[key]
     problems: list[OrtpipeError] = []
-    values = _values(RunConfig, {key: node}, problems, partial=True)
+    value = _value(hint, node, entry, problems)
     if problems:
         raise ConfigError("\n".join(map(str, problems)))
-    return values[key]
+    return value
 
 
 def check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[OrtpipeError]]:
@@ -87,35 +83,37 @@ def check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[OrtpipeError]
     problems: list[OrtpipeError] = []
     values = _values(RunConfig, config, problems)
     if not problems:
-        try:
+        with collected(problems):
             RunConfig(**values)
-        except ConfigError as error:
-            problems.append(error)
     return values, problems
 
 
-def located(error: OrtpipeError, where: Callable[[str], str | None] | None) -> str:
-    """Return an error's text with the place where its key was set, where that is known."""
-    place = where(error.key) if where is not None and error.key is not None else None
-    return str(error) if place is None else f"{error}\n  set: {place}"
-
-
-def all_at_once(errors: Iterable[str]) -> ConfigError:
-    """Return one error that lists all."""
-    lines = list(errors)
+def all_at_once(errors: Iterable[OrtpipeError | str], where: Callable[[str], str | None] | None = None) -> ConfigError:
+    """Return one error that lists all, each with the place where its key was set, where that is known."""
+    lines = []
+    for error in errors:
+        key = None if isinstance(error, str) else error.key
+        place = where(key) if where is not None and key is not None else None
+        lines.append(str(error) if place is None else f"{error}\n  set: {place}")
+    lines = list(dict.fromkeys(lines))
     count = "1 error" if len(lines) == 1 else f"{len(lines)} errors"
     return ConfigError("\n".join([f"The config has {count}.", *lines]))
 
 
+@contextlib.contextmanager
+def collected(problems: list[OrtpipeError], *path: str) -> Iterator[None]:
+    """Put an error of ours, about settings under a path, into the list and go on."""
+    try:
+        with under(*path):
+            yield
+    except OrtpipeError as error:
+        problems.append(error)
+
+
 def _values(
-    cls: type,
-    node: Mapping[str, Any],
-    problems: list[OrtpipeError],
-    member: str | None = None,
-    *,
-    partial: bool = False,
+    cls: type, node: Mapping[str, Any], problems: list[OrtpipeError], member: str | None = None
 ) -> dict[str, Any]:
-    """Return the values of those fields of a config dataclass that are right; of a partial one, some may be missing."""
+    """Return the values of those fields of a config dataclass, such as a catalogue's member, that are right."""
     values, fields = {}, fields_of(cls)
     for key in node:
         if key not in fields:
@@ -124,30 +122,43 @@ def _values(
             problems.append(ConfigError(f"{{key}} is not a key of {whose}.", key=str(key), fix=fix))
     for name, (entry, hint) in fields.items():
         if name in node and node[name] != "???":
-            found: list[OrtpipeError] = []
-            value = _value(hint, node[name], name, entry.default, found)
-            problems += found
-            if not found:
+            before = len(problems)
+            value = _value(hint, node[name], entry, problems)
+            if len(problems) == before:
                 values[name] = value
-        elif entry.default is entry.default_factory and not partial:  # both missing
+        elif entry.default is entry.default_factory:  # both missing
             fix = "Add {key}=… to the command or to the experiment."
             problems.append(ConfigError("{key} must be set.", key=name, fix=fix))
     return values
 
 
-def _value(hint: Any, node: Any, name: str, default: Any, problems: list[OrtpipeError]) -> Any:
+def _value(hint: Any, node: Any, entry: dataclasses.Field[Any], problems: list[OrtpipeError]) -> Any:
     """Return a field's value, or None once `problems` says why there is none."""
-    catalogue = catalogue_of(hint)
-    if catalogue is None and not dataclasses.is_dataclass(hint):
-        try:
-            return _plain(node, hint, name, default)
-        except ConfigError as error:
-            problems.append(error)
-            return None
-    found: list[OrtpipeError] = []
-    built = _instance(hint, node, found) if catalogue is None else _member(catalogue, node, found)
-    problems += [problem.under(name) for problem in found]
-    return built
+    catalogue, member = catalogue_of(hint), None
+    inner: list[OrtpipeError] = []
+    with collected(problems):
+        if catalogue is None and not dataclasses.is_dataclass(hint):
+            return _plain(node, hint, entry.name, entry.default)
+        with under(entry.name):
+            if catalogue is not None:
+                member = _name_in(catalogue, node)
+                hint, node = catalogue[member], {key: value for key, value in node.items() if key != "name"}
+            if not isinstance(node, Mapping):
+                raise ConfigError("{key} must be a group of keys.", got=repr(node))
+            values = _values(hint, node, inner, member)
+            if not inner:
+                return hint(**values)
+    problems += [problem.under(entry.name) for problem in inner]
+    return None
+
+
+def _name_in(catalogue: Catalogue[Any], node: Any) -> str:
+    name = node.get("name") if isinstance(node, Mapping) else None
+    if isinstance(name, str) and name in catalogue:
+        return name
+    rule = "{key} must be set." if name is None else f"{{key}} must be the name of {article(catalogue.noun)}."
+    fix = nearest(str(name or ""), catalogue)
+    raise ConfigError(rule, key="name", got=repr(node if name is None else name), fix=fix)
 
 
 def _plain(node: Any, hint: Any, name: str, default: Any) -> Any:
@@ -178,31 +189,6 @@ def _read(node: Any) -> Any:
         with contextlib.suppress(ValueError):
             return kind(node)
     return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(node.lower(), node)
-
-
-def _member(catalogue: Catalogue[Any], node: Any, problems: list[OrtpipeError]) -> Any:
-    name = node.get("name") if isinstance(node, Mapping) else None
-    if not isinstance(name, str) or name not in catalogue:
-        rule = "{key} must be set." if name is None else f"{{key}} must be the name of {article(catalogue.noun)}."
-        got = repr(node if name is None else name)
-        problems.append(ConfigError(rule, key="name", got=got, fix=nearest(str(name or ""), catalogue)))
-        return None
-    settings = {key: value for key, value in node.items() if key != "name"}
-    return _instance(catalogue[name], settings, problems, name)
-
-
-def _instance(cls: Any, node: Any, problems: list[OrtpipeError], member: str | None = None) -> Any:
-    if not isinstance(node, Mapping):
-        problems.append(ConfigError("{key} must be a group of keys.", got=repr(node), key=""))
-        return None
-    values = _values(cls, node, problems, member)
-    if problems:
-        return None
-    try:
-        return cls(**values)
-    except OrtpipeError as error:
-        problems.append(error)
-        return None
 
 
 def keys(cls: Any = RunConfig, prefix: str = "") -> Iterator[str]:

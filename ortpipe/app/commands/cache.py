@@ -4,9 +4,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from ortpipe.app.compose import Parser, composition
+from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.table import aligned
 from ortpipe.app.units import bound, size, span
 from ortpipe.errors import ConfigError
@@ -37,14 +36,13 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--dry-run", action="store_true", help="of gc and rm: only say what would go")
     given = parser.read(arguments)
     names = [word for word in given.overrides if "=" not in word]
-    found = composition([word for word in given.overrides if "=" in word], given.config_dir)
-    folder = found.values["paths"]["cache"]
+    folder = Composition([word for word in given.overrides if "=" in word], given.config_dir).cache
     if folder is None:
         raise ConfigError("ortpipe cache looks after a store.", got="paths.cache=null", fix="Set paths.cache=FOLDER.")
     if names and given.action != "rm":
         raise ConfigError(f"ortpipe cache {given.action} takes no names.", got=" ".join(names), fix="Leave them out.")
 
-    store = Store(Path(folder), key=key_of_environment(os.environ))
+    store = Store(folder, key=key_of_environment(os.environ))
     if given.action == "ls":
         print(listing(store))
     elif given.action == "verify":

@@ -9,7 +9,6 @@ from typing import Any
 from ortpipe.app.compose import Parser
 from ortpipe.app.difference import difference
 from ortpipe.app.model_lookup import HELP, FoundModel, find
-from ortpipe.app.run_lookup import Settings
 
 ABOUT = """Compare two models or runs: config, facts, graph (nodes, initializers, opset), tensors (norms, largest
 difference) and metrics. The exit code is 0 whether or not they differ, as of git diff; with --exit-code it is 2 where
@@ -27,8 +26,7 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--json", action="store_true", help="all of it, as JSON")
     parser.add_argument("--exit-code", action="store_true", help=f"exit with {DIFFERENT} where they differ")
     given = parser.read(arguments)
-    settings = Settings(given.overrides, given.config_dir)
-    a, b = (find(name, settings, given.stage) for name in (given.a, given.b))
+    a, b = (find(name, given.composed, given.stage) for name in (given.a, given.b))
     found = difference(a, b)
     differs = any(found.values())
     if given.json:

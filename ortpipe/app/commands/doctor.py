@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortpipe.app.compose import Parser, composition
+from ortpipe.app.compose import Parser
 from ortpipe.errors import OrtpipeError
 from ortpipe.pipeline.digest import versions
 
@@ -41,11 +41,7 @@ class Finding:
 
 def run(arguments: Sequence[str]) -> None:
     """Print what every check finds; exit with 1 where one is a problem."""
-    given = Parser("doctor", ABOUT).read(arguments)
-    found = composition(given.overrides, given.config_dir)
-    from ortpipe.app.schema import build
-
-    config, problems = build(found.values, found.where), 0
+    config, problems = Parser("doctor", ABOUT).read(arguments).composed.config, 0
     for check in (_runtime, _packages, _folders, _disk, _tracking, _training):
         for finding in _examined(check, config):
             print(f"{'ok' if finding.fix is None else 'PROBLEM':<8} {finding.name:<9} {finding.said}", flush=True)

@@ -5,8 +5,7 @@ import time
 from collections.abc import Sequence
 
 from ortpipe.app.assemble import open_run, plan_of, store_of
-from ortpipe.app.compose import Parser, composition
-from ortpipe.app.schema import build
+from ortpipe.app.compose import Parser
 from ortpipe.app.table import aligned
 from ortpipe.app.units import span
 from ortpipe.pipeline.dry_run import Reason, StageStatus, dry_run
@@ -33,9 +32,8 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--check", action="store_true", help="exit with 1 if any stage would run")
     parser.add_argument("--mermaid", action="store_true", help="print the flow as a Mermaid graph")
     given = parser.read(arguments)
-    composed = composition(given.overrides, given.config_dir)
-    config = build(composed.values, composed.where)
-    store = store_of(config, data=composed.record["data"])
+    config = given.composed.config
+    store = store_of(config, data=given.composed.record["data"])
     statuses = dry_run(plan_of(config), open_run(vars(config)), store)
     print(mermaid(statuses) if given.mermaid else table(statuses))
     if given.check and any(status.status != "hit" for status in statuses):

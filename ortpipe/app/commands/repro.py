@@ -12,11 +12,11 @@ import numpy as np
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ortpipe.app.assemble import open_run, plan_of
-from ortpipe.app.compose import Parser
+from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.consent import completed, executes
 from ortpipe.app.run.inputs import kept_input
 from ortpipe.app.run.record import RunRecord, StageRecord, read_config, read_environment
-from ortpipe.app.run_lookup import Settings, recorded
+from ortpipe.app.run_lookup import recorded
 from ortpipe.app.schema import build
 from ortpipe.artifact import load_artifact
 from ortpipe.errors import ConfigError, ReproError
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> None:
     given = parser.read(arguments)
     where = tuple(word for word in given.overrides if word.lstrip("+~").startswith(("recorder", "paths.")))
     secrets = _parsed([word for word in given.overrides if word not in where])
-    with recorded(given.run, Settings(where, given.config_dir)) as folder:
+    with recorded(given.run, Composition(where, given.config_dir)) as folder:
         _repeat(folder, secrets, trust=given.trust)
 
 

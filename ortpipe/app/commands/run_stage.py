@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ortpipe.app.assemble import open_run
-from ortpipe.app.compose import Composition, Parser, composition
+from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.model_lookup import find
 from ortpipe.app.run.screen import Screen, table
-from ortpipe.app.run_lookup import Settings
-from ortpipe.app.schema import all_at_once, check, located
+from ortpipe.app.schema import all_at_once, check
 from ortpipe.artifact import Artifact, Facts, save_artifact
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.files import atomic_write
@@ -38,17 +37,17 @@ def run(arguments: Sequence[str]) -> None:
     given = parser.read(arguments)
     target = Path(given.output)
     _refuse_taken(target, given.force)
-    found = composition(given.overrides, given.config_dir)
+    composed = given.composed
     names = [stage.name for stage in FLOW]
     if given.stage not in names:
         raise ConfigError("STAGE is one of the flow's.", got=given.stage, fix=nearest(given.stage, names))
     place = names.index(given.stage)
     stage, artifact = FLOW[place], None
     if place == 0 and given.input is not None:
-        _read_from(given.input, found.values[stage.name])
-    config, context = _settings(stage, found)
+        _read_from(given.input, composed.values[stage.name])
+    config, context = _settings(stage, composed)
     if place > 0:
-        artifact = _artifact(given.input, Settings(given.overrides, given.config_dir), names[place - 1])
+        artifact = _artifact(given.input, composed, names[place - 1])
         if not artifact.tensors and place < len(names) - 1:
             artifact = _as_source(artifact)
         stage.refuse_early(artifact.facts, config, **context)
@@ -62,22 +61,24 @@ def run(arguments: Sequence[str]) -> None:
     print(f"output  {target}")
 
 
-def _settings(stage: Stage, found: Composition) -> tuple[Any, dict[str, Any]]:
+def _settings(stage: Stage, composed: Composition) -> tuple[Any, dict[str, Any]]:
     """Return the stage's config and what it reads; errors in other parts of the config do not matter."""
-    values, problems = check(found.values)
+    values, problems = check(composed.values)
     config, screen = values.get(stage.name), Screen()
     reads_data = "data" in stage.reads or ("data" in stage.takes and getattr(config, "check", False))
-    needed = {stage.name, "runtime", "seed", "resume", *(["data"] if reads_data else [])}
-    wrong = [located(error, found.where) for error in problems if str(error.key).partition(".")[0] in needed]
-    if wrong:
-        raise all_at_once(wrong)
-    names = {"runtime", *(["data"] if reads_data else []), *(["start"] if "start" in stage.takes else [])}
+    needed = [stage.name, "runtime", *(["data"] if reads_data else []), *(["resume"] if "start" in stage.takes else [])]
+    if wrong := [error for error in problems if str(error.key).partition(".")[0] in (*needed, "seed")]:
+        raise all_at_once(wrong, composed.where)
     started = time.perf_counter()
 
     def report(progress: object) -> None:
         screen(StageProgressed(stage.name, progress, time.perf_counter() - started))
 
-    return config, {"data": None, "start": None, **open_run(values, names), "report": report}
+    return config, {
+        "data": None,
+        **open_run({name: values[name] for name in needed if name in values}),
+        "report": report,
+    }
 
 
 def _read_from(file: str, convert: dict[str, Any]) -> None:
@@ -87,12 +88,12 @@ def _read_from(file: str, convert: dict[str, Any]) -> None:
     convert["source"] = {**kept, "path": file}
 
 
-def _artifact(name: str | None, settings: Settings, before: str) -> Artifact:
+def _artifact(name: str | None, composed: Composition, before: str) -> Artifact:
     if name is None:
         raise ConfigError(
             "A stage behind convert needs a model.", got="no --input", fix=f"Give the result of {before}."
         )
-    subject = find(name, settings, before)
+    subject = find(name, composed, before)
     if "task" not in subject.facts:
         raise ConfigError(
             "The input's metadata say what the stage must know.",

@@ -1,10 +1,12 @@
 """ortpipe schedule: the learning rate of every step of a run, as a picture."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortpipe.app.compose import composed
+from ortpipe.app.compose import Parser
 from ortpipe.data.split import load
 from ortpipe.files import atomic_write
 from ortpipe.picture import picture
@@ -19,7 +21,7 @@ ABOUT = "Draw the learning rate of every step that a run with these settings tak
 
 def run(arguments: Sequence[str]) -> None:
     """Draw what the arguments configure: as many steps as the rows, batches and epochs give."""
-    config = composed("schedule", ABOUT, arguments)
+    config = Parser("schedule", ABOUT).read(arguments).composed.config
     data, training = load(config.data), config.train
     steps, rates = planned(training, len(data.train), validated=data.validation is not None)
     per_epoch = steps_per_epoch(training, len(data.train))

@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from ortpipe.app.compose import Parser
 from ortpipe.app.model_lookup import HELP, FoundModel, find
-from ortpipe.app.run_lookup import Settings
 from ortpipe.app.table import aligned
 from ortpipe.artifact import without_metadata
 from ortpipe.errors import ConfigError
@@ -41,7 +40,7 @@ def run(arguments: Sequence[str]) -> None:
     form.add_argument("--dot", action="store_true", help="the graph in Graphviz' language")
     form.add_argument("--svg", metavar="PICTURE", help="draw the graph into this file (needs Graphviz)")
     given = parser.read(arguments)
-    subject = find(given.subject, Settings(given.overrides, given.config_dir), given.stage)
+    subject = find(given.subject, given.composed, given.stage)
     parameters = tuple(subject.facts.get("parameters", ()))
     if given.mermaid:
         print(to_mermaid(subject.model, parameters), end="")

@@ -8,7 +8,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from ortpipe.app.compose import Parser, composition
+from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.redact import MASK, redacted
 from ortpipe.app.run.record import read_config
 from ortpipe.app.schema import build_key
@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> None:
     if not folders:
         raise ConfigError("ortpipe sync takes a run's folder.", fix="They lie in outputs/runs and outputs/multiruns.")
     found = list(itertools.chain.from_iterable(map(run_folders, folders)))
-    own = composition(["recorder=mlflow"]).values["recorder"]
+    own = Composition(["recorder=mlflow"]).values["recorder"]
     targets = {folder: _target(folder, settings, own, trust=given.trust) for folder in found}
     for uri in dict.fromkeys(target.tracking_uri for target in targets.values()):
         print(f"recording in {redacted(uri)}", flush=True)

@@ -1,19 +1,19 @@
 """ortpipe validate: everything that can be known to be wrong with a run before it runs, all at once."""
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ortpipe.app.assemble import open_run
-from ortpipe.app.compose import Composition, Parser, composition
+from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.hydra_errors import REFUSALS, explained
-from ortpipe.app.schema import all_at_once, check, located
+from ortpipe.app.schema import all_at_once, check, collected
 from ortpipe.artifact import Artifact
 from ortpipe.data.rows import Data
-from ortpipe.errors import OrtpipeError, under
+from ortpipe.errors import OrtpipeError
 from ortpipe.flow import FLOW
 from ortpipe.metrics import check_objective
 
@@ -27,59 +27,52 @@ MOST_CLASSES = 1000
 def run(arguments: Sequence[str]) -> None:
     """Check what the arguments configure."""
     given = Parser("validate", ABOUT).read(arguments)
-    errors: list[str] = []
-    found = _accepted(given.overrides, given.config_dir, errors)
-    said = ""
-    if found is not None:
-        values, problems = check(found.values)
-        later, said = _check_parts(values)
-        errors += [located(error, found.where) for error in [*problems, *later]]
+    errors: list[OrtpipeError | str] = []
+    composed = _accepted(given.overrides, given.config_dir, errors)
+    if composed is not None:
+        with warnings.catch_warnings():  # they come when it is run
+            warnings.simplefilter("ignore")
+            said = _check_parts(composed.values, errors)
     if errors:
-        raise all_at_once(dict.fromkeys(errors))
+        raise all_at_once(errors, None if composed is None else composed.where)
     print(said)
 
 
-def _accepted(overrides: Sequence[str], config_dir: str | None, errors: list[str]) -> Composition | None:
+def _accepted(overrides: Sequence[str], config_dir: str | None, errors: list[OrtpipeError | str]) -> Composition | None:
     """Return the composition of those overrides that Hydra takes; the others are errors, each with its reason."""
-    left, reason = list(overrides), ""
-    while True:
-        found = _refusal(left, config_dir)
-        if not isinstance(found, str):
-            return found
-        reason, culprit = found, None
-        for override in left:
-            rest = [other for other in left if other != override]
-            if _refusal(rest, config_dir) != reason:
-                culprit, left = override, rest
-                break
+    left = list(overrides)
+    while isinstance(found := _composed(left, config_dir), str):
+        rests = {one: [other for other in left if other != one] for one in left}
+        culprit = next((one for one, rest in rests.items() if _composed(rest, config_dir) != found), None)
         if culprit is None:  # it is in the files
-            errors.append(reason)
+            errors.append(found)
             return None
-        errors.append(f"{reason}\n  set: {culprit} on the command line")
+        errors.append(f"{found}\n  set: {culprit} on the command line")
+        left = rests[culprit]
+    return found
 
 
-def _refusal(overrides: Sequence[str], config_dir: str | None) -> Composition | str:
+def _composed(overrides: Sequence[str], config_dir: str | None) -> Composition | str:
+    """Return the composition of overrides, or why there is none."""
+    composed = Composition(overrides, config_dir)
     try:
-        return composition(overrides, config_dir)
+        composed.values  # noqa: B018 - composes
     except REFUSALS as error:
         return str(explained(error))
+    return composed
 
 
-def _check_parts(values: dict[str, Any]) -> tuple[list[OrtpipeError], str]:
-    """Check data, model and every stage whose config is right.
-
-    Returns:
-        The errors; where there are none, all that was found, in a line.
-    """
-    errors: list[OrtpipeError] = []
-    rest = {"start": None, **{key: values[key] for key in ("runtime",) if key in values}}
-    context = rest | open_run(values, collect=lambda key: _collected(errors, key))
-    artifact = _check_stages(values, context, errors)
-    if (objective := values.get("objective", "loss")) != "loss":
-        with _collected(errors, "objective"):
-            if artifact is not None and "data" in context:
-                check_objective(objective, artifact.facts.task, weighted=context["data"].weighted)
-    return errors, "" if artifact is None or errors or "data" not in context else _summary(context["data"], artifact)
+def _check_parts(config: dict[str, Any], errors: list[OrtpipeError | str]) -> str:
+    """Check data, model and every stage whose config is right; return what was found, in a line."""
+    values, problems = check(config)
+    context = open_run(values, partial(collected, problems))
+    artifact, data = _check_stages(values, context, problems), context.get("data")
+    if (objective := values.get("objective", "loss")) != "loss" and artifact is not None and data is not None:
+        with collected(problems, "objective"):
+            check_objective(objective, artifact.facts.task, weighted=data.weighted)
+    # data that could not be read have an error of their own
+    errors += [problem for problem in problems if problem.key != "convert.source.data"]
+    return "" if artifact is None or errors or data is None else _summary(data, artifact)
 
 
 def _check_stages(values: dict[str, Any], context: dict[str, Any], errors: list[OrtpipeError]) -> Artifact | None:
@@ -87,7 +80,7 @@ def _check_stages(values: dict[str, Any], context: dict[str, Any], errors: list[
     first, *later = FLOW
     artifact: Artifact | None = None
     if first.name in values:
-        with _collected(errors):
+        with collected(errors):
             data = context.get("data")
             artifact = first(None, values[first.name], data=None if data is None else _few(data))
     if artifact is None:
@@ -99,25 +92,13 @@ def _check_stages(values: dict[str, Any], context: dict[str, Any], errors: list[
         if not ready:
             continue
         before = len(errors)
-        with _collected(errors):
+        with collected(errors):
             stage.refuse_early(facts, values[stage.name], **context)
         if building and len(errors) == before:
-            with _collected(errors):
+            with collected(errors):
                 artifact = stage(artifact, values[stage.name], **context)
         building = building and len(errors) == before
     return artifact
-
-
-@contextmanager
-def _collected(errors: list[OrtpipeError], *group: str) -> Iterator[None]:
-    """Put an error of ours, about a group of the config, into the list and go on; warnings come when it is run."""
-    try:
-        with warnings.catch_warnings(), under(*group):
-            warnings.simplefilter("ignore")
-            yield
-    except OrtpipeError as error:
-        if error.key != "convert.source.data":  # which could not be read: they have an error of their own
-            errors.append(error)
 
 
 def _few(data: Data) -> Data:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from command import ROOT, ortpipe
 
-from ortpipe.errors import ConfigError
+from ortpipe.errors import ConfigError, OrtpipeError
 
 EXPERIMENT = """# @package _global_
 defaults:
@@ -187,3 +187,16 @@ def test_an_objective_that_is_no_metric_or_does_not_fit_is_refused(call: Callabl
 def test_an_estimator_that_is_not_named_is_told_beside_the_rest(call: Callable[..., str]) -> None:
     with pytest.raises(ConfigError, match=r"2 errors(.|\n)*estimator=None(.|\n)*train.epochs"):
         call("validate", "~experiment", "name=mine", "data=iris", "train.epochs=0")
+
+
+def test_two_runtimes_in_one_environment_are_found_where_the_runtime_group_itself_is_wrong(
+    call: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OrtpipeError("One onnxruntime is installed.", got="two")
+
+    monkeypatch.setattr("ortpipe.app.assemble.check_one_runtime", refuse)
+    said = refused(call, LINEAR, "runtime.threads=-1")
+    assert "has 2 errors" in said
+    assert "One onnxruntime is installed." in said
+    assert "set: runtime.threads=-1 on the command line" in said

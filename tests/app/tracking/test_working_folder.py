@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ortpipe.app.compose import check_working_folder, composition
+from ortpipe.app.compose import Composition, check_working_folder
 from ortpipe.app.schema import build
 from ortpipe.app.tracking.client import open_store
 from ortpipe.app.tracking.recorders.mlflow import Mlflow
@@ -50,7 +50,7 @@ def test_mlflow_records_in_a_folder_of_any_name(
     (tmp_path / name / "outputs").mkdir(parents=True)
     shutil.copy(empty, place := tmp_path / name / "outputs" / "mlflow.db")
     monkeypatch.chdir(tmp_path / name)
-    target = build(composition(["experiment=linear_regression"]).values).recorder
+    target = build(Composition(["experiment=linear_regression"]).values).recorder
     assert isinstance(target, Mlflow)
     assert Mlflow(target.tracking_uri).tracking_uri == target.tracking_uri  # as a record is read back
     client, experiment = open_store(target)
@@ -66,7 +66,7 @@ def test_configs_lie_in_a_folder_of_any_name(name: str, tmp_path: Path) -> None:
     (tmp_path / name / "experiment").mkdir(parents=True)
     text = "# @package _global_\ndefaults: [linear_regression]\nseed: 7\n"
     (tmp_path / name / "experiment" / "own.yaml").write_text(text, encoding="utf-8")
-    assert composition(["experiment=own"], str(tmp_path / name)).values["seed"] == 7
+    assert Composition(["experiment=own"], str(tmp_path / name)).values["seed"] == 7
 
 
 def test_a_folder_that_hydra_or_mlflow_cannot_work_in_is_refused(
