@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.compat.devices import cpu
+from ortpipe.compat.devices import cpu, numpy_to_ort_value
 from ortpipe.data.batches import order
 from ortpipe.errors import DataError
-from ortpipe.runtime.session import ort_value
 
 
 class OrtDataLoader:
@@ -67,8 +66,8 @@ class OrtDataLoader:
 
     @property
     def data_ort(self) -> tuple[Any, ...]:
-        """The same as onnxruntime.OrtValue."""
-        return tuple(ort_value(array) for array in self.data_np)
+        """The same as the runtime's C++ OrtValues."""
+        return tuple(numpy_to_ort_value(array) for array in self.data_np)
 
     @property
     def desc(self) -> list[tuple[tuple[int, ...], np.dtype]]:
@@ -91,15 +90,15 @@ class OrtDataLoader:
             yield tuple(array[index[first : first + size]] for array in self.data_np)
 
     def iter_ortvalue(self) -> Iterator[tuple[Any, ...]]:
-        """Yield batches of onnxruntime.OrtValue, which own their rows."""
+        """Yield batches as the runtime's C++ OrtValues, which own their rows."""
         for batch in self.iter_numpy():
-            yield tuple(ort_value(array) for array in batch)
+            yield tuple(numpy_to_ort_value(array) for array in batch)
 
     def iter_bind(self, bind: Any, names: Sequence[str]) -> Iterator[int]:
         """Bind each batch to a session's inputs and yield its number of rows.
 
         Args:
-            bind: an onnxruntime.IOBinding.
+            bind: an onnxruntime.IOBinding, or the runtime's SessionIOBinding inside one.
             names: the inputs that take features, labels and, where there are some, weights; further ones stay unbound.
         """
         if len(names) < len(self.data_np):
@@ -108,7 +107,8 @@ class OrtDataLoader:
                 got=f"inputs {', '.join(names)} for {len(self.data_np)} arrays",
                 fix="Name the inputs of features, labels and weights.",
             )
+        binding = getattr(bind, "_iobinding", bind)
         for batch in self.iter_ortvalue():
             for name, value in zip(names, batch, strict=False):
-                bind.bind_ortvalue_input(name, value)
+                binding.bind_ortvalue_input(name, value)
             yield batch[0].shape()[0]

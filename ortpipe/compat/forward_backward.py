@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortpipe.compat.devices import cpu
+from ortpipe.compat.devices import cpu, provider_to_device
 from ortpipe.compat.forward_backward_graphs import Graphs, build
 from ortpipe.compat.models import saved
 from ortpipe.errors import ConfigError, TrainError, nearest
@@ -335,5 +335,5 @@ def _known(kind: str, names: Sequence[str], choices: Sequence[str]) -> list[str]
 def _cpu_only(providers: Any) -> Any:
     names = getattr(providers, "type", providers)  # a torch.device has a type
     for name in [names] if isinstance(names, str) or names is None else names:
-        cpu("cpu" if name in (None, "CPUExecutionProvider") else name)
+        cpu(provider_to_device(name) if isinstance(name, str) and name.endswith("Provider") else name or "cpu")
     return providers

@@ -129,6 +129,20 @@ def replace_initializers_into_onnx(model: onnx.ModelProto, results: Mapping[str,
     return copy
 
 
+def add_initializer(model: onnx.ModelProto, name: str, value: np.ndarray) -> onnx.ModelProto:
+    """Return the model with one more initializer; one of an input's name is the input's default value.
+
+    Raises:
+        ModelError: there is an initializer of this name.
+    """
+    if name in {t.name for t in model.graph.initializer}:
+        raise ModelError("An initializer's name must be new.", got=repr(name), fix="Choose another name.")
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
+    return copy
+
+
 def select_model_inputs_outputs(
     model: onnx.ModelProto,
     outputs: Sequence[str] | str | None = None,
