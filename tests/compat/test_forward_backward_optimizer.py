@@ -275,7 +275,7 @@ def test_every_pass_is_logged_and_shown_when_asked(caplog, capsys):
         ({"learning_penalty": "ridge"}, "LearningPenalty"),
         ({"learning_rate": "Adam"}, "LearningRateSGD"),
         ({"training_optimizer_name": "Adam"}, "SGDOptimizer"),
-        ({"device": "cuda:0"}, "CPU"),
+        ({"device": "tpu"}, "device must be"),
     ],
 )
 def test_unknown_names_are_refused(arguments, match):

@@ -273,7 +273,7 @@ def test_progress_is_shown_when_verbose(capsys):
     ("arguments", "error", "match"),
     [
         ({"training_optimizer_name": "Adam"}, ConfigError, "LearningRateSGDNesterov"),
-        ({"device": "cuda"}, ConfigError, "CPU"),
+        ({"device": "tpu"}, ConfigError, "device must be"),
         ({"validation_every": 0}, ConfigError, "validation_every"),
         ({"max_iter": 0}, ConfigError, "at least 1"),
         ({"loss_output_name": "los"}, TrainError, "Did you mean 'loss'"),
