@@ -50,7 +50,8 @@ ISSUED = re.compile(  # tokens that say themselves what they are: of GitHub, Git
     r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}))"
 )
 SHAPES = (ADDRESS, USER_ALONE, ENCODED, QUERY, BEARER, PEM, ISSUED)
-KEY = re.compile(r"([\w.-]*\w)\\?[\"']?\s*[:=]\s*")  # of key=value, key: value, "key": "value"
+# Of key=value, key: value, "key": "value". Tried once per word: a report's pictures are tens of thousands of letters.
+KEY = re.compile(r"(?<![\w.-])([\w.-]*+(?<=\w))\\?[\"']?\s*[:=]\s*")
 VALUE = re.compile(r"\\?\"(?:[^\"\\]|\\.)*?\\?\"|'(?:[^'\\]|\\.)*'|[^\s,;&}\])'\"]+")
 
 _known: set[str] = set()
