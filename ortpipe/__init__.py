@@ -4,7 +4,11 @@ import importlib
 import time
 from typing import Any
 
+from ortpipe.symbolic import defer_sympy
+
 BEGAN = time.perf_counter()  # of the process, as nearly as a package can say
+
+defer_sympy()
 
 _HOMES = {
     "Artifact": "artifact",

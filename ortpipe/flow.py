@@ -4,58 +4,28 @@ from ortpipe.pipeline.plan import Stage
 
 GRAPH = ("ortpipe", "onnx", "onnx-ir")
 NUMBERS = (*GRAPH, "numpy", "onnxruntime-training", "onnxruntime")
+LEARNING = (*NUMBERS, "scikit-learn")
 FORWARD = ("task", "inputs", "outputs", "prediction")
 
+
+def _stage(name: str, *, has_check: bool = True, **facts: tuple[str, ...]) -> Stage:
+    """Return a stage, whose functions lie in the room of its name."""
+    module = f"ortpipe.stages.{name}.stage"
+    return Stage(name, f"{module}:{name}", f"{module}:check" if has_check else None, **facts)
+
+
 FLOW = (
-    Stage(
-        "convert",
-        "ortpipe.stages.convert.stage:convert",
-        reads=("data",),
-        packages=(*NUMBERS, "scikit-learn"),
-        ensures=FORWARD,
-    ),
-    Stage(
-        "add_loss",
-        "ortpipe.stages.add_loss.stage:add_loss",
-        check="ortpipe.stages.add_loss.stage:check",
-        packages=GRAPH,
-        requires=FORWARD,
-        ensures=("loss", "label", "reduction"),
-    ),
-    Stage(
-        "penalty",
-        "ortpipe.stages.penalty.stage:penalty",
-        check="ortpipe.stages.penalty.stage:check",
-        packages=GRAPH,
-        requires=("loss",),
-        ensures=("loss",),
-    ),
-    Stage(
-        "derive",
-        "ortpipe.stages.derive.stage:derive",
-        check="ortpipe.stages.derive.stage:check",
-        takes=("data",),
-        packages=NUMBERS,
-        requires=FORWARD,
-        ensures=FORWARD,
-    ),
-    Stage(
+    _stage("convert", has_check=False, reads=("data",), packages=LEARNING, ensures=FORWARD),
+    _stage("add_loss", packages=GRAPH, requires=FORWARD, ensures=("loss", "label", "reduction")),
+    _stage("penalty", packages=GRAPH, requires=("loss",), ensures=("loss",)),
+    _stage("derive", takes=("data",), packages=NUMBERS, requires=FORWARD, ensures=FORWARD),
+    _stage(
         "train",
-        "ortpipe.stages.train.stage:train",
-        check="ortpipe.stages.train.stage:check",
         reads=("data", "runtime"),
         takes=("report", "start"),
         packages=(*NUMBERS, "scipy"),
         requires=("gradients", "outputs", "label"),
         ensures=FORWARD,
     ),
-    Stage(
-        "evaluate",
-        "ortpipe.stages.evaluate.stage:evaluate",
-        check="ortpipe.stages.evaluate.stage:check",
-        reads=("data", "runtime"),
-        packages=(*NUMBERS, "scikit-learn"),
-        requires=FORWARD,
-        ensures=("metrics",),
-    ),
+    _stage("evaluate", reads=("data", "runtime"), packages=LEARNING, requires=FORWARD, ensures=("metrics",)),
 )

@@ -24,7 +24,6 @@ from ortpipe.app.redact import guard, know_command, know_config, recordable
 from ortpipe.app.run.hydra_files import hide_in_files
 from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.app.sweep.callback import sweeping
-from ortpipe.app.symbolic import import_onnx_ir
 from ortpipe.app.terminal import forgive, streams
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 
@@ -39,7 +38,6 @@ _refused: list[OrtpipeError | OSError] = []  # what ended the run; raised, Hydra
 
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
 def _application(config: DictConfig) -> float | None:
-    import_onnx_ir()
     from ortpipe.app.assemble import execute
     from ortpipe.app.schema import build
 

@@ -3,8 +3,6 @@
 import importlib
 from collections.abc import Callable, Sequence
 
-from ortpipe.app.symbolic import import_onnx_ir
-
 COMMANDS = (
     "cache",
     "diff",
@@ -31,7 +29,6 @@ def is_word(argument: str) -> bool:
 
 def command(name: str) -> Callable[[Sequence[str]], None]:
     """Return the function that runs a command with its arguments."""
-    import_onnx_ir()
     module = importlib.import_module(f"ortpipe.app.commands.{name.replace('-', '_')}")
     run: Callable[[Sequence[str]], None] = module.run
     return run

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from ortpipe.app.claim import hold
 from ortpipe.app.redact import know_config
 from ortpipe.app.run.hydra_files import refuse_secret_name
-from ortpipe.app.symbolic import import_onnx_ir
 
 _sweeps = contextlib.ExitStack()  # Hydra begins a sweep deep inside; here it is found again, where it ends
 
@@ -44,7 +43,6 @@ class SweepCallback(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Open it before the sweeper is made."""
-        import_onnx_ir()
         from ortpipe.app.sweep.sweep import begin
 
         with _refusing():
@@ -55,7 +53,6 @@ class SweepCallback(Callback):
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse a job whose sweep was killed before it began, and whose folder is another sweep's by now."""
         if self.sweep is not None:
-            import_onnx_ir()
             from ortpipe.app.run.record import RunRecord
 
             with _refusing():
