@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from ortpipe.artifact import without_metadata
 from ortpipe.compat.models import trained_by_default
-from ortpipe.errors import ModelError, nearest
+from ortpipe.errors import ConfigError, ModelError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Names, used_names
 from ortpipe.graph.check import checked, finish, parsed
@@ -133,10 +133,10 @@ def add_initializer(model: onnx.ModelProto, name: str, value: np.ndarray) -> onn
     """Return the model with one more initializer; one of an input's name is the input's default value.
 
     Raises:
-        ModelError: there is an initializer of this name.
+        ConfigError: there is an initializer of this name.
     """
     if name in {t.name for t in model.graph.initializer}:
-        raise ModelError("An initializer's name must be new.", got=repr(name), fix="Choose another name.")
+        raise ConfigError("An initializer's name must be new.", got=repr(name), fix="Choose another name.")
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     copy.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
