@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from ortpipe.app.assemble import open_run, plan_of
 from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.consent import completed, executes
-from ortpipe.app.run.inputs import kept_input
+from ortpipe.app.run.folder import kept_input
 from ortpipe.app.run.record import RunRecord, StageRecord, read_config, read_environment
 from ortpipe.app.run_lookup import recorded
 from ortpipe.app.schema import build

@@ -13,17 +13,8 @@ from ortpipe.app.redact import redacted
 from ortpipe.pipeline.digest import versions
 
 PACKAGES = (
-    "ortpipe",
-    "onnxruntime-training",
-    "onnxruntime",
-    "onnx",
-    "onnx-ir",
-    "numpy",
-    "scikit-learn",
-    "scipy",
-    "hydra-core",
-    "omegaconf",
-    "mlflow",
+    *("ortpipe", "onnxruntime-training", "onnxruntime", "onnx", "onnx-ir", "numpy", "scikit-learn", "scipy"),
+    *("hydra-core", "omegaconf", "mlflow"),
 )
 
 

@@ -1,29 +1,34 @@
 """The run folder: everything needed to understand and repeat a run, with or without tracking."""
 
+import dataclasses
+import io
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.checkpoint import write_checkpoint
 from ortpipe.app.run.environment import continuing
-from ortpipe.app.run.inputs import keep_inputs
-from ortpipe.app.run.losses import losses_parquet
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord
 from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
-from ortpipe.artifact import Artifact, save_artifact
+from ortpipe.artifact import Artifact, save_artifact, under
 from ortpipe.errors import OrtpipeError, TrackingError
-from ortpipe.files import atomic_write
+from ortpipe.files import atomic_folder, atomic_write
 from ortpipe.graph.serial import write_atomically
 from ortpipe.graph.show import to_text
 from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
-from ortpipe.pipeline.plan import Plan
+from ortpipe.pipeline.plan import Plan, ReadsFiles
 from ortpipe.stages.evaluate.figures import figures
 from ortpipe.stages.train.checkpoint import Checkpoint
 
-OF_ONE_RUN = ("inputs", "stages", "figures", "model.onnx", "model.onnx.data", "losses.parquet")
+INPUTS = "inputs"  # copies of the model files that were read: the originals may change before a run is repeated
+OF_ONE_RUN = (INPUTS, "stages", "figures", "model.onnx", "model.onnx.data", "losses.parquet")
 
 
 class RunFolder:
@@ -38,20 +43,14 @@ class RunFolder:
 
     `StageLogs` adds the logs. To the error that ends a run it adds what its user needs next: which stage was at work,
     where its log and the report are, and the command that does what is left.
-
-    Args:
-        record: of the run; its folder is made if it is not there.
-        config: the resolved config as YAML.
-        environment: see `environment`.
-        values: what an objective may be, of the last artifact.
     """
 
     def __init__(
         self,
-        record: RunRecord,
-        config: str,
+        record: RunRecord,  # its folder is made if it is not there
+        config: str,  # resolved, as YAML
         environment: Mapping[str, str],
-        values: Callable[[Artifact], Mapping[str, float]] = lambda artifact: {},
+        values: Callable[[Artifact], Mapping[str, float]] = lambda artifact: {},  # what an objective may be
     ) -> None:
         self.record, self.folder, self._values = record, record.folder, values
         self._config, self._environment = config, environment
@@ -90,8 +89,14 @@ class RunFolder:
         save_artifact(event.artifact, place, like=event.stored)
         atomic_write(place / "model.txt", to_text(event.artifact.model))
         self.record.stages.append(StageRecord.of(event))
-        self.record.model = _about(event.artifact)
-        if notes := event.artifact.facts.lineage[-1].get("notes"):
+        facts, tensors = event.artifact.facts, event.artifact.initializers
+        self.record.model = {
+            "from": source_of(facts),
+            "task": facts.task,
+            "discrepancy": facts.lineage[0].get("discrepancy") if facts.lineage else None,
+            "parameters": {name: list(tensors[name].shape) for name in facts.parameters},
+        }
+        if notes := facts.lineage[-1].get("notes"):
             self.record.notes[event.name] = tuple(notes)
         self.record.write()
 
@@ -139,12 +144,55 @@ class RunFolder:
             event.error.add_note(f"{'continue with:':<14} {self.record.again}")
 
 
-def _about(artifact: Artifact) -> dict[str, object]:
-    facts = artifact.facts
-    shapes = {name: list(array.shape) for name, array in artifact.initializers.items()}
-    return {
-        "from": source_of(facts),
-        "task": facts.task,
-        "discrepancy": facts.lineage[0].get("discrepancy") if facts.lineage else None,
-        "parameters": {name: shapes[name] for name in facts.parameters},
+def keep_inputs(plan: Plan, run: Path) -> None:
+    """Copy what the plan's configs read as models, with external data, into `inputs/` of a run's folder."""
+    groups = [files for step in plan for files in _read(step.config) if files]
+    if not groups:
+        return
+    with atomic_folder(run / INPUTS) as folder:
+        for first, *others in groups:
+            for file in (first, *others):
+                place = folder / (file.name if file is first else file.relative_to(first.parent.resolve()))
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, place)
+
+
+def _read(config: Any) -> Iterator[tuple[Path, ...]]:
+    if isinstance(config, ReadsFiles):
+        yield config.files()
+    if not dataclasses.is_dataclass(config):
+        return
+    for field in dataclasses.fields(config):
+        yield from _read(getattr(config, field.name))
+
+
+def kept_input(path: str, run: Path) -> str | None:
+    """Return the copy of a model file that a run's folder has, if it has one."""
+    place = run / INPUTS / Path(path).name
+    return str(place) if place.is_file() and not place.is_symlink() else None
+
+
+def losses_parquet(artifact: Artifact) -> bytes:
+    """Return the losses, and what is watched, as a Parquet file: a row per step, then per epoch.
+
+    Columns: `kind` (string: step, train, validation, or the name of what is watched), `number` (int64, of the step or
+    epoch, from 1), `value` (float64, null where not evaluated), `rate` (float64, of a step; null elsewhere).
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    tensors = artifact.tensors
+    epochs = {kind: tensors[f"losses/{kind}"] for kind in ("train", "validation") if f"losses/{kind}" in tensors}
+    kinds = {"step": tensors["losses/step"], **epochs, **under("monitor", tensors)}
+    lengths = [len(values) for values in kinds.values()]
+    rates = np.full(sum(lengths), np.nan)
+    rates[: len(tensors.get("losses/rate", ()))] = tensors.get("losses/rate", ())
+    columns = {
+        "kind": pa.array(np.repeat(list(kinds), lengths), pa.string()),
+        "number": np.concatenate([np.arange(1, n + 1) for n in lengths]),
+        "value": pa.array(np.concatenate([*kinds.values()]).astype(np.float64), from_pandas=True),  # nan becomes null
+        "rate": pa.array(rates, from_pandas=True),
     }
+    buffer = io.BytesIO()
+    parquet.write_table(pa.table(columns), buffer)
+    return buffer.getvalue()

@@ -107,7 +107,7 @@ class RunRecord(Config):
     error: str | None = None  # what ended it
     stage: str | None = None  # that was at work then
     again: str | None = None  # the command that does what is left, where repeating can help
-    model: dict[str, Any] = field(default_factory=dict)  # of the latest artifact, see `folder._about`
+    model: dict[str, Any] = field(default_factory=dict)  # its source, task, discrepancy from it, and parameters' shapes
     stages: list[StageRecord] = field(default_factory=list)  # those that finished, in order
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)  # `before`, `trained`, `source`; a sweep's best
     values: dict[str, float] = field(default_factory=dict)  # what an objective may be: `loss` and metrics on test rows

@@ -1,9 +1,8 @@
 """report.md and report.html: a run on one page, for a person who was not there."""
 
 import base64
-import functools
-import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,12 +11,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ortpipe.app.redact import redacted
-from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord
-from ortpipe.app.run.report_text import code, fenced, number, plain, seconds
+from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, read_environment
 from ortpipe.files import atomic_write
 from ortpipe.metrics import greater_is_better, label
 
-TEMPLATES = Path(__file__).parent / "templates"
 TAIL = 40  # lines of the failing stage's log
 STATUS = {RUNNING: "running", FINISHED: "finished", FAILED: "failed", KILLED: "stopped"}
 STATES = ("before", "trained", "source")
@@ -27,31 +24,17 @@ def write_report(folder: Path) -> None:
     """Write both reports of a run folder from its files, those that there are if the run failed or was killed."""
     page = gathered(folder)
     for name in ("report.md", "report.html"):
-        text = redacted(_templates().get_template(f"{name}.jinja").render(page))
+        text = redacted(TEMPLATES.get_template(f"{name}.jinja").render(page))
         atomic_write(folder / name, text.encode(errors="backslashreplace"))  # what names of files may hold
-
-
-@functools.cache  # a sweep compiles them once
-def _templates() -> Environment:
-    templates = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=lambda name: name is not None and ".html" in name,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    templates.filters.update(seconds=seconds, number=number, code=code, fenced=fenced, plain=plain)
-    return templates
 
 
 def gathered(folder: Path) -> dict[str, Any]:
     """Return what a report says of the run in a folder."""
     run = RunRecord.read_closed(folder)
     log, stages = log_of(run, run.stage), stages_of(run)
+    lines = [] if log is None else (folder / log).read_text(encoding="utf-8", errors="replace").splitlines()
     drawn = (folder / "figures").glob("*.png") if run.stages else ()  # else an older run's
     pictures = sorted(drawn, key=lambda path: (path.stem != "losses", path.stem))
-    environment = folder / "environment.json"
     return {
         "run": run,
         "status": STATUS[run.status],
@@ -60,23 +43,13 @@ def gathered(folder: Path) -> dict[str, Any]:
         "stages": stages,
         "saved": sum(s["record"].origin["seconds"] - s["record"].seconds for s in stages if s["state"] == "stored"),
         "metrics": metrics_of(run.metrics),
-        "figures": [
-            {
-                "name": path.stem,
-                "path": path.relative_to(folder).as_posix(),
-                "data": base64.b64encode(path.read_bytes()).decode(),
-            }
-            for path in pictures
-        ],
-        "parameters": [
-            {"name": name, "shape": " × ".join(map(str, shape)) or "scalar", "count": math.prod(shape)}
-            for name, shape in run.model.get("parameters", {}).items()
-        ],
+        "figures": {path.stem: base64.b64encode(path.read_bytes()).decode() for path in pictures},
+        "parameters": run.model.get("parameters", {}),  # shapes by name
         "where": f" {'after' if run.stage in {s.name for s in run.stages} else 'at'} {run.stage}" if run.stage else "",
         "log": log,
-        "tail": tail_of(folder, log),
+        "tail": "\n".join(lines[-TAIL:]),
         "config": (folder / "config.yaml").read_text(encoding="utf-8"),
-        "environment": json.loads(environment.read_text(encoding="utf-8")) if environment.exists() else {},
+        "environment": read_environment(folder) if (folder / "environment.json").exists() else {},
     }
 
 
@@ -102,12 +75,6 @@ def stages_of(run: RunRecord) -> list[dict[str, Any]]:
     return stages
 
 
-def tail_of(folder: Path, log: str | None) -> str:
-    """Return the last lines of a log, if there is one."""
-    path = folder / (log or "-")
-    return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]) if path.exists() else ""
-
-
 def metrics_of(metrics: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
     """Return a row per metric: its values by state, which way is better, whether training did as well as the source."""
     rows = []
@@ -116,3 +83,63 @@ def metrics_of(metrics: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any
         worse = by_state["trained"] < by_state["source"] if up else by_state["trained"] > by_state["source"]
         rows.append({"name": label(name, metrics), "up": up, "wins": not worse, **by_state})
     return rows
+
+
+def seconds(value: float) -> str:
+    """Return a time as people say it.
+
+    >>> seconds(0.0042), seconds(1.26), seconds(75), seconds(7325)
+    ('0.004 s', '1.26 s', '1 min 15 s', '2 h 02 min')
+    """
+    if value < 60:
+        return f"{value:.3f} s" if value < 0.1 else f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def number(value: float) -> str:
+    """Return a number to the fourth decimal; of large ones the first, of very large and small ones four digits.
+
+    >>> number(0.97551), number(-3180.44), number(1.5e-9), number(math.nan)
+    ('0.9755', '−3,180.4', '1.5e−09', '')
+    """
+    size = abs(value)
+    form = ".4f" if size == 0 or 1e-3 <= size < 1e3 else ",.1f" if 1e3 <= size < 1e6 else ".4g"
+    return "" if math.isnan(value) else f"{value:{form}}".replace("-", "−")
+
+
+def plain(text: object) -> str:
+    r"""Return text that Markdown shows as it is, on one line.
+
+    >>> print(plain("a|b <i> *c*"))
+    a\|b \<i\> \*c\*
+    """
+    return re.sub(r"([\\`*_\[\]<>|&#~$])", r"\\\1", " ".join(str(text).split()))
+
+
+def code(text: object) -> str:
+    r"""Return text as Markdown's inline code, in a table too.
+
+    >>> print(code("a|b"), code("a`b"))
+    `a\|b` `` a`b ``
+    """
+    line = " ".join(str(text).split()).replace("|", r"\|")
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    return f"{ticks}{line}{ticks}" if len(ticks) == 1 else f"{ticks} {line} {ticks}"
+
+
+def fenced(text: str, language: str = "text") -> str:
+    """Return text as a block of Markdown code that nothing within it ends."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=lambda name: name is not None and ".html" in name,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+TEMPLATES.filters.update(seconds=seconds, number=number, code=code, fenced=fenced, plain=plain, prod=math.prod)

@@ -26,17 +26,13 @@ WIDE = 100  # columns from which on words are not cut
 
 
 class Screen:
-    """Shows stages on standard error: a bar on a terminal, plain lines elsewhere.
-
-    Args:
-        notes: about the data, shown before the first stage.
-    """
+    """Shows stages on standard error: a bar on a terminal, plain lines elsewhere; first, notes on the data."""
 
     def __init__(self, notes: Sequence[str] = ()) -> None:
-        self._notes = notes
+        self._notes, self._last_line = notes, 0
         self._bar: Any = None
-        self._last_line = 0
         self._validated: dict[str, float] = {}  # values of the latest validation
+        self._first: tuple[int, float] | None = None  # steps and seconds at the stage's first report
 
     def __call__(self, event: Event) -> None:
         """Listen."""
@@ -46,11 +42,13 @@ class Screen:
         elif isinstance(event, StageStarted):
             self._say(f"[{event.number}/{event.stages}] {event.name}")
         elif isinstance(event, StageProgressed) and isinstance(event.report, Epoch):
-            self._progress(event.report, event.report.own_steps / max(event.seconds, 1e-9))
+            self._progress(event.report, event.seconds)
         elif isinstance(event, StageNotice):
             self._say(f"  {event.message}")
         elif isinstance(event, StageFinished | RunFailed):
-            self._close()
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
             if isinstance(event, StageFinished) and event.hit is not None:
                 maker = event.hit.run.get("folder", "another run")
                 self._say(f"  taken from the store: {maker} computed it in {event.hit.seconds:.2f} s")
@@ -58,9 +56,12 @@ class Screen:
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    def _progress(self, epoch: Epoch, speed: float) -> None:
+    def _progress(self, epoch: Epoch, seconds: float) -> None:
         if epoch.validation is not None:
             self._validated = {"validation": epoch.validation, **epoch.metrics}
+        # Measured from the first epoch on: what is before it, such as a wait for a lock and the set-up, trains nothing
+        first_steps, first_seconds = self._first = self._first or (epoch.own_steps, seconds)
+        speed = (epoch.own_steps - first_steps) / max(seconds - first_seconds, 1e-9)
         tenth = epoch.number * 10 // epoch.epochs
         if sys.stderr.isatty():
             self._draw(epoch, speed)
@@ -82,15 +83,9 @@ class Screen:
 
     def _facts(self, epoch: Epoch, speed: float, *, short: bool = False) -> str:
         numbers = {"loss": epoch.loss, **self._validated, **({} if epoch.rate is None else {"rate": epoch.rate})}
-        if short:
-            shown = [f"{_short(name)} {value:.3g}" for name, value in numbers.items()]
-            return " ".join([*shown, f"{speed:,.0f}/s"])
-        return ", ".join([*(f"{name} {value:.4g}" for name, value in numbers.items()), f"{speed:,.0f} steps/s"])
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        form, between, unit = (".3g", " ", "/s") if short else (".4g", ", ", " steps/s")
+        shown = [f"{_short(name) if short else name} {value:{form}}" for name, value in numbers.items()]
+        return between.join([*shown, *([f"{speed:,.0f}{unit}"] if speed else [])])
 
 
 def _short(name: str) -> str:

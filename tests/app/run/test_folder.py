@@ -20,8 +20,7 @@ from command import ortpipe
 from pyarrow import parquet
 
 from ortpipe import load_artifact
-from ortpipe.app.run.folder import RunFolder
-from ortpipe.app.run.losses import losses_parquet
+from ortpipe.app.run.folder import RunFolder, losses_parquet
 from ortpipe.app.run.record import COMMAND, RUNNING, RunRecord
 from ortpipe.app.run.stage_log import MOST, StageLogs
 from ortpipe.artifact import Artifact, Facts
