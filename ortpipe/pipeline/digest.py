@@ -1,16 +1,16 @@
 """What a stage's result depends on, and the key that stands for it."""
 
+import contextlib
 import dataclasses
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from ortpipe.errors import ConfigError
 from ortpipe.hashing import digest_of
-from ortpipe.pipeline.plan import HasDigest, ReadsFiles, Step
+from ortpipe.pipeline.plan import ReadsFiles, Step
 from ortpipe.settings import Config, catalogue_of, fields_of
 
 FORMAT = 2  # of what the store keeps
@@ -19,21 +19,18 @@ Parts = Mapping[str, Any]
 
 
 def parts_of(step: Step, given: str | None, context: Mapping[str, Any]) -> Parts:
-    """Return everything that a stage's result depends on, as JSON values.
+    """Return everything that a stage's result depends on, as JSON values: of the context, what the stage reads.
 
-    Args:
-        step: the stage and its config.
-        given: the digest of its input artifact.
-        context: what stages read, by keyword; of it those that this one reads, by their digests where they have one.
+    `given` is the digest of its input artifact; a context value that has a digest stands there by it.
     """
-    stage = step.stage
+    stage, read = step.stage, {name: context[name] for name in step.stage.reads}
     return {
         "format": FORMAT,
         "stage": stage.name,
         "version": stage.version,
         "input": given,
         stage.name: identity(step.config),
-        **{name: _told(context[name]) for name in stage.reads},
+        **{name: value.digest() if hasattr(value, "digest") else identity(value) for name, value in read.items()},
         "packages": versions(stage.packages),
         "machine": platform.machine(),
     }
@@ -56,21 +53,32 @@ def identity(config: Any) -> Any:
     That is every field but those whose metadata say `identity: False`, a member of a catalogue by its name there, and
     for a config with a method `files` the content of what that returns.
 
-    Raises:
-        ConfigError: a value is of a type whose content cannot be told.
-
     >>> identity({"alpha": 0.5, "class_weight": {0: 1, "0": 2}})
     {'alpha': 0.5, 'class_weight': {'0 (int)': 1, '0': 2}}
     """
+    if config is None or isinstance(config, str | int | float):
+        return config
     if isinstance(config, Mapping):
-        return {_name(key): identity(value) for key, value in config.items()}
+        names = {key: key if isinstance(key, str) else f"{key!r} ({type(key).__name__})" for key in config}
+        return {names[key]: identity(value) for key, value in config.items()}
     if isinstance(config, tuple | list):
         return [identity(value) for value in config]
-    if not dataclasses.is_dataclass(config):
-        return _value(config)
+    if dataclasses.is_dataclass(config):
+        return _identity_of_fields(config)
+    if hasattr(config, "dtype") and hasattr(config, "tolist"):  # NumPy's scalars and arrays
+        return {str(config.dtype): identity(config.tolist())}
+    raise ConfigError(
+        "Values of a config are text, numbers, true, false, none, or lists and mappings of them.",
+        got=f"{config!r:.200} ({type(config).__name__})",
+        fix="Give a plain value, such as a number as the seed.",
+    )
+
+
+def _identity_of_fields(config: Any) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    is_config = isinstance(config, Config)  # a source of the user's own is any dataclass
-    hints: Mapping[str, Any] = fields_of(config.__class__) if is_config else {}
+    hints = (
+        fields_of(config.__class__) if isinstance(config, Config) else {}
+    )  # a source of the user's own is any dataclass
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.metadata.get("identity", True):
@@ -79,43 +87,18 @@ def identity(config: Any) -> Any:
         if catalogue is not None:
             names = [name for name, member in catalogue.items() if member is type(value)]
             told[field.name] = {"name": names[0] if names else type(value).__qualname__, **told[field.name]}
-    reader: object = config
-    if isinstance(reader, ReadsFiles):
-        told["files"] = [_content(file) for file in reader.files()]
+    if isinstance(config, ReadsFiles):
+        told["files"] = []
+        for path in config.files():
+            with path.open("rb") as file:
+                told["files"].append(hashlib.file_digest(file, "sha256").hexdigest())
     return told
 
 
-def _content(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _name(key: Any) -> str:
-    return key if isinstance(key, str) else f"{key!r} ({type(key).__name__})"
-
-
-def _value(value: Any) -> Any:
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # NumPy's scalars and arrays
-        return {str(value.dtype): identity(value.tolist())}
-    raise ConfigError(
-        "Values of a config are text, numbers, true, false, none, or lists and mappings of them.",
-        got=f"{value!r:.200} ({type(value).__name__})",
-        fix="Give a plain value, such as a number as the seed.",
-    )
-
-
-def _told(value: Any) -> Any:
-    return value.digest() if isinstance(value, HasDigest) else identity(value)
-
-
-def versions(packages: tuple[str, ...]) -> dict[str, str]:
+def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of those packages that are installed."""
     found = {}
     for package in packages:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found

@@ -14,39 +14,32 @@ from ortpipe.pipeline.store import Entry, Store
 class Reason:
     """Why a stage would be computed; the front door says it in words.
 
-    Attributes:
-        kind: `no store`: none is configured; `after`: the stage `name` before it is computed; `nothing stored`: of this
-            stage; `changed`: a part of its key is another than in the nearest stored entry; `unsealed`: the entry is
-            not sealed with this store's key; `evicted`: its artifact is gone; `order`: of what its config holds.
-        name: of what changed, dotted: a key of the stage's config, `version`, `packages.<name>`, `input`, `data` …
-        old: its stored value.
-        new: its value now.
+    The kinds are `no store`: none is configured; `after`: the stage `name` before it is computed; `nothing stored`: of
+    this stage; `changed`: a part of its key is another than in the nearest stored entry; `unsealed`: the entry is not
+    sealed with this store's key; `evicted`: its artifact is gone; `order`: of what its config holds.
     """
 
     kind: Literal["no store", "after", "nothing stored", "changed", "unsealed", "evicted", "order"]
-    name: str = ""
-    old: Any = None
-    new: Any = None
+    name: str = (
+        ""  # of what changed, dotted: a key of the stage's config, `version`, `packages.<name>`, `input`, `data` …
+    )
+    old: Any = None  # its stored value
+    new: Any = None  # its value now
 
 
 @dataclass(frozen=True)
 class StageStatus:
     """What would become of a stage.
 
-    Attributes:
-        stage: its name.
-        status: `hit`: taken from the store; `miss`: computed; `blocked`: computed, unless the stages that are computed
-            before it give what they gave before.
-        entry: what a hit is taken from.
-        reasons: why it would be computed.
-        about: what the nearest stored entry says of its data, and what this run's would.
+    `hit`: taken from the store; `miss`: computed; `blocked`: computed, unless the stages that are computed before it
+    give what they gave before.
     """
 
     stage: str
     status: Literal["hit", "miss", "blocked"]
-    entry: Entry | None = None
-    reasons: tuple[Reason, ...] = ()
-    about: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+    entry: Entry | None = None  # what a hit is taken from
+    reasons: tuple[Reason, ...] = ()  # why it would be computed
+    about: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})  # what is said of data: in the nearest entry, and now
 
 
 def dry_run(plan: Plan, context: Mapping[str, Any], store: Store | None) -> list[StageStatus]:

@@ -45,30 +45,18 @@ class StageNotice:
 
 @dataclass(frozen=True)
 class StageFinished:
-    """A stage succeeded, or its result was in the store.
-
-    Attributes:
-        name: the stage.
-        number: counted from 1.
-        artifact: its result.
-        seconds: it took in this run.
-        key: of the result, and `parts`, what the key stands for (see `digest.parts_of`).
-        input: the digest of its input; None for the first stage.
-        output: the digest of its result.
-        stored: the folder that holds the same artifact in the store, if one does.
-        hit: the entry that it was taken from; None where the stage ran.
-    """
+    """A stage succeeded, or its result was in the store."""
 
     name: str
-    number: int
-    artifact: Artifact
-    seconds: float
-    key: str
-    parts: Mapping[str, Any]
-    input: str | None
-    output: str
-    stored: Path | None
-    hit: Entry | None
+    number: int  # counted from 1
+    artifact: Artifact  # its result
+    seconds: float  # it took in this run
+    key: str  # of the result
+    parts: Mapping[str, Any]  # what the key stands for, see `digest.parts_of`
+    input: str | None  # the digest of its input; None for the first stage
+    output: str  # the digest of its result
+    stored: Path | None  # the folder that holds the same artifact in the store, if one does
+    hit: Entry | None  # that it was taken from; None where the stage ran
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """A plan: which stages run, in which order, with which config."""
 
-import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Protocol, runtime_checkable
 
 from ortpipe.artifact import Artifact, Facts
@@ -19,52 +19,25 @@ class ReadsFiles(Protocol):
         """Return the files, none where it reads none."""
 
 
-@runtime_checkable
-class HasDigest(Protocol):
-    """A context value that is known by a digest of its content, such as data; others are known by their fields."""
-
-    def digest(self) -> str:
-        """Return the digest."""
-
-
-@runtime_checkable
-class MayChange(Protocol):
-    """A context value that is read from files while stages run."""
-
-    def changed(self) -> bool:
-        """Return whether the files are other ones than when it was made."""
-
-
 @dataclass(frozen=True)
 class Stage:
-    """One pure function of the flow and what it promises.
+    """One pure function of the flow and what it promises."""
 
-    Attributes:
-        name: its name in configs and records.
-        function: `module:function`, imported when it runs.
-        check: `module:function`, called with (facts, config, **reads) as soon as the first artifact is there, to
-            refuse what cannot work before any later stage has worked.
-        reads: what it reads besides its artifact and config, by keyword.
-        takes: what else it is given, by keyword, that cannot change its result.
-        packages: those whose versions can change its result.
-        requires: facts that must be set before it.
-        ensures: facts that are set after it.
-    """
-
-    name: str
-    function: str
+    name: str  # in configs and records
+    function: str  # `module:function`, imported when it runs
+    # Likewise, called with (facts, config, **reads) as soon as the first artifact is there, to refuse what cannot work
+    # before any later stage has worked.
     check: str | None = None
-    reads: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-    requires: tuple[str, ...] = ()
-    ensures: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()  # what it reads besides its artifact and config, by keyword
+    takes: tuple[str, ...] = ()  # what else it is given, by keyword, that cannot change its result
+    packages: tuple[str, ...] = ()  # those whose versions can change its result
+    requires: tuple[str, ...] = ()  # facts that must be set before it
+    ensures: tuple[str, ...] = ()  # facts that are set after it
 
     @property
     def version(self) -> int:
         """The `VERSION` of the function's module, which counts the changes of its results."""
-        version: int = importlib.import_module(self.function.partition(":")[0]).VERSION
-        return version
+        return int(resolve_name(f"{self.function.partition(':')[0]}:VERSION"))
 
     def __call__(self, artifact: Artifact | None, config: Any, **context: Any) -> Artifact:
         """Run the function and check its promise.
@@ -74,7 +47,7 @@ class Stage:
         """
         self._check(artifact, self.requires, "requires")
         with self._speaking():
-            result = _load(self.function)(artifact, config, **self._read(context))
+            result = resolve_name(self.function)(artifact, config, **self._read(context))
         if artifact is not None and result is artifact:
             raise StageError(f"{self.name} must return another artifact than its input.")
         self._check(result, self.ensures, "ensures")
@@ -84,7 +57,7 @@ class Stage:
         """Call the stage's own check, if it has one, on the facts of the first artifact."""
         if self.check is not None:
             with self._speaking():
-                _load(self.check)(facts, config, **self._read(context))
+                resolve_name(self.check)(facts, config, **self._read(context))
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
@@ -106,11 +79,6 @@ class Stage:
                 got=f"not set: {', '.join(missing)}",
                 fix="Run the stages before it." if promise == "requires" else None,
             )
-
-
-def _load(reference: str) -> Callable[..., Any]:
-    module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Running a plan: each stage's artifact goes to the next, what is stored is taken, and listeners hear of everything."""
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,17 @@ from ortpipe.pipeline.events import (
     StageStarted,
 )
 from ortpipe.pipeline.locks import Notify
-from ortpipe.pipeline.plan import MayChange, Plan, Step
+from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.store import Entry, Store
 
 
 def run(
     plan: Plan, context: Mapping[str, Any], listeners: Sequence[Listener] = (), store: Store | None = None
 ) -> Artifact:
-    """Return the last stage's artifact.
+    """Return the last stage's artifact. What stages read by keyword, such as `data` and `runtime`, is the context.
 
-    Args:
-        plan: stages with their configs, in order.
-        context: what stages read by keyword, such as `data` and `runtime`; `report` is added.
-        listeners: called with every event, in order.
-        store: where results are taken from and kept; without one every stage runs.
+    Listeners are called with every event, in order. Results are taken from the store and kept there; without one every
+    stage runs.
     """
 
     def emit(event: Event) -> None:
@@ -61,12 +58,12 @@ def run(
             stage_context = {**context, "report": report}
             parts = parts_of(step, digest, stage_context)
             key = key_of(parts)
-            result = _performed(step, artifact, parts, key, stage_context, store, notify)
-            artifact, seconds = result.artifact, time.perf_counter() - started
-            output = result.hit.output if result.hit is not None else artifact.digest()
+            artifact, stored, hit = _performed(step, artifact, parts, key, stage_context, store, notify)
+            seconds = time.perf_counter() - started
+            output = hit.output if hit is not None else artifact.digest()
             for note in artifact.facts.lineage[-1].get("notes", ()) if artifact.facts.lineage else ():
                 notify(note)
-            emit(StageFinished(name, number, artifact, seconds, key, parts, digest, output, result.stored, result.hit))
+            emit(StageFinished(name, number, artifact, seconds, key, parts, digest, output, stored, hit))
             digest = output
             if number == 1:
                 for later in plan[1:]:
@@ -85,15 +82,6 @@ def run(
     return artifact
 
 
-@dataclass(frozen=True)
-class _Result:
-    """A stage's result, where the store holds it, and the entry if it came from there."""
-
-    artifact: Artifact
-    stored: Path | None = None
-    hit: Entry | None = None
-
-
 def _performed(
     step: Step,
     artifact: Artifact | None,
@@ -102,37 +90,25 @@ def _performed(
     context: Mapping[str, Any],
     store: Store | None,
     notify: Notify,
-) -> _Result:
-    """Take a stage's result from the store, or run the stage and keep its result."""
-    if store is None:
-        return _Result(step.stage(artifact, step.config, **context))
+) -> tuple[Artifact, Path | None, Entry | None]:
+    """Return a stage's result, the folder where the store holds it, and the entry that it was taken from."""
     name = step.stage.name
-    if hit := _taken(store, name, key, artifact, notify):
-        return hit
-    with store.lock(key, notify):
-        if hit := _taken(store, name, key, artifact, notify):  # what another process computed meanwhile
-            return hit
+    if store is None:
+        return step.stage(artifact, step.config, **context), None, None
+    taken = store.take(name, key, artifact, notify)
+    with contextlib.nullcontext() if taken else store.lock(key, notify):
+        if taken := taken or store.take(name, key, artifact, notify):  # what another process computed meanwhile
+            return taken[0], store.artifact_folder(taken[1].output), taken[1]
         started = time.perf_counter()
         computed = step.stage(artifact, step.config, **context)
         seconds = time.perf_counter() - started
-        if _changed(step, parts["input"], key, context):
+        changed = any(context[read].changed() for read in step.stage.reads if hasattr(context[read], "changed"))
+        if changed or key_of(parts_of(step, parts["input"], context)) != key:
             notify(f"what {name} reads changed while it ran: its result is not stored")
-            return _Result(computed)
+            return computed, None, None
         try:
             entry = store.publish(name, key, parts, computed, seconds, notify)
         except OSError as error:
             notify(f"nothing can be kept in {store.folder}: {error.strerror or error}; the run goes on")
-            return _Result(computed)
-        return _Result(computed, store.artifact_folder(entry.output))
-
-
-def _taken(store: Store, name: str, key: str, artifact: Artifact | None, notify: Notify) -> _Result | None:
-    hit = store.take(name, key, artifact, notify)
-    return None if hit is None else _Result(hit[0], store.artifact_folder(hit[1].output), hit[1])
-
-
-def _changed(step: Step, digest: str | None, key: str, context: Mapping[str, Any]) -> bool:
-    """Return whether a file that the stage reads is another one than when its key was made."""
-    if any(isinstance(value, MayChange) and value.changed() for value in map(context.get, step.stage.reads)):
-        return True
-    return key_of(parts_of(step, digest, context)) != key
+            return computed, None, None
+        return computed, store.artifact_folder(entry.output), None

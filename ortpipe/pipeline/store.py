@@ -11,6 +11,7 @@ entries; with a key only those that its holders sealed are taken.
 
 import contextlib
 import dataclasses
+import hmac
 import json
 import os
 import time
@@ -25,7 +26,7 @@ from ortpipe.files import atomic_write
 from ortpipe.hashing import digest_of
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.locks import Notify, folder_lock, key_lock
-from ortpipe.pipeline.trust import VARIABLE, code, other_writers, same
+from ortpipe.pipeline.trust import VARIABLE, other_writers
 
 T = TypeVar("T")
 
@@ -36,40 +37,25 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """A stage's result.
+    """A stage's result."""
 
-    Attributes:
-        stage, key: what it is stored under.
-        parts: what the key stands for (see `digest.parts_of`).
-        output: the artifact's digest.
-        record: its own line of the lineage.
-        seconds: it took to compute.
-        made: when, in seconds since 1970.
-        run: of whom: `folder`, and where it was tracked `mlflow`, the run's id.
-        about: what the run said of its data, for people.
-        hmac: of all the others, where who published had a key.
-    """
-
-    stage: str
+    stage: str  # under which it is stored, as under its `key`
     key: str
-    parts: Mapping[str, Any]
-    output: str
-    record: Mapping[str, Any]
-    seconds: float
-    made: float
-    run: Mapping[str, str]
-    about: Mapping[str, Any]
-    hmac: str | None = None
+    parts: Mapping[str, Any]  # what the key stands for, see `digest.parts_of`
+    output: str  # the artifact's digest
+    record: Mapping[str, Any]  # its own line of the lineage
+    seconds: float  # it took to compute
+    made: float  # when, in seconds since 1970
+    run: Mapping[str, str]  # of whom: `folder`, and where it was tracked `mlflow`, the run's id
+    about: Mapping[str, Any]  # what the run said of its data, for people
+    hmac: str | None = None  # of all the others, where who published had a key
 
 
 class Store:
-    """A folder of results that many processes share.
+    """A folder of results that many processes share; it is made when something is published.
 
-    Args:
-        folder: where; made when something is published.
-        run: who publishes.
-        about: what is kept with every entry, for people.
-        key: what entries are sealed with; others then count as not there.
+    `run` is who publishes, `about` is kept with every entry for people, and with `key` entries are sealed: others then
+    count as not there.
     """
 
     def __init__(
@@ -94,7 +80,7 @@ class Store:
 
     def trusts(self, entry: Entry) -> bool:
         """Return whether an entry that was read is sealed with the store's key; without a key, all are trusted."""
-        return self._key is None or same(entry.hmac, code(_sum(_fields(entry)), self._key))
+        return self._key is None or hmac.compare_digest(str(entry.hmac).encode(), self._seal(_fields(entry)))
 
     def take(self, stage: str, key: str, input: Artifact | None, notify: Notify) -> tuple[Artifact, Entry] | None:
         """Return a stage's result on an input, verified; None where there is none.
@@ -105,16 +91,18 @@ class Store:
         self._warn(notify)
         try:
             entry = self.entry(path, notify)
-            if entry is not None and not self.trusts(entry):
+            if entry is None:
+                return None
+            if not self.trusts(entry):
                 notify(f"entries of {self.folder} that are not sealed with this {VARIABLE} count as not there")
                 return None
-            artifact = self.artifact(entry.output, notify) if entry is not None else None
+            artifact = self.artifact(entry.output, notify)
         except OSError as error:
             notify(f"{error.filename or path} cannot be read now ({error.strerror or error}): computed again")
             return None
         except Damaged:
             return None
-        if entry is None or artifact is None:
+        if artifact is None:
             return None
         with contextlib.suppress(OSError):  # when it was last used, for gc; a read-only store does not record that
             os.utime(path)
@@ -150,7 +138,10 @@ class Store:
         with folder_lock(self.folder):
             if not self.artifact_folder(digest).is_dir():
                 save_artifact(artifact.with_lineage(()), self.artifact_folder(digest), once=True)
-            atomic_write(self.entry_file(stage, key), self._sealed(entry))
+            fields = json.loads(json.dumps(_fields(entry)))
+            if self._key is not None:
+                fields["hmac"] = self._seal(fields).decode()
+            atomic_write(self.entry_file(stage, key), json.dumps({**fields, "sha256": _sum(fields)}, indent=1) + "\n")
         self._warn(notify)
         return entry
 
@@ -208,11 +199,9 @@ class Store:
             raise Damaged("An entry must have the sum and the key that it was written with.")
         return entry
 
-    def _sealed(self, entry: Entry) -> str:
-        fields = json.loads(json.dumps(_fields(entry)))
-        if self._key is not None:
-            fields["hmac"] = code(_sum(fields), self._key)
-        return json.dumps({**fields, "sha256": _sum(fields)}, indent=1) + "\n"
+    def _seal(self, fields: Mapping[str, Any]) -> bytes:
+        """Return the HMAC-SHA256 (hex) of an entry's other fields."""
+        return hmac.digest(self._key or b"", _sum(fields).encode(), "sha256").hex().encode()
 
     def _warn(self, notify: Notify) -> None:
         places = () if self._key is not None else (self.folder, self.folder / "entries", self.folder / "artifacts")

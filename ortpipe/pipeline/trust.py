@@ -1,7 +1,5 @@
 """Who may choose a store's results: everyone who can write its folder, or with a key those who hold the key."""
 
-import hashlib
-import hmac
 import os
 import stat
 from collections.abc import Mapping
@@ -27,41 +25,25 @@ def key_of_environment(environment: Mapping[str, str]) -> bytes | None:
     return None if key is None else key.encode("utf-8", "surrogateescape")
 
 
-def code(text: str, key: bytes) -> str:
-    """Return the HMAC-SHA256 (hex) of a text.
-
-    >>> code("entry", b"one")[:8] == code("entry", b"two")[:8]
-    False
-    """
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
-
-
-def same(one: str | None, other: str) -> bool:
-    """Compare codes in constant time."""
-    return isinstance(one, str) and hmac.compare_digest(one.encode(), other.encode())
-
-
 def other_writers(folder: Path) -> str | None:
-    """Return who beside its owner may write a folder: `everyone`, or a group; None where nobody may (POSIX only)."""
+    """Return who beside its owner may write a folder: `everyone`, or a group; None where nobody may (POSIX only).
+
+    A group is not named where it is the private one that many systems make for each user.
+    """
     try:
         status = folder.stat()
     except OSError:
         return None
-    if os.name != "posix":
+    if os.name != "posix" or not status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
         return None
     if status.st_mode & stat.S_IWOTH:
         return "everyone"
-    return _shared_group(status.st_gid) if status.st_mode & stat.S_IWGRP else None
-
-
-def _shared_group(number: int) -> str | None:
-    """Return a group's name, unless it is the private one that many systems make for each user."""
     import grp
     import pwd
 
     try:
-        group, user = grp.getgrgid(number), pwd.getpwuid(os.getuid()).pw_name
+        group, user = grp.getgrgid(status.st_gid), pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        return f"group {number}"
+        return f"group {status.st_gid}"
     private = group.gr_name == user and set(group.gr_mem) <= {user}
     return None if private else f"group {group.gr_name}"
