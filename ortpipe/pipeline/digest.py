@@ -76,9 +76,8 @@ def identity(config: Any) -> Any:
 
 def _identity_of_fields(config: Any) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    hints = (
-        fields_of(config.__class__) if isinstance(config, Config) else {}
-    )  # a source of the user's own is any dataclass
+    is_config = isinstance(config, Config)  # a source of the user's own is any dataclass
+    hints: Mapping[str, Any] = fields_of(config.__class__) if is_config else {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.metadata.get("identity", True):
