@@ -10,7 +10,7 @@ from safetensors.numpy import load, save
 
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
-from ortpipe.stages.train.checkpoint import Checkpoint
+from ortpipe.stages.train.training import Checkpoint
 
 FILE = "checkpoint.safetensors"
 

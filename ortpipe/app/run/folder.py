@@ -25,7 +25,7 @@ from ortpipe.graph.show import to_text
 from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
 from ortpipe.pipeline.plan import Plan, ReadsFiles
 from ortpipe.stages.evaluate.figures import figures
-from ortpipe.stages.train.checkpoint import Checkpoint
+from ortpipe.stages.train.training import Checkpoint
 
 INPUTS = "inputs"  # copies of the model files that were read: the originals may change before a run is repeated
 OF_ONE_RUN = (INPUTS, "stages", "figures", "model.onnx", "model.onnx.data", "losses.parquet")

@@ -18,8 +18,8 @@ from ortpipe.pipeline.events import (
     StageProgressed,
     StageStarted,
 )
-from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.losses import Epoch
+from ortpipe.stages.train.training import Checkpoint
 
 MOST = 1000  # lines about epochs; of more epochs, evenly spaced ones and the last
 

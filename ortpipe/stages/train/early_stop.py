@@ -1,80 +1,55 @@
 """When to stop before the last epoch, and the best weights so far."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ortpipe.artifact import Arrays
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig, TrainConfig
 
 
 class EarlyStop:
-    """Watches the monitored loss.
+    """Looks at what is watched (`Losses.watched`) after each epoch, with the carried values of that moment."""
 
-    Attributes:
-        over: the loss has not improved as many times as the patience allows.
-        best_values: the carried values where it was lowest.
-    """
+    def __init__(self, config: EarlyStopConfig, values: Arrays) -> None:
+        self.over = False  # it has not improved as many times as the patience allows
+        self.best, self.best_values = -1, values  # the place of the lowest, and the carried values there
+        self._config, self._lowest, self._seen = config, np.inf, 0
 
-    def __init__(self, config: EarlyStopConfig, values: Mapping[str, np.ndarray]) -> None:
-        self.over, self.best_values = False, values
-        self._config, self._best, self._waited, self._seen = config, np.inf, 0, 0
-
-    def __call__(self, monitored: float, values: Mapping[str, np.ndarray]) -> None:
-        """Take the next loss and the values that it is of."""
-        self._seen += 1
-        if monitored < self._best - self._config.min_delta:
-            self._best, self._waited, self.best_values = monitored, 0, values
-        else:
-            self._waited += 1
-        self.over = self._config.patience is not None and self._waited >= self._config.patience
-
-    def catch_up(self, monitored: Sequence[float], values: Mapping[str, np.ndarray]) -> None:
-        """Take the losses that it has not seen, of which only the last one's values are known."""
-        for loss in monitored[self._seen :]:
-            self(loss, values)
+    def __call__(self, watched: Sequence[float], values: Arrays) -> None:
+        """Take all that was watched so far; of what is new only the last one's values are known."""
+        for place in range(self._seen, len(watched)):
+            if watched[place] < self._lowest - self._config.min_delta:
+                self._lowest, self.best, self.best_values = watched[place], place, values
+        self._seen, patience = len(watched), self._config.patience
+        self.over = patience is not None and self._seen - 1 - self.best >= patience
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The epoch whose weights a training with early stopping kept.
+    """The epoch whose weights a training with early stopping kept."""
 
-    Attributes:
-        epoch: its number, from 1.
-        value: what is watched had this value there.
-        epochs: that ran.
-        over: what is watched had not improved as many times as the patience allows.
-    """
-
-    epoch: int
-    value: float
-    epochs: int
-    over: bool
+    epoch: int  # its number, from 1
+    value: float  # of what is watched, there
+    epochs: int  # that ran
+    over: bool  # what is watched had not improved as many times as the patience allows
 
 
-def kept_epoch(tensors: Mapping[str, np.ndarray], config: EarlyStopConfig) -> Kept | None:
+def kept_epoch(tensors: Arrays, config: EarlyStopConfig) -> Kept | None:
     """Return which epoch's weights a training with these losses kept; None where no patience was set."""
     if config.patience is None:
         return None
     train, validation = tensors["losses/train"], tensors.get("losses/validation")
     watched = train if validation is None else tensors.get(f"monitor/{config.monitor}", validation)
-    stop = EarlyStop(config, {})
-    for epoch, value in enumerate(watched, start=1):
-        if not np.isnan(value):
-            stop(config.sign * float(value), {"epoch": np.array(epoch)})
-    epoch = len(train) if validation is None else int(stop.best_values["epoch"])
+    [evaluated], stop = np.nonzero(~np.isnan(watched)), EarlyStop(config, {})
+    stop((config.sign * watched[evaluated]).tolist(), {})
+    epoch = len(train) if validation is None else int(evaluated[stop.best]) + 1
     return Kept(epoch, float(watched[epoch - 1]), len(train), stop.over)
 
 
 def note(kept: Kept, config: TrainConfig, *, validated: bool, weighted: bool) -> str:
-    """Return what early stopping did, for a person.
-
-    Args:
-        kept: what it did.
-        config: of the training.
-        validated: there were validation rows.
-        weighted: the metric that is watched counts weights of rows.
-    """
+    """Return what early stopping did, for a person: with validation rows or without, with rows' weights or without."""
     stop = config.early_stop
     kind = f"{stop.monitor}{' (weighted)' if weighted else ''}" if stop.monitor != LOSS else LOSS
     watched, turns = (f"validation {kind}", "validation") if validated else ("training loss", "epoch")
@@ -88,7 +63,7 @@ def note(kept: Kept, config: TrainConfig, *, validated: bool, weighted: bool) ->
     return f"{said}; {which}" if validated else f"{said}; {which} (the last: without validation rows none is restored)"
 
 
-def trained_loss(tensors: Mapping[str, np.ndarray], config: EarlyStopConfig) -> float:
+def trained_loss(tensors: Arrays, config: EarlyStopConfig) -> float:
     """Return the loss of the weights that training gave: of the validation rows where there are any, else of training.
 
     That is the last epoch's, or with early stopping that of the epoch whose weights were kept.

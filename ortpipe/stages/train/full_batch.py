@@ -3,8 +3,9 @@
 import math
 
 import numpy as np
+import onnx_ir as ir
 
-from ortpipe.artifact import under
+from ortpipe.artifact import Arrays, under
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
@@ -12,17 +13,12 @@ from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import is_random
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.config import LOSS, TrainConfig
+from ortpipe.stages.train.config import LOSS
 from ortpipe.stages.train.early_stop import EarlyStop
-from ortpipe.stages.train.layout import Arrays, Flat
+from ortpipe.stages.train.layout import VECTOR, Layout
 from ortpipe.stages.train.losses import Epoch, Losses
 from ortpipe.stages.train.step import input_types
 from ortpipe.stages.train.training import Training
-
-
-def check(config: TrainConfig, data: Data) -> None:
-    """Refuse rows that are not all in memory."""
-    in_memory(data)
 
 
 def solve(training: Training) -> dict[str, np.ndarray]:
@@ -40,22 +36,25 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     rows = feeds(artifact.model, artifact.facts, in_memory(training.data))
     initial = training.first_values() if before is None else under("parameter", before)
     objective = _Objective(training, rows, initial)
-    stop = EarlyStop(config.early_stop, initial)
-    losses, watched = Losses(), config.early_stop
+    stop, losses = EarlyStop(config.early_stop, initial), Losses(config.early_stop)
     divisor = 1 if artifact.facts.reduction == "mean" else len(next(iter(rows.values())))
 
     def iterated(intermediate_result: optimize.OptimizeResult) -> None:
         loss, values = float(intermediate_result.fun), objective.parameters(intermediate_result.x)
         if not math.isfinite(loss):
-            raise _diverged(loss, losses.train)
-        losses.train.append(loss / divisor)
-        number, metrics = len(losses.train), dict[str, float]()
-        if validate is not None:
-            metrics = validate(values) if number % config.validate_every == 0 else {}
-            losses.validated(metrics, watched)
-        validation = metrics.pop(LOSS, None)
-        training.report(Epoch(number, config.epochs, losses.train[-1], validation, None, number, number, metrics))
-        stop.catch_up(losses.watched(watched), values)
+            shown = ", ".join(f"{value:.6g}" for value in losses.train[-5:]) or "none"
+            raise ConvergenceError(
+                "Training must keep losses finite; nothing was published.",
+                got=f"loss {loss} after {len(losses.train)} iterations of lbfgs; last finite losses {shown}",
+                fix="Scale the inputs, add a penalty, or choose another train/optimizer.",
+            )
+        number = len(losses.train) + 1
+        metrics = None if validate is None else validate(values) if number % config.validate_every == 0 else {}
+        losses.add(loss / divisor, metrics)
+        watched = {**(metrics or {})}
+        validation = watched.pop(LOSS, None)
+        training.report(Epoch(number, config.epochs, losses.train[-1], validation, None, number, number, watched))
+        stop(losses.watched, values)
         if stop.over:
             raise StopIteration
 
@@ -79,12 +78,10 @@ def solve(training: Training) -> dict[str, np.ndarray]:
         iterated(result)  # it began at the minimum, or found no way down from there
     end: Arrays = objective.parameters(result.x)
     if validate is not None and np.isnan(losses.validation[-1]):  # the last iteration always has one
-        last = losses.train[-1]
-        losses.only(len(losses.train) - 1)
-        losses.train.append(last)
-        losses.validated(validate(end), watched)
-        stop.catch_up(losses.watched(watched), end)
-    if watched.patience is not None and validate is not None:
+        last, losses = losses.train[-1], losses.first(len(losses.train) - 1)
+        losses.add(last, validate(end))
+        stop(losses.watched, end)
+    if config.early_stop.patience is not None and validate is not None:
         end = stop.best_values
     return {
         **{f"initial/{name}": array for name, array in initial.items()},
@@ -120,7 +117,7 @@ class _Objective:
                 fix="Export it for inference, or choose another train/optimizer.",
             )
         self._types = input_types(model)
-        self._layout = Flat({name: initial[name].shape for name in facts.gradients})
+        self._layout = Layout({name: initial[name].shape for name in facts.gradients}, ir.DataType.DOUBLE)
         self._rows = {name: array for name, array in rows.items() if name in self._types}
         self._session = Session(finish(model), training.runtime)
 
@@ -129,16 +126,7 @@ class _Objective:
         return float(loss), self.flat(dict(zip(self._layout.shapes, gradients, strict=True)))
 
     def flat(self, arrays: Arrays) -> np.ndarray:
-        return self._layout.pack(arrays)[Flat.NAME].astype(np.float64)
+        return self._layout.pack(arrays)[VECTOR].astype(np.float64)
 
     def parameters(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        return {name: array.astype(self._types[name]) for name, array in self._layout.unpack({Flat.NAME: x}).items()}
-
-
-def _diverged(loss: float, train: list[float]) -> ConvergenceError:
-    shown = ", ".join(f"{value:.6g}" for value in train[-5:]) or "none"
-    return ConvergenceError(
-        "Training must keep losses finite; nothing was published.",
-        got=f"loss {loss} after {len(train)} iterations of lbfgs; last finite losses {shown}",
-        fix="Scale the inputs, add a penalty, or choose another train/optimizer.",
-    )
+        return {name: array.astype(self._types[name]) for name, array in self._layout.unpack({VECTOR: x}).items()}

@@ -7,81 +7,58 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe.artifact import Arrays
 from ortpipe.graph.builder import Builder
 
-Arrays = Mapping[str, np.ndarray]
+VECTOR = "parameters"  # the name of the flat vector
 Values = Mapping[str, ir.Value]
-Variables = dict[str, tuple[ir.Value, ir.Value]]  # each with its gradient
 
 
 @dataclass(frozen=True)
-class PerParameter:
-    """Each parameter is a variable: products of the backward pass can then be accumulated onto it.
+class Layout:
+    """Either each parameter is a variable, or all of them, one behind the other, are one.
 
-    Attributes:
-        shapes: of the parameters, by name.
+    Products of the backward pass can be accumulated onto variables of their own; where that does not serve, a vector is
+    faster, because a node costs more than a small copy.
     """
 
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int, ...]]  # of the parameters, by name
+    vector: ir.DataType | None = None  # the type of the one vector: parameters of halves are cast from it
 
     def pack(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return the variables' arrays of the parameters'."""
-        return {name: arrays[name] for name in self.shapes}
+        own = {name: arrays[name] for name in self.shapes}
+        return own if self.vector is None else {VECTOR: np.concatenate([array.ravel() for array in own.values()])}
 
     def unpack(self, variables: Arrays) -> dict[str, np.ndarray]:
         """Return the parameters' arrays of the variables'."""
-        return dict(variables)
-
-    def write(self, front: Builder, op: Builder, parameters: Values, gradients: Values) -> Variables:
-        """Return each variable and its gradient, written in front of a step and behind its backward pass."""
-        return {name: (value, gradients[name]) for name, value in parameters.items()}
-
-
-@dataclass(frozen=True)
-class Flat:
-    """All parameters, one behind the other, are one variable: a node costs more than a small copy.
-
-    Attributes:
-        shapes: of the parameters, by name.
-        dtype: of the vector; parameters of halves are cast from it, and their gradients to it.
-    """
-
-    shapes: Mapping[str, tuple[int, ...]]
-    dtype: ir.DataType = ir.DataType.FLOAT
-    NAME = "parameters"
-
-    def pack(self, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Return one vector."""
-        return {self.NAME: np.concatenate([arrays[name].ravel() for name in self.shapes])}
-
-    def unpack(self, variables: Arrays) -> dict[str, np.ndarray]:
-        """Cut the vector up."""
-        parts = zip(self.shapes.items(), np.split(variables[self.NAME], np.cumsum(self._sizes)[:-1]), strict=True)
+        if self.vector is None:
+            return dict(variables)
+        parts = zip(self.shapes.items(), np.split(variables[VECTOR], np.cumsum(self._sizes)[:-1]), strict=True)
         return {name: part.reshape(shape) for (name, shape), part in parts}
 
-    def write(self, front: Builder, op: Builder, parameters: Values, gradients: Values) -> Variables:
-        """Cut the vector up in front, join the gradients behind."""
-        vector = op.input(self.NAME, self.dtype, [sum(self._sizes)])
+    def write(
+        self, front: Builder, op: Builder, parameters: Values, gradients: Values
+    ) -> dict[str, tuple[ir.Value, ir.Value]]:
+        """Return each variable and its gradient; a vector is cut up in front of a step, and gradients joined behind."""
+        if self.vector is None:
+            return {name: (value, gradients[name]) for name, value in parameters.items()}
+        vector, line = op.input(VECTOR, self.vector, [sum(self._sizes)]), op.const(np.array([-1], np.int64))
         sizes = front.const(np.array(self._sizes, np.int64))
         parts = front.Split(vector, sizes, outputs=len(self.shapes), axis=0) if len(self.shapes) > 1 else [vector]
-        for part, parameter, shape in zip(parts, parameters.values(), self.shapes.values(), strict=True):
-            shaped = front.Reshape(part, front.const(np.array(shape, np.int64))) if len(shape) != 1 else part
-            shaped = front.cast(shaped, parameter) if parameter.dtype != self.dtype else shaped
-            shaped.type, shaped.shape = parameter.type, parameter.shape
-            ir.convenience.replace_all_uses_with(parameter, shaped)
-        line = op.const(np.array([-1], np.int64))
-        lines = [
-            g if len(shape) == 1 else op.Reshape(g, line)
-            for g, shape in zip(gradients.values(), self.shapes.values(), strict=True)
-        ]
-        halves = [parameter.dtype != self.dtype for parameter in parameters.values()]
-        lines = [op.cast(g, vector) if half else g for g, half in zip(lines, halves, strict=True)]
-        joined = op.Concat(*lines, axis=0) if len(lines) > 1 else lines[0]
-        return {self.NAME: (vector, joined)}
+        lines = []
+        for part, (name, shape) in zip(parts, self.shapes.items(), strict=True):
+            parameter, gradient = parameters[name], gradients[name]
+            if len(shape) != 1:
+                part = front.Reshape(part, front.const(np.array(shape, np.int64)))
+                gradient = op.Reshape(gradient, line)
+            if parameter.dtype != self.vector:
+                part, gradient = front.cast(part, parameter), op.cast(gradient, vector)
+            part.type, part.shape = parameter.type, parameter.shape
+            ir.convenience.replace_all_uses_with(parameter, part)
+            lines.append(gradient)
+        return {VECTOR: (vector, op.Concat(*lines, axis=0) if len(lines) > 1 else lines[0])}
 
     @property
     def _sizes(self) -> list[int]:
         return [math.prod(shape) for shape in self.shapes.values()]
-
-
-Layout = PerParameter | Flat

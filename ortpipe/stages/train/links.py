@@ -13,6 +13,10 @@ import onnx_ir as ir
 from ortpipe.graph.builder import Builder
 
 AVERAGE = "average"  # the slot of averaged parameters, which take the parameters' place in what training gives
+Outputs = tuple[ir.Value, Sequence[ir.Value]]  # u and the next state
+Scalar = Callable[
+    [np.ndarray, np.ndarray], np.ndarray
+]  # of the rates [steps] and the steps' numbers from 1, in float64
 
 
 class Inputs(NamedTuple):
@@ -34,35 +38,23 @@ class Inputs(NamedTuple):
         return mean
 
 
-Outputs = tuple[ir.Value, Sequence[ir.Value]]  # u and the next state
-
-
 @dataclass(frozen=True)
 class Link:
-    """One link of a chain.
+    """One link of a chain."""
 
-    Attributes:
-        update: writes the link as graph nodes, element by element.
-        slots: the names of its state: values of θ's shape, zero at first (those of `AVERAGE`: θ).
-        scalars: what each step has of its own, by name: a function of the rates [steps] and of the steps' numbers from
-            1 [steps], in float64.
-        linear: u is only scaled and summed, so that the products of the backward pass can do it.
-    """
-
-    update: Callable[[Builder, Inputs], Outputs]
-    slots: tuple[str, ...] = ()
-    scalars: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = field(default_factory=dict)
-    linear: bool = False
-
-
-def minus_rate(rates: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Return −η."""
-    return -rates
+    update: Callable[[Builder, Inputs], Outputs]  # writes it as graph nodes, element by element
+    slots: tuple[str, ...] = ()  # its state: values of θ's shape, zero at first (those of `AVERAGE`: θ)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)  # what each step has of its own, by name
+    linear: bool = False  # u is only scaled and summed, so that the products of the backward pass can do it
 
 
 def scale_by_rate() -> Link:
     """u ← −η·u."""
-    return Link(lambda op, x: (op.Mul(x.u, *x.scalars), ()), scalars={"rate": minus_rate}, linear=True)
+    return Link(lambda op, x: (op.Mul(x.u, *x.scalars), ()), scalars={"rate": _minus_rate}, linear=True)
+
+
+def _minus_rate(rates: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    return -rates
 
 
 def trace(momentum: float, *, nesterov: bool = False) -> Link:
@@ -95,36 +87,29 @@ def scale_by_adam(beta1: float, beta2: float, epsilon: float, *, largest: bool =
     """
 
     def update(op: Builder, x: Inputs) -> Outputs:
-        first, second = moments(op, x, beta1, beta2)
-        slots = (first, second, op.Max(x.state[2], second)) if largest else (first, second)
-        return op.Mul(op.Div(first, op.Add(op.Sqrt(slots[-1]), x.scalars[1])), x.scalars[0]), slots
+        state = moments(op, x, beta1, beta2)
+        state += (op.Max(x.state[2], state[1]),) if largest else ()
+        return op.Mul(op.Div(state[0], op.Add(op.Sqrt(state[-1]), x.scalars[1])), x.scalars[0]), state
 
-    slots = ("mean", "squares", "largest") if largest else ("mean", "squares")
-    return Link(
-        update,
-        slots,
-        {
-            "rate": lambda rates, steps: -rates * (1 - beta2**steps) ** 0.5 / (1 - beta1**steps),
-            "epsilon": lambda rates, steps: epsilon * (1 - beta2**steps) ** 0.5,
-        },
-    )
+    scalars: dict[str, Scalar] = {
+        "rate": lambda rates, steps: -rates * (1 - beta2**steps) ** 0.5 / (1 - beta1**steps),
+        "epsilon": lambda rates, steps: epsilon * (1 - beta2**steps) ** 0.5,
+    }
+    return Link(update, ("mean", "squares", "largest") if largest else ("mean", "squares"), scalars)
 
 
-def moments(op: Builder, x: Inputs, beta1: float, beta2: float) -> tuple[ir.Value, ir.Value]:
+def moments(op: Builder, x: Inputs, beta1: float, beta2: float) -> tuple[ir.Value, ...]:
     """Return the running means of u and u²."""
     return x.mean(op, x.state[0], x.u, beta1), x.mean(op, x.state[1], op.Mul(x.u, x.u), beta2)
 
 
 def decay(strength: float | np.ndarray) -> Link:
-    """u ← u − η·λ·θ, weight decay that is no part of the gradient (Loshchilov and Hutter, 2019).
-
-    `strength` is λ, a number or one of each element.
-    """
+    """u ← u − η·λ·θ, weight decay that is no part of the gradient (Loshchilov and Hutter, 2019); λ as in `scale`."""
 
     def update(op: Builder, x: Inputs) -> Outputs:
         return op.Add(x.u, op.Mul(x.theta, op.Mul(x.const(op, strength), *x.scalars))), ()
 
-    return Link(update, scalars={"decay_rate": minus_rate})
+    return Link(update, scalars={"decay_rate": _minus_rate})
 
 
 def clip(value: float | None, norm: float | None) -> Link:

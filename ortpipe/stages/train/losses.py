@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
-from ortpipe.artifact import under
+from ortpipe.artifact import Arrays, under
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig
 
 STILL = 1e-6  # relative difference of losses that counts as none
@@ -36,49 +37,67 @@ class Epoch:
 class Losses:
     """The losses as they come in, and the metric that is watched."""
 
+    config: EarlyStopConfig
     step: list[np.ndarray] = field(default_factory=list)  # one array [steps] per run of the epoch graph
     rate: list[np.ndarray] = field(default_factory=list)  # likewise
     train: list[float] = field(default_factory=list)  # per epoch
     validation: list[float] = field(default_factory=list)  # per epoch, nan where not evaluated; empty without rows
-    monitor: dict[str, list[float]] = field(default_factory=dict)  # the metric that is watched, likewise
+    monitor: list[float] = field(default_factory=list)  # the metric that is watched, likewise; empty for the loss
 
-    def validated(self, found: Mapping[str, float], config: EarlyStopConfig) -> None:
-        """Keep what an epoch's validation found, which is nothing where it was not its turn."""
-        self.validation.append(found.get(LOSS, np.nan))
-        if config.monitor != LOSS:
-            self.monitor.setdefault(config.monitor, []).append(found.get(config.monitor, np.nan))
+    def __post_init__(self) -> None:
+        seen = self.monitor or self.validation
+        # What is watched, of each validation so far, else of each epoch: it falls as it improves.
+        self.watched = [self.config.sign * v for v in seen if not np.isnan(v)] if self.validation else [*self.train]
 
-    def watched(self, config: EarlyStopConfig) -> list[float]:
-        """Return what is watched, which falls as it improves: of each validation so far, else the training losses."""
-        values = self.monitor.get(config.monitor, self.validation)
-        return [config.sign * value for value in values if not np.isnan(value)] if self.validation else [*self.train]
+    @classmethod
+    def of(cls, config: EarlyStopConfig, tensors: Arrays | None) -> Self:
+        """Return those that train's tensors hold, and what they know of the metric that is watched."""
+        if tensors is None:
+            return cls(config)
+        train, validation = tensors["losses/train"], tensors.get("losses/validation", np.zeros(0))
+        unknown = np.full(0 if config.monitor == LOSS else len(train), np.nan)
+        monitor = tensors.get(f"monitor/{config.monitor}", unknown)
+        runs = [tensors["losses/step"]], [tensors["losses/rate"]]
+        return cls(config, *runs, train.tolist(), validation.tolist(), monitor.tolist())
 
-    def only(self, epochs: int) -> None:
-        """Forget all epochs but the first."""
-        for losses in (self.train, self.validation, *self.monitor.values()):
-            del losses[epochs:]
+    def add(self, train: float, metrics: Mapping[str, float] | None) -> None:
+        """Take an epoch's loss and what its validation found: nothing where it was not its turn, None without rows."""
+        self.train.append(train)
+        if metrics is None:
+            self.watched.append(train)
+            return
+        self.validation.append(metrics.get(LOSS, np.nan))
+        if self.config.monitor != LOSS:
+            self.monitor.append(metrics.get(self.config.monitor, np.nan))
+        if metrics:
+            self.watched.append(self.config.sign * metrics[self.config.monitor])
+
+    def first(self, epochs: int, runs: int = 0) -> Self:
+        """Return those of the first epochs, which took so many runs of the epoch graph."""
+        per_epoch = (values[:epochs] for values in (self.train, self.validation, self.monitor))
+        return type(self)(self.config, self.step[:runs], self.rate[:runs], *per_epoch)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return what is known per epoch by name, [epochs] each."""
+        """Return all that is known by name: [steps] or [epochs]."""
+        per_step = {"losses/step": self.step, "losses/rate": self.rate}
+        monitor = f"monitor/{self.config.monitor}"
+        per_epoch = {"losses/train": self.train, "losses/validation": self.validation, monitor: self.monitor}
         return {
-            "losses/train": np.array(self.train),
-            **({"losses/validation": np.array(self.validation)} if self.validation else {}),
-            **{f"monitor/{name}": np.array(values) for name, values in self.monitor.items()},
+            **{name: np.concatenate(runs) for name, runs in per_step.items() if runs},
+            **{name: np.array(values) for name, values in per_epoch.items() if values},
         }
 
 
-def still_note(tensors: Mapping[str, np.ndarray]) -> str | None:
+def still_note(tensors: Arrays) -> str | None:
     """Return what to say of a training over which the loss did not move, from train's tensors; None where it did.
 
     Epochs whose losses differ by less than 1e-6 of them count as equal: float32 sums of rows in another order differ
     by less. Of a single epoch there is nothing to compare with but the weights, which must be as they were.
     """
     losses, steps = tensors["losses/train"], len(tensors["losses/step"])
-    changes = [
-        float(np.abs(after.astype(np.float64) - tensors[f"initial/{name}"]).max(initial=0.0))
-        for name, after in under("parameter", tensors).items()
-    ]
-    change = max(changes, default=0.0)
+    after = under("parameter", tensors)
+    moves = (np.abs(a.astype(np.float64) - tensors[f"initial/{name}"]).max(initial=0.0) for name, a in after.items())
+    change = float(max(moves, default=0.0))
     if np.ptp(losses) > STILL * np.abs(losses).max() or (len(losses) < 2 and change > 0):
         return None
     weights = f"no weight changed by more than {change:.3g}" if change else "no weight changed"

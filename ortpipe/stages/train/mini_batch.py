@@ -1,25 +1,28 @@
-"""The mini-batch solver: the epoch graph, its loop, its early stop and its checkpoints."""
+"""The mini-batch solver: run the epoch graph on the batches of epoch after epoch, watch the losses, stop early."""
 
 import functools
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import onnx_ir as ir
 
-from ortpipe.artifact import under
-from ortpipe.data.rows import Data
-from ortpipe.stages.train.checkpoint import Checkpoint, Due, check_key, key_of, losses_of, tensors_of, values_of
-from ortpipe.stages.train.config import TrainConfig
+from ortpipe.artifact import Arrays, under
+from ortpipe.data.batches import Batches
+from ortpipe.data.feeds import feeds
+from ortpipe.errors import ConvergenceError, TrainError
+from ortpipe.graph.modes import is_random, set_seeds
+from ortpipe.runtime.session import Session
+from ortpipe.stages.train.config import LOSS, ClipConfig
+from ortpipe.stages.train.diagnose import Run, gradient_norms, shown
 from ortpipe.stages.train.early_stop import EarlyStop
-from ortpipe.stages.train.loop import Loop
-from ortpipe.stages.train.losses import PHASES, Losses
-from ortpipe.stages.train.rates import rows_per_epoch
-from ortpipe.stages.train.step import build_step
-from ortpipe.stages.train.training import Training
-
-
-def check(config: TrainConfig, data: Data) -> None:
-    """Refuse rows of which no batch is left."""
-    rows_per_epoch(config, len(data.train))
+from ortpipe.stages.train.epoch import EpochGraph, build_epoch
+from ortpipe.stages.train.losses import PHASES, Epoch, Losses
+from ortpipe.stages.train.passes import for_batch_size
+from ortpipe.stages.train.rates import rates, rows_per_epoch, steps_per_epoch
+from ortpipe.stages.train.step import TrainStep, build_step
+from ortpipe.stages.train.training import FREE, Checkpoint, Training
 
 
 def solve(training: Training) -> dict[str, np.ndarray]:
@@ -30,46 +33,181 @@ def solve(training: Training) -> dict[str, np.ndarray]:
         DataError: the rows do not fit the model.
         TrainError: the start is of another training.
     """
-    artifact, config, data, start = training.artifact, training.config, training.data, training.start
-    key = functools.cache(lambda: key_of(artifact, config, data.digest()))  # only a checkpoint needs it
-    if isinstance(start, Checkpoint):
-        check_key(start, key())
-    step, initial, before = build_step(artifact, config), training.first_values(), training.before
-    values = step.pack(step.init(initial)) if before is None else values_of(step, before)
-    losses = Losses() if before is None else losses_of(before, config.early_stop.monitor)
-    loop = Loop(training, step, values, losses)
+    config, start, before = training.config, training.start, training.before
+    if isinstance(start, Checkpoint) and start.key != training.key:
+        raise TrainError(
+            "Training continues from a checkpoint of the same model, data and train settings.",
+            got="a checkpoint of another run",
+            fix=f"Repeat the command of the stopped run, with resume added ({', '.join(FREE)} may change).",
+        )
+    step, initial = build_step(training.artifact, config), training.first_values()
+    loop = _Loop(training, step, step.pack(step.init(initial) if before is None else before))
     stop = EarlyStop(config.early_stop, loop.values)
-    stop.catch_up(loop.monitored, loop.values)
-    if before is not None and (best := under("best", before)):
-        stop.best_values = values_of(step, best)
+    stop(loop.losses.watched, loop.values)
+    if best := under("best", before or {}):
+        stop.best_values = step.pack(best)
 
-    def tensors(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {
-            **{f"initial/{name}": array for name, array in initial.items()},
-            **tensors_of(step, values),
-            "losses/step": np.concatenate(loop.losses.step),
-            "losses/rate": np.concatenate(loop.losses.rate),
-            **loop.losses.tensors(),
-        }
+    def tensors(values: Arrays) -> dict[str, np.ndarray]:
+        first = {f"initial/{name}": array for name, array in initial.items()}
+        return {**first, **step.unpack(values), **loop.losses.tensors()}
 
     def checkpoint() -> Checkpoint:
-        best = {f"best/{name}": array for name, array in tensors_of(step, stop.best_values).items()}
-        return Checkpoint(len(loop.losses.train), key(), {**tensors(loop.values), **best})
+        best = {f"best/{name}": array for name, array in step.unpack(stop.best_values).items()}
+        return Checkpoint(len(loop.losses.train), training.key, {**tensors(loop.values), **best})
 
     PHASES.debug("graphs")
-    due = Due(config.checkpoint)
+    last, every, minutes = time.monotonic(), config.checkpoint.epochs, config.checkpoint.minutes
     try:
         for result in () if stop.over else loop.run():
             training.report(result)
-            stop.catch_up(loop.monitored, loop.values)
+            stop(loop.losses.watched, loop.values)
             if stop.over:
                 break
-            if due(result.number):
+            late = minutes is not None and time.monotonic() - last >= 60 * minutes
+            if late or (every is not None and result.number % every == 0):
                 training.report(checkpoint())
+                last = time.monotonic()
     except BaseException as error:  # a person or the system stops the run: keep what is done; what diverged is no state
         if not isinstance(error, Exception) and loop.back_to_whole_epochs():
-            stop.catch_up(loop.monitored, loop.values)
+            stop(loop.losses.watched, loop.values)
             training.report(checkpoint())
         raise
     restored = config.early_stop.patience is not None and training.validate is not None
     return tensors(stop.best_values if restored else loop.values)
+
+
+class _Loop:
+    """Runs epochs of a step's epoch graph: `values` are carried now, `losses` are all so far."""
+
+    def __init__(self, training: Training, step: TrainStep, values: Arrays) -> None:
+        config, facts, model = training.config, training.artifact.facts, training.artifact.model
+        self.values, self.losses = values, Losses.of(config.early_stop, training.before)
+        self._training, self._config, self._step, self._epoch = training, config, step, build_epoch(step)
+        self._load = _loader(self._epoch, training)
+        self._batches = Batches(
+            training.data.train,
+            lambda rows: {name: a for name, a in feeds(model, facts, rows).items() if name in step.batch},
+            config.batch_size * config.accumulate,
+            seed=config.seed,
+            shuffle=config.shuffle,
+        )
+        self._rows = rows_per_epoch(config, self._batches.count)
+        self._total = config.epochs * steps_per_epoch(config, self._batches.count)
+        self._per_row = facts.reduction != "sum"
+        self._latest: Run | None = None
+        self._done = sum(len(run) for run in self.losses.step)
+        self._whole = self.values, len(self.losses.train), len(self.losses.step)
+
+    def run(self) -> Iterator[Epoch]:
+        """Yield after each epoch.
+
+        Raises:
+            ConvergenceError: a loss (of training or validation) or a parameter is not finite.
+        """
+        config, losses, validate, behind = self._config, self.losses, self._training.validate, self._done
+        for number in range(len(losses.train) + 1, config.epochs + 1):
+            sums = [self._run(number, part) for chunk in self._batches.epoch(number) for part in self._updates(chunk)]
+            loss = math.fsum(loss for run in sums for loss in run) / self._rows  # exact: the same whatever the chunks
+            for name, array in self._step.unpack(self.values).items():
+                if not np.isfinite(array).all():
+                    what = name.removeprefix("parameter/")
+                    raise self._diverged(f"{what} is not finite after step {self._done}", losses.step[-1])
+            PHASES.debug("batches")
+            turn = number % config.validate_every == 0 or number == config.epochs
+            metrics = None if validate is None else validate(self._step.parameters(self.values)) if turn else {}
+            for name, value in (metrics or {}).items():
+                if not np.isfinite(value):
+                    last = np.array(losses.validation)
+                    raise self._diverged(f"validation {name} {value} after step {self._done}", last[~np.isnan(last)])
+            losses.add(loss, metrics)
+            PHASES.debug("validation")
+            self._whole = self.values, number, len(losses.step)
+            rate, watched = float(losses.rate[-1][-1]), {**(metrics or {})}
+            validation = watched.pop(LOSS, None)
+            yield Epoch(number, config.epochs, loss, validation, rate, self._done, self._done - behind, watched)
+            PHASES.debug("listeners, checkpoints")
+
+    def _updates(self, chunk: Arrays) -> Iterator[Arrays]:
+        """Yield a chunk as it is, or, where updates accumulate, [updates, K, size, …]: K batches each."""
+        config = self._config
+        steps, rows = next(iter(chunk.values())).shape[:2]
+        whole, rest = divmod(rows, config.batch_size)
+        if config.drop_last and rest:
+            chunk = {name: array[:, :-rest] for name, array in chunk.items()}
+            rows, rest = rows - rest, 0
+        if config.accumulate == 1:
+            yield from [chunk] if rows else []
+            return
+        for first, count, size in ((0, whole, config.batch_size), (rows - rest, 1, rest)):
+            if count * size:
+                cut = slice(first, first + count * size)
+                yield {name: a[:, cut].reshape(steps, count, size, *a.shape[2:]) for name, a in chunk.items()}
+
+    def _run(self, number: int, batches: Arrays) -> list[float]:
+        """Do one step per batch; return each step's sum of the losses of its rows."""
+        step, names = self._step, self._epoch.names
+        count, *sizes = next(iter(batches.values())).shape[: 3 if self._config.accumulate > 1 else 2]
+        steps = np.arange(self._done + 1, self._done + count + 1)
+        exact = rates(self._config, steps, number, self._total) * self._config.schedule.factor(self.losses.watched)
+        scalars = {name: function(exact, steps).astype(step.dtype) for name, function in step.scalars.items()}
+        feed = {names[name]: value for name, value in {**self.values, **batches, **scalars}.items()}
+        self._latest = Run(number, sizes[-1], feed)
+        PHASES.debug("batches")
+        session = self._load(number, sizes[-1])
+        PHASES.debug("sessions")
+        *carried, losses = session.run(feed)
+        PHASES.debug("session.run")
+        used, finite = exact.astype(step.dtype), np.isfinite(losses)
+        if not finite.all():
+            bad = int(np.argmin(finite))
+            last = np.concatenate([*self.losses.step, losses[:bad]])
+            raise self._diverged(f"loss {losses[bad]} at step {self._done + bad + 1}", last, float(used[bad]), bad)
+        self.values = dict(zip(step.carried, carried, strict=True))
+        self.losses.step.append(losses)
+        self.losses.rate.append(used)
+        self._done += count
+        rows = math.prod(sizes if self._per_row else sizes[:-1])  # a sum is of the rows of each of K batches
+        return (losses.astype(np.float64) * rows).tolist()
+
+    def back_to_whole_epochs(self) -> int:
+        """Forget what was done of an epoch that was interrupted; return how many are whole."""
+        self.values, epochs, runs = self._whole
+        self.losses = self.losses.first(epochs, runs)
+        return epochs
+
+    def _diverged(self, what: str, last: np.ndarray, rate: float | None = None, at: int = -1) -> ConvergenceError:
+        """Return the error of what is not finite, with the gradients at that step of the latest run."""
+        assert self._latest is not None
+        load, config = _loader(self._epoch, self._training), self._config
+        norms = shown(gradient_norms(self._training, self._step, self._epoch, load, self._latest, at))
+        rate = float(self.losses.rate[-1][-1]) if rate is None else rate
+        finite = ", ".join(f"{loss:.6g}" for loss in last[-5:]) or "none"
+        ways = [f"Lower the rate (train.optimizer.lr={config.optimizer.lr / 10:g})", "scale the inputs"]
+        ways += ["clip gradients (train.clip.norm=1)"] if config.clip == ClipConfig() else []
+        ways += ["use add_loss.reduction=mean"] if not self._per_row else []
+        return ConvergenceError(
+            "Training must keep losses and parameters finite; nothing was published.",
+            got=f"{what}; learning rate {rate:g}; largest gradient norms {norms}; last finite losses {finite}",
+            fix=f"{', '.join(ways[:-1])}, or {ways[-1]}.",
+        )
+
+
+def _loader(epoch: EpochGraph, training: Training) -> Callable[[int, int], Session]:
+    """Return what loads the epoch graph for an epoch's number and a batch size.
+
+    One that draws (dropout) is loaded anew for each epoch, with seeds of that epoch: its draws follow from the
+    config's seed and the epoch's number alone.
+    """
+    sized = functools.cache(functools.partial(for_batch_size, epoch))
+    if not is_random(epoch.model):
+        load = functools.cache(lambda size: Session(sized(size), training.runtime))
+        return lambda number, size: load(size)
+
+    @functools.lru_cache(maxsize=2)  # whole batches, and the partial one
+    def load_seeded(number: int, size: int) -> Session:
+        [first] = np.random.default_rng([training.config.seed, number, size]).integers(1, 2**24, 1)
+        model = ir.from_proto(sized(size))
+        set_seeds(model, int(first))
+        return Session(ir.to_proto(model), training.runtime)
+
+    return load_seeded

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
 
 import numpy as np
 
@@ -16,27 +15,14 @@ from ortpipe.graph.modes import to_inference
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import typed
 from ortpipe.stages.train import full_batch, mini_batch
-from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.early_stop import kept_epoch, note
 from ortpipe.stages.train.losses import still_note
-from ortpipe.stages.train.training import Training
+from ortpipe.stages.train.rates import rows_per_epoch
+from ortpipe.stages.train.training import Checkpoint, Training
 from ortpipe.stages.train.validation import Validation, check_monitor
 
 VERSION = 3
-
-
-class Solver(Protocol):
-    """What moves the parameters: a module of this room."""
-
-    def check(self, config: TrainConfig, data: Data) -> None:
-        """Refuse rows that it cannot train on."""
-
-    def solve(self, training: Training) -> dict[str, np.ndarray]:
-        """Return train's tensors."""
-
-
-SOLVERS: dict[str, Solver] = {"minibatch": mini_batch, "lbfgs": full_batch}
 
 
 @typed
@@ -87,19 +73,13 @@ def train(
     _check_patterns(config, facts, artifact.initializers)
     check_monitor(config.early_stop.monitor, facts, data)
     aside = data.validation
-    validate = Validation(artifact, aside, config.early_stop.monitor, runtime) if aside is not None else None
-    training = Training(artifact, config, data, runtime, report, start, validate)
-    tensors = SOLVERS[config.optimizer.solver].solve(training)
-    return _trained(artifact, tensors, config, data)
-
-
-def _trained(artifact: Artifact, tensors: Mapping[str, np.ndarray], config: TrainConfig, data: Data) -> Artifact:
-    """Return the forward model with the parameters among the tensors of a training."""
-    kept = kept_epoch(tensors, config.early_stop)
-    said = [] if kept is None else [note(kept, config, validated=data.validation is not None, weighted=data.weighted)]
-    said += [still] if (still := still_note(tensors)) is not None else []
+    validate = None if aside is None else Validation(artifact, aside, config.early_stop.monitor, runtime)
+    solve = full_batch.solve if config.optimizer.solver == "lbfgs" else mini_batch.solve
+    tensors = solve(Training(artifact, config, data, runtime, report, start, validate))
+    kept, still = kept_epoch(tensors, config.early_stop), still_note(tensors)
+    notes = [] if kept is None else [note(kept, config, validated=aside is not None, weighted=data.weighted)]
     forward = artifact.ir_model()
-    keep_outputs(forward, artifact.facts.outputs)
+    keep_outputs(forward, facts.outputs)
     set_initializers(forward, under("parameter", tensors))
     to_inference(forward)
     return artifact.next(
@@ -113,24 +93,21 @@ def _trained(artifact: Artifact, tensors: Mapping[str, np.ndarray], config: Trai
         gradients={},
         input_gradients={},
         statistics={},
-        notes=said,
+        notes=[*notes, still] if still is not None else notes,
         record=None if kept is None else {"early_stop": dataclasses.asdict(kept)},
     )
 
 
-def check(
-    facts: Facts,
-    config: TrainConfig,
-    *,
-    data: Data,
-    **others: object,
-) -> None:
+def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) -> None:
     """Refuse labels that are no class, patterns that match no parameter, and a metric that cannot be watched."""
     _check_patterns(config, facts)
     for part in (data.train, data.validation, data.test):
         if part is not None:
             check_labels(facts, part)
-    SOLVERS[config.optimizer.solver].check(config, data)
+    if config.optimizer.solver == "lbfgs":
+        full_batch.in_memory(data)
+    else:
+        rows_per_epoch(config, len(data.train))
     check_monitor(config.early_stop.monitor, facts, data)
 
 

@@ -1,50 +1,44 @@
 """The train step as one graph: forward, loss, backward and update are a pure function of the parameters."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact
+from ortpipe.artifact import Arrays, Artifact, under
+from ortpipe.errors import TrainError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.stages.train.accumulate import accumulated
-from ortpipe.stages.train.chain import HALVES, chain, loss_scale
-from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.layout import Arrays, Layout
-from ortpipe.stages.train.links import AVERAGE, Inputs
+from ortpipe.stages.train.config import ClipConfig, TrainConfig
+from ortpipe.stages.train.layout import Layout
+from ortpipe.stages.train.links import AVERAGE, Inputs, Link, Scalar, average, clip, decay, scale
 
 PARAMETER = "parameter"  # the folder of what training gives, in its tensors; that of a slot is optimizer/<slot>
 ITERATE = "optimizer/iterate"  # that of the parameters themselves, where training gives their averages
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class TrainStep:
     """(parameters, state, statistics, batch, scalars) → (parameters, state, statistics, loss).
 
-    Attributes:
-        graph: its inputs are what is `carried`, then what is `scanned`; its outputs what is carried, then the loss.
-        layout: of the parameters and their state.
-        variables: (folder, variable) → the name under which it is carried.
-        statistics: the names of running statistics, which are carried too.
-        batch: the names of the batch's inputs.
-        scalars: the names of the links' scalars, each a function of the rates and numbers of steps.
-        dtype: of scalars and losses.
-        seed: the name of the initializer that the backward pass starts from.
-        gradients: the names of the gradients.
+    What it carries is known outside by the names of train's tensors: `parameter/w`, `optimizer/velocity/w`, …
     """
 
-    graph: ir.Graph
-    layout: Layout
-    variables: Mapping[tuple[str, str], str]
-    statistics: tuple[str, ...]
-    batch: tuple[str, ...]
-    scalars: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]
-    dtype: np.dtype
-    seed: str
-    gradients: tuple[str, ...]
+    graph: ir.Graph  # its inputs are what is carried, then what is scanned; its outputs what is carried, then the loss
+    layout: Layout  # of the parameters and their state
+    variables: Mapping[tuple[str, str], str]  # (folder, variable) → the name under which it is carried
+    statistics: tuple[str, ...]  # the names of running statistics, which are carried too
+    batch: tuple[str, ...]  # the names of the batch's inputs
+    scalars: Mapping[str, Scalar]  # of the links, by name
+    dtype: np.dtype  # of scalars and losses
+    seed: str  # the name of the initializer that the backward pass starts from
+    gradients: tuple[str, ...]  # their names
 
     @property
     def carried(self) -> tuple[str, ...]:
@@ -57,44 +51,50 @@ class TrainStep:
         return (*self.batch, *self.scalars)
 
     @property
-    def folders(self) -> tuple[str, ...]:
-        """The folders of what is carried."""
-        return tuple(dict.fromkeys(folder for folder, _ in self.variables))
+    def _folders(self) -> list[str]:
+        return list(dict.fromkeys(folder for folder, _ in self.variables))
 
-    def init(self, arrays: Arrays) -> dict[str, Arrays]:
-        """Return what training begins with, by folder: state is zero, but for parameters that are averaged."""
-        zeros = {name: np.zeros_like(arrays[name]) for name in self.layout.shapes}
-        return {folder: arrays if folder in (PARAMETER, ITERATE) else zeros for folder in self.folders}
+    def init(self, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Return the tensors that training begins with: state is zero, but for parameters that are averaged."""
+        tensors = {f"{PARAMETER}/{name}": arrays[name] for name in self.statistics}
+        for folder in self._folders:
+            first = np.asarray if folder in (PARAMETER, ITERATE) else np.zeros_like
+            tensors |= {f"{folder}/{name}": first(arrays[name]) for name in self.layout.shapes}
+        return tensors
 
-    def pack(self, folders: Mapping[str, Arrays]) -> dict[str, np.ndarray]:
-        """Return what is carried, by name, of arrays by folder and parameter; statistics lie beside the parameters."""
-        packed = {folder: self.layout.pack(folders[folder]) for folder in self.folders}
+    def pack(self, tensors: Arrays) -> dict[str, np.ndarray]:
+        """Return what is carried, by name.
+
+        Raises:
+            TrainError: the tensors are those of another optimizer.
+        """
+        for folder in self._folders:
+            if missing := [name for name in self.layout.shapes if f"{folder}/{name}" not in tensors]:
+                raise TrainError(
+                    "Training continues with the optimizer that it began with.",
+                    got=f"a start without {folder}/{missing[0]}",
+                    fix="Choose the same train/optimizer, or start anew.",
+                )
+        packed = {folder: self.layout.pack(under(folder, tensors)) for folder in self._folders}
         values = {name: packed[folder][variable] for (folder, variable), name in self.variables.items()}
-        return values | {name: folders[PARAMETER][name] for name in self.statistics}
+        return values | {name: tensors[f"{PARAMETER}/{name}"] for name in self.statistics}
 
-    def unpack(self, values: Arrays) -> dict[str, Arrays]:
-        """Return arrays by folder and parameter; statistics lie beside the parameters."""
-        packed: dict[str, dict[str, np.ndarray]] = {}
-        for (folder, variable), name in self.variables.items():
-            packed.setdefault(folder, {})[variable] = values[name]
-        folders = {folder: self.layout.unpack(variables) for folder, variables in packed.items()}
-        folders[PARAMETER] |= {name: values[name] for name in self.statistics}
-        return dict(folders)
+    def unpack(self, values: Arrays) -> dict[str, np.ndarray]:
+        """Return the tensors of what is carried."""
+        tensors = {f"{PARAMETER}/{name}": values[name] for name in self.statistics}
+        for folder in self._folders:
+            variables = {variable: values[name] for (of, variable), name in self.variables.items() if of == folder}
+            tensors |= {f"{folder}/{name}": array for name, array in self.layout.unpack(variables).items()}
+        return tensors
 
-    def parameters(self, values: Arrays) -> Arrays:
+    def parameters(self, values: Arrays) -> dict[str, np.ndarray]:
         """Return what training gives, of carried values: parameters, or their averages, and statistics."""
-        return self.unpack(values)[PARAMETER]
+        return under(PARAMETER, self.unpack(values))
 
 
 def input_types(model: ir.Model) -> dict[str, np.dtype]:
     """Return the type of every input, by name."""
     return {str(value.name): value.dtype.numpy() for value in model.graph.inputs if value.dtype is not None}
-
-
-def shape_of(value: ir.Value) -> tuple[int, ...]:
-    """Return a parameter's shape, which is known."""
-    assert value.shape is not None
-    return value.shape.numpy()
 
 
 def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
@@ -120,26 +120,25 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
     assert seed.dtype is not None
     half = loss.dtype in HALVES
     dtype = ir.DataType.FLOAT if half else loss.dtype
-    links, layout = chain(config, {name: shape_of(value) for name, value in parameters.items()}, loss.dtype)
-    per_link = [[op.input(name, dtype, []) for name in link.scalars] for link in links]
-    per_step = [function for link in links for function in link.scalars.values()]
-    scalars = dict(zip([v for values in per_link for v in values], per_step, strict=True))
+    links, layout = _chain(config, {name: artifact.initializers[name].shape for name in parameters}, loss.dtype)
+    per_link = [{op.input(name, dtype, []): function for name, function in link.scalars.items()} for link in links]
+    scalars = {value: function for inputs in per_link for value, function in inputs.items()}
     carried: dict[ir.Value, ir.Value] = {}
     variables: dict[tuple[str, str], ir.Value] = {}
     averaged = any(AVERAGE in link.slots for link in links)
     for variable, (theta, u) in layout.write(front, op, parameters, gradients).items():
         variables[ITERATE if averaged else PARAMETER, variable] = theta
-        for link, its_scalars in zip(links, per_link, strict=True):
-            state = [op.input(f"{variable}/{slot}", dtype, shape_of(theta)) for slot in link.slots]
-            u, following = link.update(op, Inputs(theta, u, state, its_scalars))
-            carried |= zip(state, following, strict=True)
-            for slot, value in zip(link.slots, state, strict=True):
-                variables[PARAMETER if slot == AVERAGE else f"optimizer/{slot}", variable] = value
+        assert theta.shape is not None
+        for link, inputs in zip(links, per_link, strict=True):
+            state = {slot: op.input(f"{variable}/{slot}", dtype, theta.shape.numpy()) for slot in link.slots}
+            u, following = link.update(op, Inputs(theta, u, [*state.values()], [*inputs]))
+            carried |= zip(state.values(), following, strict=True)
+            variables |= {(PARAMETER if s == AVERAGE else f"optimizer/{s}", variable): v for s, v in state.items()}
         carried[theta] = op.Add(theta, u)
     carried = {value: carried[value] for value in variables.values()} | moved
     for name in (*facts.gradients, *facts.statistics):
         graph.initializers.pop(name)
-    seed.const_value = ir.tensor(np.array(loss_scale(config, loss.dtype), seed.dtype.numpy()), name=seed.name)
+    seed.const_value = ir.tensor(np.array(_loss_scale(config, loss.dtype), seed.dtype.numpy()), name=seed.name)
     for old, new in carried.items():
         new.type, new.shape = old.type, old.shape
         op.rename(new, f"{old.name}/next")
@@ -156,3 +155,45 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
         seed=str(seed.name),
         gradients=tuple(facts.gradients.values()),
     )
+
+
+def _chain(config: TrainConfig, shapes: Shapes, dtype: ir.DataType) -> tuple[list[Link], Layout]:
+    """Return the optimizer's links with those of train's own settings around them, and how parameters are carried.
+
+    `dtype` is the type of the loss.
+    """
+    links = [*config.optimizer.links()]
+    if config.clip != ClipConfig():
+        links.insert(0, clip(config.clip.value, config.clip.norm))
+    if (scaled := _loss_scale(config, dtype)) != 1:
+        links.insert(0, scale(1 / scaled))
+    if config.weight_decay:
+        links.append(decay(_per_element(config.weight_decay, shapes, "weight_decay", 0.0)))
+    if config.factors:
+        links.append(scale(_per_element(config.factors, shapes, "factors", 1.0)))
+    if config.average is not None:
+        links.append(average(config.average))
+    linear = dtype not in HALVES and all(link.linear for link in links)
+    return links, Layout(shapes, None if linear else ir.DataType.FLOAT if dtype in HALVES else dtype)
+
+
+def _loss_scale(config: TrainConfig, dtype: ir.DataType) -> float:
+    """Return what the loss is multiplied by: gradients of float16 vanish below 6e-8."""
+    if dtype not in HALVES:
+        return 1.0
+    return config.loss_scale or (1024.0 if dtype == ir.DataType.FLOAT16 else 1.0)
+
+
+def _per_element(given: float | Mapping[str, float], shapes: Shapes, key: str, rest: float) -> float | np.ndarray:
+    """Return a number for all elements of the flat vector, or one for each: that of the last pattern that matches.
+
+    >>> _per_element({"*": 0.1, "bias": 0.5}, {"weight": (2, 1), "bias": (1,)}, "factors", 1.0)
+    array([0.1, 0.1, 0.5])
+    """
+    if not isinstance(given, Mapping):
+        return given
+    numbers = dict.fromkeys(shapes, rest)
+    for pattern, number in given.items():
+        numbers |= dict.fromkeys(query.select([pattern], list(shapes), TrainError, key), number)
+    one, *others = {*numbers.values()}
+    return one if not others else np.repeat([*numbers.values()], [math.prod(shape) for shape in shapes.values()])

@@ -1,40 +1,89 @@
-"""What every solver is given: train's own arguments, once they are checked."""
+"""What every solver is given: train's own arguments once they are checked, and the values that it begins with."""
 
-from collections.abc import Callable, Mapping
+import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, under
+from ortpipe.artifact import Arrays, Artifact, under
 from ortpipe.data.rows import Data
+from ortpipe.graph import query
+from ortpipe.hashing import digest_of
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.initial import first_values
 from ortpipe.stages.train.validation import Validation
+
+FREE = ("epochs", "checkpoint", "early_stop")  # what may differ between the beginning and the continuation
+THIRD_IS_ADDED = ("Gemm", "Conv", "ConvTranspose", "Normalization")  # operators whose third operand is a bias
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after an epoch: everything that the next one depends on, as named arrays."""
+
+    epochs: int  # how many are done
+    key: str  # of the gradient model, the data and the config: sha256, hex
+    tensors: Arrays  # train's, and `best/…` of those that would be kept if it stopped early now
 
 
 @dataclass(frozen=True)
 class Training:
-    """One call of train; see there.
-
-    Attributes:
-        validate: evaluates the validation rows, where there are any.
-    """
+    """One call of train; see there."""
 
     artifact: Artifact
     config: TrainConfig
     data: Data
     runtime: RuntimeConfig | None
     report: Callable[[object], None]
-    start: Checkpoint | Mapping[str, np.ndarray] | None
-    validate: Validation | None
+    start: Checkpoint | Arrays | None
+    validate: Validation | None  # evaluates the validation rows, where there are any
+
+    @functools.cached_property
+    def key(self) -> str:
+        """What a checkpoint must share with the training that continues from it."""
+        settings = {name: repr(value) for name, value in sorted(vars(self.config).items()) if name not in FREE}
+        settings["monitor"] = self.config.early_stop.monitor
+        return digest_of("checkpoint", self.artifact.digest(), self.data.digest(), settings)
 
     @property
-    def before(self) -> Mapping[str, np.ndarray] | None:
+    def before(self) -> Arrays | None:
         """The tensors that training continues from."""
         return self.start.tensors if isinstance(self.start, Checkpoint) else self.start
 
     def first_values(self) -> dict[str, np.ndarray]:
-        """Return the parameters and statistics that training began with, of which a continued one keeps the record."""
-        return first_values(self.artifact, self.config) if self.before is None else under("initial", self.before)
+        """Return the parameters and statistics that training began with, of which a continued one keeps the record.
+
+        They are the model's own, or random parameters; those of halves are trained in float32.
+        """
+        if self.before is not None:
+            return under("initial", self.before)
+        facts, arrays = self.artifact.facts, self.artifact.initializers
+        parameters = {name: arrays[name] for name in facts.gradients}
+        if self.config.init == "random":
+            parameters = random_parameters(self.artifact.ir_model().graph, parameters, self.config.seed)
+        halves = {name: array.astype(np.float32) for name, array in parameters.items() if array.dtype.itemsize == 2}
+        return {**parameters, **halves, **{name: arrays[name] for name in facts.statistics}}
+
+
+def random_parameters(graph: ir.Graph, parameters: Arrays, seed: int) -> dict[str, np.ndarray]:
+    """Return new weights of the same shapes and types.
+
+    Matrices and kernels are Glorot-uniform, U(±√(6 / (fan_in + fan_out))) (Glorot and Bengio, 2010), as in
+    scikit-learn's MLP; vectors and scalars that are added are 0, those that scale are 1.
+    """
+    rng, random = np.random.default_rng(seed), dict[str, np.ndarray]()
+    for name, old in parameters.items():
+        added = any(_is_added(node, place) for node, place in query.value(graph, name).uses())
+        if old.ndim < 2 or (added and old.size == max(old.shape)):  # [1, K] that is added is a bias all the same
+            random[name] = np.zeros_like(old) if added else np.ones_like(old)
+        else:
+            bound = np.sqrt(6.0 / (sum(old.shape[:2]) * math.prod(old.shape[2:])))
+            random[name] = rng.uniform(-bound, bound, old.shape).astype(old.dtype)
+    return random
+
+
+def _is_added(node: ir.Node, place: int) -> bool:
+    return node.op_type in ("Add", "Sub") or (place == 2 and node.op_type.endswith(THIRD_IS_ADDED))

@@ -10,7 +10,7 @@ import pytest
 
 from ortpipe.app.run.checkpoint import FILE, read_checkpoint, write_checkpoint
 from ortpipe.errors import ConfigError
-from ortpipe.stages.train.checkpoint import Checkpoint
+from ortpipe.stages.train.training import Checkpoint
 
 OPERATIONS = ("open", "mkdir", "fsync", "chmod", "rename", "replace")
 

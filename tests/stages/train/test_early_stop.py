@@ -16,11 +16,11 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.evaluate.figures import _losses
-from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.early_stop import Kept, kept_epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
+from ortpipe.stages.train.training import Checkpoint
 
 
 @pytest.fixture(scope="module")

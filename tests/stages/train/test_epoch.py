@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import onnx
 import pytest
@@ -72,11 +70,11 @@ def test_the_scan_is_the_gradient_model_run_step_by_step(gradient_model, paramet
         for p, gradient in zip(artifact.facts.gradients, gradients, strict=True):
             parameters[p], state[p] = calls[p](parameters[p], gradient, state[p], rates[t], t + 1)
     np.testing.assert_allclose(losses, expected, rtol=1e-10)
-    folders = step.unpack(dict(zip(step.carried, end, strict=True)))
+    tensors = step.unpack(dict(zip(step.carried, end, strict=True)))
     for p, value in parameters.items():
-        np.testing.assert_allclose(folders["parameter"][p], value, rtol=1e-10)
+        np.testing.assert_allclose(tensors[f"parameter/{p}"], value, rtol=1e-10)
         for slot, own in zip(slots_of(optimizer), state[p], strict=True):
-            np.testing.assert_allclose(folders[f"optimizer/{slot}"][p], own, rtol=1e-9, atol=1e-16)
+            np.testing.assert_allclose(tensors[f"optimizer/{slot}/{p}"], own, rtol=1e-9, atol=1e-16)
 
 
 @pytest.mark.parametrize("name", ["nesterov", "adam"])
@@ -129,15 +127,17 @@ def test_elementwise_optimizers_carry_one_vector(gradient_model):
     assert step.carried == ("parameters", "parameters/mean", "parameters/squares")
     assert step.scanned == ("X", "label", "sample_weight", "rate", "epsilon")
     arrays = {"w": np.arange(6.0).reshape(3, 2), "b": np.array([6.0, 7]), "u": np.array([[8.0], [9]])}
-    folders = {
-        folder: {p: array + number for p, array in arrays.items()}
+    tensors = {
+        f"{folder}/{p}": array + number
         for number, folder in enumerate(("parameter", "optimizer/mean", "optimizer/squares"))
+        for p, array in arrays.items()
     }
-    packed = step.pack(folders)
+    packed = step.pack(tensors)
     np.testing.assert_array_equal(packed["parameters"], np.arange(10.0))
     back = step.unpack(packed)
-    for folder, p in itertools.product(folders, arrays):
-        np.testing.assert_array_equal(back[folder][p], folders[folder][p])
+    assert back.keys() == tensors.keys()
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(back[name], array)
 
 
 def test_forward_outputs_are_no_part_of_the_step(gradient_model):

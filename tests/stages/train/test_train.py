@@ -29,12 +29,12 @@ from ortpipe.stages.derive.engines import ENGINES
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
-from ortpipe.stages.train.checkpoint import Checkpoint
 from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.stage import train
+from ortpipe.stages.train.training import Checkpoint
 
 SGD = OPTIMIZERS["sgd"]
 TEXT = """g (float[N,10] X) => (float[N,1] y)

@@ -10,7 +10,7 @@ class Optimizer(Config):
     """A member of the catalogue; `lr` is the base learning rate, which the schedule shapes.
 
     Attributes:
-        solver: what moves the parameters with these settings: see `stage.SOLVERS`.
+        solver: what moves the parameters with these settings: `mini_batch.py` or `full_batch.py`.
         decides: settings of train that it decides itself, which keep their defaults.
     """
 
