@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import functools
-import warnings
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 from engines import native
 from onnx import TensorProto, numpy_helper
-from onnx.backend.test.case.node import collect_testcases
 from onnx.reference import ReferenceEvaluator
-from stages.derive.numeric import scalar_loss
+from stages.derive.numeric import every_node_case, scalar_loss
 
 NEWEST = 21
 
 
 @functools.cache
 def _every_case():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return {c.name: c for c in collect_testcases(None) if "_expanded" not in c.name and c.model.graph.node}
+    return {c.name: c for c in every_node_case() if "_expanded" not in c.name and c.model.graph.node}
 
 
 def names(*op_types):
