@@ -8,7 +8,6 @@ import joblib
 import numpy as np
 import onnx
 import pytest
-import skops.io
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris, load_linnerud
 from sklearn.ensemble import RandomForestClassifier
@@ -439,6 +438,8 @@ FILES = [(member, scalers) for member in MEMBERS for scalers in ("alone", "stand
 @quiet
 @pytest.mark.parametrize(("member", "scalers"), FILES, ids=lambda v: v if isinstance(v, str) else ids(v))
 def test_a_skops_file_is_opened_without_trust(tmp_path, member, scalers):
+    import skops.io  # which takes seconds, of each worker at the top of a file
+
     source = fitted(*member, scalers)
     skops.io.dump(source, tmp_path / "a.skops")
     made = convert(None, as_config("float32", None, path=str(tmp_path / "a.skops")))
@@ -446,6 +447,8 @@ def test_a_skops_file_is_opened_without_trust(tmp_path, member, scalers):
 
 
 def test_a_skops_file_from_the_sgd_solver_is_opened(tmp_path):
+    import skops.io
+
     x, y = binary_numbers()
     with pytest.warns(ConvergenceWarning):
         source = MLPClassifier((3,), solver="sgd", max_iter=5, random_state=0).fit(x, y)
