@@ -8,7 +8,11 @@ from typing import Any
 
 _HOMES = {
     "AbsoluteLearningLoss": "ortpipe.compat.learning_losses",
+    "BaseLearningLoss": "ortpipe.compat.learning_losses",
+    "BaseLearningPenalty": "ortpipe.compat.learning_penalties",
+    "BaseLearningRate": "ortpipe.compat.learning_rates",
     "ConvergenceError": "ortpipe.errors",
+    "ConvergenceWarning": "sklearn.exceptions",
     "DerivativeOptions": "ortpipe.compat.derivative",
     "ElasticLearningLoss": "ortpipe.compat.learning_losses",
     "ElasticLearningPenalty": "ortpipe.compat.learning_penalties",
@@ -25,6 +29,7 @@ _HOMES = {
     "ProviderError": "ortpipe.compat.devices",
     "SquareLearningLoss": "ortpipe.compat.learning_losses",
     "_rewrite_op_no_grad": "ortpipe.compat.rewriter",
+    "_unique_name": "ortpipe.compat.initializers:unique_name",
     "add_initializer": "ortpipe.compat.initializers",
     "add_loss_output": "ortpipe.compat.losses",
     "device_to_providers": "ortpipe.compat.devices",
@@ -52,7 +57,7 @@ _HOMES = {
     "unique_name": "ortpipe.compat.initializers",
     "unreduced_onnx_loss": "ortpipe.compat.unreduced_loss",
 }
-__all__ = sorted(_HOMES)
+__all__ = sorted(name for name in _HOMES if not name.startswith("_"))
 
 
 def __getattr__(name: str) -> Any:

@@ -1,22 +1,29 @@
 """What onnxcustom's two optimizer classes share: fit is the train stage, and the state is its tensors."""
 
+import logging
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
 import onnx
-from tqdm import tqdm
 
 from ortpipe.artifact import Artifact, under
+from ortpipe.compat.devices import get_ort_device
 from ortpipe.compat.initializers import replace_initializers_into_onnx
-from ortpipe.compat.learning_rates import LearningRateSGD
-from ortpipe.compat.models import saved
+from ortpipe.compat.learning_rates import BaseLearningRate
+from ortpipe.compat.models import saved, short
 from ortpipe.compat.parameters import Parameters
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import ConfigError, NotFittedError, TrainError, nearest
+from ortpipe.errors import ConfigError, ConvergenceError, DataError, NotFittedError, TrainError, nearest
+from ortpipe.settings import Count, Positive, checked
 from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
+from ortpipe.stages.train.initial import first_values
 from ortpipe.stages.train.stage import train
+
+Tensors = Mapping[str, np.ndarray]
+Report = Callable[[Any], None]
 
 
 class Estimator(Parameters, ABC):
@@ -29,7 +36,7 @@ class Estimator(Parameters, ABC):
     max_iter: int
     training_optimizer_name: str
     batch_size: int
-    learning_rate: LearningRateSGD
+    learning_rate: BaseLearningRate
     warm_start: bool
     verbose: int
     validation_every: float
@@ -44,10 +51,32 @@ class Estimator(Parameters, ABC):
                 got=repr(self.training_optimizer_name),
                 fix="Choose momentum by learning_rate=LearningRateSGDNesterov(…), other optimizers in train/optimizer.",
             )
-        if not self.validation_every > 0:
-            raise ConfigError(
-                "validation_every must be positive.", got=self.validation_every, fix="Use 1 for every pass."
-            )
+        self.max_iter = checked(self.max_iter, Count, "max_iter", 100)
+        self.batch_size = checked(self.batch_size, Count, "batch_size", 10)
+        self.validation_every = checked(self.validation_every, Positive, "validation_every", 0.1)
+
+    @property
+    def device(self) -> Any:
+        """The runtime's device, which is the CPU."""
+        return get_ort_device("cpu")
+
+    @property
+    def trained_coef_(self) -> dict[str, np.ndarray]:
+        """The trained weights by name."""
+        return self._state()
+
+    def get_params(self, deep: bool = False) -> dict[str, Any]:
+        """Return the constructor's arguments by name; `deep` adds those of arguments that have some, as `a__b`."""
+        return {**super().get_params(deep), "device": "cpu"}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {k: v for k, v in state.items() if k not in ("train_session_", "train_function_")}
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None, use_numpy: bool = False
@@ -63,58 +92,120 @@ class Estimator(Parameters, ABC):
             use_numpy: kept for its name: rows are read from the arrays either way.
 
         Raises:
-            ConvergenceError: a loss or a weight is not finite.
+            ConvergenceError: a loss or a weight is not finite; state and losses are those of the last whole pass.
             DataError: the arrays do not fit the model.
             LossError, TrainError: the loss does not fit the model.
             DeriveError: a weight does not exist, or the loss has no gradient for it.
         """
         artifact = self._gradients(y, sample_weight)
-        facts = artifact.facts
+        facts, width = artifact.facts, _width(artifact)
+        weighted = facts.sample_weight is not None
+        if facts.label is not None and weighted != (sample_weight is not None):
+            raise DataError(
+                "sample_weight is given where the loss has an input for row weights, and only there.",
+                got="a loss with row weights, and no sample_weight" if weighted else "a loss without row weights",
+                fix="Give fit a sample_weight."
+                if weighted
+                else "Make the loss with add_loss_output(…, weight_name=…).",
+            )
         validation = None
         if X_val is not None:
-            ones = np.ones(len(y_val)) if facts.sample_weight is not None else None
-            validation = rows(facts.inputs, X_val, y_val, ones)
-        self._train(artifact, Data(rows(facts.inputs, X, y, sample_weight), validation))
+            validation = rows(facts.inputs, X_val, y_val, np.ones(len(y_val)) if weighted else None)
+        data = Data(rows(facts.inputs, X, y, sample_weight), validation)
+        for part in (data.train, data.validation):
+            columns = part.label.size // max(1, len(part)) if isinstance(part, Rows) else width
+            if columns != (width or columns):
+                raise DataError("y has as many columns as the model predicts.", got=columns, fix=f"Give {width}.")
+        if len(data.train) < self.batch_size:
+            text = "[%s.fit] %d rows are fewer than batch_size=%d, which the step is divided by all the same"
+            logging.getLogger("ortpipe").warning(text, type(self).__name__, len(data.train), self.batch_size)
+        self._begin(artifact)
+        self._train(artifact, data)
         return self
 
+    def _begin(self, artifact: Artifact) -> None:
+        """Forget what belongs to the fit before."""
+        for name in ("train_session_", "train_function_"):
+            self.__dict__.pop(name, None)
+
     def _train(self, artifact: Artifact, data: Data) -> None:
-        """Train with rate η / batch size where the loss is a sum over rows: a step follows the mean gradient."""
-        before = getattr(self, "tensors_", {})  # after a fit that diverged, there are no steps to continue from
+        from tqdm import tqdm
+
+        before = getattr(self, "tensors_", {})  # weights that are nan have no steps to continue from
         start = before if self.warm_start and "losses/step" in before else None
-        config = TrainConfig(
-            self.learning_rate.optimizer(self.batch_size if artifact.facts.reduction == "sum" else 1),
-            self.learning_rate.schedule(),
-            "epoch",
-            epochs=self.max_iter + (len(start["losses/train"]) if start is not None else 0),
-            batch_size=self.batch_size,
-            init="keep" if self.warm_start else "random",
-            seed=self.seed,
-            checkpoint=CheckpointConfig(minutes=None),
-        )
+        done = 0 if start is None else len(start["losses/train"])
+        passes: list[float] = []
         with tqdm(total=self.max_iter, disable=self.verbose < 1) as bar:
 
             def report(epoch: Any) -> None:
+                passes.append(epoch.loss)
                 self._on_pass(epoch)
                 if self.verbose > 1:
                     bar.set_description(f"loss={epoch.loss:.3g} lr={epoch.rate:.3g}")
                 bar.update()
 
-            result = train(artifact, config, data=data, report=report, start=start)
-        self._keep(result.tensors, validated=data.validation is not None)
+            try:
+                tensors = self._tensors(artifact, data, done + self.max_iter, report, start)
+            except ConvergenceError as error:
+                self._diverged(error, artifact, data, passes, start)
+                return
+        self._keep(tensors, done, validated=data.validation is not None)
+
+    def _config(self, passes: int) -> TrainConfig:
+        """Return train's settings, with rate η / batch size: a step follows the mean gradient of a sum over rows."""
+        return TrainConfig(
+            self.learning_rate.optimizer(self.batch_size),
+            self.learning_rate.schedule(),
+            "epoch",
+            epochs=passes,
+            batch_size=self.batch_size,
+            init="keep" if self.warm_start else "random",
+            seed=self.seed,
+            checkpoint=CheckpointConfig(minutes=None),
+        )
+
+    def _tensors(self, artifact: Artifact, data: Data, passes: int, report: Report, start: Tensors | None) -> Tensors:
+        """Return the tensors of a training of so many passes, those of the start included."""
+        return train(artifact, self._config(passes), data=data, report=report, start=start).tensors
 
     def _on_pass(self, epoch: Any) -> None:
         """Do nothing more about a pass over the rows."""
 
-    def _keep(self, tensors: Mapping[str, np.ndarray], *, validated: bool) -> None:
+    def _diverged(
+        self, error: ConvergenceError, artifact: Artifact, data: Data, passes: list[float], start: Tensors | None
+    ) -> None:
+        """Keep the state after the last whole pass, which the same training gives again, and raise the error."""
+        done = 0 if start is None else len(start["losses/train"])
+        if hasattr(error, "tensors"):
+            tensors: Tensors = error.tensors
+        elif passes:
+            tensors = self._tensors(artifact, data, done + len(passes), lambda epoch: None, start)
+        else:
+            first = start or {f"parameter/{k}": v for k, v in self._first(artifact).items()}
+            nothing = np.zeros(0)
+            tensors = {"losses/train": nothing, "losses/validation": nothing, **first}
+        self._keep(tensors, done, validated=data.validation is not None)
+        eta = self.learning_rate.first()
+        raise ConvergenceError(
+            "Training must keep losses and weights finite.",
+            got=re.sub(r"learning rate [^;]+", f"learning rate {eta:g}", str(error.got)),
+            fix=f"Lower learning_rate ({eta / 10:g}), or scale X.",
+        ) from error
+
+    def _first(self, artifact: Artifact) -> dict[str, np.ndarray]:
+        """Return the weights that training starts from."""
+        return first_values(artifact, self._config(1))
+
+    def _keep(self, tensors: Tensors, done: int, *, validated: bool) -> None:
         losses = tensors["losses/train"].tolist()
         share = self.validation_every
         every = max(1, int(self.max_iter * share if share < 1 else share))
         self.tensors_ = dict(tensors)
-        self.train_losses_ = losses[-self.max_iter :]
+        self.train_losses_ = losses[done:]
         self.validation_losses_ = (
-            tensors["losses/validation"][-self.max_iter :][every - 1 :: every].tolist() if validated else None
+            tensors["losses/validation"][done:][every - 1 :: every].tolist() if validated else None
         )
-        self.learning_rate.update_learning_rate(len(losses), losses)
+        self.learning_rate.after(losses)
 
     def _state(self, folder: str = "parameter") -> dict[str, np.ndarray]:
         """Return copies of the tensors of a folder by name, those of `weights_to_train` first.
@@ -149,13 +240,20 @@ class Estimator(Parameters, ABC):
         """Return the gradient model that is trained, for labels and row weights as these."""
 
     def save_onnx_graph(self, folder: Any, prefix: str | None = None, suffix: str | None = None) -> dict[str, Any]:
-        """Write the model and its gradient graph into a folder (`bytes` instead of a folder returns them as bytes).
+        """Write every graph into a folder (`bytes` instead of a folder returns them as bytes).
+
+        Returns:
+            File or bytes by what the graph is: `model_onnx`, `gradient_onnx`, and a dictionary of each part's own.
 
         Raises:
             ConfigError: the folder does not exist.
         """
-        graphs = {"model_onnx": self.model_onnx, "gradient_onnx": self._gradients().model}
-        return saved(graphs, folder, f"{prefix or ''}{type(self).__name__}{suffix or ''}")
+        return saved(self._graphs(), folder, short(type(self).__name__), prefix, suffix)
+
+    def _graphs(self) -> dict[str, Any]:
+        derived = self._gradients()
+        gradient = {"gradient_onnx": derived.model} if derived.facts.gradients else {}
+        return {"model_onnx": self.model_onnx, **gradient, "learning_rate": self.learning_rate}
 
     def get_trained_onnx(self, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
         """Return the model with trained weights.
@@ -180,7 +278,17 @@ class Estimator(Parameters, ABC):
 
 
 def rows(names: Iterable[str], X: Any, y: Any, sample_weight: Any = None) -> Rows:
-    """Return arrays (of several inputs, by name) as rows."""
+    """Return arrays (of several inputs, by name) as rows; labels of more than two dimensions become a table."""
     inputs = X if isinstance(X, Mapping) else {next(iter(names)): X}
     weights = None if sample_weight is None else np.asarray(sample_weight).reshape(-1)
-    return Rows({name: np.asarray(array) for name, array in inputs.items()}, np.asarray(y), weights)
+    labels = np.asarray(y)
+    labels = labels.reshape(len(labels), -1) if labels.ndim > 2 else labels
+    return Rows({name: np.asarray(array) for name, array in inputs.items()}, labels, weights)
+
+
+def _width(artifact: Artifact) -> int | None:
+    """Return how many columns the label has, where that is known."""
+    [shape] = [i.type.tensor_type.shape.dim for i in artifact.model.graph.input if i.name == artifact.facts.label] or [
+        ()
+    ]
+    return shape[1].dim_value or None if len(shape) == 2 else len(shape) or None

@@ -281,7 +281,7 @@ class OrtGradientForwardBackwardFunction:
             "_backward": cls._graphs.backward,
             "_optimized_pre_grad_model": cls._graphs.evaluation,
         }
-        return saved(graphs, folder, f"{prefix or ''}{cls.__name__}{suffix or ''}")
+        return saved(graphs, folder, cls.__name__, prefix, suffix)
 
     def _check_count(self, method: str, tensors: Sequence[Any], names: Sequence[str]) -> None:
         if self._logger is not None:

@@ -1,5 +1,6 @@
 """OrtGradientForwardBackwardOptimizer: gradient descent on a forward model, with a chosen loss and penalty."""
 
+import functools
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,12 +11,22 @@ import onnx
 
 from ortpipe.artifact import Artifact
 from ortpipe.compat.devices import cpu
-from ortpipe.compat.estimator import Estimator, rows
-from ortpipe.compat.learning_losses import LearningLoss
-from ortpipe.compat.learning_penalties import LearningPenalty
-from ortpipe.compat.learning_rates import LearningRateSGD
+from ortpipe.compat.estimator import Estimator, Report, Tensors, rows
+from ortpipe.compat.forward_backward import (
+    OrtGradientForwardBackward,
+    OrtGradientForwardBackwardFunction,
+    Tensor,
+)
+from ortpipe.compat.functions import function_onnx_graph
+from ortpipe.compat.learning_base import array_of, is_own
+from ortpipe.compat.learning_losses import BaseLearningLoss
+from ortpipe.compat.learning_penalties import BaseLearningPenalty, ElasticLearningPenalty
+from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import artifact_of, exact, prepared, trained_by_default
+from ortpipe.compat.parameters import warn_unused
+from ortpipe.compat.python_loop import LABEL, WEIGHT, Parts, rows_of, train_in_python
 from ortpipe.data.feeds import feeds
+from ortpipe.data.rows import Data
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph import query
 from ortpipe.graph.check import finish
@@ -23,6 +34,7 @@ from ortpipe.graph.edit import keep_outputs, set_initializers
 from ortpipe.graph.modes import to_inference
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import Loss
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
@@ -37,6 +49,9 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
 
     The model's first float output is compared with the labels. It works in scikit-learn's searches: `score` is to be
     maximised, and parameters of parameters are set as `learning_rate__eta0`.
+    A loss, penalty or learning rate of a class written outside of ortpipe works too: training then goes batch by batch
+    in Python, in the same order of rows. B, which a step is divided by, is `batch_size` for the partial batch too, and
+    where there are fewer rows.
     The original scored rows in a random order, left the last one out, and took penalties off the weights regardless of
     the learning rate.
 
@@ -49,7 +64,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         weight_name: any name: rows have weights (1 where fit is given none).
         learning_penalty: None, `elastic`, or a penalty of `learning_penalties.py`.
         exc: raise when training diverges; otherwise warn, and let weights and losses be nan.
-        others: as in `OrtGradientOptimizer`; loss_output_name is kept for its name.
+        others: as in `OrtGradientOptimizer`; loss_output_name is not used.
 
     Raises:
         ConfigError: an argument outside its range.
@@ -61,6 +76,9 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
     >>> optimizer = OrtGradientForwardBackwardOptimizer(model, learning_rate=0.5).fit(X, 3 * X)
     >>> [w.round(3).tolist() for w in optimizer.get_state()], round(optimizer.score(X, 2 * X), 3)
     ([[[3.0]]], -0.368)
+
+    After `fit`, `validation_losses_` is None without validation rows, `train_session_` an `OrtGradientForwardBackward`
+    of the model, `train_function_` its function, and `learning_loss.loss_grad_onnx_` and the like are their graphs.
 
     Source: name, arguments and methods of onnxcustom's class.
     """
@@ -86,14 +104,39 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
     ) -> None:
         self.model_onnx, self.weights_to_train, self.loss_output_name = model_onnx, weights_to_train, loss_output_name
         self.max_iter, self.batch_size, self.warm_start, self.verbose = max_iter, batch_size, warm_start, verbose
-        self.learning_rate, self.device = LearningRateSGD.select(learning_rate), cpu(device)
+        self.learning_rate = BaseLearningRate.select(learning_rate)
         self.training_optimizer_name, self.validation_every = training_optimizer_name, validation_every
-        self.learning_loss = LearningLoss.select(learning_loss)
-        self.learning_penalty = LearningPenalty.select(learning_penalty)
+        self.learning_loss = BaseLearningLoss.select(learning_loss)
+        self.learning_penalty = BaseLearningPenalty.select(learning_penalty)
         self.enable_logging, self.weight_name, self.exc = enable_logging, weight_name, exc
+        cpu(device)
         self._check()
+        warn_unused(self, loss_output_name=(loss_output_name, "loss"))
         if weights_to_train is None:
             self.weights_to_train = list(self._forward().facts.parameters)
+        self.build_onnx_function()
+
+    def build_onnx_function(self) -> None:
+        """Make the ONNX functions of the loss, the penalty and the learning rate."""
+        opset = max(o.version for o in self.model_onnx.opset_import if o.domain in ("", "ai.onnx"))
+        self.learning_loss.build_onnx_function(opset, self.device, self.weight_name)
+        for part in (self.learning_rate, self.learning_penalty):
+            part.build_onnx_function(opset, self.device, len(self.weights_to_train))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.build_onnx_function()
+
+    @functools.cached_property
+    def train_session_(self) -> OrtGradientForwardBackward:
+        """The model's forward and backward pass."""
+        self._state()
+        return OrtGradientForwardBackward(self.model_onnx, self.weights_to_train)
+
+    @functools.cached_property
+    def train_function_(self) -> OrtGradientForwardBackwardFunction:
+        """The function of `train_session_`."""
+        return self.train_session_.new_instance()
 
     @property
     def needs_grad(self) -> bool:
@@ -108,14 +151,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         Raises:
             ConvergenceError: a loss or a weight is not finite, where `exc` says so.
         """
-        self._pass_losses: list[float] = []
-        try:
-            return super().fit(X, y, self._row_weights(y, sample_weight), X_val, y_val)
-        except ConvergenceError as error:
-            if self.exc:
-                raise
-            self._diverged(self._gradients(y, sample_weight), error, validated=X_val is not None)
-        return self
+        return super().fit(X, y, self._row_weights(y, sample_weight), X_val, y_val)
 
     def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
         """Return wᵢ·lᵢ of every row [N], in the rows' order, with the trained weights and without the penalty.
@@ -125,7 +161,16 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             DataError: the arrays do not fit the model.
         """
         weights = self._row_weights(y, sample_weight)
-        artifact = self._loss(y, weights)
+        if is_own(self.learning_loss):
+            forward = self.learning_loss.scored(self._forward(), _columns(y))
+            given = rows_of(forward, rows(forward.facts.inputs, X, y, weights))
+            session = Session(self.get_trained_onnx(forward.model))
+            [predicted] = session.run({name: given[name] for name in forward.facts.inputs}, [forward.facts.prediction])
+            scores = self.learning_loss.loss_scores(
+                self.device, given[LABEL], predicted.view(Tensor), given.get(WEIGHT)
+            )
+            return array_of(scores).reshape(len(predicted), -1).sum(axis=1)
+        artifact = self._loss(y, weights, self.learning_loss.score_loss())
         terms = _terms(artifact, self._state())
         [losses] = Session(terms).run(feeds(terms, artifact.facts, rows(artifact.facts.inputs, X, y, weights)))
         return losses.reshape(len(losses), -1).sum(axis=1)
@@ -135,7 +180,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         losses = self.losses(X, y, sample_weight)
         return -float(losses.sum()) / len(losses)
 
-    def get_state(self, kind: str = "weight") -> list[np.ndarray]:
+    def get_state(self, kind: str = "weight") -> list[Tensor]:
         """Return the trained weights, or with `grad` their velocities, in the order of `weights_to_train`.
 
         Raises:
@@ -143,7 +188,13 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             TrainError: another kind.
         """
         present = self._state(_folder(kind))
-        return [present[name] for name in self.weights_to_train if name in present]
+        return [present[name].view(Tensor) for name in self.weights_to_train if name in present]
+
+    def get_full_state(self, kind: Any = "weight") -> list[Any]:
+        """Return None for every input, then the state; of several kinds a list of these."""
+        if isinstance(kind, list):
+            return [self.get_full_state(each) for each in kind]
+        return [*[None] * len(self.train_session_.input_names), *self.get_state(kind)]
 
     def set_state(
         self, state: Sequence[Any], check_trained: bool = True, kind: str = "weight", zero: bool = False
@@ -174,16 +225,32 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         """Return the row weights: ones where there is an input of weights, and fit is given none."""
         return np.ones(len(y)) if sample_weight is None and self.weight_name is not None else sample_weight
 
+    @property
+    def _parts(self) -> Parts:
+        return Parts(self.learning_loss, self.learning_penalty, self.learning_rate)
+
     def _gradients(self, y: Any = None, sample_weight: Any = None) -> Artifact:
-        loss = self._loss(y, sample_weight)
-        terms = dict.fromkeys(loss.facts.parameters, self.learning_penalty.strengths())
+        """Return the gradient model; where the loop in Python trains, the forward model."""
+        if self._parts.own:
+            return self.learning_loss.scored(self._forward(), _columns(y))
+        loss = self._loss(y, sample_weight, self.learning_loss.stage_loss())
+        charged = isinstance(self.learning_penalty, ElasticLearningPenalty)
+        terms = dict.fromkeys(loss.facts.parameters, self.learning_penalty.get_params() if charged else {})
         return derive(penalty(loss, PenaltyConfig(terms)), DeriveConfig(parameters=loss.facts.parameters))
 
-    def _loss(self, y: Any, sample_weight: Any) -> Artifact:
-        columns = np.shape(y)[1] if np.ndim(y) == 2 else 1
+    def _tensors(self, artifact: Artifact, data: Data, passes: int, report: Report, start: Tensors | None) -> Tensors:
+        if not self._parts.own:
+            return super()._tensors(artifact, data, passes, report, start)
+        return train_in_python(artifact, data, self._config(passes), self._parts, report, start)
+
+    def _graphs(self) -> dict[str, Any]:
+        fitted = {"train_session_": self.train_session_} if hasattr(self, "train_session_") else {}
+        parts = {"learning_loss": self.learning_loss, "learning_penalty": self.learning_penalty}
+        return {**super()._graphs(), **parts, "zero_onnx_": function_onnx_graph("zero"), **fitted}
+
+    def _loss(self, y: Any, sample_weight: Any, loss: Loss) -> Artifact:
         weighted = sample_weight is not None or self.weight_name is not None
-        forward = self.learning_loss.scored(self._forward(), columns)
-        return add_loss(forward, AddLossConfig(self.learning_loss.stage_loss(), "sum", weighted))
+        return add_loss(self.learning_loss.scored(self._forward(), _columns(y)), AddLossConfig(loss, "sum", weighted))
 
     def _forward(self) -> Artifact:
         model = prepared(self.model_onnx)
@@ -200,27 +267,28 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         return artifact_of(model, exact(weights, initializers, "initializer"))
 
     def _on_pass(self, epoch: Any) -> None:
-        self._pass_losses.append(epoch.loss)
         if self.enable_logging:
-            text = "[OrtGradientForwardBackwardOptimizer.fit] pass %d loss=%g lr=%g"
+            text = "[OrtGradientForwardBackwardOptimizer._iteration] pass %d loss=%g lr=%g"
             logging.getLogger("ortpipe").info(text, epoch.number, epoch.loss, epoch.rate)
 
-    def _diverged(self, artifact: Artifact, error: ConvergenceError, *, validated: bool) -> None:
-        """Keep what is known of a training that diverged: its losses, then nan; weights of nan."""
+    def _diverged(
+        self, error: ConvergenceError, artifact: Artifact, data: Data, passes: list[float], start: Tensors | None
+    ) -> None:
+        """Without `exc` warn, and keep what is known: the losses, then nan; weights of nan."""
+        if self.exc:
+            super()._diverged(error, artifact, data, passes, start)
         from sklearn.exceptions import ConvergenceWarning
 
-        warnings.warn(str(error), ConvergenceWarning, stacklevel=3)
-        losses = [*self._pass_losses, *[np.nan] * (self.max_iter - len(self._pass_losses))]
-        initial = artifact.initializers
-        weights = {f"parameter/{name}": np.full_like(initial[name], np.nan) for name in artifact.facts.parameters}
-        self._keep(
-            {
-                **weights,
-                "losses/train": np.array(losses),
-                "losses/validation": np.full(len(losses), np.nan),
-            },
-            validated=validated,
-        )
+        warnings.warn(str(error), ConvergenceWarning, stacklevel=4)
+        losses = np.array([*passes, *[np.nan] * (self.max_iter - len(passes))])
+        nans = {f"parameter/{k}": np.full_like(artifact.initializers[k], np.nan) for k in artifact.facts.parameters}
+        nans |= {"losses/train": losses, "losses/validation": np.full(len(losses), np.nan)}
+        self._keep(nans, 0, validated=data.validation is not None)
+
+
+def _columns(y: Any) -> int:
+    """Return how many columns labels have as a table."""
+    return int(np.prod(np.shape(y)[1:], dtype=int))
 
 
 def _folder(kind: str) -> str:

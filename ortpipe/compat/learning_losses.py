@@ -2,27 +2,89 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact
-from ortpipe.compat.parameters import Parameters, by_name
+from ortpipe.compat.learning_base import BaseLearningOnnx, run
+from ortpipe.compat.models import artifact_of
+from ortpipe.compat.parameters import by_name, warn_unused
+from ortpipe.compat.unreduced_loss import unreduced_onnx_loss
 from ortpipe.errors import ConfigError, LossError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.stages.add_loss.losses import Loss
+from ortpipe.graph.check import finish
+from ortpipe.settings import Config
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import Loss, Scores
 from ortpipe.stages.add_loss.losses.elastic import Elastic
 from ortpipe.stages.add_loss.losses.l1 import L1
 from ortpipe.stages.add_loss.losses.l2 import L2
 from ortpipe.stages.add_loss.losses.log import Log
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.stage import derive
+
+OPSETS = (13, 21)  # between which the graphs of losses can be written
 
 
-class LearningLoss(Parameters):
-    """A loss of rows, Σᵢ wᵢ·lᵢ; one of its subclasses."""
+class BaseLearningLoss(BaseLearningOnnx):
+    """A loss of rows, Σᵢ wᵢ·lᵢ, and its gradient by the predictions; one of its subclasses.
+
+    A subclass of one's own sets `loss_grad_onnx_` in `build_onnx_function`, a graph from X1, the labels, X2, the
+    predictions, and `weight`, where it takes some, to Y, the loss, and Y_grad, its gradient; or it overrides
+    `loss_gradient` and `loss_scores`.
+    """
+
+    loss_grad_onnx_: onnx.ModelProto
+    loss_score_onnx_: onnx.ModelProto
+
+    def build_onnx_score_function(self, opset: int, device: Any, weight_name: str | None) -> None:
+        """Make the function of every row's loss from the one of the loss."""
+        self.loss_score_onnx_ = unreduced_onnx_loss(self.loss_grad_onnx_, "Y")
+
+    def loss_gradient(self, device: Any, expected: Any, predicted: Any, weight: Any = None) -> tuple[Any, Any]:
+        """Return the loss [1] and its gradient [N, K] by the predictions, of labels [N, K] and row weights [N]."""
+        loss, gradient = run(self.loss_grad_onnx_, {"X1": expected, "X2": predicted, "weight": weight})
+        return loss, gradient
+
+    def loss_scores(self, device: Any, expected: Any, predicted: Any, weight: Any = None) -> Any:
+        """Return every row's loss [N, 1]."""
+        [scores] = run(self.loss_score_onnx_, {"X1": expected, "X2": predicted, "weight": weight})
+        return scores
+
+    def scored(self, forward: Artifact, columns: int) -> Artifact:
+        """Return a forward artifact as the loss reads it: its task and its scores, for labels of so many columns."""
+        return forward
+
+    @staticmethod
+    def select(class_name: Any, **kwargs: Any) -> BaseLearningLoss:
+        """Return a loss itself, or the one of a name.
+
+        Raises:
+            ConfigError: another name.
+
+        >>> BaseLearningLoss.select("elastic", l1_weight=0.1)
+        ElasticLearningLoss(l1_weight=0.1, l2_weight=0.5)
+        """
+        members: dict[type, Sequence[str]] = {
+            SquareLearningLoss: ("square_error", "square"),
+            AbsoluteLearningLoss: ("absolute_error", "absolute"),
+            ElasticLearningLoss: ("elastic_error", "elastic"),
+            NegLogLearningLoss: ("log", "neglog", "logloss"),
+        }
+        loss: BaseLearningLoss = by_name(BaseLearningLoss, members, class_name, **kwargs)
+        return loss
+
+
+class StageLoss(BaseLearningLoss):
+    """A loss of the add_loss stage; one of its subclasses."""
 
     _loss: ClassVar[type[Any]]  # of the add_loss stage, with the same settings
 
@@ -30,48 +92,54 @@ class LearningLoss(Parameters):
         """Return the loss of the add_loss stage.
 
         >>> SquareLearningLoss().stage_loss(), ElasticLearningLoss(0.1).stage_loss()
-        (L2(), Elastic(l1_weight=0.1, l2_weight=0.5))
+        (HalfSquare(), Elastic(l1_weight=0.1, l2_weight=0.5))
         """
         loss: Loss = self._loss(**self.get_params())
         return loss
 
-    def scored(self, forward: Artifact, columns: int) -> Artifact:
-        """Return a forward artifact as the loss reads it: its task and its scores, for labels of so many columns."""
-        return forward
+    def score_loss(self) -> Loss:
+        """Return the loss that rows are scored by."""
+        return self.stage_loss()
 
-    @staticmethod
-    def select(class_name: Any, **kwargs: Any) -> LearningLoss:
-        """Return a loss itself, or the one of a name.
-
-        Raises:
-            ConfigError: another name.
-
-        >>> LearningLoss.select("elastic", l1_weight=0.1)
-        ElasticLearningLoss(l1_weight=0.1, l2_weight=0.5)
-        """
-        members: dict[type[LearningLoss], Sequence[str]] = {
-            SquareLearningLoss: ("square_error", "square"),
-            AbsoluteLearningLoss: ("absolute_error", "absolute"),
-            ElasticLearningLoss: ("elastic_error", "elastic"),
-            NegLogLearningLoss: ("log", "neglog", "logloss"),
-        }
-        return by_name(LearningLoss, members, class_name, **kwargs)
+    def build_onnx_function(self, opset: int, device: Any, weight_name: str | None = None) -> None:
+        """Make the ONNX functions of the loss with its gradient, and of every row's loss."""
+        opset = min(max(opset, OPSETS[0]), OPSETS[1])
+        weighted = weight_name is not None
+        parts: list[Any] = [self.stage_loss(), self.score_loss()]
+        loss, score = (_function(part, opset, weighted) for part in parts)
+        self.loss_grad_onnx_ = onnx.load_from_string(loss)
+        self.loss_score_onnx_ = unreduced_onnx_loss(onnx.load_from_string(score), "Y")
 
 
-class SquareLearningLoss(LearningLoss):
-    """l = Σₖ (ŷₖ − yₖ)²."""
+@dataclass(frozen=True)
+class HalfSquare(Config):
+    """Half the squared error, whose gradient is ŷ − y."""
 
-    _loss = L2
+    tasks: ClassVar[tuple[str, ...]] = L2.tasks
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return ½·(ŷ − y)² [N, K]."""
+        return op.Mul(L2()(op, label, scores), op.like(0.5, scores.prediction))
 
 
-class AbsoluteLearningLoss(LearningLoss):
-    """l = Σₖ |ŷₖ − yₖ|."""
+class SquareLearningLoss(StageLoss):
+    """l = ½·Σₖ (ŷₖ − yₖ)², with the gradient ŷ − y; rows are scored by Σₖ (ŷₖ − yₖ)², as in the original."""
+
+    _loss = HalfSquare
+
+    def score_loss(self) -> Loss:
+        """Return the loss that rows are scored by."""
+        return L2()
+
+
+class AbsoluteLearningLoss(StageLoss):
+    """l = Σₖ |ŷₖ − yₖ|. The original's gradient had the opposite sign: it went uphill."""
 
     _loss = L1
 
 
-class ElasticLearningLoss(LearningLoss):
-    """l = Σₖ l1_weight·|ŷₖ − yₖ| + l2_weight·(ŷₖ − yₖ)².
+class ElasticLearningLoss(StageLoss):
+    """l = Σₖ l1_weight·|ŷₖ − yₖ| + l2_weight·(ŷₖ − yₖ)². The original's gradient of the first term pointed uphill.
 
     Raises:
         ConfigError: a weight is negative, or both are 0.
@@ -84,7 +152,7 @@ class ElasticLearningLoss(LearningLoss):
         self.stage_loss()  # checks them
 
 
-class NegLogLearningLoss(LearningLoss):
+class NegLogLearningLoss(StageLoss):
     """l = −y·log σ(s) − (1 − y)·log(1 − σ(s)) of raw scores s and labels y in {0, 1}.
 
     s is the model's output [N, 1], or the second column of [N, 2], the score of class 1; with labels [N, K] for K > 1
@@ -92,7 +160,7 @@ class NegLogLearningLoss(LearningLoss):
     compared both columns of [N, 2] with the one label.
 
     Args:
-        eps: kept for its name.
+        eps: not used.
         probability_function: `sigmoid`.
 
     Raises:
@@ -109,6 +177,7 @@ class NegLogLearningLoss(LearningLoss):
             )
         self.eps, self.probability_function = eps, probability_function
         self.stage_loss()  # checks eps
+        warn_unused(self, eps=(eps, 1e-5))
 
     def stage_loss(self) -> Loss:
         """Return the loss of the add_loss stage."""
@@ -136,3 +205,29 @@ class NegLogLearningLoss(LearningLoss):
         name = str(score.name)
         facts = replace(facts, task="binary", classes=(0, 1), prediction=name, logits=name, outputs=(name,))
         return Artifact(model, facts)
+
+
+@functools.cache
+def _function(loss: Any, opset: int, weighted: bool) -> bytes:
+    """Return the function (X1, X2, weight) → (Y, Y_grad) of a loss, of labels and predictions in float32."""
+    score = ir.val("X2", ir.DataType.FLOAT, ["N", 1 if isinstance(loss, Log) else "K"])
+    graph = ir.Graph([score], [], nodes=[], opset_imports={"": opset}, name=type(loss).__name__)
+    graph.outputs.append(Builder(graph, "score").Identity(score))
+    graph.outputs[0].type, graph.outputs[0].shape = score.type, score.shape
+    forward = artifact_of(ir.Model(graph, ir_version=10), ())
+    if isinstance(loss, Log):
+        name = forward.facts.prediction
+        forward = Artifact(forward.model, replace(forward.facts, task="binary", classes=(0, 1), logits=name))
+    whole = add_loss(forward, AddLossConfig(loss, "sum", weighted, "total", "X1", "weight"))
+    derived = derive(whole, DeriveConfig(parameters=(), inputs=("X2",), forward_outputs=False))
+    model = derived.ir_model()
+    graph, facts = model.graph, derived.facts
+    read = {str(value.name): value for value in graph.inputs}
+    graph.inputs[:] = [read[name] for name in ("X1", "X2", "weight") if name in read]
+    op = Builder(graph, "loss")
+    total = query.value(graph, str(facts.loss))
+    flat = op.Reshape(total, op.const(np.array([-1])))
+    flat.type, flat.shape = total.type, ir.Shape([1])
+    gradient = query.value(graph, facts.input_gradients["X2"])
+    graph.outputs[:] = [op.rename(flat, "Y"), op.rename(gradient, "Y_grad")]
+    return finish(model).SerializeToString(deterministic=True)

@@ -2,42 +2,63 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
-from ortpipe.compat.parameters import Parameters, by_name
-from ortpipe.stages.penalty.config import PenaltyConfig
+import numpy as np
+
+from ortpipe.compat.functions import function_onnx_graph
+from ortpipe.compat.learning_base import BaseLearningOnnx, array_of, put
+from ortpipe.compat.parameters import by_name
+from ortpipe.settings import NotNegative, checked
 
 
-class LearningPenalty(Parameters):
+class BaseLearningPenalty(BaseLearningOnnx):
     """What is added to the loss of every batch for the trained weights; one of its subclasses."""
 
-    def strengths(self) -> dict[str, float]:
-        """Return the strength of each penalty of the penalty stage.
+    @abstractmethod
+    def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> Any:
+        """Return the loss with the penalties of these weights."""
 
-        >>> NoLearningPenalty().strengths(), ElasticLearningPenalty(l2=0.1).strengths()
-        ({}, {'l1': 0.5, 'l2': 0.1})
-        """
-        return self.get_params()
+    @abstractmethod
+    def update_weights(self, n_bind: int, device: Any, statei: Any) -> Any:
+        """Change a weight, the one of this number, in front of its own step."""
 
     @staticmethod
-    def select(class_name: Any, **kwargs: Any) -> LearningPenalty:
+    def select(class_name: Any, **kwargs: Any) -> BaseLearningPenalty:
         """Return a penalty itself, or the one of a name.
 
         Raises:
             ConfigError: another name.
 
-        >>> LearningPenalty.select(None), LearningPenalty.select("elastic", l1=0.1)
+        >>> BaseLearningPenalty.select(None), BaseLearningPenalty.select("elastic", l1=0.1)
         (NoLearningPenalty(), ElasticLearningPenalty(l1=0.1, l2=0.5))
         """
-        members = {NoLearningPenalty: ("", "none"), ElasticLearningPenalty: ("elastic", "l1l2")}
-        return by_name(LearningPenalty, members, class_name or "", **kwargs)
+        members: dict[type, Sequence[str]] = {
+            NoLearningPenalty: ("", "none"),
+            ElasticLearningPenalty: ("elastic", "l1l2"),
+        }
+        penalty: BaseLearningPenalty = by_name(BaseLearningPenalty, members, class_name or "", **kwargs)
+        return penalty
 
 
-class NoLearningPenalty(LearningPenalty):
+class NoLearningPenalty(BaseLearningPenalty):
     """No penalty."""
 
+    def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
+        """Make nothing."""
 
-class ElasticLearningPenalty(LearningPenalty):
+    def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> Any:
+        """Return the loss."""
+        return loss
+
+    def update_weights(self, n_bind: int, device: Any, statei: Any) -> Any:
+        """Return the weight."""
+        return statei
+
+
+class ElasticLearningPenalty(BaseLearningPenalty):
     """l1·Σ|w| + l2·Σw², added to the loss of every batch and differentiated with it.
 
     The original took 2·l2·w + l1·sign(w) off the weights at every step, whatever the learning rate.
@@ -47,5 +68,25 @@ class ElasticLearningPenalty(LearningPenalty):
     """
 
     def __init__(self, l1: float = 0.5, l2: float = 0.5) -> None:
-        self.l1, self.l2 = l1, l2
-        PenaltyConfig({"*": self.strengths()})  # checks them
+        self.l1, self.l2 = checked(l1, NotNegative, "l1"), checked(l2, NotNegative, "l2")
+
+    def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
+        """Make the original's ONNX functions of the penalty, and of what it took off a weight."""
+        terms = {"n_tensors": n_tensors, "loss_shape": (1,), "l1_weight": self.l1, "l2_weight": self.l2}
+        self.penalty_onnx_ = function_onnx_graph("n_penalty_elastic_error", target_opset=opset, **terms)
+        grad = function_onnx_graph("update_penalty_elastic_error", target_opset=opset, l1=self.l1, l2=self.l2)
+        self.penalty_grad_onnx_ = grad
+
+    def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> Any:
+        """Return the loss with the penalties of these weights."""
+        arrays = [array_of(weight) for weight in weights]
+        return array_of(loss) + sum(self.l1 * abs(w).sum() + self.l2 * (w**2).sum() for w in arrays)
+
+    def gradient(self, weight: np.ndarray) -> np.ndarray:
+        """Return l1·sign(w) + 2·l2·w."""
+        return self.l1 * np.sign(weight) + 2 * self.l2 * weight
+
+    def update_weights(self, n_bind: int, device: Any, statei: Any) -> Any:
+        """Take 2·l2·w + l1·sign(w) off a weight, as the original did; training follows the gradient instead."""
+        weight = array_of(statei)
+        return put(statei, weight - self.gradient(weight))

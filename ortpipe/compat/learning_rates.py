@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
-from ortpipe.compat.parameters import Parameters, by_name
+from ortpipe.compat.functions import function_onnx_graph
+from ortpipe.compat.learning_base import BaseLearningOnnx, array_of, is_own, put
+from ortpipe.compat.parameters import by_name
 from ortpipe.errors import ConfigError, TrainError, nearest
+from ortpipe.settings import NotNegative, Positive, checked
 from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.optimizers.sgd import SGD
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule
@@ -21,7 +27,90 @@ SCHEDULE_NAMES = {  # onnxcustom's name → the catalogue's
 }
 
 
-class LearningRateSGD(Parameters):
+class BaseLearningRate(BaseLearningOnnx):
+    """A rate that has one value a pass over the rows, and the step that weights take by it; one of its subclasses.
+
+    A subclass of one's own has `init_learning_rate`, `update_learning_rate` and `value`; its steps are plain descent,
+    θ ← θ − (ηₜ / B)·g, unless it overrides `update_weights`.
+    """
+
+    needs_grad = False  # whether it keeps a velocity
+
+    @property
+    @abstractmethod
+    def value(self) -> float:
+        """The rate now."""
+
+    @abstractmethod
+    def init_learning_rate(self) -> Self:
+        """Go back to the first pass's rate."""
+
+    @abstractmethod
+    def update_learning_rate(self, t: int) -> Self:
+        """Move on to the rate after t passes."""
+
+    def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
+        """Make nothing."""
+
+    def update_weights(
+        self, n_bind: int, device: Any, statei: Any, gradienti: Any, batch_size: int, velocity: Any = None
+    ) -> Any:
+        """Take a step: change a weight, the one of this number, and its velocity, by the gradient of a sum of rows."""
+        return put(statei, array_of(statei) - self.value / batch_size * array_of(gradienti))
+
+    def loop(self, n: int = 1000) -> Iterator[float]:
+        """Yield the rates of n passes."""
+        self.init_learning_rate()
+        for t in range(n):
+            yield self.value
+            self.update_learning_rate(t + 1)
+
+    def schedule(self) -> Schedule:
+        """Return the schedule of the train stage."""
+        return _Loop(self)
+
+    def first(self) -> float:
+        """Return the rate of the first pass."""
+        return next(copy.copy(self).loop(1))
+
+    def optimizer(self, rows: int = 1) -> Optimizer:
+        """Return the optimizer of the train stage, with the first rate divided by the rows of a batch."""
+        return SGD(self.first() / rows)
+
+    def after(self, losses: Sequence[float]) -> None:
+        """Move on to the rate that follows passes of these training losses."""
+        for _ in self.loop(len(losses)):
+            pass
+
+    @staticmethod
+    def select(class_name: Any, **kwargs: Any) -> BaseLearningRate:
+        """Return a learning rate itself, one of a name (`SGD`, `Nesterov`), or a plain one that starts at a number.
+
+        Raises:
+            ConfigError: another name.
+        """
+        if isinstance(class_name, int | float | np.number):
+            return LearningRateSGD(float(class_name), **kwargs)
+        members: dict[type, Sequence[str]] = {
+            LearningRateSGD: ("SGD",),
+            LearningRateSGDNesterov: ("Nesterov", "SGDNesterov"),
+        }
+        rate: BaseLearningRate = by_name(BaseLearningRate, members, class_name, **kwargs)
+        return rate
+
+
+@dataclass(frozen=True)
+class _Loop(Schedule):
+    """The rates of somebody's own class, as multiples of the first one."""
+
+    rate: Any
+
+    def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
+        values = np.array([*copy.copy(self.rate).loop(int(np.max(step)))])
+        return lr * values[np.asarray(step) - 1] / values[0]
+
+
+class LearningRateSGD(BaseLearningRate):
     """Plain gradient descent, θ ← θ − ηₜ·g, whose rate has one value a pass over the rows.
 
     `constant` is ηₜ = η₀; `invscaling` η₀ / tᵖ; `optimal` η₀·t₀ / (t₀ + t − 1) with t₀ = α^(−3/4); `adaptive` η₀ / 5ᵏ
@@ -45,8 +134,6 @@ class LearningRateSGD(Parameters):
     Source: the schedules in `ortpipe/stages/train/schedules/`; name and arguments of onnxcustom's class.
     """
 
-    needs_grad = False  # whether it keeps a velocity
-
     def __init__(
         self, eta0: float = 0.01, alpha: float = 0.0001, power_t: float = 0.25, learning_rate: str = "invscaling"
     ) -> None:
@@ -54,23 +141,27 @@ class LearningRateSGD(Parameters):
             raise ConfigError(
                 "learning_rate must name a schedule.",
                 got=repr(learning_rate),
-                fix=nearest(learning_rate, SCHEDULE_NAMES),
+                fix=nearest(str(learning_rate), SCHEDULE_NAMES),
             )
-        if isinstance(eta0, int | float) and not 0 < eta0 < float("inf"):
-            raise ConfigError("eta0, the first learning rate, must be positive and finite.", got=eta0, fix="Use 0.01.")
-        self.eta0, self.alpha, self.power_t, self.learning_rate = eta0, alpha, power_t, learning_rate
+        self.eta0, self.alpha = checked(eta0, Positive, "eta0", 0.01), checked(alpha, Positive, "alpha", 1e-4)
+        self.power_t, self.learning_rate = checked(power_t, NotNegative, "power_t", 0.25), learning_rate
         self.value_: float | None = None
-        self.schedule()
-        self.optimizer()
 
     def schedule(self) -> Schedule:
         """Return the schedule of the train stage."""
+        return super().schedule() if is_own(self) else self._formula()
+
+    def _formula(self) -> Schedule:
         settings = {"optimal": {"alpha": self.alpha}, "invscaling": {"power": self.power_t}}
         return SCHEDULES[SCHEDULE_NAMES[self.learning_rate]](**settings.get(self.learning_rate, {}))
 
-    def optimizer(self, rows: int = 1) -> Optimizer:
-        """Return the optimizer of the train stage, with rate η₀ divided by the rows of a batch."""
-        return SGD(self.eta0 / rows)
+    def first(self) -> float:
+        """Return η₀, the rate of the first pass."""
+        return super().first() if is_own(self) else self.eta0
+
+    def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
+        """Make the ONNX function of a step."""
+        self.axpy_onnx_ = function_onnx_graph("axpy", target_opset=opset)
 
     @property
     def value(self) -> float:
@@ -89,26 +180,16 @@ class LearningRateSGD(Parameters):
 
     def update_learning_rate(self, t: int, losses: Sequence[float] = ()) -> Self:
         """Move on to the rate after t passes, whose training losses `adaptive` reads."""
-        schedule = self.schedule()
+        schedule = self._formula()
         self.value_ = float(schedule(self.eta0, np.array([t + 1]), t + 1)[0]) * schedule.factor(losses)
         return self
 
-    def loop(self, n: int = 1000) -> Iterator[float]:
-        """Yield the rates of n passes."""
-        for t in range(n):
-            yield self.update_learning_rate(t).value
-
-    @staticmethod
-    def select(class_name: Any, **kwargs: Any) -> LearningRateSGD:
-        """Return a learning rate itself, one of a name (`SGD`, `Nesterov`), or a plain one that starts at a number.
-
-        Raises:
-            ConfigError: another name.
-        """
-        if isinstance(class_name, int | float):
-            return LearningRateSGD(float(class_name), **kwargs)
-        members = {LearningRateSGD: ("SGD",), LearningRateSGDNesterov: ("Nesterov", "SGDNesterov")}
-        return by_name(LearningRateSGD, members, class_name, **kwargs)
+    def after(self, losses: Sequence[float]) -> None:
+        """Move on to the rate that follows passes of these training losses."""
+        if is_own(self):
+            super().after(losses)
+        else:
+            self.update_learning_rate(len(losses), losses)
 
 
 class LearningRateSGDNesterov(LearningRateSGD):
@@ -143,7 +224,21 @@ class LearningRateSGDNesterov(LearningRateSGD):
     ) -> None:
         self.momentum, self.nesterov = momentum, nesterov
         super().__init__(eta0, alpha, power_t, learning_rate)
+        self.optimizer()  # checks the momentum
 
     def optimizer(self, rows: int = 1) -> Optimizer:
         """Return the optimizer of the train stage, with rate η₀ divided by the rows of a batch."""
-        return OPTIMIZERS["nesterov" if self.nesterov else "momentum"](self.eta0 / rows, self.momentum)
+        return OPTIMIZERS["nesterov" if self.nesterov else "momentum"](self.first() / rows, self.momentum)
+
+    def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
+        """Make the ONNX function of a step."""
+        self.axpyw_onnx_ = function_onnx_graph("axpyw2" if self.nesterov else "axpyw", target_opset=opset)
+
+    def update_weights(
+        self, n_bind: int, device: Any, statei: Any, gradienti: Any, batch_size: int, velocity: Any = None
+    ) -> Any:
+        """Take a step: change a weight, and its velocity, by the gradient of a sum of rows."""
+        step = -self.value / batch_size * array_of(gradienti)
+        moved = self.momentum * array_of(velocity) + step
+        change = self.momentum * moved + step if self.nesterov else moved
+        return put(statei, array_of(statei) + change), put(velocity, moved)

@@ -89,17 +89,36 @@ def as_one_element(model: ir.Model, loss: str) -> None:
     matrix.name = loss
 
 
-def saved(graphs: Mapping[str, onnx.ModelProto], folder: Any, stem: str) -> dict[str, Any]:
-    """Write graphs into a folder as `<stem>.<name>.onnx`, or return them as bytes where `bytes` stands for a folder.
+def short(name: str) -> str:
+    """Return a class's name as the originals' files have it.
+
+    >>> short("OrtGradientForwardBackwardOptimizer")
+    'GradFBOptimizer'
+    """
+    return name.replace("Learning", "L").replace("OrtGradient", "Grad").replace("ForwardBackward", "FB")
+
+
+def saved(
+    parts: Mapping[str, Any], folder: Any, name: str, prefix: str | None = None, suffix: str | None = None
+) -> dict[str, Any]:
+    """Write the models among some parts into a folder as `<prefix><name><suffix>.<part>.onnx`.
+
+    Parts that save models of their own have a dictionary of them; where `bytes` stands for a folder, models are
+    returned as bytes.
 
     Raises:
         ConfigError: the folder does not exist.
     """
-    if folder is bytes:
-        return {name: model.SerializeToString() for name, model in graphs.items()}
-    if not Path(folder).is_dir():
+    if folder is not bytes and not Path(folder).is_dir():
         raise ConfigError("The folder to save graphs into must exist.", got=folder, fix="Create it first.")
-    paths = {name: Path(folder) / f"{stem}.{name}.onnx" for name in graphs}
-    for name, path in paths.items():
-        path.write_bytes(graphs[name].SerializeToString(deterministic=True))
-    return {name: str(path) for name, path in paths.items()}
+    found: dict[str, Any] = {}
+    for key, part in parts.items():
+        if hasattr(part, "save_onnx_graph"):
+            found[key] = part.save_onnx_graph(folder, prefix, f"{suffix or ''}.{key}")
+        elif isinstance(part, onnx.ModelProto):
+            content = part.SerializeToString(deterministic=True)
+            path = None if folder is bytes else Path(folder) / f"{prefix or ''}{name}{suffix or ''}.{key}.onnx"
+            if path is not None:
+                path.write_bytes(content)
+            found[key] = content if path is None else str(path)
+    return found

@@ -1,5 +1,6 @@
 """OrtGradientOptimizer: gradient descent on a model that has its loss."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,24 +11,30 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, read_metadata
 from ortpipe.compat.devices import cpu
-from ortpipe.compat.estimator import Estimator
-from ortpipe.compat.learning_rates import LearningRateSGD
+from ortpipe.compat.estimator import Estimator, Tensors
+from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import artifact_of, exact, prepared
 from ortpipe.errors import TrainError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs
+from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.train.step import build_step
+
+WEIGHT = "weight"  # what an input of row weights is called unless somebody says otherwise
 
 
 class OrtGradientOptimizer(Estimator):
     """Minimises a model's own loss L: θ ← θ − (ηₜ / B)·∂L/∂θ for batches of B rows, in max_iter passes.
 
-    The loss is a sum over the rows of a batch, as `add_loss_output` makes it; where the model's metadata says that it
-    is a mean, the rate is not divided. Labels and row weights are the inputs that the forward outputs do not depend
-    on. Fitting is the train stage: every row is seen once a pass, the rate has one value a pass, and the same arrays
-    give the same weights, from the attribute `seed` (0).
+    The loss is a sum over the rows of a batch, as `add_loss_output` makes it but for its log loss, a mean: there a step
+    follows the mean divided by B once more, as the original's does. B is `batch_size` for the partial batch too, and
+    where there are fewer rows. Labels and row weights are the inputs that the forward outputs do not depend on. Fitting
+    is the train stage: every row is seen once a pass, the rate has one value a pass, and the same arrays give the same
+    weights, from the attribute `seed` (0).
     The original never drew the last row, could not use momentum, validated weighted losses with a wrong input, found
     no loss of another name than `loss`, and started a warm start over; its random weights were N(0, 1), here they are
     the train stage's.
@@ -45,14 +52,16 @@ class OrtGradientOptimizer(Estimator):
             the model's own weights; otherwise every fit starts from random ones.
         verbose: 1 shows a progress bar, 2 losses and rates in it.
         validation_every: passes between two validations, or below 1 their share of `max_iter`.
-        saved_gradient: a file to write the gradient graph to.
-        sample_weight_name: the input of row weights, where there are two inputs besides X.
+        saved_gradient: a file that fit writes the gradient graph to; that of a whole step goes to the file of this
+            name and `.training.onnx`.
+        sample_weight_name: the input of row weights, where there are two inputs besides X; by default the one that
+            `add_loss_output` wrote, or `weight`.
 
     Raises:
         ConfigError: an argument outside its range.
 
-    After `fit`, `train_losses_` holds the mean loss per row of each pass of that fit, `validation_losses_` that of the
-    validation rows (None without any).
+    After `fit`, `train_losses_` holds the mean loss per row of each pass of that fit (and inf for one that diverged),
+    `validation_losses_` that of the validation rows; `train_session_` runs the gradient graph.
 
     >>> import numpy as np, onnx
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
@@ -80,14 +89,21 @@ class OrtGradientOptimizer(Estimator):
         verbose: int = 0,
         validation_every: float = 0.1,
         saved_gradient: str | Path | None = None,
-        sample_weight_name: str = "weight",
+        sample_weight_name: str = WEIGHT,
     ) -> None:
         self.model_onnx, self.weights_to_train, self.loss_output_name = model_onnx, weights_to_train, loss_output_name
         self.max_iter, self.batch_size, self.warm_start, self.verbose = max_iter, batch_size, warm_start, verbose
-        self.learning_rate, self.device = LearningRateSGD.select(learning_rate), cpu(device)
+        self.learning_rate = BaseLearningRate.select(learning_rate)
         self.training_optimizer_name, self.validation_every = training_optimizer_name, validation_every
         self.saved_gradient, self.sample_weight_name = saved_gradient, sample_weight_name
+        cpu(device)
         self._check()
+
+    @functools.cached_property
+    def train_session_(self) -> Session:
+        """A session of the gradient graph."""
+        self._state()
+        return Session(self._gradients().model)
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Return the trained weights by name; arrays of their own.
@@ -108,10 +124,24 @@ class OrtGradientOptimizer(Estimator):
 
     def _gradients(self, y: Any = None, sample_weight: Any = None) -> Artifact:
         weights = exact(self.weights_to_train, [t.name for t in self.model_onnx.graph.initializer], "initializer")
-        artifact = derive(self._loss_model(weights), DeriveConfig(parameters=weights))
+        return derive(self._loss_model(weights), DeriveConfig(parameters=weights))
+
+    def _begin(self, artifact: Artifact) -> None:
+        super()._begin(artifact)
         if self.saved_gradient is not None:
-            Path(self.saved_gradient).write_bytes(artifact.model.SerializeToString(deterministic=True))
-        return artifact
+            step = finish(ir.Model(build_step(artifact, self._config(self.max_iter)).graph, ir_version=10))
+            for path, model in ((self.saved_gradient, artifact.model), (f"{self.saved_gradient}.training.onnx", step)):
+                Path(path).write_bytes(model.SerializeToString(deterministic=True))
+
+    def _diverged(self, *arguments: Any) -> None:
+        try:
+            super()._diverged(*arguments)
+        finally:
+            self.train_losses_.append(np.inf)
+
+    def _keep(self, tensors: Tensors, done: int, *, validated: bool) -> None:
+        super()._keep(tensors, done, validated=validated)
+        self.validation_losses_ = self.validation_losses_ or []
 
     def _loss_model(self, weights: Sequence[str]) -> Artifact:
         """Return the graph that computes the loss, a scalar, and what its inputs are for."""
@@ -155,8 +185,14 @@ class OrtGradientOptimizer(Estimator):
         names = [str(v.name) for v in data_inputs]
         inputs = [str(v.name) for v in data_inputs if v in read] or names[:1]
         rest = [name for name in names if name not in inputs]
-        weight = self.sample_weight_name if self.sample_weight_name in rest else None
-        weight = rest[1] if weight is None and len(rest) == 2 else weight
+        written = read_metadata(self.model_onnx).get("sample_weight")
+        weight = self.sample_weight_name if self.sample_weight_name != WEIGHT or written not in rest else written
+        if weight not in rest:
+            if weight != WEIGHT or len(rest) == 2:
+                raise TrainError(
+                    "sample_weight_name must be an input of the model.", got=repr(weight), fix=nearest(weight, rest)
+                )
+            weight = None
         labels = [name for name in rest if name != weight]
         if len(labels) != 1:
             raise TrainError(

@@ -1,15 +1,15 @@
 """What the small classes of onnxcustom share: scikit-learn's parameters, and choice by name."""
 
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
 from ortpipe.errors import ConfigError, nearest
 
 LONGEST = 50  # characters of an argument that a repr shows
-Member = TypeVar("Member", bound="Parameters")
 
 
 class Parameters(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type hints
@@ -36,12 +36,13 @@ class Parameters(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         return self
 
     def __repr__(self, N_CHAR_MAX: int = LONGEST) -> str:
+        given = self.get_params()
         names = inspect.signature(type(self)).parameters  # in their own order
-        shown = [f"{name}={_short(getattr(self, name), N_CHAR_MAX)}" for name in names]
+        shown = [f"{name}={_short(given[name], N_CHAR_MAX)}" for name in names]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def by_name(base: type[Member], members: Mapping[type[Member], Sequence[str]], given: Any, **params: Any) -> Member:
+def by_name(base: type, members: Mapping[type, Sequence[str]], given: Any, **params: Any) -> Any:
     """Return what is an object of the base class already, or the member of a name, made with these parameters.
 
     Raises:
@@ -50,10 +51,18 @@ def by_name(base: type[Member], members: Mapping[type[Member], Sequence[str]], g
     if isinstance(given, base):
         return given
     names = {alias: member for member, aliases in members.items() for alias in (member.__name__, *aliases)}
-    if given not in names:
+    if not isinstance(given, str) or given not in names:
         rule = f"A {base.__name__} is given as an object, or by its name."
         raise ConfigError(rule, got=repr(given), fix=nearest(str(given), names))
     return names[given](**params)
+
+
+def warn_unused(owner: object, **arguments: tuple[object, object]) -> None:
+    """Warn of arguments, each a value and its default, that do nothing and have been given other values."""
+    given = [name for name, (value, default) in arguments.items() if value is not default and value != default]
+    if given:
+        text = f"{type(owner).__name__} does not use {', '.join(given)}: kept so that older scripts run."
+        warnings.warn(text, stacklevel=3)
 
 
 def _short(value: Any, longest: int) -> str:

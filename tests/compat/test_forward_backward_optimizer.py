@@ -4,6 +4,7 @@ import inspect
 import logging
 import pickle
 import warnings
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -58,7 +59,7 @@ def log_loss(s, y):
 
 
 LOSSES = {
-    "square_error": (lambda s, y: (s - y) ** 2, SquareLearningLoss),
+    "square_error": (lambda s, y: 0.5 * (s - y) ** 2, SquareLearningLoss),
     "absolute_error": (lambda s, y: abs(s - y), AbsoluteLearningLoss),
     "elastic_error": (lambda s, y: 0.5 * abs(s - y) + 0.5 * (s - y) ** 2, ElasticLearningLoss),
     "log": (log_loss, NegLogLearningLoss),
@@ -89,6 +90,7 @@ def test_losses_are_the_formulas_in_row_order(name, columns, weighted):
         model = optimizer(columns, learning_loss=loss).fit(X, y, given)
         w, b = model.get_state()
         expected = formula(X @ w + b, y).sum(axis=1) * (WEIGHTS if weighted else 1)
+        expected *= 2 if name == "square_error" else 1  # scored without the half, as in the original
         got = model.losses(X, y, given)
         assert got.shape == (53,)
         np.testing.assert_allclose(got, expected, rtol=1e-9)
@@ -133,7 +135,8 @@ def test_one_step_is_the_gradient_by_central_differences(name, weighted, penalty
 
 def test_it_trains_as_the_optimizer_of_a_loss_model_does():
     text = """g (double[N,3] X, double[N,1] label) => (double loss) <double[3,1] w = {W}, double[1] b = {B}>
-     { z = MatMul(X, w) y = Add(z, b) e = Sub(y, label) s = Mul(e, e) loss = ReduceSum<keepdims=0>(s) }"""
+     { z = MatMul(X, w) y = Add(z, b) e = Sub(y, label) s = Mul(e, e) two = ReduceSum<keepdims=0>(s)
+       half = Constant<value=double {0.5}>() loss = Mul(two, half) }"""
     w, b = (onnx.numpy_helper.to_array(t).ravel() for t in linear().graph.initializer)
     text = text.replace("W}", ", ".join(map(str, w)) + "}").replace("B}", ", ".join(map(str, b)) + "}")
     for rate in (CONSTANT, LearningRateSGDNesterov(0.01)):
@@ -205,7 +208,7 @@ def test_the_trained_model_predicts_what_was_scored():
 def test_validation_losses_are_weighted_by_one_and_per_row():
     model = optimizer(max_iter=20, weight_name="weight").fit(X, Y, WEIGHTS, X_val=X[:9], y_val=Y[:9])
     assert len(model.validation_losses_) == 10
-    assert model.validation_losses_[-1] == pytest.approx(-model.score(X[:9], Y[:9]))
+    assert model.validation_losses_[-1] == pytest.approx(-model.score(X[:9], Y[:9]) / 2)
     assert optimizer().fit(X, Y).validation_losses_ is None
 
 
@@ -223,7 +226,10 @@ def test_it_works_inside_a_grid_search():
 def test_the_model_and_its_gradient_graph_are_saved(tmp_path):
     for model in (optimizer(weight_name="w"), optimizer(2, learning_loss="log")):
         content, paths = model.save_onnx_graph(bytes), model.save_onnx_graph(str(tmp_path), suffix="_a")
-        assert set(content) == set(paths) == {"model_onnx", "gradient_onnx"}
+        parts = {"learning_loss": {"loss_grad_onnx_", "loss_score_onnx_"}, "learning_rate": {"axpy_onnx_"}}
+        assert set(content) == set(paths) == {*parts, "model_onnx", "gradient_onnx", "learning_penalty", "zero_onnx_"}
+        assert all(set(paths[name]) == set(content[name]) == names for name, names in parts.items())
+        assert Path(paths["learning_rate"]["axpy_onnx_"]).name == "LRateSGD_a.learning_rate.axpy_onnx_.onnx"
         assert [o.name for o in onnx.load(paths["gradient_onnx"]).graph.output][:3] == ["loss", "w_grad", "b_grad"]
 
 
@@ -264,7 +270,7 @@ def test_it_is_pickled_cloned_and_shown():
 def test_every_pass_is_logged_and_shown_when_asked(caplog, capsys):
     with caplog.at_level(logging.INFO, "ortpipe"):
         optimizer(enable_logging=True, verbose=1).fit(X, Y)
-    assert caplog.text.count("[OrtGradientForwardBackwardOptimizer.fit] pass") == 5
+    assert caplog.text.count("[OrtGradientForwardBackwardOptimizer._iteration] pass") == 5
     assert "5/5" in capsys.readouterr().err
 
 

@@ -49,7 +49,7 @@ def test_adaptive_divides_by_five_after_five_passes_without_progress():
 
 @pytest.mark.parametrize("arguments", [{"learning_rate": "EXC"}, {"eta0": -1.0}, {"power_t": -1.0}])
 def test_what_no_schedule_takes_is_refused(arguments):
-    with pytest.raises(ValueError, match=r"rate|power") as error:
+    with pytest.raises(ValueError, match=r"learning_rate|eta0|power_t") as error:
         LearningRateSGD(**arguments)
     assert isinstance(error.value, ConfigError)
 
@@ -66,6 +66,8 @@ def test_a_rate_has_no_value_before_it_is_initialized():
         ("Nesterov", LearningRateSGDNesterov()),
         ("SGDNesterov", LearningRateSGDNesterov()),
         (1e-3, LearningRateSGD(1e-3)),
+        (np.float32(0.5), LearningRateSGD(0.5)),
+        (1, LearningRateSGD(1.0)),
         (LearningRateSGD(2.0), LearningRateSGD(2.0)),
     ],
 )
@@ -73,6 +75,12 @@ def test_names_and_numbers_select_a_rate(given, expected):
     selected = LearningRateSGD.select(given)
     assert repr(selected) == repr(expected)
     assert selected is given or not isinstance(given, LearningRateSGD)
+
+
+def test_rates_are_any_numbers_of_numpy():
+    assert LearningRateSGD(np.float32(0.5)).get_params() == LearningRateSGD(0.5).get_params()
+    with pytest.raises(ConfigError, match="eta0"):
+        LearningRateSGD(np.float32(-0.5))
 
 
 def test_an_unknown_name_is_refused():

@@ -1,0 +1,91 @@
+"""What the earlier losses, penalties and learning rates share: ONNX functions, and arrays that change in place."""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ortpipe.compat.devices import get_ort_device
+from ortpipe.compat.forward_backward import Tensor
+from ortpipe.compat.models import saved, short
+from ortpipe.compat.parameters import Parameters
+from ortpipe.runtime.session import Session
+
+
+class BaseLearningOnnx(Parameters, ABC):
+    """Base of losses, penalties and learning rates; its ONNX functions are attributes whose names end in `_onnx_`.
+
+    With a subclass written outside of ortpipe `OrtGradientForwardBackwardOptimizer` trains batch by batch in Python and
+    calls its methods as the original did; with ortpipe's own the train stage does the same work in one graph.
+    """
+
+    @abstractmethod
+    def build_onnx_function(self, opset: int, device: Any, *args: Any) -> None:
+        """Make the ONNX functions; an optimizer calls this when it is made."""
+
+    def save_onnx_graph(self, folder: Any, prefix: str | None = None, suffix: str | None = None) -> dict[str, Any]:
+        """Write the ONNX functions into a folder (`bytes` instead of a folder returns them as bytes)."""
+        return saved(vars(self), folder, short(type(self).__name__), prefix, suffix)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {k: v for k, v in state.items() if not k.endswith(("_sess_", "_bind_", "_binds_", "ro_"))}
+
+    def _call_iobinding(self, sess: Any, bind: Any) -> None:
+        sess.run_with_iobinding(bind, None)
+
+    def _bind_input_ortvalue(self, name: str, bind: Any, value: Any, device: Any, cache: bool = False) -> None:
+        if isinstance(value, np.ndarray):
+            bind.bind_input(name, device, value.dtype, value.shape, value.ctypes.data)
+        else:
+            bind.bind_ortvalue_input(name, value)
+
+    def _bind_output_ortvalue(self, name: str, bind: Any, value: Any, cache: bool = False) -> None:
+        if isinstance(value, np.ndarray):
+            bind.bind_output(name, get_ort_device("cpu"), value.dtype, value.shape, value.ctypes.data)
+        else:
+            bind.bind_ortvalue_output(name, value)
+
+    def clear_binding_inputs(self, name: str, bind: Any, cache: bool = False) -> None:
+        """Forget the inputs that were bound."""
+        bind.clear_binding_inputs()
+
+
+def is_own(part: object) -> bool:
+    """Return whether an object is of a class that was written outside of ortpipe."""
+    return not type(part).__module__.startswith("ortpipe.")
+
+
+def array_of(value: Any) -> np.ndarray:
+    """Return an array, an OrtValue or a CPU tensor as an array."""
+    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+
+
+def put(target: Any, value: Any) -> Any:
+    """Write new numbers into an array or an OrtValue, and return it."""
+    if isinstance(target, np.ndarray):
+        target[...] = value
+    else:
+        target.update_inplace(np.ascontiguousarray(value))
+    return target
+
+
+def run(model: onnx.ModelProto, values: Mapping[str, Any]) -> list[Tensor]:
+    """Return a function's results; inputs are cast to its types, and a missing weight is 1 for every row."""
+    feeds: dict[str, np.ndarray] = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        given = values[value.name]
+        array = np.ones(len(feeds["X1"])) if given is None else array_of(given)
+        if value.name == "weight":
+            array = array.reshape(-1, *[1] * (len(tensor.shape.dim) - 1))
+        feeds[value.name] = np.ascontiguousarray(array, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return [np.asarray(result).view(Tensor) for result in _session(model.SerializeToString()).run(feeds)]
+
+
+@functools.lru_cache(maxsize=32)
+def _session(model: bytes) -> Session:
+    return Session(onnx.load_from_string(model))
