@@ -57,7 +57,7 @@ class Batches:
         window = min(self.count, rows.window or self.count)
         self._window = window if window == self.count else max(self.size, window - window % self.size)
         self._first = feed(rows.head(1))  # rows that do not fit the model are refused here
-        self._held = feed(rows) if isinstance(rows, Rows) else None
+        self._held = feed(rows) if isinstance(rows, Rows) else {}
 
     def epoch(self, number: int) -> Iterator[dict[str, np.ndarray]]:
         """Yield chunks, name → array [batches, size, …]; the partial batch comes last, as a chunk of its own.
@@ -66,20 +66,20 @@ class Batches:
         >>> [chunk["x"].tolist() for chunk in batches.epoch(1)]
         [[[0, 1], [2, 3]], [[4]]]
         """
-        for arrays, index in self._in_memory(number) if self._held is not None else self._streamed(number):
+        for arrays, index in self._windows(number):
             yield from chunks(arrays, index, self.size)
             if rest := len(index) % self.size:
                 yield {name: array[index[-rest:]][None] for name, array in arrays.items()}
 
-    def _in_memory(self, number: int) -> Iterator[tuple[Arrays, np.ndarray]]:
-        """Yield all rows with their order."""
-        assert isinstance(self._rows, Rows)
-        assert self._held is not None
-        if not self._shuffle:
+    def _windows(self, number: int) -> Iterator[tuple[Arrays, np.ndarray]]:
+        """Yield rows that are held at a time with their order: of rows in memory all at once."""
+        if not isinstance(self._rows, Rows):
+            yield from self._streamed(number)
+        elif self._shuffle:
+            sizes = self._rows.group_sizes
+            yield self._held, order(self.count, seed=self._seed, number=number, window=self._window, group_sizes=sizes)
+        else:
             yield self._held, np.arange(self.count)
-            return
-        sizes = self._rows.group_sizes
-        yield self._held, order(self.count, seed=self._seed, number=number, window=self._window, group_sizes=sizes)
 
     def _streamed(self, number: int) -> Iterator[tuple[Arrays, np.ndarray]]:
         """Yield window after window with its order: `order`, of rows that come once."""

@@ -47,20 +47,27 @@ class Draw:
         config = self.config
         return f"{config.fractions} {config.stratify} {config.seed}" if any(config.fractions) else ""
 
-    def parts(self, label: np.ndarray, seen: np.ndarray) -> np.ndarray:
-        """Return the part of each row, int8 [N]; `seen` [classes] says how many came before, and takes these in."""
-        codes = np.zeros(len(label), np.int8)
-        if not any(self.config.fractions) or not len(label):
+    def parts(self, label: np.ndarray, said: np.ndarray | None, seen: np.ndarray) -> np.ndarray:
+        """Return the part of each row, int8 [N].
+
+        Args:
+            label: the rows' labels.
+            said: the part that the data say; None: all are to train on.
+            seen: int [classes], how many rows to train on came before; takes these in.
+        """
+        codes = np.zeros(len(label), np.int8) if said is None else said.copy()
+        free = np.flatnonzero(codes == 0)
+        if not any(self.config.fractions) or not len(free):
             return codes
         if self.classes is None:
-            codes[:] = self._next(0, seen, len(label))
+            codes[free] = self._next(0, seen, len(free))
             return codes
-        values, inverse = _distinct(label)
+        values, inverse = _distinct(label[free])
         of_each = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
         for value, rows in zip(values, of_each, strict=True):
             if value not in self.classes:
                 raise _changed(f"a row of class {value!r}, of which there was none")
-            codes[rows] = self._next(self.classes[value], seen, len(rows))
+            codes[free[rows]] = self._next(self.classes[value], seen, len(rows))
         return codes
 
     def check_group(self, group: int, seen: np.ndarray) -> None:
@@ -109,11 +116,8 @@ def draw_of(config: SplitConfig, counts: np.ndarray, labels: Iterable[Iterable[n
     test, validation = (round(fraction * rows) for fraction in config.fractions)
     for name, fraction, count in zip(("test", "validation"), config.fractions, (test, validation), strict=True):
         if fraction and (not count or test + validation >= rows):
-            raise DataError(
-                "Every part of the split must have rows.",
-                got=f"split.{name}={fraction} of {rows} rows",
-                fix="Choose larger fractions or give more rows.",
-            )
+            rule, fix = "Every part of the split must have rows.", "Choose larger fractions or give more rows."
+            raise DataError(rule, key=name, got=f"split.{name}={fraction} of {rows} rows", fix=fix)
     if not config.stratify or not any(config.fractions):
         before = np.concatenate([[0], np.cumsum(counts)[:-1]])[:, None]
         return Draw(config, [(rows, test + validation, test)], None, before)
@@ -121,7 +125,11 @@ def draw_of(config: SplitConfig, counts: np.ndarray, labels: Iterable[Iterable[n
     values = sorted(set().union(*groups))
     table = np.array([[group[value] for value in values] for group in groups])
     sizes = table.sum(axis=0)
-    _check_classes(values, sizes, [count for count in (rows - test - validation, validation, test) if count])
+    least = min(count for count in (rows - test - validation, validation, test) if count)
+    if sizes.min() < 2:
+        raise _too_few(f"one row of class {values[int(sizes.argmin())]!r}")
+    if len(values) > least:
+        raise _too_few(f"{len(values)} classes, and a part of {least} rows")
     tests = _apportioned(test, sizes)
     held = tests + _apportioned(validation, sizes - tests)
     quotas = list(zip(sizes.tolist(), held.tolist(), tests.tolist(), strict=True))
@@ -146,13 +154,6 @@ def _count(pieces: Iterable[np.ndarray]) -> Counter[Any]:
     return counts
 
 
-def _check_classes(values: Sequence[Any], sizes: np.ndarray, parts: Sequence[int]) -> None:
-    if sizes.min() < 2:
-        raise _too_few(f"one row of class {values[int(sizes.argmin())]!r}")
-    if len(values) > min(parts):
-        raise _too_few(f"{len(values)} classes, and a part of {min(parts)} rows")
-
-
 def _changed(got: str) -> DataError:
     fix = "Start again, and leave the files as they are meanwhile."
     return DataError("Rows are those that the data had when they were split.", got=got, fix=fix)
@@ -160,7 +161,7 @@ def _changed(got: str) -> DataError:
 
 def _too_few(got: str) -> DataError:
     rule = "A stratified split needs rows of every class in every part."
-    return DataError(rule, got=got, fix="Set data.split.stratify=false.")
+    return DataError(rule, key="stratify", got=got, fix="Set {key}=false.")
 
 
 def _apportioned(count: int, sizes: np.ndarray) -> np.ndarray:

@@ -33,15 +33,12 @@ class LostDigits:
 
     def see_rows(self, rows: Rows, first: int = 0, of: str = "") -> None:
         """Take the inputs, labels and weights of rows."""
-        label = {} if rows.label.dtype.kind in "OSU" else {"label": rows.label}
-        weight = {} if rows.sample_weight is None else {"sample_weight": rows.sample_weight}
-        for name, array in {**{f"input {n!r}": a for n, a in rows.inputs.items()}, **label, **weight}.items():
+        for name, array, columns in rows.named():
             if _fits_float32(array.dtype) or _largest(array) <= EXACT:
                 continue  # the common case costs no copy
             flat = array.reshape(len(array), -1)
-            named = rows.columns.get(name[7:-1], ())
             for at in range(flat.shape[1]):
-                column = f", column {named[at] if at < len(named) else at}" if flat.shape[1] > 1 else ""
+                column = f", column {columns[at] if at < len(columns) else at}" if flat.shape[1] > 1 else ""
                 self.see(f"{name}{column}", flat[:, at], first, of)
 
     def notes(self) -> list[str]:

@@ -28,32 +28,23 @@ class RowSet(ABC):
     """Rows in memory or read anew for every pass: nothing that comes of them depends on which.
 
     Attributes:
-        notes: sentences about the rows for whoever runs on them; None: nobody looked.
         on_disk: they are read anew for every pass.
+        counts: the rows of each group by the part that the data say, int [groups, 3]; groups are read one at a time.
+        labels: every label, or the distinct ones; None where there are too many, or they are floats.
+        row_bytes: the bytes of a row's inputs, at least four for each number.
+        notes: sentences about the rows for whoever runs on them; None: nobody looked.
         window: how many rows are shuffled together, or held as a sample; None: all of them.
     """
 
-    notes: tuple[str, ...] | None
     on_disk: ClassVar[bool]
+    counts: np.ndarray
+    labels: np.ndarray | None
+    row_bytes: int
+    notes: tuple[str, ...] | None
     window: int | None
 
     @abstractmethod
     def __len__(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def counts(self) -> np.ndarray:
-        """The rows of each group by the part that the data say, int [groups, 3]; groups are read one at a time."""
-
-    @property
-    @abstractmethod
-    def labels(self) -> np.ndarray | None:
-        """Every label, or the distinct ones; None where there are too many, or they are floats."""
-
-    @property
-    @abstractmethod
-    def row_bytes(self) -> int:
-        """The bytes of a row's inputs, at least four for each number."""
 
     @abstractmethod
     def digest(self) -> str:
@@ -138,30 +129,29 @@ class Rows(RowSet):
     on_disk: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._take_arrays()
-        if not self.inputs:
-            raise DataError("Data must hold at least one input.", got="none", fix="Add an array of features.")
-        if self.label.ndim == 0 or not len(self.label):
-            raise DataError(
-                "Data must hold at least one row.", got=f"labels of shape {self.label.shape}", fix="Give rows."
-            )
-        for name, array in self.inputs.items():
-            self._check(f"input {name!r}", array, self.columns.get(name, ()))
-        self._check("label", self.label)
-        if self.sample_weight is not None:
-            self._check_weights(self.sample_weight)
-
-    def _take_arrays(self) -> None:
-        """Make arrays of what is none yet, and keep the names of a frame's columns."""
         inputs = self.inputs if isinstance(self.inputs, Mapping) else {"X": self.inputs}
-        named = {name: names for name, value in inputs.items() if (names := column_names(value))}
-        weight = None if self.sample_weight is None else as_array("sample_weight", self.sample_weight)
+        names = {name: names for name, value in inputs.items() if (names := column_names(value))}
         self._set(
             inputs={name: as_array(f"input {name!r}", value) for name, value in inputs.items()},
             label=as_array("label", self.label),
-            sample_weight=weight,
-            columns={**named, **self.columns},
+            sample_weight=None if self.sample_weight is None else as_array("sample_weight", self.sample_weight),
+            columns={**names, **self.columns},
         )
+        if not self.inputs:
+            raise DataError("Data must hold at least one input.", got="none", fix="Add an array of features.")
+        if self.label.ndim == 0 or not len(self.label):
+            got = f"labels of shape {self.label.shape}"
+            raise DataError("Data must hold at least one row.", got=got, fix="Give rows.")
+        weight = self.sample_weight
+        if weight is not None and weight.ndim != 1:
+            raise DataError("Row weights have shape [N].", got=weight.shape, fix="Give one weight per row.")
+        if weight is not None and weight.dtype.kind not in "biuf":
+            got = f"an array of {weight.dtype}"
+            raise DataError("Row weights are numbers.", got=got, fix="Choose another weight column.")
+        for name, array, columns in self.named():
+            self._check(name, array, columns)
+        if weight is not None and (weight < 0).any():
+            raise DataError("Row weights are not negative.", got=weight.min(), fix="Choose another weight column.")
 
     def _set(self, **fields: Any) -> None:
         for name, value in fields.items():
@@ -173,53 +163,42 @@ class Rows(RowSet):
         rows._set(**fields)
         return rows
 
-    def _check(self, name: str, array: np.ndarray, columns: Sequence[str] = ()) -> None:
-        if array.ndim == 0 or len(array) != len(self.label):
-            raise DataError(
-                "Every array must have one entry per row.",
-                got=f"{name} has shape {array.shape}, the labels {self.label.shape}",
-                fix="Check for ragged or missing rows.",
-            )
-        if array.dtype == object and name != "label":
-            raise DataError(
-                "Arrays must be rectangular and of one type.",
-                got=f"{name} is an array of objects",
-                fix="Check for ragged rows.",
-            )
-        if array.dtype.kind not in "biufOSU":
-            raise DataError(
-                "Arrays hold numbers, text or truth values.",
-                got=f"{name} of {array.dtype}",
-                fix="Write dates and the like as numbers.",
-            )
-        check_finite(name, array, columns)
+    def named(self) -> Iterator[tuple[str, np.ndarray, Sequence[str]]]:
+        """Yield what messages call each array, the array, and the names of its columns."""
+        for name, array in self.inputs.items():
+            yield f"input {name!r}", array, self.columns.get(name, ())
+        yield "label", self.label, ()
+        if self.sample_weight is not None:
+            yield "sample_weight", self.sample_weight, ()
 
-    def _check_weights(self, weights: np.ndarray) -> None:
-        if weights.ndim != 1:
-            raise DataError("Row weights have shape [N].", got=weights.shape, fix="Give one weight per row.")
-        if weights.dtype.kind not in "biuf":
-            got = f"an array of {weights.dtype}"
-            raise DataError("Row weights are numbers.", got=got, fix="Choose another weight column.")
-        self._check("sample_weight", weights)
-        if (weights < 0).any():
-            raise DataError("Row weights are not negative.", got=weights.min(), fix="Choose another weight column.")
+    def _check(self, name: str, array: np.ndarray, columns: Sequence[str]) -> None:
+        if array.ndim == 0 or len(array) != len(self.label):
+            rule, fix = "Every array must have one entry per row.", "Check for ragged or missing rows."
+            raise DataError(rule, got=f"{name} has shape {array.shape}, the labels {self.label.shape}", fix=fix)
+        if array.dtype == object and name != "label":
+            rule, fix = "Arrays must be rectangular and of one type.", "Check for ragged rows."
+            raise DataError(rule, got=f"{name} is an array of objects", fix=fix)
+        if array.dtype.kind not in "biufOSU":
+            rule, fix = "Arrays hold numbers, text or truth values.", "Write dates and the like as numbers."
+            raise DataError(rule, got=f"{name} of {array.dtype}", fix=fix)
+        check_finite(name, array, columns)
 
     def __len__(self) -> int:
         return len(self.label)
 
     @property
-    def counts(self) -> np.ndarray:
+    def counts(self) -> np.ndarray:  # type: ignore[override]  # it follows from the fields
         """The rows by the part that the data say, int [1, 3]."""
         part = np.zeros(len(self), np.int8) if self.part is None else self.part
         return np.bincount(part, minlength=len(PARTS))[None]
 
     @property
-    def labels(self) -> np.ndarray:
+    def labels(self) -> np.ndarray:  # type: ignore[override]
         """Every label."""
         return self.label
 
     @property
-    def row_bytes(self) -> int:
+    def row_bytes(self) -> int:  # type: ignore[override]
         """The bytes of a row's inputs, at least four for each number."""
         return row_bytes((array.dtype, array.shape) for array in self.inputs.values())
 
@@ -244,10 +223,7 @@ class Rows(RowSet):
 
     def select(self, part: int, draw: Draw) -> Rows:
         """Return the rows of one part, a place in `PARTS`; it may have none."""
-        codes = np.zeros(len(self), np.int8) if self.part is None else self.part.copy()
-        free = np.flatnonzero(codes == 0)
-        codes[free] = draw.parts(self.label[free], np.zeros_like(draw.before[0]))
-        places = np.flatnonzero(codes == part)
+        places = np.flatnonzero(draw.parts(self.label, self.part, np.zeros_like(draw.before[0])) == part)
         rows = self if len(places) == len(self) else self.take(places)
         sizes = np.diff(np.searchsorted(places, np.cumsum((0, *self.group_sizes))))
         return rows.replace(part=None, window=self.window, group_sizes=tuple(sizes.tolist()))
@@ -283,34 +259,29 @@ class Data:
 
     @functools.cached_property
     def _digest(self) -> str:
-        parts = [None if part is None else part.digest() for part in (self.train, self.validation, self.test)]
-        return digest_of("data", *parts)
+        return digest_of("data", *(None if part is None else part.digest() for part in self._parts))
+
+    @property
+    def _parts(self) -> tuple[RowSet | None, ...]:
+        return self.train, self.validation, self.test
 
     @functools.cached_property
     def weighted(self) -> bool:
         """Whether rows have weights."""
-        parts = [part for part in (self.train, self.validation, self.test) if part is not None]
-        return any(part.head(1).sample_weight is not None for part in parts)
+        return any(part is not None and part.head(1).sample_weight is not None for part in self._parts)
 
     def changed(self) -> bool:
         """Return whether rows that are read anew for every pass have changed on disk since they were first read."""
-        parts = [part for part in (self.train, self.validation, self.test) if part is not None]
-        on_disk = any(part.on_disk for part in parts)
+        on_disk = any(part is not None and part.on_disk for part in self._parts)
         return on_disk and any(stamp(file) != known for file, known in self.files.items())
 
 
 def check_data(data: object) -> None:
-    """Refuse what is no `Data`, such as rows that were not split, before a stage reads its parts.
-
-    Raises:
-        DataError: it is something else.
-    """
+    """Refuse what is no `Data`, such as rows that were not split, before a stage reads its parts."""
     if not isinstance(data, Data):
-        raise DataError(
-            "A stage reads rows that are split into parts: a Data.",
-            got=type(data).__name__,
-            fix="Give data=split(Rows(X, y), SplitConfig(test=0.25)), or Data(train=Rows(X, y)).",
-        )
+        rule = "A stage reads rows that are split into parts: a Data."
+        fix = "Give data=split(Rows(X, y), SplitConfig(test=0.25)), or Data(train=Rows(X, y))."
+        raise DataError(rule, got=type(data).__name__, fix=fix)
 
 
 def row_bytes(arrays: Iterable[tuple[np.dtype, Sequence[int]]]) -> int:

@@ -29,7 +29,8 @@ def load(config: DataConfig) -> Data:
     before = stamps(getattr(config.source, "path", None), config.split)
     with under("source"):
         rows = config.source(config.split)
-    return dataclasses.replace(split(rows, config.split), files=before)
+    with under("split"):
+        return dataclasses.replace(split(rows, config.split), files=before)
 
 
 def split(rows: RowSet, config: SplitConfig) -> Data:
@@ -41,49 +42,34 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
     if isinstance(rows, Rows) and rows.part is None and (config.column is not None or config.files):
         raise DataError(
             "A split by column or by file needs a source that has them.",
-            got=f"data.split.column={config.column}, data.split files {config.files or 'none'}",
+            got=f"split.column={config.column}, split files {config.files or 'none'}",
             fix="Split by fractions, or choose a source such as csv, parquet or npz.",
         )
     counts = rows.counts
-    _refuse_empty(config, dict(zip(PARTS, counts.sum(axis=0).tolist(), strict=True)))
-    labels = ((_free(piece) for piece in rows.read([group])) for group in range(len(counts)))
-    draw = draw_of(config, counts[:, 0], labels)
+    for name, count in zip(PARTS, counts.sum(axis=0).tolist(), strict=True):
+        if not count and (name == "train" or name in config.files):
+            where = f"column {config.column!r}" if config.column is not None else config.files.get(name, "the source")
+            fix = f"Mark rows as {name!r} in it." if config.column is not None else "Give a file with rows."
+            raise DataError("Every part of the split must have rows.", got=f"no {name} rows in {where}", fix=fix)
+    draw = draw_of(
+        config, counts[:, 0], ((_free(piece) for piece in rows.read([group])) for group in range(len(counts)))
+    )
     train, validation, test = (rows.select(part, draw) for part in range(len(PARTS)))
-    notes = (*_notes_of(rows), *_note_of_window(train))
+    notes = rows.notes
+    if notes is None:
+        digits = LostDigits()
+        for piece in rows.read():
+            digits.see_rows(piece)
+        notes = tuple(digits.notes())
+    if train.window is not None and train.window < len(train):
+        notes = (
+            *notes,
+            f"{len(train):,} rows to train on are shuffled through a window of {train.window:,}, and as many at most "
+            "are fitted on (data.source.window): their order on disk should say nothing of their labels",
+        )
     return Data(train, validation if len(validation) else None, test if len(test) else None, notes=notes)
 
 
 def _free(piece: Rows) -> np.ndarray:
     """Return the labels of the rows that no column or file puts in a part."""
     return piece.label if piece.part is None else piece.label[piece.part == 0]
-
-
-def _notes_of(rows: RowSet) -> tuple[str, ...]:
-    if rows.notes is not None:
-        return rows.notes
-    digits = LostDigits()
-    for piece in rows.read():
-        digits.see_rows(piece)
-    return tuple(digits.notes())
-
-
-def _note_of_window(train: RowSet) -> tuple[str, ...]:
-    """Return what is said of rows that are not shuffled, and not fitted on, as a whole."""
-    if train.window is None or train.window >= len(train):
-        return ()
-    return (
-        f"{len(train):,} rows to train on are shuffled through a window of {train.window:,}, and as many at most are "
-        "fitted on (data.source.window): their order on disk should say nothing of their labels",
-    )
-
-
-def _refuse_empty(config: SplitConfig, counts: dict[str, int]) -> None:
-    """Refuse parts without rows where the data say which row is in which part."""
-    for name, count in counts.items():
-        if not count and (name == "train" or name in config.files):
-            where = f"column {config.column!r}" if config.column is not None else config.files.get(name, "the source")
-            raise DataError(
-                "Every part of the split must have rows.",
-                got=f"no {name} rows in {where}",
-                fix=f"Mark rows as {name!r} in it." if config.column is not None else "Give a file with rows.",
-            )

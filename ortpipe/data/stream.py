@@ -24,18 +24,15 @@ class Reader(Protocol):
     """Where the rows of a stream are: groups that can be read in any order, any number of times.
 
     Attributes:
-        counts: rows of each group by part, int [groups, 3].
-        row_bytes: as of `RowSet`.
+        counts, row_bytes, labels, notes: as of `RowSet`.
         digest: sha256 (hex) of the content.
-        labels: the distinct labels; None where there are too many, or they are floats.
-        notes: sentences about the rows for whoever runs on them.
     """
 
     counts: np.ndarray
     row_bytes: int
-    digest: str
     labels: np.ndarray | None
     notes: tuple[str, ...]
+    digest: str
 
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield the rows of a group in pieces; each says which part its rows are in, unless all are to train on."""
@@ -72,27 +69,13 @@ class Stream(RowSet):
 
     def __init__(self, reader: Reader, window: int | None, part: tuple[int, Draw] | None = None) -> None:
         self._reader, self._part, self.window, self.notes = reader, part, window, reader.notes
+        self.counts, self.labels, self.row_bytes = reader.counts, reader.labels, reader.row_bytes
 
     def __len__(self) -> int:
         if self._part is None:
             return int(self.counts.sum())
         part, draw = self._part
         return int(self.counts[:, part].sum()) * (part > 0) + draw.counts[part]
-
-    @property
-    def counts(self) -> np.ndarray:
-        """The rows of each group by the part that the data say, int [groups, 3]."""
-        return self._reader.counts
-
-    @property
-    def labels(self) -> np.ndarray | None:
-        """The distinct labels; None where there are too many, or they are floats."""
-        return self._reader.labels
-
-    @property
-    def row_bytes(self) -> int:
-        """The bytes of a row's inputs, at least four for each number."""
-        return self._reader.row_bytes
 
     def digest(self) -> str:
         """Return the sha256 (hex) of the content, of which rows these are, and of a window that does not hold all."""
@@ -109,20 +92,16 @@ class Stream(RowSet):
         for group in range(len(self.counts)) if groups is None else groups:
             if self._part is None:
                 yield from self._reader.pieces(group)
-            elif self.counts[group, 0] or self.counts[group, self._part[0]]:
-                yield from self._selected(group, *self._part)
-
-    def _selected(self, group: int, part: int, draw: Draw) -> Iterator[Rows]:
-        """Yield what belongs to a part of a group."""
-        seen = draw.before[group].copy()
-        for piece in self._reader.pieces(group):
-            codes = np.zeros(len(piece), np.int8) if piece.part is None else piece.part.copy()
-            free = np.flatnonzero(codes == 0)
-            codes[free] = draw.parts(piece.label[free], seen)
-            places = np.flatnonzero(codes == part)
-            if len(places):
-                yield piece.take(places).replace(part=None)
-        draw.check_group(group, seen)
+                continue
+            part, draw = self._part
+            if not (self.counts[group, 0] or self.counts[group, part]):
+                continue
+            seen = draw.before[group].copy()
+            for piece in self._reader.pieces(group):
+                places = np.flatnonzero(draw.parts(piece.label, piece.part, seen) == part)
+                if len(places):
+                    yield piece.take(places).replace(part=None)
+            draw.check_group(group, seen)
 
     def rows(self) -> Rows:
         """Return every row, in memory."""
