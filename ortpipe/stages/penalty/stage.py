@@ -20,7 +20,7 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     The penalty is added once per batch, whatever the loss's reduction. Without strengths the model stays as it is.
 
     Raises:
-        PenaltyError: a pattern matches no parameter.
+        PenaltyError: the model has no loss, or a pattern matches no parameter.
     """
     facts = artifact.facts
     terms = [
@@ -31,9 +31,11 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     ]
     if not terms:
         return artifact.next("penalty", VERSION)
+    if facts.loss is None:
+        raise PenaltyError("penalty adds to a loss.", got="a model without one", fix="Run add_loss first.")
     model = artifact.ir_model()
     graph, op = model.graph, Builder(model.graph, "penalty")
-    total = loss = query.value(graph, str(facts.loss))
+    total = loss = query.value(graph, facts.loss)
     for name, strengths in terms:
         for charge in charges(op, query.value(graph, name), strengths):
             total = op.Add(total, charge)

@@ -132,3 +132,8 @@ def test_a_second_penalty_adds_to_the_first(loss_model, run, parameters_of):
     feeds = {"X": X.astype(dtype), loss_model.facts.label: Y.astype(dtype)}
     losses = [float(run(a.model, feeds)["loss"]) for a in (loss_model, once, twice)]
     assert np.diff(losses) == pytest.approx([1.0, 1.0], rel=1e-4)
+
+
+def test_a_model_without_a_loss_is_refused(from_text):
+    with pytest.raises(PenaltyError, match=r"adds to a loss(.|\n)*add_loss first"):
+        penalty(from_text(TEXT), PenaltyConfig({"layer0_weight": {"l2": 1.0}}))

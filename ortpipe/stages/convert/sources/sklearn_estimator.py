@@ -119,7 +119,6 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
         if data is None:
             raise ConvertError(
                 "Fitting an unfitted estimator needs rows.",
-                key="data",
                 got=type(estimator).__name__,
                 fix="Fit it first, or give data.",
             ) from error
