@@ -10,25 +10,8 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
-from ortpipe.stages.convert.patterns import (
-    DEPTH,
-    SAME_VALUES,
-    Peeled,
-    broadcast,
-    is_class_axis,
-    is_number,
-    maker,
-    negated,
-    of_pair,
-    operand,
-    peel,
-    quotient,
-    rank_of,
-    reduces_last,
-    width_of,
-    written_sigmoid,
-    written_softmax,
-)
+from ortpipe.stages.convert import patterns
+from ortpipe.stages.convert.patterns import DEPTH, SAME_VALUES, Peeled, made, of_pair, peel, rank_of, width_of
 
 Kind = Literal["softmax", "sigmoid", "pair", "log_softmax", "log_sigmoid", "opposite"]
 Bound = Literal["sum", "unit"]  # of values in [0, 1]: rows that sum to 1, or not known to
@@ -67,32 +50,31 @@ def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
         ConvertError: it holds the probabilities of several labels beside their complements, or ends in Hardmax.
     """
     peeled = peel(output)
-    while (scaled := _scaled_to_sum_1(peeled.value)) is not None and _bound(scaled) == "sum":  # it does already
+    while (scaled := patterns.scaled_to_sum_1(peeled.value)) is not None and _bound(scaled) == "sum":  # it does already
         inner = peel(scaled)
         peeled = Peeled(inner.value, max(inner.low, peeled.low), min(inner.high, peeled.high))
     kind, logits = _activation(peeled.value)
     bound = _bound(output)
-    producer = peeled.value.producer()
-    if producer is not None and of_pair(producer, second=1) is not None and (width_of(output) or 2) > 2:
+    if of_pair(peeled.value, second=1) is not None and (width_of(output) or 2) > 2:
         raise ConvertError(
             "Two columns [1 − p, p] are the probabilities of one label.",
             got=f"{(width_of(output) or 0) // 2} labels side by side in output {output.name!r}",
             fix="Export p alone, or convert the estimator itself.",
         )
-    if producer is not None and producer.op_type == "Hardmax":
+    if made(peeled.value)[0] == "Hardmax":
         raise ConvertError(
             "A prediction must have a gradient.",
             got=f"output {output.name!r} ends in Hardmax, which has no gradient",
             fix="Export the model with a Softmax in its place, or with the scores in front of it.",
         )
     if kind is None and bound is None:
-        return Head("opposite" if _is_opposite(output) else None, None, None, _is_linear(output)), output
+        return Head("opposite" if patterns.is_opposite(output) else None, linear=_is_linear(output)), output
     if kind in ("log_softmax", "log_sigmoid"):
-        return Head(kind, output, None), output
+        return Head(kind, output), output
     if kind is None or logits is None or _same_form(kind, logits, output):
         return Head(kind, logits, bound), output
     if not _are_rows(peeled.value, kind, output):
-        return Head(None, None, bound), output
+        return Head(bound=bound), output
     logits, output = _moved(graph, kind, logits, peeled, output)
     return Head(kind, logits, bound), output
 
@@ -100,54 +82,27 @@ def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
 def _activation(value: ir.Value) -> tuple[Kind | None, ir.Value | None]:
     """Return which activation made a value, and of what."""
     node = value.producer()
-    if node is None or node.domain:
-        return None, None
-    match node.op_type:
-        case "Softmax" | "LogSoftmax" if is_class_axis(node, value):
-            return ("softmax" if node.op_type == "Softmax" else "log_softmax"), node.inputs[0]
-        case "Sigmoid":
-            return "sigmoid", node.inputs[0]
-        case "Div" | "Mul" | "Reciprocal":
-            if (z := written_softmax(node)) is not None:
+    match made(value):
+        case "Softmax", [z] if node is not None and patterns.is_class_axis(node, value):
+            return "softmax", z
+        case "LogSoftmax", [z] if node is not None and patterns.is_class_axis(node, value):
+            return "log_softmax", z
+        case "Sigmoid", [z]:
+            return "sigmoid", z
+        case (("Div" | "Mul" | "Reciprocal"), _):
+            if (z := patterns.written_softmax(value)) is not None:
                 return "softmax", z
-            return ("sigmoid", z) if (z := written_sigmoid(node)) is not None else (None, None)
-        case "Exp":
-            inner = maker(operand(node), "LogSoftmax")
-            return ("softmax", inner.inputs[0]) if inner and is_class_axis(inner, value) else (None, None)
-        case "Log":
-            bound = _bound(operand(node))
+            return ("sigmoid", z) if (z := patterns.written_sigmoid(value)) is not None else (None, None)
+        case "Exp", [log]:
+            kind, z = _activation(log) if made(log)[0] == "LogSoftmax" else (None, None)
+            return ("softmax", z) if kind is not None else (None, None)
+        case "Log", [p]:
+            bound = _bound(p)
             return (None if bound is None else "log_softmax" if bound == "sum" else "log_sigmoid"), value
-        case "Concat":
-            return ("pair", z) if (z := _pair_logit(node)) is not None else (None, None)
+        case "Concat", _ if (p := of_pair(value, second=1)) is not None and width_of(value) == 2:
+            kind, z = _activation(p)
+            return ("pair", z) if kind == "sigmoid" else (None, None)
     return None, None
-
-
-def _pair_logit(node: ir.Node) -> ir.Value | None:
-    """Return z of [1 − σ(z), σ(z)], one column each."""
-    p = of_pair(node, second=1)
-    kind, z = (None, None) if p is None else _activation(p)
-    return z if kind == "sigmoid" and width_of(node.outputs[0]) == 2 else None
-
-
-def _is_opposite(output: ir.Value) -> bool:
-    """Say whether an output is a pair of opposite scores [−s, s]."""
-    node = maker(peel(output, clipped=-np.inf).value, "Concat")
-    pair = node is not None and len(node.inputs) == 2 and width_of(output) == 2
-    return pair and node is not None and negated(operand(node)) is node.inputs[1] is not None
-
-
-def _scaled_to_sum_1(value: ir.Value) -> ir.Value | None:
-    """Return p of p / Σ p, where a row of zeros may stay one."""
-    node = value.producer()
-    divided = None if node is None else quotient(node)
-    if divided is None:
-        return None
-    top, bottom = divided
-    guard = maker(bottom, "Where")
-    total = maker(broadcast(bottom if guard is None else operand(guard, 2)), "ReduceSum")
-    summed = None if total is None else total.inputs[0]
-    size = maker(summed, "Abs")
-    return top if total and top is (size.inputs[0] if size else summed) and reduces_last(total, top) else None
 
 
 def _bound(value: ir.Value, depth: int = DEPTH, memo: dict[ir.Value, Bound | None] | None = None) -> Bound | None:
@@ -160,34 +115,32 @@ def _bound(value: ir.Value, depth: int = DEPTH, memo: dict[ir.Value, Bound | Non
 
 def _bound_of(value: ir.Value, bound: Callable[[ir.Value], Bound | None]) -> Bound | None:
     behind = peel(value, clipped=1.0).value
-    node = behind.producer()
-    if node is None or node.domain:
-        return None
-    inputs = [v for v in node.inputs if v is not None]
-    kind, _ = _activation(behind) if node.op_type != "Log" else (None, None)
+    op_type, inputs = made(behind)
+    kind, _ = _activation(behind) if op_type != "Log" else (None, None)
     if kind in ("softmax", "pair"):
         same = (rank_of(behind), width_of(behind)) == (rank_of(value), width_of(value))
-        rows = (same and (kind == "pair" or _is_last_axis(node))) or _are_rows(behind, kind, value)
+        rows = (same and (kind == "pair" or _is_last_axis(behind))) or _are_rows(behind, kind, value)
         return "sum" if rows and peel(value).value is behind else "unit"
-    if kind == "sigmoid" or node.op_type == "Softmax":
+    if kind == "sigmoid" or op_type == "Softmax":
         return "unit"
-    if node.op_type in SELECTIONS:
+    if op_type in SELECTIONS:
         return "unit" if bound(inputs[0]) else None
-    if node.op_type in JOINTS and all(bound(v) for v in inputs):
-        pair = width_of(value) == 2 and any(of_pair(node, place) is not None for place in (0, 1))
+    if op_type in JOINTS and all(bound(v) for v in inputs):
+        pair = width_of(value) == 2 and any(of_pair(behind, place) is not None for place in (0, 1))
         return "sum" if pair else "unit"
-    if node.op_type == "Mean":
+    if op_type == "Mean":
         parts = {bound(v) for v in inputs}
         return None if None in parts else "unit" if "unit" in parts else "sum"
-    if node.op_type == "Sub" and is_number(inputs[0], 1):
+    if op_type == "Sub" and patterns.is_number(inputs[0], 1):
         return "unit" if bound(inputs[1]) else None
-    scaled = _scaled_to_sum_1(behind)
+    scaled = patterns.scaled_to_sum_1(behind)
     return "sum" if scaled is not None and bound(scaled) else None
 
 
-def _is_last_axis(node: ir.Node) -> bool:
-    axis = node.attributes.get_int("axis", -1)
-    return axis == -1 or axis + 1 == rank_of(node.outputs[0])
+def _is_last_axis(value: ir.Value) -> bool:
+    node = value.producer()
+    axis = -1 if node is None else node.attributes.get_int("axis", -1)
+    return axis == -1 or axis + 1 == rank_of(value)
 
 
 def _is_linear(output: ir.Value) -> bool:
@@ -201,10 +154,9 @@ def _is_linear(output: ir.Value) -> bool:
         seen.add(value)
         if node.op_type in PRODUCTS:
             return True
-        if node.op_type in SAME_VALUES and node.op_type != "Clip":
-            stack += [v for v in node.inputs[:1] if v is not None]
-        elif node.op_type in UNBOUNDED:
-            stack += [v for v in node.inputs if v is not None]
+        if node.op_type in UNBOUNDED or (node.op_type in SAME_VALUES and node.op_type != "Clip"):
+            read = node.inputs if node.op_type in UNBOUNDED else node.inputs[:1]
+            stack += [v for v in read if v is not None]
     return False
 
 
