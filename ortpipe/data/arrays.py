@@ -185,11 +185,8 @@ class ArrayReader:
         shape = arrays[self._label].shape
         for name, array in arrays.items():
             if not array.shape or array.shape[:1] != shape[:1]:
-                raise DataError(
-                    "Every array must have one entry per row.",
-                    got=f"{name!r} of {where} has shape {array.shape}, the labels {shape}",
-                    fix="Check for ragged or missing rows.",
-                )
+                rule, fix = "Every array must have one entry per row.", "Check for ragged or missing rows."
+                raise DataError(rule, got=f"{name!r} of {where} has shape {array.shape}, the labels {shape}", fix=fix)
 
 
 @dataclass(frozen=True)

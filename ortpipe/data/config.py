@@ -32,12 +32,8 @@ class SplitConfig(Config):
     def __post_init__(self) -> None:
         test, validation = self.fractions
         if test + validation >= 1:
-            raise ConfigError(
-                "{at}test and {at}validation must leave rows to train on.",
-                key="test",
-                got=f"test={test}, validation={validation}",
-                fix="Let their sum be below 1.",
-            )
+            rule, fix = "{at}test and {at}validation must leave rows to train on.", "Let their sum be below 1."
+            raise ConfigError(rule, key="test", got=f"test={test}, validation={validation}", fix=fix)
         if self.column is not None and self.files:
             raise ConfigError(
                 "The parts of the data come from a column or from files.",
@@ -66,8 +62,5 @@ def refuse_other_parts(codes: np.ndarray, words: Any, column: str, first: int, o
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
         [word] = words[row : row + 1].tolist()
-        raise DataError(
-            "split.column holds the words train, validation and test.",
-            got=f"{word!r} in column {column!r}, row {first + row}{of}",
-            fix=nearest(str(word), PARTS),
-        )
+        rule, fix = "split.column holds the words train, validation and test.", nearest(str(word), PARTS)
+        raise DataError(rule, got=f"{word!r} in column {column!r}, row {first + row}{of}", fix=fix)

@@ -42,11 +42,8 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
     if len(names) == 1 and len(given) == 1:
         given = {names[0]: next(iter(given.values()))}
     if set(names) != set(given):
-        raise DataError(
-            "Data must hold the model's inputs by name.",
-            got=f"arrays {', '.join(sorted(given))}",
-            fix=f"The model reads {', '.join(names)}.",
-        )
+        rule = "Data must hold the model's inputs by name."
+        raise DataError(rule, got=f"arrays {', '.join(sorted(given))}", fix=f"The model reads {', '.join(names)}.")
     arrays = {}
     for name in names:
         dtype, shape = _input(model, name)
@@ -59,11 +56,8 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
         ):
             columns = rows.columns.get(name) or next(iter(rows.columns.values()), ())
             named = f": {', '.join(columns[:20])}{' …' if len(columns) > 20 else ''}" if columns else ""
-            raise DataError(
-                "Features must have the width that the model takes.",
-                got=f"{_shown(array.shape[1:])} per row for input {name!r}{named}",
-                fix=f"Give {_shown(expected)} per row.",
-            )
+            rule, fix = "Features must have the width that the model takes.", f"Give {_shown(expected)} per row."
+            raise DataError(rule, got=f"{_shown(array.shape[1:])} per row for input {name!r}{named}", fix=fix)
         arrays[name] = _cast(array, dtype, name)
     return arrays
 
@@ -103,20 +97,14 @@ def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:
     classes = facts.classes or ()
     label = given.reshape(len(given)) if given.ndim == 2 and given.shape[1] == 1 else given
     if label.ndim != 1:
-        raise DataError(
-            "A classifier's labels are one class per row.",
-            got=f"labels of shape {given.shape}",
-            fix="Give one column of classes, or train a multilabel model.",
-        )
+        rule, got = "A classifier's labels are one class per row.", f"labels of shape {given.shape}"
+        raise DataError(rule, got=got, fix="Give one column of classes, or train a multilabel model.")
     index = {c: i for i, c in enumerate(classes)}
     values, inverse = np.unique(np.array(label.tolist()) if label.dtype == object else label, return_inverse=True)
     unknown = [v for v in values.tolist() if v not in index]
     if unknown:
-        raise DataError(
-            "Every label must be a class that the model knows.",
-            got=", ".join(repr(v) for v in unknown[:5]),
-            fix=f"Its classes are {', '.join(repr(c) for c in classes[:10])}.",
-        )
+        rule, got = "Every label must be a class that the model knows.", ", ".join(repr(v) for v in unknown[:5])
+        raise DataError(rule, got=got, fix=f"Its classes are {', '.join(repr(c) for c in classes[:10])}.")
     return np.array([index[v] for v in values.tolist()], np.int64)[inverse]
 
 
@@ -138,11 +126,8 @@ def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
         if isinstance(error, FloatingPointError):
             [first, *_] = np.argwhere(np.abs(array) > np.finfo(dtype).max)
             where = f"{array[tuple(first)]} at {first.tolist()} is beyond {dtype}"
-        raise DataError(
-            "Values must be numbers that fit the model's type.",
-            got=f"{name}: {where}",
-            fix=f"Encode or scale them to {dtype} first.",
-        ) from error
+        rule = "Values must be numbers that fit the model's type."
+        raise DataError(rule, got=f"{name}: {where}", fix=f"Encode or scale them to {dtype} first.") from error
 
 
 def _flat(shape: tuple[int | None, ...]) -> int | None:

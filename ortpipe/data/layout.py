@@ -171,11 +171,8 @@ def _dtype(source: TableSource, name: str, schemas: Mapping[str, pa.Schema]) -> 
     numbers = [kind for kind in kinds.values() if kind is not None]
     if numbers and len(numbers) < len(kinds):
         text, number = (next(f for f, k in kinds.items() if (k is None) == is_text) for is_text in (True, False))
-        raise DataError(
-            "A column has one type in every file.",
-            got=f"column {name!r} is text in {text}, numbers in {number}",
-            fix=f"Write it alike in all of them, or, {list_it(name)}.",
-        )
+        rule, fix = "A column has one type in every file.", f"Write it alike in all of them, or, {list_it(name)}."
+        raise DataError(rule, got=f"column {name!r} is text in {text}, numbers in {number}", fix=fix)
     return np.result_type(*numbers) if numbers else None
 
 
@@ -193,11 +190,8 @@ def _kind(source: TableSource, name: str, file: str, kind: pa.DataType) -> np.dt
     if is_.is_decimal(kind) or is_.is_null(kind):  # nulls are refused when they are read
         return np.dtype(np.float64)
     way_out = "" if is_.is_nested(kind) else f"; {list_it(name)}"
-    raise DataError(
-        "A column holds numbers, text or truth values.",
-        got=f"column {name!r} of {file}, of type {kind}",
-        fix=f"Write it as numbers or text, or leave it out of {{at}}inputs{way_out}.",
-    )
+    rule, got = "A column holds numbers, text or truth values.", f"column {name!r} of {file}, of type {kind}"
+    raise DataError(rule, got=got, fix=f"Write it as numbers or text, or leave it out of {{at}}inputs{way_out}.")
 
 
 def _count(number: int, noun: str) -> str:

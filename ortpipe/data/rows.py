@@ -313,8 +313,5 @@ def check_finite(name: str, array: np.ndarray, columns: Sequence[str] = (), firs
     if array.ndim > 1:
         known = array.ndim == 2 and len(columns) == array.shape[1]
         column = f", column {columns[place[1]]!r}" if known else f", column {place[1]}"
-    raise DataError(
-        "Data must be finite.",
-        got=f"{array[tuple(place)]} in {name}, row {first + place[0]}{column}",
-        fix="Drop or impute such rows before training.",
-    )
+    rule, fix = "Data must be finite.", "Drop or impute such rows before training."
+    raise DataError(rule, got=f"{array[tuple(place)]} in {name}, row {first + place[0]}{column}", fix=fix)

@@ -123,12 +123,8 @@ class Windowed(Config):
 
     def __post_init__(self) -> None:
         if self.stream and self.window is None:
-            raise ConfigError(
-                "Rows that stream are shuffled through a window.",
-                key="window",
-                got="stream=true and window=null",
-                fix=f"Set {{key}}={WINDOW} (MiB), or {{at}}stream=false.",
-            )
+            rule, got = "Rows that stream are shuffled through a window.", "stream=true and window=null"
+            raise ConfigError(rule, key="window", got=got, fix=f"Set {{key}}={WINDOW} (MiB), or {{at}}stream=false.")
 
     def opened(self, reader: Reader) -> RowSet:
         """Return the rows of a reader, in memory where they fit, unless the user chose."""

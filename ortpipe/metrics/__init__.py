@@ -105,12 +105,8 @@ def fitting(task: str) -> tuple[str, ...]:
 def check_fits(name: str, task: str, key: str | None = None) -> None:
     """Refuse a metric, named by a setting `key`, that does not fit the model's task."""
     if name not in fitting(task):
-        raise EvaluateError(
-            "A metric must fit the model's task.",
-            key=key,
-            got=f"{name} for a {task} model",
-            fix=f"Choose from {', '.join(fitting(task))}.",
-        )
+        rule, fix = "A metric must fit the model's task.", f"Choose from {', '.join(fitting(task))}."
+        raise EvaluateError(rule, key=key, got=f"{name} for a {task} model", fix=fix)
 
 
 def check_objective(name: str, task: str, *, weighted: bool) -> None:

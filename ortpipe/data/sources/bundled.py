@@ -42,12 +42,8 @@ class Bundled(Config):
         try:
             bunch = getattr(datasets, LOADERS[self.dataset])(**{**self.params, "return_X_y": False})
         except (TypeError, ValueError) as error:
-            raise DataError(
-                f"{{key}} must be keywords of sklearn.datasets.{LOADERS[self.dataset]}.",
-                key="params",
-                got=error,
-                fix="Correct {key} or leave it empty.",
-            ) from error
+            rule = f"{{key}} must be keywords of sklearn.datasets.{LOADERS[self.dataset]}."
+            raise DataError(rule, key="params", got=error, fix="Correct {key} or leave it empty.") from error
         features, names = np.asarray(bunch.data), [str(name) for name in bunch.feature_names]
         weights = None
         if self.sample_weight is not None:

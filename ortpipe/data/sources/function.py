@@ -56,12 +56,8 @@ class Function(TableSource):
             try:
                 returned = function(**self.params)
             except Exception as error:
-                raise DataError(
-                    "{key} must return rows.",
-                    key="function",
-                    got=f"{self.function} raised {type(error).__name__}: {error}",
-                    fix="Correct the function or {at}params.",
-                ) from error
+                rule, got = "{key} must return rows.", f"{self.function} raised {type(error).__name__}: {error}"
+                raise DataError(rule, key="function", got=got, fix="Correct the function or {at}params.") from error
         return self._rows(returned, split.column if split else None).replace(origin=origin)
 
     def _function(self) -> Callable[..., Any]:
@@ -100,12 +96,8 @@ class Function(TableSource):
         elif hasattr(returned, "iloc") or hasattr(returned, "__arrow_c_stream__"):
             reader = self._table(returned, column)
         else:
-            raise DataError(
-                "{key} must return Rows, a pair (X, y), a dict of arrays or a table.",
-                key="function",
-                got=f"{self.function} returned a {type(returned).__name__}",
-                fix="Return one of them.",
-            )
+            rule, fix = "{key} must return Rows, a pair (X, y), a dict of arrays or a table.", "Return one of them."
+            raise DataError(rule, key="function", got=f"{self.function} returned a {type(returned).__name__}", fix=fix)
         return Stream(reader, window=None).rows()
 
     def _table(self, frame: Any, column: str | None) -> TableReader:

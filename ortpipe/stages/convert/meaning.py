@@ -170,11 +170,8 @@ class Prediction:
                 fix="Export the model without the last logarithm.",
             )
         if self.head.kind == "opposite" and task != "binary":
-            raise ConvertError(
-                "Two opposite scores [−s, s] belong to one binary label.",
-                got=f"output {self.name!r} of a {task} model",
-                fix="Set {at}task=binary.",
-            )
+            rule = "Two opposite scores [−s, s] belong to one binary label."
+            raise ConvertError(rule, got=f"output {self.name!r} of a {task} model", fix="Set {at}task=binary.")
         if self.told.scores is None and self._is_called_probabilities:
             where = "come straight from a product with weights" if self._seen is None else "lie outside [0, 1]"
             raise ConvertError(

@@ -102,11 +102,8 @@ def _notes(choice: Choice) -> list[str]:
 def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Forward:
     if source is None:
         if config is None:
-            raise ConvertError(
-                "convert needs a source.",
-                got="None and no config",
-                fix="Give an estimator, a model or a path.",
-            )
+            rule = "convert needs a source."
+            raise ConvertError(rule, got="None and no config", fix="Give an estimator, a model or a path.")
         with under("source"):
             return config.source(data, config.dtype)
     if isinstance(source, onnx.ModelProto):

@@ -8,6 +8,7 @@ from ortpipe.errors import ConvertError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.rewrite import Rewrite, rewrite
+from ortpipe.stages.convert.patterns import width_of
 
 ML = "ai.onnx.ml"
 RIGID = ("SVM", "TreeEnsemble")  # how operators begin that keep all their numbers in attributes
@@ -28,26 +29,21 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     bias = _floats(node, "intercepts")
     transform = node.attributes.get_string("post_transform", "NONE")
     one = op.const(np.float32(1))
-    rows = weight.reshape(-1, _width(node, weight, len(classes)))
+    x = node.inputs[0]
+    rows = weight.reshape(-1, (None if x is None else width_of(x)) or weight.size // len(classes))
     bias = bias if bias.size else np.zeros(len(rows), np.float32)
     if len(rows) != len(classes):  # the runtime adds the second class by a rule of its own
         raise _unsupported(node, f"coefficients for {len(rows)} scores and {len(classes)} classes")
+    if transform not in ("LOGISTIC", "NONE", "SOFTMAX"):
+        raise _unsupported(node, f"post_transform={transform}")
     opposite = len(rows) == 2 and np.array_equal(rows[0], -rows[1]) and np.array_equal(bias[0], -bias[1])
-    if opposite and transform in ("LOGISTIC", "NONE"):
-        score = _scores(op, node, rows[-1:], bias[-1:])
-        p = op.Sigmoid(score) if transform == "LOGISTIC" else score
-        scores = op.Concat(op.Sub(one, p) if transform == "LOGISTIC" else op.Neg(p), p, axis=-1)
-    else:
-        scores = _scores(op, node, rows, bias)
-        match transform:
-            case "SOFTMAX":
-                scores = op.Softmax(scores, axis=-1)
-            case "LOGISTIC":
-                scores = op.Sigmoid(scores)
-            case "NONE":
-                pass
-            case other:
-                raise _unsupported(node, f"post_transform={other}")
+    if opposite and transform != "SOFTMAX":
+        rows, bias = rows[-1:], bias[-1:]
+    scores = _scores(op, node, rows, bias)
+    if transform != "NONE":
+        scores = op.Softmax(scores, axis=-1) if transform == "SOFTMAX" else op.Sigmoid(scores)
+    if len(rows) < len(classes):
+        scores = op.Concat(op.Sub(one, scores) if transform == "LOGISTIC" else op.Neg(scores), scores, axis=-1)
     values = np.array(classes, dtype=str if isinstance(classes[0], str) else np.int64)
     return [op.Gather(op.const(values), op.ArgMax(scores, axis=1, keepdims=0)), scores]
 
@@ -64,11 +60,13 @@ def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
     axis = op.const(np.array([-1]))
     match node.attributes.get_string("norm", "MAX"):
         case "L1":
-            return [op.Div(x, _or_one(op, op.ReduceSum(op.Abs(x), axis)))]
+            norm = op.ReduceSum(op.Abs(x), axis)
         case "L2":
-            return [op.Div(x, _or_one(op, op.Sqrt(op.ReduceSum(op.Mul(x, x), axis))))]
-        case norm:
-            raise _unsupported(node, f"norm={norm}")
+            norm = op.Sqrt(op.ReduceSum(op.Mul(x, x), axis))
+        case other:
+            raise _unsupported(node, f"norm={other}")
+    zero, one = op.const(np.float32(0)), op.const(np.float32(1))
+    return [op.Div(x, op.Where(op.Equal(norm, zero), one, norm))]  # a row of zeros stays one, as the operator has it
 
 
 def array_feature_extractor(op: Builder, node: ir.Node) -> list[ir.Value] | None:
@@ -157,12 +155,6 @@ def classes_of(node: ir.Node) -> tuple[int | str, ...]:
     raise _unsupported(node, "no class labels")
 
 
-def _or_one(op: Builder, norm: ir.Value) -> ir.Value:
-    """Return a norm, or 1 where it is 0: a row of zeros stays one, as the operator has it."""
-    zero, one = op.const(np.float32(0)), op.const(np.float32(1))
-    return op.Where(op.Equal(norm, zero), one, norm)
-
-
 def _scores(op: Builder, node: ir.Node, weight: np.ndarray, bias: np.ndarray) -> ir.Value:
     inputs = [_float_input(op, node), op.parameter("coefficient", np.ascontiguousarray(weight.T))]
     if bias.size:
@@ -174,13 +166,6 @@ def _float_input(op: Builder, node: ir.Node) -> ir.Value:
     [x] = node.inputs
     assert x is not None
     return x if x.dtype == ir.DataType.FLOAT else op.Cast(x, to=ir.DataType.FLOAT)
-
-
-def _width(node: ir.Node, weight: np.ndarray, classes: int) -> int:
-    x = node.inputs[0]
-    if x is not None and x.shape is not None and isinstance(x.shape[-1], int):
-        return x.shape[-1]
-    return weight.size // classes
 
 
 def _floats(node: ir.Node, name: str) -> np.ndarray:

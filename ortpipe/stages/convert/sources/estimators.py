@@ -66,19 +66,13 @@ def linear_classifier(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> E
     if len(estimator.classes_) == 2:
         return End("binary", scores, two_columns(op, op.Sigmoid(scores), dtype))
     ranking = scores  # σ(z) of two classes may both round to 1, z does not
-    if _one_versus_rest(estimator):
+    name, kind = type(estimator).__name__, getattr(estimator, "multi_class", None)
+    if name == "SGDClassifier" or kind == "ovr" or estimator.solver == "liblinear":
         # σ(z)ₖ / Σ σ(z) = softmax(log σ(z)), and log σ(z) = (z − |z|)/2 − log(1 + exp(−|z|)) never overflows
         size, half = op.Abs(scores), op.const(np.asarray(0.5, dtype))
         tail = op.Log(op.Add(op.Exp(op.Neg(size)), op.const(np.ones((), dtype))))
         scores = op.Sub(op.Mul(op.Sub(scores, size), half), tail)
     return End("multiclass", scores, op.Softmax(scores, axis=-1), ranking)
-
-
-def _one_versus_rest(estimator: Any) -> bool:
-    name = type(estimator).__name__
-    return (
-        name == "SGDClassifier" or getattr(estimator, "multi_class", None) == "ovr" or estimator.solver == "liblinear"
-    )
 
 
 def two_columns(op: Builder, p: ir.Value, dtype: Any) -> ir.Value:
@@ -147,11 +141,8 @@ def supported_steps(estimator: Any) -> tuple[list[Any], Any]:
         _check(SCALERS, _path(step), "Every step before the last")
     _check(ESTIMATORS, _path(last), "The estimator")
     if type(last).__name__ == "SGDClassifier" and last.loss != "log_loss":
-        raise ConvertError(
-            "SGDClassifier gives probabilities only with loss='log_loss'.",
-            got=f"loss={last.loss!r}",
-            fix="Set params.loss=log_loss.",
-        )
+        rule = "SGDClassifier gives probabilities only with loss='log_loss'."
+        raise ConvertError(rule, got=f"loss={last.loss!r}", fix="Set params.loss=log_loss.")
     return scalers, last
 
 
@@ -205,22 +196,13 @@ def build(estimator: Any, dtype: str) -> Forward:
 
 
 def plain_classes(classes: Any) -> tuple[int | str, ...]:
-    """Return class labels as int or str.
-
-    Raises:
-        ConvertError: a label is neither a whole number nor a string.
-    """
-    plain: list[int | str] = []
-    for c in np.asarray(classes).tolist():
-        if isinstance(c, str):
-            plain.append(c)
-        elif float(c).is_integer():
-            plain.append(int(c))
-        else:
-            raise ConvertError(
-                "Class labels are strings or whole numbers.", got=repr(c), fix="Encode the labels first."
-            )
-    return tuple(plain)
+    """Return class labels as int or str."""
+    plain = np.asarray(classes).tolist()
+    for label in plain:
+        if not isinstance(label, str) and not float(label).is_integer():
+            rule = "Class labels are strings or whole numbers."
+            raise ConvertError(rule, got=repr(label), fix="Encode the labels first.")
+    return tuple(label if isinstance(label, str) else int(label) for label in plain)
 
 
 def label_of(op: Builder, end: End, classes: tuple[int | str, ...] | None, dtype: Any) -> ir.Value:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -71,7 +71,13 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     forward = parsed(original)
     graph = forward.graph
     classes = config.classes or tuple(metadata.get("classes", ())) or zipped or classes_in(graph)
-    _check_dynamic_batch(graph)
+    for value in data_inputs(graph):
+        if value.shape is not None and value.shape.rank() and isinstance(value.shape[0], int):
+            raise ConvertError(
+                "The first dimension of every input is the batch and must be dynamic.",
+                got=f"input {value.name!r} of shape {list(value.shape)}",
+                fix="Export the model with a dynamic batch dimension.",
+            )
     standardize(graph)
     forward = name_batch(forward)
     graph = forward.graph
@@ -85,7 +91,11 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
         )
     name = str(output.name)
     labelled = any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs)
-    told = _told(config, metadata if metadata.get("prediction") == name else {}, classes)
+    written = metadata if metadata.get("prediction") == name else {}  # by ortpipe, in the file
+    scores = config.scores
+    if scores is None and written.get("task", "regression") != "regression":
+        scores = "logits" if written.get("logits") == name else "probabilities"
+    told = Told(config.task or written.get("task"), scores, classes)
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         inference = parsed(original)
@@ -101,34 +111,12 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     )
 
 
-def _told(config: OnnxFile, metadata: Mapping[str, Any], classes: tuple[int | str, ...] | None) -> Told:
-    """Return what the config says of the prediction, else what ortpipe wrote in the file."""
-    scores = config.scores
-    if scores is None and metadata.get("task", "regression") != "regression":
-        scores = "logits" if metadata.get("logits") == metadata["prediction"] else "probabilities"
-    return Told(config.task or metadata.get("task"), scores, classes)
-
-
-def _check_dynamic_batch(graph: ir.Graph) -> None:
-    for value in data_inputs(graph):
-        if value.shape is not None and value.shape.rank() and isinstance(value.shape[0], int):
-            raise ConvertError(
-                "The first dimension of every input is the batch and must be dynamic.",
-                got=f"input {value.name!r} of shape {list(value.shape)}",
-                fix="Export the model with a dynamic batch dimension.",
-            )
-
-
 def _prediction(graph: ir.Graph, choice: str | int | None) -> ir.Value:
     names = [str(o.name) for o in graph.outputs]
     if isinstance(choice, int):
         if not 0 <= choice < len(names):
-            raise ConvertError(
-                "{key} must be an output's index.",
-                key="prediction",
-                got=choice,
-                fix=f"The model has {len(names)}: {', '.join(names)}.",
-            )
+            rule, fix = "{key} must be an output's index.", f"The model has {len(names)}: {', '.join(names)}."
+            raise ConvertError(rule, key="prediction", got=choice, fix=fix)
         choice = names[choice]
     if choice is not None and choice not in names:
         raise ConvertError("{key} must be an output.", key="prediction", got=repr(choice), fix=nearest(choice, names))

@@ -49,25 +49,18 @@ class SklearnEstimator(Config):
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Make or read the estimator, fit it if it is not, and build its graph."""
-        if self.path is not None:
-            return from_estimator(_read(Path(self.path), self.trust), data, dtype)
-        return from_estimator(self._make(), data, dtype)
+        estimator = self._make() if self.path is None else _read(Path(self.path), self.trust)
+        return from_estimator(estimator, data, dtype)
 
     def _make(self) -> Any:
         from sklearn import preprocessing
         from sklearn.pipeline import make_pipeline
 
-        assert self.estimator is not None
-        cls = supported(self.estimator)
         try:
-            estimator = cls(**self.params)
+            estimator = supported(str(self.estimator))(**self.params)
         except TypeError as error:
-            raise ConvertError(
-                f"{{key}} must be keywords of {self.estimator}.",
-                key="params",
-                got=error,
-                fix="Correct {key}.",
-            ) from error
+            rule = f"{{key}} must be keywords of {self.estimator}."
+            raise ConvertError(rule, key="params", got=error, fix="Correct {key}.") from error
         if self.scaler is None:
             return estimator
         return make_pipeline(getattr(preprocessing, SCALERS[self.scaler])(), estimator)
@@ -82,11 +75,8 @@ def _read(path: Path, trust: bool) -> Any:
         try:
             return skops.io.load(path, trusted=TRUSTED)
         except Exception as error:
-            raise ConvertError(
-                "A .skops file must be readable and hold only types that skops trusts.",
-                got=error,
-                fix="Save it with skops.io.dump.",
-            ) from error
+            rule = "A .skops file must be readable and hold only types that skops trusts."
+            raise ConvertError(rule, got=error, fix="Save it with skops.io.dump.") from error
     if not trust:
         raise ConvertError(
             "A pickle runs code when it is opened, so it is opened only on request.",
@@ -117,11 +107,8 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
         check_is_fitted(estimator)
     except NotFittedError as error:
         if data is None:
-            raise ConvertError(
-                "Fitting an unfitted estimator needs rows.",
-                got=type(estimator).__name__,
-                fix="Fit it first, or give data.",
-            ) from error
+            rule = "Fitting an unfitted estimator needs rows."
+            raise ConvertError(rule, got=type(estimator).__name__, fix="Fit it first, or give data.") from error
         estimator = _fit(clone(estimator), data)
     return build(estimator, dtype)
 
@@ -133,11 +120,8 @@ def _fit(estimator: Any, data: Data) -> Any:
 
     rows = data.train.sample()
     if len(rows.inputs) != 1:
-        raise ConvertError(
-            "scikit-learn estimators take one input.",
-            got=sorted(rows.inputs),
-            fix="Give one array of features.",
-        )
+        rule = "scikit-learn estimators take one input."
+        raise ConvertError(rule, got=sorted(rows.inputs), fix="Give one array of features.")
     [features] = rows.inputs.values()
     last, prefix = estimator, ""
     if isinstance(estimator, Pipeline):
