@@ -20,14 +20,29 @@ def lock(path: Path, *, busy: Notify, missing: Notify) -> Iterator[None]:
         missing: called with the reason where no lock can be had (a folder that is read-only, a file system without
             locks); the block runs without.
     """
-    handle = _acquire(path, busy, missing)
-    try:
-        yield
-    finally:
-        if handle is not None:
-            with contextlib.suppress(OSError):  # the lock goes with the handle, whether or not the file can be removed
-                path.unlink()
-            _release(handle)
+    held = False
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            while not held:
+                stack.close()
+                handle = stack.enter_context(_opened(path))
+                if not _try_lock(handle):
+                    busy(_holder(handle))
+                    _try_lock(handle, wait=True)
+                held = _is_at(handle, path)  # else whoever held the lock has removed its file
+            with contextlib.suppress(OSError):  # a full disk still locks, and so does a file of another user
+                os.truncate(handle, 0)
+                os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
+        except OSError as error:
+            stack.close()
+            missing(error.strerror or str(error))
+        try:
+            yield
+        finally:
+            if held:
+                with contextlib.suppress(OSError):  # the lock goes with the handle, whether or not the file can go
+                    path.unlink()
 
 
 def key_lock(path: Path, notify: Notify) -> contextlib.AbstractContextManager[None]:
@@ -45,67 +60,44 @@ def key_lock(path: Path, notify: Notify) -> contextlib.AbstractContextManager[No
 @contextlib.contextmanager
 def folder_lock(folder: Path, *, exclusive: bool = False) -> Iterator[None]:
     """Hold a folder's own lock: shared with others (readers and publishers), or exclusive (who removes)."""
-    try:
-        handle = _open(folder / ".lock")
-    except OSError:
-        if exclusive:
-            raise
-        yield  # read-only: nobody can remove anything either
-        return
-    try:
+    with contextlib.ExitStack() as stack:
         try:
+            handle = stack.enter_context(_opened(folder / ".lock"))
             _try_lock(handle, shared=not exclusive, wait=True)
-        except OSError:  # a file system without locks
+        except OSError:  # a file system without locks, or a folder that is read-only: nobody removes anything there
             if exclusive:
                 raise
         yield
-    finally:
-        _release(handle)
 
 
 def remove_stale(folder: Path) -> None:
     """Remove the files of locks that nobody holds, which processes that were killed left behind."""
     for path in folder.glob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            handle = _open(path)
-            try:
-                if _try_lock(handle) and _is_at(handle, path):
-                    with contextlib.suppress(PermissionError):  # Windows removes no file that is open
-                        path.unlink()
-            finally:
-                _release(handle)
+        with contextlib.suppress(FileNotFoundError), _opened(path) as handle:
+            if _try_lock(handle) and _is_at(handle, path):
+                with contextlib.suppress(PermissionError):  # Windows removes no file that is open
+                    path.unlink()
 
 
-def _acquire(path: Path, busy: Notify, missing: Notify) -> int | None:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Open the file of a lock, which is let go in the end, also where a wait ends with Ctrl-C."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            handle = _open(path)
-            try:
-                if not _try_lock(handle):
-                    busy(_holder(handle))
-                    _try_lock(handle, wait=True)
-                if _is_at(handle, path):  # whoever held the lock has removed its file
-                    with contextlib.suppress(OSError):  # a full disk still locks, and so does a file of another user
-                        os.truncate(handle, 0)
-                        os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
-                    return handle
-            except BaseException:  # a wait ends with Ctrl-C: an open handle would hold the lock
-                os.close(handle)
-                raise
-            os.close(handle)
-    except OSError as error:
-        missing(error.strerror or str(error))
-        return None
-
-
-def _open(path: Path) -> int:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # network file systems lock what may be written
+    except PermissionError as error:
+        try:
+            handle = os.open(path, os.O_RDONLY)  # another user's
+        except FileNotFoundError:
+            raise error from None
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # network file systems lock what may be written
-    except PermissionError:
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(path, os.O_RDONLY)  # another user's
-        raise
+        yield handle
+    finally:
+        with contextlib.suppress(ImportError):
+            from portalocker import LockException, unlock
+
+            with contextlib.suppress(LockException):
+                unlock(handle)  # after closing only, a process that was forked meanwhile would still hold it
+        os.close(handle)
 
 
 def _try_lock(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
@@ -131,15 +123,6 @@ def _try_lock(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
             raise (cause if isinstance(cause, OSError) else OSError(errno.ENOLCK, f"{error}")) from None
         else:
             return True
-
-
-def _release(handle: int) -> None:
-    with contextlib.suppress(ImportError):
-        from portalocker import LockException, unlock
-
-        with contextlib.suppress(LockException):
-            unlock(handle)  # after closing only, a process that was forked meanwhile would still hold it
-    os.close(handle)
 
 
 def _holder(handle: int) -> str:

@@ -80,7 +80,7 @@ class Store:
 
     def trusts(self, entry: Entry) -> bool:
         """Return whether an entry that was read is sealed with the store's key; without a key, all are trusted."""
-        return self._key is None or hmac.compare_digest(str(entry.hmac).encode(), self._seal(_fields(entry)))
+        return self._key is None or hmac.compare_digest(str(entry.hmac).encode(), self._seal(_fields(entry)).encode())
 
     def take(self, stage: str, key: str, input: Artifact | None, notify: Notify) -> tuple[Artifact, Entry] | None:
         """Return a stage's result on an input, verified; None where there is none.
@@ -140,7 +140,7 @@ class Store:
                 save_artifact(artifact.with_lineage(()), self.artifact_folder(digest), once=True)
             fields = json.loads(json.dumps(_fields(entry)))
             if self._key is not None:
-                fields["hmac"] = self._seal(fields).decode()
+                fields["hmac"] = self._seal(fields)
             atomic_write(self.entry_file(stage, key), json.dumps({**fields, "sha256": _sum(fields)}, indent=1) + "\n")
         self._warn(notify)
         return entry
@@ -199,9 +199,9 @@ class Store:
             raise Damaged("An entry must have the sum and the key that it was written with.")
         return entry
 
-    def _seal(self, fields: Mapping[str, Any]) -> bytes:
+    def _seal(self, fields: Mapping[str, Any]) -> str:
         """Return the HMAC-SHA256 (hex) of an entry's other fields."""
-        return hmac.digest(self._key or b"", _sum(fields).encode(), "sha256").hex().encode()
+        return hmac.digest(self._key or b"", _sum(fields).encode(), "sha256").hex()
 
     def _warn(self, notify: Notify) -> None:
         places = () if self._key is not None else (self.folder, self.folder / "entries", self.folder / "artifacts")
