@@ -492,6 +492,8 @@ def test_a_damaged_file_is_refused(tmp_path, name, message):
 
 
 def test_a_skops_file_of_other_types_is_refused_by_name(tmp_path):
+    import skops.io
+
     skops.io.dump(Path, tmp_path / "a.skops")
     with pytest.raises(ConvertError, match=r"types that skops trusts(.|\n)*Path"):
         convert(None, as_config("float32", None, path=str(tmp_path / "a.skops")))
@@ -503,6 +505,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 
 
 def test_an_unfitted_estimator_from_a_file_is_fitted(tmp_path):
+    import skops.io
+
     skops.io.dump(Ridge(alpha=2), tmp_path / "a.skops")
     made = convert(None, as_config("float32", None, path=str(tmp_path / "a.skops")), data=rows(regression))
     assert made.digest() == convert(Ridge(alpha=2), data=rows(regression)).digest()
