@@ -13,13 +13,12 @@ from ortpipe.artifact import Artifact, under
 from ortpipe.compat.devices import get_ort_device
 from ortpipe.compat.initializers import replace_initializers_into_onnx
 from ortpipe.compat.learning_rates import BaseLearningRate
-from ortpipe.compat.models import saved, short
+from ortpipe.compat.models import first_weights, saved, short
 from ortpipe.compat.parameters import Parameters
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, ConvergenceError, DataError, NotFittedError, TrainError, nearest
 from ortpipe.settings import Count, Positive, checked
 from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
-from ortpipe.stages.train.initial import first_values
 from ortpipe.stages.train.stage import train
 
 Tensors = Mapping[str, np.ndarray]
@@ -181,7 +180,7 @@ class Estimator(Parameters, ABC):
         elif passes:
             tensors = self._tensors(artifact, data, done + len(passes), lambda epoch: None, start)
         else:
-            first = start or {f"parameter/{k}": v for k, v in self._first(artifact).items()}
+            first = start or {f"parameter/{k}": v for k, v in first_weights(artifact, self._config(1)).items()}
             nothing = np.zeros(0)
             tensors = {"losses/train": nothing, "losses/validation": nothing, **first}
         self._keep(tensors, done, validated=data.validation is not None)
@@ -191,10 +190,6 @@ class Estimator(Parameters, ABC):
             got=re.sub(r"learning rate [^;]+", f"learning rate {eta:g}", str(error.got)),
             fix=f"Lower learning_rate ({eta / 10:g}), or scale X.",
         ) from error
-
-    def _first(self, artifact: Artifact) -> dict[str, np.ndarray]:
-        """Return the weights that training starts from."""
-        return first_values(artifact, self._config(1))
 
     def _keep(self, tensors: Tensors, done: int, *, validated: bool) -> None:
         losses = tensors["losses/train"].tolist()

@@ -19,6 +19,8 @@ from ortpipe.graph.lower import lowered
 from ortpipe.graph.parameters import trainable
 from ortpipe.stages.convert.standardize import standardize, without_zip_map
 from ortpipe.stages.derive.walk import active
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.training import random_parameters
 
 
 def prepared(onx: onnx.ModelProto, *, one_batch: bool = True) -> ir.Model:
@@ -87,6 +89,12 @@ def as_one_element(model: ir.Model, loss: str) -> None:
     model.graph.outputs[model.graph.outputs.index(scalar)] = matrix
     op.rename(scalar, f"{loss}/scalar")
     matrix.name = loss
+
+
+def first_weights(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:
+    """Return the weights that training starts from: the model's own, or random ones."""
+    weights = {name: artifact.initializers[name] for name in artifact.facts.parameters}
+    return weights if config.init == "keep" else random_parameters(artifact.ir_model().graph, weights, config.seed)
 
 
 def short(name: str) -> str:

@@ -13,12 +13,12 @@ from ortpipe.compat.learning_base import array_of, is_own, put
 from ortpipe.compat.learning_losses import BaseLearningLoss
 from ortpipe.compat.learning_penalties import BaseLearningPenalty, ElasticLearningPenalty
 from ortpipe.compat.learning_rates import BaseLearningRate
+from ortpipe.compat.models import first_weights
 from ortpipe.data.batches import Batches
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.initial import random_parameters
 from ortpipe.stages.train.losses import Epoch
 
 Arrays = Mapping[str, np.ndarray]
@@ -61,9 +61,7 @@ def train_in_python(
     device, loss, penalty, rate = get_ort_device("cpu"), parts.loss, parts.penalty, parts.rate
     facts = forward.facts
     names = facts.parameters
-    initial: Arrays = {name: forward.initializers[name] for name in names}
-    if config.init == "random":
-        initial = random_parameters(forward.ir_model().graph, initial, config.seed)
+    initial: Arrays = first_weights(forward, config)
     begun = initial if start is None else under("parameter", start)
     velocity = under("optimizer/velocity", start or {}) or {name: np.zeros_like(begun[name]) for name in names}
     weights = [numpy_to_ort_value(begun[name]) for name in names]
