@@ -116,12 +116,29 @@ class OrtGradientForwardBackward:
         self.weights_to_train = list(graphs.weights)
         logger = logging.getLogger("ortpipe") if self.enable_logging else None
         runtime = RuntimeConfig(self.threads)
+        forward, evaluation, backward = (
+            Session(graph, runtime) for graph in (graphs.forward, graphs.evaluation, graphs.backward)
+        )
         attributes = {
             "_graphs": graphs,
+            "_forward": forward,
+            "_evaluation": evaluation,
+            "_backward": backward,
+            "_sess": forward._session,
+            "_sess_eval": evaluation._session,
             "_logger": logger,
-            "_sess": Session(graphs.forward, runtime),
-            "_sess_eval": Session(graphs.evaluation, runtime),
-            "_sess_backward": Session(graphs.backward, runtime),
+            "_debug": self.debug,
+            "_run_options": self.run_options,
+            "_input_names": list(graphs.inputs),
+            "_grad_input_names": [*graphs.inputs, *graphs.weights],
+            "_onx_inp": [*graphs.inputs, *graphs.weights],
+            "_output_names": list(graphs.outputs),
+            "_weights_to_train": list(graphs.weights),
+            "_shapes": {t.name: tuple(t.dims) for t in self.onnx_model.graph.initializer},
+            "_bw_fetches_names": list(graphs.gradients.values()),
+            "_onx_out": list(graphs.gradients.values()),
+            "_trained_onnx": graphs.whole,
+            "_optimized_pre_grad_model": graphs.evaluation,
             "__module__": __name__,
             "__doc__": OrtGradientForwardBackwardFunction.__doc__,
         }
@@ -160,24 +177,33 @@ class OrtGradientForwardBackward:
 
 
 class OrtGradientForwardBackwardFunction:
-    """What `OrtGradientForwardBackward.new_instance` gives: forward and backward of one model."""
+    """What `OrtGradientForwardBackward.new_instance` gives: forward and backward of one model.
+
+    Attributes of the class, under the originals' names: `_input_names`, `_output_names`, `_weights_to_train`,
+    `_grad_input_names` and `_onx_inp` (inputs, then weights), `_bw_fetches_names` and `_onx_out` (their gradients),
+    `_trained_onnx` (inputs, weights and output gradients → outputs and gradients), `_optimized_pre_grad_model` (inputs
+    and weights → outputs), `_sess_eval` and `_sess` (the onnxruntime.InferenceSession of that graph, and of the forward
+    pass in training), `_logger`, `_debug`, `_run_options`.
+    """
 
     _graphs: Graphs
-    _sess: Session
-    _sess_eval: Session
-    _sess_backward: Session
+    _forward: Session
+    _evaluation: Session
+    _backward: Session
+    _shapes: dict[str, tuple[int, ...]]  # of the initializers
     _logger: logging.Logger | None
 
     def __init__(self) -> None:
         self.states_: list[tuple[list[np.ndarray], dict[str, np.ndarray]]] = []  # (outputs, for backward)
         self.saved_tensors_: list[Any] | None = None
 
-    def forward(self, inputs: Sequence[Any], training: bool = False) -> list[Tensor]:
+    def forward(self, inputs: Sequence[Any], training: bool = False, forward_outputs_cache: Any = None) -> list[Tensor]:
         """Return the outputs; with `training` what backward needs is kept, and dropout drops.
 
         Args:
             inputs: the inputs and the trained weights: arrays, OrtValues or CPU tensors of the model's types.
             training: whether a backward follows.
+            forward_outputs_cache: kept for its name: outputs are always new arrays.
 
         Raises:
             TrainError: the number of inputs is another.
@@ -186,21 +212,26 @@ class OrtGradientForwardBackwardFunction:
         graphs = self._graphs
         names = [*graphs.inputs, *graphs.weights]
         self._check_count("forward", inputs, names)
-        arrays = dict(zip(names, self.input_to_ort(inputs), strict=True))
+        arrays: dict[str, np.ndarray] = dict(zip(names, self.input_to_ort(inputs), strict=True))
+        for name in graphs.weights:
+            arrays[name] = _ranked(arrays[name], self._shapes[name])
         if not training:
-            return [_copied(y) for y in self._sess_eval.run(_read(arrays, graphs.evaluation), graphs.outputs)]
+            return [_copied(y) for y in self._evaluation.run(_read(arrays, graphs.evaluation), graphs.outputs)]
         arrays = {name: _copied(array) for name, array in arrays.items()}  # backward reads what they are now
-        results = self._sess.run(_read(arrays, graphs.forward), [*graphs.outputs, *graphs.saved])
+        results = self._forward.run(_read(arrays, graphs.forward), [*graphs.outputs, *graphs.saved])
         outputs, saved = results[: len(graphs.outputs)], results[len(graphs.outputs) :]
         self.states_.append((outputs, {**arrays, **dict(zip(graphs.saved, saved, strict=True))}))
         self.save_for_backward(inputs)
         return [_copied(y) for y in outputs]
 
-    def backward(self, grad_outputs: Sequence[Any], *, retain: bool = False) -> list[Tensor | None]:
+    def backward(
+        self, grad_outputs: Sequence[Any], backward_outputs_cache: Any = None, *, retain: bool = False
+    ) -> list[Tensor | None]:
         """Return the gradients of inputs and weights, for the last forward that has had no backward yet.
 
         Args:
             grad_outputs: one gradient per output, of its shape; None counts as zeros.
+            backward_outputs_cache: kept for its name, as for forward.
             retain: keep what forward saved, for another backward, as PyTorch's `retain_graph` needs.
 
         Raises:
@@ -222,7 +253,7 @@ class OrtGradientForwardBackwardFunction:
         if not retain:
             self.states_.pop()
         names = list(graphs.gradients.values())
-        results = dict(zip(names, self._sess_backward.run(_read(values, graphs.backward), names), strict=True))
+        results = dict(zip(names, self._backward.run(_read(values, graphs.backward), names), strict=True))
         wanted = [graphs.gradients.get(name) for name in (*graphs.inputs, *graphs.weights)]
         return [_copied(results[name]) if name is not None else None for name in wanted]
 
@@ -296,6 +327,13 @@ class OrtGradientForwardBackwardFunction:
 
 def _read(values: dict[str, Any], model: onnx.ModelProto) -> dict[str, Any]:
     return {i.name: values[i.name] for i in model.graph.input}
+
+
+def _ranked(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a weight in its own shape where leading dimensions of 1 are missing, or one too many."""
+    longer, shorter = sorted((array.shape, shape), key=len, reverse=True)
+    ones = len(longer) - len(shorter)
+    return array.reshape(shape) if longer == (1,) * ones + shorter else array
 
 
 def _copied(array: np.ndarray) -> Tensor:

@@ -325,3 +325,31 @@ def test_it_is_a_torch_autograd_function():
     for got, expected in zip(*results, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
     assert torch.autograd.gradcheck(Graph.apply, tensors)
+
+
+def test_the_class_has_the_attributes_that_the_originals_document():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+      g (float[N,2] X) => (float[N,1] y) <float[2,1] w = {1, 2}, float[1,1] b = {3}> {
+        p = MatMul(X, w) y = Add(p, b) }""")
+    kind = OrtGradientForwardBackward(model, run_options="kept").cls_type_
+    assert (kind._input_names, kind._output_names, kind._weights_to_train) == (["X"], ["y"], ["w", "b"])
+    assert kind._onx_inp == kind._grad_input_names == ["X", "w", "b"]
+    assert kind._onx_out == kind._bw_fetches_names == ["X_grad", "w_grad", "b_grad"]
+    assert [o.name for o in kind._trained_onnx.graph.output] == ["y", "X_grad", "w_grad", "b_grad"]
+    assert [i.name for i in kind._optimized_pre_grad_model.graph.input] == ["X", "w", "b"]
+    assert [i.name for i in kind._sess_eval.get_inputs()] == ["X", "w", "b"]
+    assert (kind._debug, kind._run_options) == (False, "kept")
+
+
+def test_caches_are_taken_and_weights_may_lack_leading_dimensions_of_one():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+      g (float[N,2] X) => (float[N,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[1,3] b = {1, 2, 3}> {
+        p = MatMul(X, w) y = Add(p, b) }""")
+    run = OrtGradientForwardBackward(model).new_instance()
+    X, w, b = np.ones((4, 2), np.float32), np.ones((2, 3), np.float32), np.arange(3, dtype=np.float32)
+    [y] = run.forward([X, w, b], training=True, forward_outputs_cache=[])
+    np.testing.assert_array_equal(y, X @ w + b)
+    gradients = run.backward([np.ones_like(y)], backward_outputs_cache=[])
+    np.testing.assert_array_equal(gradients[2], [[4, 4, 4]])
+    with pytest.raises(ModelError):
+        run.forward([X, w, b[:2]])
