@@ -45,11 +45,7 @@ Array = Stored | np.ndarray
 
 
 def stored(path: Path, start: int = 0) -> Stored:
-    """Return the array that begins at this byte of a file.
-
-    Raises:
-        ValueError: it is no array of numbers or text.
-    """
+    """Return the array that begins at this byte of a file; raise ValueError where it is none of numbers or text."""
     with path.open("rb") as file:
         file.seek(start)
         version = npy.read_magic(file)
@@ -85,30 +81,18 @@ def members(path: Path) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class ArraySet:
-    """Arrays of the same rows, by name.
+    """Arrays of the same rows, by name."""
 
-    Attributes:
-        where: what to call them in messages.
-        arrays: the arrays.
-        part: of all of their rows, as a place in `PARTS`; None where files do not say it.
-    """
-
-    where: str
+    where: str  # what to call them in messages
     arrays: Mapping[str, Array]
-    part: int | None
+    part: int | None  # of all of their rows, as a place in `PARTS`; None where files do not say it
 
 
 class ArrayReader:
     """Rows of sets of arrays, in groups of GROUP bytes (see `Reader`): one set's rows, then the next one's.
 
-    Everything is read once when it is made: checked, counted, and taken into the digest.
-
-    Args:
-        sets: the first one names the inputs; the others have the same.
-        label, sample_weight, column: the arrays of labels, of row weights and of parts.
-
-    Raises:
-        DataError: an array that is named is missing, or arrays have not the same number of rows.
+    Everything is read once when it is made: checked, counted, and taken into the digest. The first set names the
+    inputs; label, sample_weight and column name the arrays of labels, of row weights and of parts.
     """
 
     def __init__(self, sets: Sequence[ArraySet], label: str, sample_weight: str | None, column: str | None) -> None:

@@ -22,18 +22,12 @@ class Draw:
 
     Row k of N is in block ⌊k / BLOCK⌋, from which its share of the held-out rows is drawn. A stratified split numbers
     the rows of each class for themselves.
-
-    Attributes:
-        config: the fractions and the seed.
-        quotas: of each class, how many rows it has, how many are held out, and how many of these test.
-        classes: label → class, in sorted order; None: all rows are of one.
-        before: int [groups, classes]: how many rows of each class precede a group.
     """
 
-    config: SplitConfig
-    quotas: Sequence[tuple[int, int, int]]
-    classes: Mapping[Any, int] | None
-    before: np.ndarray
+    config: SplitConfig  # the fractions and the seed
+    quotas: Sequence[tuple[int, int, int]]  # of each class, its rows, how many are held out, and how many of these test
+    classes: Mapping[Any, int] | None  # label → class, in sorted order; None: all rows are of one
+    before: np.ndarray  # int [groups, classes]: how many rows of each class precede a group
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -48,12 +42,9 @@ class Draw:
         return f"{config.fractions} {config.stratify} {config.seed}" if any(config.fractions) else ""
 
     def parts(self, label: np.ndarray, said: np.ndarray | None, seen: np.ndarray) -> np.ndarray:
-        """Return the part of each row, int8 [N].
+        """Return the part of each row, int8 [N]: `said` by the data, or else drawn.
 
-        Args:
-            label: the rows' labels.
-            said: the part that the data say; None: all are to train on.
-            seen: int [classes], how many rows to train on came before; takes these in.
+        `seen`, int [classes], is how many rows came before, and takes these in.
         """
         codes = np.zeros(len(label), np.int8) if said is None else said.copy()
         free = np.flatnonzero(codes == 0)
@@ -102,15 +93,9 @@ def _block(seed: int, number: int, block: int, rows: int, held: int, tested: int
 
 
 def draw_of(config: SplitConfig, counts: np.ndarray, labels: Iterable[Iterable[np.ndarray]]) -> Draw:
-    """Return the draw of a config.
+    """Return the draw of a config: `counts`, int [groups], are the rows to train on of each group.
 
-    Args:
-        config: the fractions.
-        counts: int [groups], the rows to train on of each group.
-        labels: group by group those of its rows, in pieces; read for a stratified split alone.
-
-    Raises:
-        DataError: a part would be empty, or a class has too few rows to stratify.
+    `labels`, group by group those of its rows, in pieces, are read for a stratified split alone.
     """
     rows = int(counts.sum())
     test, validation = (round(fraction * rows) for fraction in config.fractions)

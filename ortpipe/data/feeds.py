@@ -1,5 +1,7 @@
 """Rows as a model's feeds: bound by name, cast to the input's type, labels mapped to class indices."""
 
+import math
+
 import numpy as np
 import onnx
 
@@ -9,11 +11,7 @@ from ortpipe.errors import DataError
 
 
 def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
-    """Return everything a loss model reads: inputs, label and, where it has that input, row weights [N, 1] or [N].
-
-    Raises:
-        DataError: as `feed_inputs` and `feed_label`; or the rows have weights and the loss takes none, or the reverse.
-    """
+    """Return everything a loss model reads: inputs, label and, where it has that input, row weights [N, 1] or [N]."""
     arrays = feed_inputs(model, facts, rows)
     if facts.label is not None:
         label = feed_label(model, facts, rows)
@@ -32,15 +30,11 @@ def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndar
 
 
 def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
-    """Return the data inputs.
-
-    Raises:
-        DataError: an input is missing, or its rows have another shape than the model takes.
-    """
+    """Return the data inputs; refuse rows that lack one, or of another shape than the model takes."""
     names = facts.inputs
-    given = dict(rows.inputs)
-    if len(names) == 1 and len(given) == 1:
-        given = {names[0]: next(iter(given.values()))}
+    given = rows.inputs
+    if len(names) == len(given) == 1:
+        given = dict(zip(names, given.values(), strict=True))
     if set(names) != set(given):
         rule = "Data must hold the model's inputs by name."
         raise DataError(rule, got=f"arrays {', '.join(sorted(given))}", fix=f"The model reads {', '.join(names)}.")
@@ -48,9 +42,13 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
     for name in names:
         dtype, shape = _input(model, name)
         array = given[name]
-        expected = shape[1:]
-        if array.shape[1:] != expected and _flat(array.shape[1:]) == _flat(expected) is not None:
-            array = array.reshape(len(array), *expected)  # pixels as one row, for an image input
+        expected, fixed = shape[1:], [d for d in shape[1:] if d is not None]
+        if (
+            array.shape[1:] != expected
+            and len(fixed) == len(expected)
+            and math.prod(array.shape[1:]) == math.prod(fixed)
+        ):
+            array = array.reshape(len(array), *fixed)  # pixels as one row, for an image input
         if len(array.shape) != len(shape) or any(
             e is not None and e != a for e, a in zip(expected, array.shape[1:], strict=True)
         ):
@@ -63,11 +61,7 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
 
 
 def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
-    """Return the labels: class indices [N, 1] where the facts hold classes, else numbers [N, K].
-
-    Raises:
-        DataError: a label is no class of the model, or its width is not the prediction's.
-    """
+    """Return the labels: class indices [N, 1] where the facts hold classes, else numbers [N, K]."""
     assert facts.label is not None
     dtype, shape = _input(model, facts.label)
     if facts.classes is not None and facts.task != "multilabel":
@@ -128,15 +122,6 @@ def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
             where = f"{array[tuple(first)]} at {first.tolist()} is beyond {dtype}"
         rule = "Values must be numbers that fit the model's type."
         raise DataError(rule, got=f"{name}: {where}", fix=f"Encode or scale them to {dtype} first.") from error
-
-
-def _flat(shape: tuple[int | None, ...]) -> int | None:
-    size = 1
-    for dim in shape:
-        if dim is None:
-            return None
-        size *= dim
-    return size
 
 
 def _shown(shape: tuple[int | None, ...]) -> str:

@@ -9,11 +9,7 @@ Stamp = tuple[int, int, int] | None  # what tells a file that was written anew: 
 
 
 def files_of(path: str, endings: tuple[str, ...]) -> list[Path]:
-    """Return a file, or the files of a folder that end so, sorted by name.
-
-    Raises:
-        DataError: there is none.
-    """
+    """Return a file, or the files of a folder that end so, sorted by name; refuse a path that has none."""
     place = Path(path)
     if place.is_file():
         return [place]
@@ -26,10 +22,7 @@ def files_of(path: str, endings: tuple[str, ...]) -> list[Path]:
 
 
 def paths_of(path: str, split: SplitConfig | None) -> list[tuple[str, int | None]]:
-    """Return the source's own path and those of the split, each with its part as a place in `PARTS`.
-
-    The part is None where files do not say it.
-    """
+    """Return the source's own path and those of the split, each with its part in `PARTS`, None where unknown."""
     files = split.files if split is not None else {}
     return [(path, 0 if files else None), *((file, PARTS.index(part)) for part, file in files.items())]
 

@@ -25,19 +25,12 @@ LISTED = 12
 
 @dataclass(frozen=True)
 class Layout:
-    """Which columns of a table are read, as what.
+    """Which columns of a table are read, as what."""
 
-    Attributes:
-        source: what the user says of the columns.
-        inputs: input → its columns.
-        part: the column that says which part a row is in.
-        dtypes: column of numbers → its NumPy type; a column that is not here has categories.
-    """
-
-    source: TableSource
-    inputs: Mapping[str, tuple[str, ...]]
-    part: str | None
-    dtypes: Mapping[str, np.dtype]
+    source: TableSource  # what the user says of the columns
+    inputs: Mapping[str, tuple[str, ...]]  # input → its columns
+    part: str | None  # the column that says which part a row is in
+    dtypes: Mapping[str, np.dtype]  # column of numbers → its NumPy type; a column that is not here has categories
 
     @property
     def used(self) -> list[str]:
@@ -123,11 +116,7 @@ class Layout:
 
 
 def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None) -> Layout:
-    """Return which columns are read as what, from the schema of each file.
-
-    Raises:
-        DataError: a column is missing or there twice, or its type is no number, text or truth value.
-    """
+    """Return which columns are read as what, from the schema of each file; refuse what does not fit its source."""
     named = {
         "label": source.labels,
         "sample_weight": filter(None, [source.sample_weight]),

@@ -25,23 +25,14 @@ Category = str | int | bool
 
 
 class RowSet(ABC):
-    """Rows in memory or read anew for every pass: nothing that comes of them depends on which.
+    """Rows in memory or read anew for every pass: nothing that comes of them depends on which."""
 
-    Attributes:
-        on_disk: they are read anew for every pass.
-        counts: the rows of each group by the part that the data say, int [groups, 3]; groups are read one at a time.
-        labels: every label, or the distinct ones; None where there are too many, or they are floats.
-        row_bytes: the bytes of a row's inputs, at least four for each number.
-        notes: sentences about the rows for whoever runs on them; None: nobody looked.
-        window: how many rows are shuffled together, or held as a sample; None: all of them.
-    """
-
-    on_disk: ClassVar[bool]
-    counts: np.ndarray
-    labels: np.ndarray | None
-    row_bytes: int
-    notes: tuple[str, ...] | None
-    window: int | None
+    on_disk: ClassVar[bool]  # they are read anew for every pass
+    counts: np.ndarray  # int [groups, 3], rows by the part that the data say; groups are read one at a time
+    labels: np.ndarray | None  # every one, or the distinct ones; None where there are too many, or they are floats
+    row_bytes: int  # of a row's inputs, at least four for each number
+    notes: tuple[str, ...] | None  # sentences about the rows for whoever runs on them; None: nobody looked
+    window: int | None  # how many rows are shuffled together, or held as a sample; None: all of them
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -59,10 +50,7 @@ class RowSet(ABC):
         """Return the rows of one part, a place in `PARTS`."""
 
     def pieces(self, most: int | None = None) -> Iterator[Rows]:
-        """Yield all rows in pieces of PIECE bytes.
-
-        Where `most` is given, only every k-th row comes, with the least k that leaves so many rows.
-        """
+        """Yield all rows in pieces of PIECE bytes; of more than `most` only every k-th, with the least such k."""
         step = 1 if most is None else max(1, -(-len(self) // most))
         size = max(1, PIECE // self.row_bytes)
         held: list[Rows] = []

@@ -21,18 +21,13 @@ DISTINCT = 2**16  # labels that are remembered
 
 
 class Reader(Protocol):
-    """Where the rows of a stream are: groups that can be read in any order, any number of times.
-
-    Attributes:
-        counts, row_bytes, labels, notes: as of `RowSet`.
-        digest: sha256 (hex) of the content.
-    """
+    """Where the rows of a stream are: groups that can be read in any order, any number of times; see `RowSet`."""
 
     counts: np.ndarray
-    row_bytes: int
     labels: np.ndarray | None
+    row_bytes: int
     notes: tuple[str, ...]
-    digest: str
+    digest: str  # sha256 (hex) of the content
 
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield the rows of a group in pieces; each says which part its rows are in, unless all are to train on."""
@@ -57,13 +52,7 @@ class Labels:
 
 
 class Stream(RowSet):
-    """The rows of a reader, or of one part of them, in the reader's order.
-
-    Args:
-        reader: where they are.
-        window: how many rows are shuffled together; None: all of them.
-        part: which rows, as a place in `PARTS`, and the draw that says where those to train on go; None for all.
-    """
+    """The rows of a reader in its order, or of one part: its place in `PARTS`, and the draw of those to train on."""
 
     on_disk: ClassVar[bool] = True
 

@@ -27,19 +27,12 @@ MANY = 10_000  # values of a column, beyond which one column each is surely not 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of a table that are read in one go, in pieces.
+    """Rows of a table that are read in one go, in pieces."""
 
-    Attributes:
-        file: what to call it in messages.
-        first: the number of its first row in the file.
-        part: of all of its rows, as a place in `PARTS`; None where files do not say it.
-        read: gives the columns of these names, as tables of at most so many rows.
-    """
-
-    file: str
-    first: int
-    part: int | None
-    read: Callable[[list[str], int], Iterator[pa.RecordBatch]]
+    file: str  # what to call it in messages
+    first: int  # the number of its first row in the file
+    part: int | None  # of all of its rows, as a place in `PARTS`; None where files do not say it
+    read: Callable[[list[str], int], Iterator[pa.RecordBatch]]  # these columns, in tables of at most so many rows
 
 
 def group_of(table: pa.Table, name: str, part: int | None = None) -> Group:
@@ -50,15 +43,8 @@ def group_of(table: pa.Table, name: str, part: int | None = None) -> Group:
 class TableReader:
     """Rows of the groups of a table (see `Reader`): one pass reads, checks and counts all of them.
 
-    Args:
-        source: what the user says of the columns.
-        schemas: of each file.
-        groups: of all files.
-        part: the column that says which part a row is in.
-
-    Raises:
-        DataError: a value is missing, not finite or no number among numbers, or a column has too many values; it
-            names file, row and column.
+    It refuses a value that is missing, not finite or no number among numbers by file, row and column, and a column of
+    too many values. The column `part` says which part a row is in.
     """
 
     def __init__(

@@ -16,21 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Metric:
-    """A function of sklearn.metrics.
+    """A function of sklearn.metrics."""
 
-    Attributes:
-        function: its name in `sklearn.metrics`.
-        tasks: where it applies.
-        reads: predicted values or labels, or probabilities.
-        greater_is_better: its direction.
-        params: its keywords.
-    """
-
-    function: str
+    function: str  # its name there
     tasks: tuple[str, ...]
-    reads: Literal["label", "probability"]
+    reads: Literal["label", "probability"]  # predicted values or labels, or probabilities
     greater_is_better: bool
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)  # its keywords
 
     def __call__(
         self, truth: np.ndarray, label: np.ndarray, probability: np.ndarray | None, weight: np.ndarray | None
@@ -39,14 +31,11 @@ class Metric:
         from sklearn import metrics
         from sklearn.exceptions import UndefinedMetricWarning
 
-        read = label
-        params = dict(self.params)
+        read, params = label, dict(self.params)
         if self.reads == "probability":
             assert probability is not None
-            read = probability
-            if self.function == "roc_auc_score":
-                read = probability[:, 1]
-            elif truth.ndim == 1:
+            read = probability[:, 1] if self.function == "roc_auc_score" else probability
+            if read is probability and truth.ndim == 1:
                 params["labels"] = list(range(probability.shape[1]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UndefinedMetricWarning)

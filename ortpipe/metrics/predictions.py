@@ -23,11 +23,7 @@ def truth(facts: Facts, rows: Rows) -> np.ndarray:
 
 
 def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return values [N, K], or class indices [N] and probabilities [N, classes], from `facts.prediction` [N, K].
-
-    Raises:
-        EvaluateError: the prediction is not finite, or is no probability where the facts say that it is one.
-    """
+    """Return values [N, K], or class indices [N] and probabilities [N, classes], from `facts.prediction` [N, K]."""
     if not (finite := np.isfinite(prediction).reshape(len(prediction), -1).all(axis=1)).all():
         raise EvaluateError(
             "A metric reads finite predictions.",

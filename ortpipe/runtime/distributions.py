@@ -1,5 +1,6 @@
 """One runtime only: two distributions of onnxruntime overwrite each other's files."""
 
+from contextlib import suppress
 from importlib import metadata
 
 from ortpipe.errors import ModelError
@@ -15,18 +16,12 @@ DISTRIBUTIONS = (
 
 
 def check_one_runtime() -> None:
-    """Refuse an environment with more than one distribution of onnxruntime.
-
-    Raises:
-        ModelError: names those that are installed, and the commands that mend it.
-    """
+    """Refuse an environment with more than one distribution of onnxruntime."""
     installed = []
     for name in DISTRIBUTIONS:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-        installed.append(name)
+            installed.append(name)
     if len(installed) > 1:
         raise ModelError(
             "Only one distribution of onnxruntime may be installed: they overwrite each other's files.",

@@ -43,25 +43,15 @@ ort.set_default_logger_severity(4)  # what fails is raised with its message; the
 
 @dataclass(frozen=True)
 class Runtime:
-    """An installation of onnxruntime.
-
-    Attributes:
-        version: its own.
-        builds_gradients: it is the training build, which the `ort` engine needs.
-        providers: those it was made for, by their long names.
-    """
+    """An installation of onnxruntime."""
 
     version: str
-    builds_gradients: bool
-    providers: tuple[str, ...]
+    builds_gradients: bool  # it is the training build, which the `ort` engine needs
+    providers: tuple[str, ...]  # those it was made for, by their long names
 
 
 def about() -> Runtime:
-    """Return what is installed.
-
-    Raises:
-        ModelError: more than one distribution is.
-    """
+    """Return what is installed; refuse more than one distribution."""
     check_one_runtime()  # again: others may have been installed since the import
     builds_gradients = hasattr(ort.capi._pybind_state, "OrtModuleGraphBuilder")
     return Runtime(ort.__version__, builds_gradients, tuple(ort.get_available_providers()))

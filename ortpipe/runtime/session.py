@@ -1,7 +1,6 @@
 """Running a model."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -58,11 +57,7 @@ class Session:
         return tuple(o.name for o in self._session.get_outputs())
 
     def run(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None) -> list[np.ndarray]:
-        """Return the outputs by name (all of them without `outputs`).
-
-        Raises:
-            ModelError: an input is missing or has another shape or type.
-        """
+        """Return the outputs by name (all of them without `outputs`); refuse inputs of another name, shape or type."""
         options = ort.RunOptions()
         _running.append(options)
         try:
@@ -95,16 +90,7 @@ def _not_here(provider: str, what: str) -> ModelError:
 
 
 def check_provider(runtime: RuntimeConfig) -> None:
-    """Refuse a provider that is not here, before any work.
-
-    Raises:
-        ModelError: onnxruntime falls back to another.
-    """
+    """Refuse a provider that is not here, or from which onnxruntime falls back to another, before any work."""
     if runtime.provider != "cpu":
         text = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
         Session(onnx.parser.parse_model(text), runtime)
-
-
-def ort_value(array: np.ndarray) -> Any:
-    """Return an array as onnxruntime.OrtValue, which reads the array's own memory."""
-    return ort.OrtValue.ortvalue_from_numpy(array)

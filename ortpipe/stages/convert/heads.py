@@ -25,18 +25,14 @@ UNBOUNDED = ("Neg", "Add", "Sub", "Mul", "Div", "Concat", "BatchNormalization") 
 class Head:
     """What is certain from the graph alone.
 
-    Attributes:
-        kind: the prediction is softmax(logits), sigmoid(logits), the pair [1 − σ(logits), σ(logits)], the logarithm of
-            one of them, or opposite scores [−s, s]; None: none of them.
-        logits: the value meant by `kind`, of the prediction's type and shape ([N, 1] for a pair).
-        bound: the prediction lies in [0, 1], because a softmax or sigmoid made it.
-        linear: the prediction comes straight from a product with weights, so that it can have any value.
+    The prediction is softmax(logits), sigmoid(logits), the pair [1 − σ(logits), σ(logits)], the logarithm of one of
+    them, opposite scores [−s, s], or none of these kinds.
     """
 
     kind: Kind | None = None
-    logits: ir.Value | None = None
-    bound: Bound | None = None
-    linear: bool = False
+    logits: ir.Value | None = None  # of the prediction's type and shape ([N, 1] for a pair)
+    bound: Bound | None = None  # the prediction lies in [0, 1], because a softmax or sigmoid made it
+    linear: bool = False  # it comes straight from a product with weights, so that it can have any value
 
 
 def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
@@ -45,9 +41,6 @@ def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
     Where only changes of shape or of float type stand between the activation and the output, they are moved in front
     of it (in place), so that the logits have the prediction's own shape; the output is then another value of the same
     name.
-
-    Raises:
-        ConvertError: it holds the probabilities of several labels beside their complements, or ends in Hardmax.
     """
     peeled = peel(output)
     while (scaled := patterns.scaled_to_sum_1(peeled.value)) is not None and _bound(scaled) == "sum":  # it does already

@@ -17,21 +17,13 @@ FITTING = {"softmax": ("multiclass", "binary"), "sigmoid": ("multilabel", "binar
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a prediction is.
-
-    Attributes:
-        task: of the model.
-        logits: name of the value whose softmax or sigmoid the probabilities are, if any.
-        classes: the label of each class index.
-        opposite: the prediction is [−s, s], and s the logit: half the difference of its columns, not all of it.
-        notes: what the user should know of how this was decided.
-    """
+    """What a prediction is."""
 
     task: Task
-    logits: str | None
-    classes: tuple[int | str, ...] | None = None
-    opposite: bool | None = None
-    notes: tuple[str, ...] = ()
+    logits: str | None  # name of the value whose softmax or sigmoid the probabilities are, if any
+    classes: tuple[int | str, ...] | None = None  # the label of each class index
+    opposite: bool | None = None  # it is [−s, s], and s the logit: half the difference of its columns, not all of it
+    notes: tuple[str, ...] = ()  # what the user should know of how this was decided
 
 
 @dataclass(frozen=True)
@@ -45,30 +37,17 @@ class Told:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A float output, and the evidence of what it is.
-
-    Attributes:
-        name: of the output.
-        width: its last dimension, where that is known.
-        labelled: the model has an output of labels too.
-        head: what is certain from the graph.
-        told: what is said explicitly, which is believed where it can be true.
-        rows: the prediction of real rows, where there are any.
-    """
+    """A float output, and the evidence of what it is."""
 
     name: str
-    width: int | None
-    labelled: bool
-    head: Head
-    told: Told
-    rows: np.ndarray | None
+    width: int | None  # its last dimension, where that is known
+    labelled: bool  # the model has an output of labels too
+    head: Head  # what is certain from the graph
+    told: Told  # what is said explicitly, which is believed where it can be true
+    rows: np.ndarray | None  # the prediction of real rows, where there are any
 
     def meaning(self) -> Meaning:
-        """Return what the prediction is.
-
-        Raises:
-            ConvertError: the graph and the rows contradict each other or what is told, or leave a doubt.
-        """
+        """Return what the prediction is; refuse evidence that contradicts itself or what is told, or leaves a doubt."""
         form = self.told.scores or self._form()
         task = self.told.task or self._task(form)
         if task == "regression":

@@ -108,11 +108,7 @@ def without_zip_map(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[int 
 
 
 def standardize(graph: ir.Graph) -> None:
-    """Rewrite a graph's ai.onnx.ml operators in place; outputs keep their names.
-
-    Raises:
-        ConvertError: an operator of ai.onnx.ml between weights and a float output has no rule.
-    """
+    """Rewrite ai.onnx.ml operators in place; refuse those without a rule between weights and float outputs."""
     rewrite(graph, RULES, ML)
     floats = [output for output in graph.outputs if output.dtype in query.FLOATS]
     for output in floats:

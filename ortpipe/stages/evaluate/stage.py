@@ -60,7 +60,10 @@ def evaluate(
     table: dict[str, dict[str, float]] = {f"{name}{kind}": {} for name in names for kind in kinds}
     for state, made in predictions.items():
         found, probability = predicted(facts, np.concatenate(made))
-        _check_width(label, found)
+        if label.shape[1:] != found.shape[1:]:
+            rule, fix = "Labels must have the width of the model's prediction.", "Choose other labels or another model."
+            got = f"test labels of shape {label.shape}, predictions of shape {found.shape}"
+            raise EvaluateError(rule, got=got, fix=fix)
         for name in names:
             for kind, weighs in kinds.items():
                 table[f"{name}{kind}"][state] = METRICS[name](label, found, probability, weighs)
@@ -93,15 +96,6 @@ def _defined(table: dict[str, dict[str, float]], config: EvaluateConfig) -> dict
             fix="Give more test rows, of every class (data.split.stratify=true), or leave it out of evaluate.metrics.",
         )
     return {name: row for name, row in table.items() if name not in undefined}
-
-
-def _check_width(label: np.ndarray, found: np.ndarray) -> None:
-    if label.shape[1:] != found.shape[1:]:
-        raise EvaluateError(
-            "Labels must have the width of the model's prediction.",
-            got=f"test labels of shape {label.shape}, predictions of shape {found.shape}",
-            fix="Choose other labels or another model.",
-        )
 
 
 def _session(model: ir.Model, weights: Arrays, runtime: RuntimeConfig | None) -> Session:

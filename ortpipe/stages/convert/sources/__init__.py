@@ -14,21 +14,13 @@ from ortpipe.stages.convert.meaning import Meaning
 
 @dataclass(frozen=True)
 class Forward:
-    """A forward model on its way into an artifact.
+    """A forward model on its way into an artifact."""
 
-    Attributes:
-        model: the graph in standard operators.
-        prediction: the output that losses and metrics read.
-        meaning: what the prediction is, by its values on real rows (None where there are none).
-        expected: the source's own prediction for a model's inputs.
-        origin: what to say of the source in messages.
-    """
-
-    model: ir.Model
-    prediction: str
-    meaning: Callable[[np.ndarray | None], Meaning]
-    expected: Callable[[Mapping[str, np.ndarray]], np.ndarray]
-    origin: str
+    model: ir.Model  # the graph in standard operators
+    prediction: str  # the output that losses and metrics read
+    meaning: Callable[[np.ndarray | None], Meaning]  # by the prediction of real rows (None where there are none)
+    expected: Callable[[Mapping[str, np.ndarray]], np.ndarray]  # the source's own prediction for a model's inputs
+    origin: str  # what to say of the source in messages
 
 
 class ModelSource(Protocol):

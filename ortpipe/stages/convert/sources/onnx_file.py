@@ -61,11 +61,7 @@ class OnnxFile(Config):
 
 
 def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
-    """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, batch dimension named N.
-
-    Raises:
-        ConvertError: no trainable initializer, a fixed batch size, an output that does not exist, …
-    """
+    """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, batch dimension named N."""
     original, zipped = without_zip_map(lowered(model))
     metadata = read_metadata(model)
     forward = parsed(original)
