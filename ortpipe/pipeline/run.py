@@ -8,25 +8,15 @@ from typing import Any
 
 from ortpipe.artifact import Artifact
 from ortpipe.errors import OrtpipeError
+from ortpipe.pipeline import events
 from ortpipe.pipeline.digest import Parts, key_of, parts_of
-from ortpipe.pipeline.events import (
-    Event,
-    Listener,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    StageFinished,
-    StageNotice,
-    StageProgressed,
-    StageStarted,
-)
 from ortpipe.pipeline.locks import Notify
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.store import Entry, Store
 
 
 def run(
-    plan: Plan, context: Mapping[str, Any], listeners: Sequence[Listener] = (), store: Store | None = None
+    plan: Plan, context: Mapping[str, Any], listeners: Sequence[events.Listener] = (), store: Store | None = None
 ) -> Artifact:
     """Return the last stage's artifact. What stages read by keyword, such as `data` and `runtime`, is the context.
 
@@ -34,26 +24,26 @@ def run(
     stage runs.
     """
 
-    def emit(event: Event) -> None:
+    def emit(event: events.Event) -> None:
         for listener in listeners:
             listener(event)
 
     artifact, digest, current = None, None, ""
     notices: set[str] = set()
     try:
-        emit(RunStarted(plan))
+        emit(events.RunStarted(plan))
         for number, step in enumerate(plan, start=1):
             current = name = step.stage.name
-            emit(StageStarted(name, number, len(plan)))
+            emit(events.StageStarted(name, number, len(plan)))
             started = time.perf_counter()
 
             def report(progress: object, name: str = name, started: float = started) -> None:
-                emit(StageProgressed(name, progress, time.perf_counter() - started))
+                emit(events.StageProgressed(name, progress, time.perf_counter() - started))
 
             def notify(message: str, name: str = name) -> None:
                 if message not in notices:  # of a store that cannot be written, once is enough
                     notices.add(message)
-                    emit(StageNotice(name, message))
+                    emit(events.StageNotice(name, message))
 
             stage_context = {**context, "report": report}
             parts = parts_of(step, digest, stage_context)
@@ -63,16 +53,16 @@ def run(
             output = hit.output if hit is not None else artifact.digest()
             for note in artifact.facts.lineage[-1].get("notes", ()) if artifact.facts.lineage else ():
                 notify(note)
-            emit(StageFinished(name, number, artifact, seconds, key, parts, digest, output, stored, hit))
+            emit(events.StageFinished(name, number, artifact, seconds, key, parts, digest, output, stored, hit))
             digest = output
             if number == 1:
                 for later in plan[1:]:
                     current = later.stage.name
                     later.stage.refuse_early(artifact.facts, later.config, **stage_context)
         assert artifact is not None
-        emit(RunFinished(artifact))
+        emit(events.RunFinished(artifact))
     except BaseException as error:
-        failed = RunFailed(error, current, killed=not isinstance(error, Exception))
+        failed = events.RunFailed(error, current, killed=not isinstance(error, Exception))
         for listener in listeners:
             try:
                 listener(failed)

@@ -22,7 +22,7 @@ from ortpipe.errors import OrtpipeError, TrackingError
 from ortpipe.files import atomic_folder, atomic_write
 from ortpipe.graph.serial import write_atomically
 from ortpipe.graph.show import to_text
-from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
+from ortpipe.pipeline import events
 from ortpipe.pipeline.plan import Plan, ReadsFiles
 from ortpipe.stages.evaluate.figures import figures
 from ortpipe.stages.train.training import Checkpoint
@@ -56,19 +56,19 @@ class RunFolder:
         self._config, self._environment = config, environment
         self._stored: list[str] = []  # the stages whose results the store holds
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Listen."""
-        if isinstance(event, RunStarted):
-            self._start(event.plan)
-        elif isinstance(event, StageProgressed):
-            if isinstance(event.report, Checkpoint):
-                write_checkpoint(event.report, self.folder)
-        elif isinstance(event, StageFinished):
-            self._save(event)
-        elif isinstance(event, RunFinished):
-            self._finish(event.artifact)
-        elif isinstance(event, RunFailed):
-            self._fail(event)
+        match event:
+            case events.RunStarted():
+                self._start(event.plan)
+            case events.StageProgressed(report=Checkpoint() as checkpoint):
+                write_checkpoint(checkpoint, self.folder)
+            case events.StageFinished():
+                self._save(event)
+            case events.RunFinished():
+                self._finish(event.artifact)
+            case events.RunFailed():
+                self._fail(event)
 
     def _start(self, plan: Plan) -> None:
         self.record.write()  # first: a record that says FINISHED must not outlive the files that it lists
@@ -82,7 +82,7 @@ class RunFolder:
         keep_inputs(plan, self.folder)
         atomic_write(self.folder / "environment.json", json.dumps(self._environment, indent=1) + "\n")
 
-    def _save(self, event: StageFinished) -> None:
+    def _save(self, event: events.StageFinished) -> None:
         if event.stored is not None:
             self._stored.append(event.name)
         place = self.folder / "stages" / f"{event.number}_{event.name}"
@@ -114,7 +114,7 @@ class RunFolder:
             reason = str(error).splitlines()[0]
             print(f"warning: no report of {self.folder}: {reason}; the run has finished.", file=sys.stderr)
 
-    def _fail(self, event: RunFailed) -> None:
+    def _fail(self, event: events.RunFailed) -> None:
         record = self.record
         try:
             if record.status == RUNNING:
@@ -132,7 +132,7 @@ class RunFolder:
         has_checkpoint = (self.folder / CHECKPOINT).is_file()
         return continuing(self.record.tags[COMMAND], self.folder if has_checkpoint else None)
 
-    def _add_notes(self, event: RunFailed) -> None:
+    def _add_notes(self, event: events.RunFailed) -> None:
         if (log := log_of(self.record, event.stage)) is not None:
             event.error.add_note(f"{'stage':<14} {event.stage}")
             event.error.add_note(f"{'its log':<14} {self.folder / log}")

@@ -9,15 +9,7 @@ from typing import Any
 from ortpipe.app.table import aligned
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.metrics import label
-from ortpipe.pipeline.events import (
-    Event,
-    RunFailed,
-    RunStarted,
-    StageFinished,
-    StageNotice,
-    StageProgressed,
-    StageStarted,
-)
+from ortpipe.pipeline import events
 from ortpipe.stages.train.losses import Epoch
 
 BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
@@ -34,24 +26,25 @@ class Screen:
         self._validated: dict[str, float] = {}  # values of the latest validation
         self._first: tuple[int, float] | None = None  # steps and seconds at the stage's first report
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Listen."""
-        if isinstance(event, RunStarted):
-            for note in self._notes:
-                self._say(f"data: {note}")
-        elif isinstance(event, StageStarted):
-            self._say(f"[{event.number}/{event.stages}] {event.name}")
-        elif isinstance(event, StageProgressed) and isinstance(event.report, Epoch):
-            self._progress(event.report, event.seconds)
-        elif isinstance(event, StageNotice):
-            self._say(f"  {event.message}")
-        elif isinstance(event, StageFinished | RunFailed):
-            if self._bar is not None:
-                self._bar.close()
-                self._bar = None
-            if isinstance(event, StageFinished) and event.hit is not None:
-                maker = event.hit.run.get("folder", "another run")
-                self._say(f"  taken from the store: {maker} computed it in {event.hit.seconds:.2f} s")
+        match event:
+            case events.RunStarted():
+                for note in self._notes:
+                    self._say(f"data: {note}")
+            case events.StageStarted():
+                self._say(f"[{event.number}/{event.stages}] {event.name}")
+            case events.StageProgressed(report=Epoch() as epoch):
+                self._progress(epoch, event.seconds)
+            case events.StageNotice():
+                self._say(f"  {event.message}")
+            case events.StageFinished() | events.RunFailed():
+                if self._bar is not None:
+                    self._bar.close()
+                    self._bar = None
+                if isinstance(event, events.StageFinished) and event.hit is not None:
+                    maker = event.hit.run.get("folder", "another run")
+                    self._say(f"  taken from the store: {maker} computed it in {event.hit.seconds:.2f} s")
 
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -9,15 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ortpipe.app.redact import redacted
-from ortpipe.pipeline.events import (
-    Event,
-    RunFailed,
-    RunStarted,
-    StageFinished,
-    StageNotice,
-    StageProgressed,
-    StageStarted,
-)
+from ortpipe.pipeline import events
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.training import Checkpoint
 
@@ -29,9 +21,6 @@ class StageLogs(logging.Handler):
 
     While a stage is at work, what Python logs and warns of is in its log too. A log that cannot be written is given up
     with a warning; the run goes on.
-
-    Args:
-        folder: the run's.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,21 +31,38 @@ class StageLogs(logging.Handler):
         self._pending: tuple[Epoch, float] | None = None  # the last one and its time, until it has a line
         self._show_warning: Any = None  # what showed warnings before the stage began
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Listen."""
-        if isinstance(event, RunStarted):
-            self._numbers = {step.stage.name: i for i, step in enumerate(event.plan, start=1)}
-        elif isinstance(event, StageStarted):
-            self._open(event.name)
-            self._log(f"stage {event.number} of {event.stages}: {event.name}")
-        elif isinstance(event, StageProgressed):
-            self._progressed(event)
-        elif isinstance(event, StageNotice):
-            self._log(event.message)
-        elif isinstance(event, StageFinished):
-            self._finished(event)
-        elif isinstance(event, RunFailed):
-            self._failed(event)
+        match event:
+            case events.RunStarted():
+                self._numbers = {step.stage.name: i for i, step in enumerate(event.plan, start=1)}
+            case events.StageStarted():
+                self._open(event.name)
+                self._log(f"stage {event.number} of {event.stages}: {event.name}")
+            case events.StageProgressed(report=Epoch() as epoch):
+                self._pending = epoch, event.seconds
+                if epoch.number % max(1, epoch.epochs // MOST) == 0:
+                    self._log_pending()
+            case events.StageProgressed(report=Checkpoint(epochs=epochs)):
+                self._log(f"checkpoint after epoch {epochs}")
+            case events.StageNotice():
+                self._log(event.message)
+            case events.StageFinished():
+                self._log_pending()
+                if (hit := event.hit) is not None:
+                    made = datetime.fromtimestamp(hit.made, UTC).isoformat(timespec="seconds")
+                    maker = ", ".join(f"{name} {value}" for name, value in hit.run.items()) or "an unnamed run"
+                    self._log(f"taken from the store: computed in {hit.seconds:.3f} s at {made} by {maker}")
+                self._log(f"result {event.output}")
+                self._log(f"finished in {event.seconds:.3f} s")
+                self._close()
+            case events.RunFailed():
+                if self._file is None and event.stage:  # refused before its turn, or the run failed between stages
+                    self._open(event.stage)
+                self._log_pending()
+                self._log("stopped" if event.killed else "failed")
+                self._log("".join(traceback.format_exception(event.error)).rstrip())
+                self._close()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record of Python's logging."""
@@ -97,37 +103,10 @@ class StageLogs(logging.Handler):
     def _give_up(self, error: OSError) -> None:
         print(f"warning: no log in {self.folder}: {error.strerror}; the run goes on.", file=sys.stderr)
 
-    def _progressed(self, event: StageProgressed) -> None:
-        report = event.report
-        if isinstance(report, Epoch):
-            self._pending = report, event.seconds
-            if report.number % max(1, report.epochs // MOST) == 0:
-                self._log_pending()
-        elif isinstance(report, Checkpoint):
-            self._log(f"checkpoint after epoch {report.epochs}")
-
     def _log_pending(self) -> None:
         if self._pending is not None:
             self._log(line(*self._pending))
             self._pending = None
-
-    def _finished(self, event: StageFinished) -> None:
-        self._log_pending()
-        if event.hit is not None:
-            made = datetime.fromtimestamp(event.hit.made, UTC).isoformat(timespec="seconds")
-            maker = ", ".join(f"{name} {value}" for name, value in event.hit.run.items()) or "an unnamed run"
-            self._log(f"taken from the store: computed in {event.hit.seconds:.3f} s at {made} by {maker}")
-        self._log(f"result {event.output}")
-        self._log(f"finished in {event.seconds:.3f} s")
-        self._close()
-
-    def _failed(self, event: RunFailed) -> None:
-        if self._file is None and event.stage:  # refused before its turn, or the run failed between stages
-            self._open(event.stage)
-        self._log_pending()
-        self._log("stopped" if event.killed else "failed")
-        self._log("".join(traceback.format_exception(event.error)).rstrip())
-        self._close()
 
 
 def line(epoch: Epoch, seconds: float) -> str:
