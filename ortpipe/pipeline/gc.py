@@ -45,9 +45,8 @@ def size(folder: Path) -> int:
 def verify(store: Store, notify: Notify) -> Counter[str]:
     """Read everything; what is not as it was written is set aside, and an entry without its artifact is removed.
 
-    Returns:
-        How many entries are `intact`, were `damaged`, are `unread` (they cannot be read now), and `foreign` (intact,
-        with another seal); what others remove meanwhile is not counted.
+    Count how many entries are `intact`, were `damaged`, are `unread` (they cannot be read now), and `foreign` (intact,
+    with another seal); what others remove meanwhile is not counted.
     """
     intact: set[str] = set()  # digests of artifacts
     states = (_state(store, path, intact, notify) for path in store.files())

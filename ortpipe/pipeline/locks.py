@@ -101,11 +101,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _try_lock(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
-    """Lock a file that is open; return whether that was done, which it was if it may wait.
-
-    Raises:
-        OSError: the file system, or this Python, has no locks.
-    """
+    """Lock a file that is open; return whether that was done, which it was if it may wait."""
     try:
         from portalocker import AlreadyLocked, LockException, LockFlags
         from portalocker import lock as lock_file

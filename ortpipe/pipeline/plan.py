@@ -40,11 +40,7 @@ class Stage:
         return int(resolve_name(f"{self.function.partition(':')[0]}:VERSION"))
 
     def __call__(self, artifact: Artifact | None, config: Any, **context: Any) -> Artifact:
-        """Run the function and check its promise.
-
-        Raises:
-            StageError: a required fact is missing, a promised one is not set, or the input came back.
-        """
+        """Run the function and check its promise."""
         self._check(artifact, self.requires, "requires")
         with self._speaking():
             result = resolve_name(self.function)(artifact, config, **self._read(context))

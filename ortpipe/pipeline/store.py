@@ -110,26 +110,17 @@ class Store:
         return artifact.with_lineage(lineage), entry
 
     def entry(self, path: Path, notify: Notify) -> Entry | None:
-        """Return the entry in a file; None where there is none.
-
-        Raises:
-            OSError: it cannot be read now.
-            Damaged: it was not as it had been written, and is set aside.
-        """
+        """Return the entry in a file, None where there is none; one that is Damaged is set aside."""
         return self._verified(path, lambda: self._read(path), notify)
 
     def artifact(self, digest: str, notify: Notify) -> Artifact | None:
-        """Return an artifact, verified; None where there is none. It raises what `entry` does."""
+        """Return an artifact, verified, None where there is none; as for `entry`."""
         return self._verified(self.artifact_folder(digest), lambda: self._load(digest), notify)
 
     def publish(
         self, stage: str, key: str, parts: Mapping[str, Any], artifact: Artifact, seconds: float, notify: Notify
     ) -> Entry:
-        """Keep a stage's result; an equal artifact that is there already stays, unless it is damaged.
-
-        Raises:
-            OSError: it cannot be written; nothing is left of it.
-        """
+        """Keep a stage's result, or nothing of it; an equal artifact that is there stays, unless it is damaged."""
         digest, record = artifact.digest(), dict(artifact.facts.lineage[-1])
         entry = Entry(stage, key, parts, digest, record, seconds, time.time(), self._run, self.about)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -163,11 +154,7 @@ class Store:
                 yield entry
 
     def files(self, stage: str | None = None, notify: Notify | None = None) -> list[Path]:
-        """Return the files of entries.
-
-        Raises:
-            OSError: a folder cannot be listed, and there is no `notify`.
-        """
+        """Return the files of entries; a folder that cannot be listed raises where there is no `notify`."""
         files, folder = [], self.folder / "entries"
         try:
             for part in [stage] if stage is not None else listed(folder):

@@ -11,10 +11,7 @@ VARIABLE = "ORTPIPE_STORE_KEY"
 
 
 def key_of_environment(environment: Mapping[str, str]) -> bytes | None:
-    """Return the key that seals a store's entries, if there is one.
-
-    Raises:
-        ConfigError: the variable is there and empty, such as a secret that is missing on this machine.
+    """Return the key that seals a store's entries, if there is one; an empty one is a secret that this machine lacks.
 
     >>> key_of_environment({}), key_of_environment({"ORTPIPE_STORE_KEY": "long and random"})
     (None, b'long and random')

@@ -31,11 +31,7 @@ class Stopwatch:
 
 
 class Breakdown(logging.Handler):
-    """Measures a run from the beginning of its process: what is done beside the stages, each stage, each listener.
-
-    Args:
-        since: when the first of them began.
-    """
+    """Measures a run from the beginning of its process: what is done beside the stages, each stage, each listener."""
 
     def __init__(self, since: float | None) -> None:
         super().__init__()

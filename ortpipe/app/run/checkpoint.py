@@ -23,12 +23,7 @@ def write_checkpoint(checkpoint: Checkpoint, run: Path) -> None:
 
 
 def read_checkpoint(run: Path) -> Checkpoint | None:
-    """Return a run's last checkpoint, or None (with a warning) if it was stopped before its first one.
-
-    Raises:
-        ConfigError: there is no such folder, or the checkpoint is damaged.
-        OSError: it cannot be read now.
-    """
+    """Return a run's last checkpoint, or None (with a warning) if it was stopped before its first one."""
     if not run.is_dir():
         fix = "Take it from that run's last lines, or from outputs/runs/."
         raise ConfigError("resume is the folder of a run.", got=str(run), fix=fix)

@@ -25,24 +25,17 @@ def environment(seed: int, command: str) -> dict[str, str]:
         "platform": platform.platform(),
         "machine": platform.machine(),
         **(dict.fromkeys(PACKAGES, "not installed") | versions(PACKAGES)),
-        "git_commit": _commit(Path.cwd()),
+        "git_commit": _commit(),
         "seed": str(seed),
         "folder": str(Path.cwd()),
         "command": command,
     }
 
 
-def _commit(folder: Path) -> str:
+def _commit() -> str:
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=folder,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=10,
-            check=False,
-        )
+        command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return done.stdout.strip() or "not a git checkout"

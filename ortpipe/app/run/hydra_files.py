@@ -10,11 +10,7 @@ from ortpipe.files import atomic_write
 
 
 def hide_in_files(hydra: HydraConf) -> None:
-    """Take the secrets out of `multirun.yaml`, and of the folder that hydra.output_subdir names, where there is one.
-
-    Raises:
-        ConfigError: the name of the run's folder holds a secret, as `hydra.job.override_dirname` makes it.
-    """
+    """Take the secrets out of `multirun.yaml`, and of the folder that hydra.output_subdir names, where there is one."""
     folder = Path(hydra.runtime.output_dir)
     refuse_secret_name(folder)
     files = [] if hydra.output_subdir is None else [*(folder / hydra.output_subdir).glob("*.yaml")]
@@ -28,11 +24,7 @@ def hide_in_files(hydra: HydraConf) -> None:
 
 
 def refuse_secret_name(folder: Path) -> None:
-    """Refuse a folder with a secret in its name; one that Hydra has just made, with its empty log, is removed.
-
-    Raises:
-        ConfigError: it has one.
-    """
+    """Refuse a folder with a secret in its name; one that Hydra has just made, with its empty log, is removed."""
     if redacted(str(folder)) == str(folder):
         return
     fix = "Name the secret's key in hydra.job.config.override_dirname.exclude_keys."

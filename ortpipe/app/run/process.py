@@ -24,14 +24,8 @@ def this_process() -> dict[str, str]:
     False
     """
     machine, boot = _place()
-    started = _started(os.getpid()) if boot else None
-    return {
-        HOST: socket.gethostname(),
-        MACHINE: machine,
-        BOOT: boot,
-        PID: str(os.getpid()),
-        STARTED: started or "",
-    }
+    started = (_started(os.getpid()) if boot else None) or ""
+    return {HOST: socket.gethostname(), MACHINE: machine, BOOT: boot, PID: str(os.getpid()), STARTED: started}
 
 
 def gone(tags: Mapping[str, str]) -> bool:
@@ -72,10 +66,8 @@ def _is_hidden(pid: int) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

@@ -146,11 +146,7 @@ class RunRecord(Config):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return what a folder's `run.json` says.
-
-        Raises:
-            TrackingError: the folder is not a run's, or its file is damaged, or from another version.
-        """
+        """Return what a folder's `run.json` says."""
         file = folder / FILE
         try:
             facts = json.loads(file.read_text(encoding="utf-8"))
@@ -181,11 +177,7 @@ def _reason(error: Exception) -> str:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the config in a run's folder, as plain data: nothing in it is resolved.
-
-    Raises:
-        ConfigError: it is missing or damaged, or a link.
-    """
+    """Return the config in a run's folder, as plain data: nothing in it is resolved."""
     file, depth = folder / "config.yaml", 0
     try:
         if file.is_symlink():
@@ -206,11 +198,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_environment(folder: Path) -> dict[str, str]:
-    """Return what a run was made with, as its folder says.
-
-    Raises:
-        ConfigError: the file is missing or damaged.
-    """
+    """Return what a run was made with, as its folder says."""
     file = folder / "environment.json"
     try:
         facts: dict[str, str] = checked(json.loads(file.read_text(encoding="utf-8")), dict[str, str], "it")

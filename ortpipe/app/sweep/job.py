@@ -36,18 +36,11 @@ class Row(NamedTuple):
 
 
 class Job:
-    """The job that Hydra started.
-
-    Attributes:
-        job: its number and its values of what varies.
-        record: what its folder says of it, which the run completes.
-        leader: the process that leads its sweep.
-        manifest: what it shares with the others.
-    """
+    """The job that Hydra started, and its record, which the run completes."""
 
     def __init__(self, hydra: HydraConf) -> None:
         sweep, self.manifest = read_sweep(Path(hydra.sweep.dir))
-        self.leader, self._looked = sweep.tags, 0.0
+        self.leader, self._looked = sweep.tags, 0.0  # the process that leads the sweep, and when it was looked for
         varies = hidden(varying(list(hydra.overrides.task), self.manifest.fixed))
         self.job = JobRecord(sweep.id, int(hydra.job.num), varies)
         tags = {"ortpipe.sweep": str(sweep.folder), "ortpipe.job": str(self.job.number), **this_process()}
@@ -68,9 +61,6 @@ def run_job(hydra: HydraConf, run: Callable[[Job], object]) -> float | None:
 
     Whatever it raises is printed and kept in the job's folder; what stops it (Ctrl-C) stops the sweep. A worker that a
     killed sweep left behind may still be at work in the folder, and is waited for.
-
-    Raises:
-        ConfigError: the folder is the sweep's own, or another job's.
     """
     job = Job(hydra)
     folder, number = job.record.folder, job.job.number
@@ -137,11 +127,7 @@ def _run(job: Job, run: Callable[[Job], object]) -> float | None:
 
 
 def read_sweep(folder: Path) -> tuple[RunRecord, Manifest]:
-    """Return the record of a sweep, and what its jobs share.
-
-    Raises:
-        TrackingError: the folder is not a sweep's.
-    """
+    """Return the record of a sweep, and what its jobs share."""
     record = RunRecord.read(folder)
     if record.sweep is None:
         fix = "Start the sweep again, in a folder of its own."

@@ -28,11 +28,7 @@ class Summary:
 
     @classmethod
     def of(cls, folder: Path) -> Summary:
-        """Return what is in a sweep's folder.
-
-        Raises:
-            TrackingError: the folder is not a sweep's.
-        """
+        """Return what is in a sweep's folder."""
         sweep, manifest = read_sweep(folder)
         return cls(manifest.objective, read_jobs(sweep))
 

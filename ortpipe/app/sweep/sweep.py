@@ -37,11 +37,7 @@ class Sweep:
     recording: Recording
 
     def end(self, error: BaseException | None) -> None:
-        """Write the summary into the sweep's folder, print it, and close the sweep's record.
-
-        Raises:
-            SweepError: jobs did not finish, though nobody stopped the sweep.
-        """
+        """Write the summary into the sweep's folder, print it, and close the sweep's record."""
         close_jobs(self.record)
         summary = Summary.of(self.record.folder)
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
@@ -71,12 +67,7 @@ class Sweep:
 
 
 def begin(config: DictConfig) -> Sweep:
-    """Open a sweep: claim its folder, check what its jobs share, open its record, write what they know.
-
-    Raises:
-        OrtpipeError: the objective or the recorder is wrong, its server cannot be reached, or another process is at
-            work in the folder.
-    """
+    """Open a sweep: claim its folder, check what its jobs share, open its record, write what they know."""
     forgive()
     HydraConfig.instance().set_config(config)
     know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]

@@ -31,9 +31,6 @@ def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient,
 
     `parent` is the run of a sweep, whose jobs go into its experiment. Without one, runs that are left over from
     processes that are gone are closed.
-
-    Raises:
-        TrackingError: the database or server cannot be reached.
     """
     _import()  # which takes seconds: not while others wait
     with reached(target.tracking_uri):

@@ -31,22 +31,14 @@ class MlflowRun:
     """An MLflow run; `mlflow.json` in the run's folder remembers which it is, and which parts it has.
 
     A part that is sent twice is the same as sent once, so that a record that broke off anywhere can be completed.
-
-    Args:
-        target: where to record.
-        record: the run's, which may still go on.
-        parent: the MLflow run of its sweep, if that is another one than its tags say.
-        results: the run's, while it goes on; without them they are what its folder says.
-
-    Raises:
-        TrackingError: the database or server cannot be reached.
-
-    Attributes:
-        run_id: the MLflow run.
     """
 
     def __init__(
-        self, target: Target, record: RunRecord, parent: str | None = None, results: Results | None = None
+        self,
+        target: Target,
+        record: RunRecord,  # which may still go on
+        parent: str | None = None,  # the MLflow run of its sweep, if that is another one than its tags say
+        results: Results | None = None,  # while it goes on; without them they are what its folder says
     ) -> None:
         self._target, self._run = target, record
         self._results = functools.cache(lambda: results or Results.read(record))
@@ -62,11 +54,7 @@ class MlflowRun:
         self._done = {} if self._new else self._read_ledger()
 
     def push(self) -> None:
-        """Record every part that the folder has and the record has not; where one fails, only the end is tried still.
-
-        Raises:
-            Exception: what MLflow raised first.
-        """
+        """Record every part that the folder has and the record lacks; after a failure, which is raised, only the end."""
         failure: Exception | None = None
         for name, record in self._parts():
             if name in self._done or (failure is not None and name != "end"):
@@ -80,11 +68,7 @@ class MlflowRun:
             raise failure
 
     def send(self, epochs: list[tuple[int, Epoch]]) -> None:
-        """Record epochs, each with its time, while training goes on; the end leaves them out.
-
-        Raises:
-            Exception: what MLflow raised.
-        """
+        """Record epochs, each with its time, while training goes on; the end leaves them out."""
         self._log("metrics", epoch_metrics(epochs))
         first, _ = self._done.get("epochs", (epochs[0][1].number, None))
         self._done["epochs"] = (first, epochs[-1][1].number + 1)

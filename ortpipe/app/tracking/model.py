@@ -82,11 +82,7 @@ def register(client: MlflowClient, target: Target, model_id: str) -> str:
 
 
 def register_run(target: Target, run: str) -> str:
-    """Register the model that a run has logged, as the best of a sweep; return the version.
-
-    Raises:
-        TrackingError: the database or server cannot be reached, or the run has no model.
-    """
+    """Register the model that a run has logged, as the best of a sweep; return the version."""
     client, experiment = open_store(target, run)
     with reached(target.tracking_uri):
         model = logged_model(client, run, experiment)
@@ -97,11 +93,7 @@ def register_run(target: Target, run: str) -> str:
 
 
 def name_best(target: Target, sweep: str, best: str) -> None:
-    """Say in a sweep's MLflow run which is the best job's, and register that one's model if it is to be; once.
-
-    Raises:
-        TrackingError: the database or server cannot be reached, or the best job's run has no model.
-    """
+    """Say in a sweep's MLflow run which is the best job's, and register that one's model if it is to be; once."""
     client, _ = open_store(target, sweep)
     with reached(target.tracking_uri):
         if client.get_run(sweep).data.tags.get(BEST) == best:

@@ -14,11 +14,7 @@ READ = (FILE, "config.yaml", "environment.json", LEDGER, "model.onnx", "stages")
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """Return a run's folder, or those of all runs below: a sweep's own before its jobs'.
-
-    Raises:
-        TrackingError: there are none.
-    """
+    """Return a run's folder, or those of all runs below: a sweep's own before its jobs'."""
     below = sorted(Path(place) for place, _, _ in os.walk(folder))
     folders = [path for path in below if is_run(path) and not (path / FILE).is_symlink() and not is_copy(path)]
     if not folders:
@@ -28,12 +24,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def sync(target: Target, folder: Path) -> MlflowRun:
-    """Complete the record of a run from its folder, or make it; a job's sweep is recorded first.
-
-    Raises:
-        TrackingError: what is read of the folder is a link, which may lead anywhere; the run still goes on; or the
-            database or server cannot be reached.
-    """
+    """Complete the record of a run from its folder, or make it; a job's sweep is recorded first."""
     stages = folder / "stages"
     for link in filter(Path.is_symlink, chain(map(folder.joinpath, READ), stages.glob("*"), stages.glob("*/*"))):
         fix = "Remove the link, or copy the file that it names."

@@ -24,22 +24,15 @@ Alias = Annotated[
 
 @dataclass(frozen=True)
 class Target(Config):
-    """An MLflow database or server, and what a run is called there.
+    """An MLflow database or server, and what a run is called there."""
 
-    Attributes:
-        tracking_uri: `sqlite:///` and a path (with %25 for % and %3F for ?), a server's address, or any other that
-            MLflow takes.
-        experiment: its name; made when it is not there.
-        artifacts: where a new experiment of a database keeps its artifacts; a server keeps its own.
-        register: the name in the model registry that the trained model gets a new version of; of a sweep, the best's.
-        alias: what that version is called there, until a later one is.
-    """
-
-    tracking_uri: str
-    experiment: str = "ortpipe"
-    artifacts: str | None = None
-    register: Registered | None = None
-    alias: Alias = "champion"
+    tracking_uri: str  # sqlite:/// and a path (with %25 for % and %3F for ?), a server's address, or any of MLflow's
+    experiment: str = "ortpipe"  # its name; made when it is not there
+    artifacts: str | None = None  # where a new experiment of a database keeps them; a server keeps its own
+    register: Registered | None = (
+        None  # the registered model that the trained one, of a sweep the best, is a version of
+    )
+    alias: Alias = "champion"  # what that version is called, until a later one is
 
     def __post_init__(self) -> None:
         database = database_of(self.tracking_uri)
