@@ -54,7 +54,7 @@ class MlflowRun:
         self._done = {} if self._new else self._read_ledger()
 
     def push(self) -> None:
-        """Record every part that the folder has and the record lacks; after a failure, which is raised, only the end."""
+        """Record what the folder has and the record lacks; after a failure, which is raised, only the end."""
         failure: Exception | None = None
         for name, record in self._parts():
             if name in self._done or (failure is not None and name != "end"):
