@@ -12,6 +12,7 @@ import onnx
 from ortpipe.compat.devices import cpu, provider_to_device
 from ortpipe.compat.forward_backward_graphs import Graphs, build
 from ortpipe.compat.models import saved
+from ortpipe.compat.parameters import warn_unused
 from ortpipe.errors import ConfigError, TrainError, nearest
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -43,12 +44,8 @@ class OrtGradientForwardBackward:
         class_name: of the function's class, `cls_type_`.
         sess_options: an onnxruntime.SessionOptions, of which the number of threads is read.
         providers: `cpu` or CPUExecutionProvider, once or for every input.
-        provider_options: not used on the CPU.
-        run_options: not used.
-        graph_builder_config: not used: the native engine takes none.
-        device_index: not used on the CPU.
+        provider_options, run_options, graph_builder_config, device_index, debug: not used, and a warning says so.
         enable_logging: log what is built and run, to the logger `ortpipe`.
-        debug: not used.
 
     Raises:
         ConfigError: an unknown name, a weight twice, or a provider other than the CPU's.
@@ -103,6 +100,14 @@ class OrtGradientForwardBackward:
         self.class_name = class_name or "OrtGradientForwardBackwardFunction"
         self.threads = max(1, getattr(sess_options, "intra_op_num_threads", 1))
         self.providers = _cpu_only(providers)
+        warn_unused(
+            self,
+            provider_options=(provider_options, None),
+            run_options=(run_options, None),
+            graph_builder_config=(graph_builder_config, None),
+            device_index=(device_index, 0),
+            debug=(debug, False),
+        )
         weights = [t.name for t in onnx_model.graph.initializer]
         inputs = [i.name for i in onnx_model.graph.input if i.name not in weights]
         self.weights_to_train = None if weights_to_train is None else _known("weight", weights_to_train, weights)

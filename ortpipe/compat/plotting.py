@@ -1,12 +1,15 @@
 """Pictures of graphs: DOT text, and matplotlib drawings in layers; neither needs Graphviz."""
 
+import itertools
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from ortpipe.errors import ModelError
+from ortpipe.errors import ConfigError
 from ortpipe.graph import draw
 
 COLOURS = {"input": "#cfe8cf", "parameter": "#fde7b0", "constant": "#fde7b0", "node": "#d6e4f5", "output": "#f5cfcf"}
@@ -36,19 +39,33 @@ def to_dot(onx: onnx.ModelProto | bytes | str) -> str:
     return draw.to_dot(_model(onx))
 
 
-def plot_onnxs(*onx: onnx.ModelProto | bytes | str, ax: Any = None, title: str | Sequence[str] | None = None) -> Any:
+def plot_onnxs(
+    *onx: onnx.ModelProto | bytes | str,
+    ax: Any = None,
+    dpi: float | None = None,
+    temp_dot: str | os.PathLike[str] | None = None,
+    temp_img: str | os.PathLike[str] | None = None,
+    show: bool = False,
+    title: str | Sequence[str] | None = None,
+) -> Any:
     """Draw graphs side by side, from inputs above to outputs below, and return the axes.
 
     Args:
         onx: models, their bytes, or paths of .onnx files.
-        ax: the axes to draw on, one for each model; by default those of a new pyplot figure.
-        title: a title, or one for each model.
+        ax: the axes to draw on, one for each model; by default, and for `new`, those of a new pyplot figure.
+        dpi: of a new figure; by default matplotlib's.
+        temp_dot: a file to write the graphs to in the DOT language.
+        temp_img: a file to write the figure to.
+        show: call `pyplot.show()`.
+        title: of the model, or above several; or a list with one for each of the first.
 
     Returns:
         The axes of one model, or an array of axes of several.
 
     Raises:
-        ModelError: no model, or not as many axes or titles as models.
+        ConfigError: no model, not as many axes as models, or more titles.
+
+    Where the original differs: Graphviz drew (and had to be installed); one model went on the current axes by default.
 
     >>> from matplotlib.figure import Figure
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
@@ -56,25 +73,37 @@ def plot_onnxs(*onx: onnx.ModelProto | bytes | str, ax: Any = None, title: str |
     >>> [text.get_text() for text in plot_onnxs(model, ax=Figure().add_subplot()).texts if text.get_text()]
     ['X\\nfloat[N, 2]', 'Exp', 'Y\\nfloat[N, 2]']
     """
-    drawings = [draw.drawing(_model(model)) for model in onx]
+    models = [_model(model) for model in onx]
+    drawings = [draw.drawing(model) for model in models]
     positions = [_positions(drawing) for drawing in drawings]
-    if ax is None and drawings:
+    if (ax is None or (isinstance(ax, str) and ax == "new")) and drawings:
         import matplotlib.pyplot as plt
 
         sides, depths = zip(*map(_extent, positions), strict=True)
         size = max(4.0, 2 * INCHES[0] * sum(sides)), max(3.0, INCHES[1] * (max(depths) + 2))
-        _, ax = plt.subplots(1, len(drawings), figsize=size, layout="constrained")
+        _, ax = plt.subplots(1, len(drawings), figsize=size, dpi=dpi, layout="constrained")
     axes = list(np.ravel(np.asarray(ax, dtype=object)))
-    titles = [title] * len(drawings) if title is None or isinstance(title, str) else list(title)
-    if not drawings or len(axes) != len(drawings) or len(titles) != len(drawings):
-        raise ModelError(
+    titles = list(title or ()) if not isinstance(title, str) else [title] if len(drawings) == 1 else []
+    if not drawings or len(axes) != len(drawings) or len(titles) > len(drawings):
+        raise ConfigError(
             "plot_onnxs draws each model on axes of its own.",
             got=f"{len(drawings)} models, {len(axes)} axes, {len(titles)} titles",
-            fix="Give at least one model, and as many axes and titles as models, or none.",
+            fix="Give at least one model, as many axes as models, and no more titles.",
         )
-    for drawing, position, axis, text in zip(drawings, positions, axes, titles, strict=True):
+    for drawing, position, axis, text in itertools.zip_longest(drawings, positions, axes, titles):
         _draw(drawing, position, axis)
         axis.set_title(text or "")
+    figure = axes[0].get_figure()
+    if isinstance(title, str) and not titles:
+        figure.suptitle(title)
+    if temp_dot is not None:
+        Path(temp_dot).write_text("\n".join(map(draw.to_dot, models)), encoding="utf-8")
+    if temp_img is not None:
+        figure.savefig(temp_img)
+    if show:
+        import matplotlib.pyplot as plt
+
+        plt.show()
     return ax
 
 

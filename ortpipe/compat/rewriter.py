@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortpipe.errors import ConfigError, ModelError, nearest
+from ortpipe.errors import ConfigError, nearest
 from ortpipe.graph.query import all_nodes
 
 DOMAIN = "ortpipe.rewritten"  # of the function that stands for an operator until it is inlined
@@ -25,7 +25,7 @@ def onnx_rewrite_operator(
         debug_info: not used, as in the original.
 
     Raises:
-        ModelError: a node of the operator has other numbers of inputs or outputs, or the opsets differ in meaning.
+        ConfigError: a node of the operator has other numbers of inputs or outputs, or the opsets differ in meaning.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 18]>
     ...   g (float[N] X) => (float[N] Y) { Y = Reciprocal(X) }''')
@@ -42,7 +42,7 @@ def onnx_rewrite_operator(
         if (node.op_type, node.domain) != (op_type, ""):
             continue
         if (len(node.input), len(node.output)) != (len(inputs), len(outputs)):
-            raise ModelError(
+            raise ConfigError(
                 "A node and the graph in its place must have as many inputs and outputs.",
                 got=f"{node.op_type} node {node.name!r} of {len(node.input)} inputs and {len(node.output)} outputs,"
                 f" a graph of {len(inputs)} and {len(outputs)}",

@@ -331,14 +331,15 @@ def test_the_class_has_the_attributes_that_the_originals_document():
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
       g (float[N,2] X) => (float[N,1] y) <float[2,1] w = {1, 2}, float[1,1] b = {3}> {
         p = MatMul(X, w) y = Add(p, b) }""")
-    kind = OrtGradientForwardBackward(model, run_options="kept").cls_type_
+    with pytest.warns(UserWarning, match="does not use run_options, debug"):
+        kind = OrtGradientForwardBackward(model, run_options="kept", debug=True).cls_type_
     assert (kind._input_names, kind._output_names, kind._weights_to_train) == (["X"], ["y"], ["w", "b"])
     assert kind._onx_inp == kind._grad_input_names == ["X", "w", "b"]
     assert kind._onx_out == kind._bw_fetches_names == ["X_grad", "w_grad", "b_grad"]
     assert [o.name for o in kind._trained_onnx.graph.output] == ["y", "X_grad", "w_grad", "b_grad"]
     assert [i.name for i in kind._optimized_pre_grad_model.graph.input] == ["X", "w", "b"]
     assert [i.name for i in kind._sess_eval.get_inputs()] == ["X", "w", "b"]
-    assert (kind._debug, kind._run_options) == (False, "kept")
+    assert (kind._debug, kind._run_options) == (True, "kept")
 
 
 def test_caches_are_taken_and_weights_may_lack_leading_dimensions_of_one():

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ortpipe.compat import plot_onnxs, to_dot
-from ortpipe.errors import ModelError
+from ortpipe.errors import ConfigError
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 CHAIN = onnx.parser.parse_model(
@@ -108,9 +108,32 @@ def test_without_axes_a_figure_is_made(agg):
     assert plot_onnxs(CHAIN, title="t").get_title() == "t"
 
 
+def test_a_new_figure_has_the_title_above_several_graphs_and_its_own_resolution(agg):
+    one = plot_onnxs(CHAIN, ax="new", title="t", dpi=40)
+    both = plot_onnxs(CHAIN, LOOP, ax="new", title="both")
+    some = plot_onnxs(CHAIN, LOOP, title=["only the first"])
+    assert one.figure is not both[0].figure
+    assert (one.get_title(), one.figure.dpi) == ("t", 40)
+    assert (both[0].figure.get_suptitle(), [axis.get_title() for axis in both]) == ("both", ["", ""])
+    assert [axis.get_title() for axis in some] == ["only the first", ""]
+    with pytest.raises(ValueError, match="3 titles"):
+        plot_onnxs(CHAIN, LOOP, title=["a", "b", "c"])
+
+
+def test_text_and_picture_are_written_and_shown_where_asked(agg, tmp_path, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    shown = []
+    monkeypatch.setattr(plt, "show", lambda: shown.append(1))
+    plot_onnxs(CHAIN, LOOP, temp_dot=tmp_path / "g.dot", temp_img=tmp_path / "g.png", show=True)
+    assert (tmp_path / "g.dot").read_text() == f"{to_dot(CHAIN)}\n{to_dot(LOOP)}"
+    assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")
+    assert shown == [1]
+
+
 @pytest.mark.parametrize("arguments", [(), (CHAIN, CHAIN)])
 def test_axes_that_do_not_fit_the_models_are_refused(arguments):
-    with pytest.raises(ModelError, match="axes of its own"):
+    with pytest.raises(ConfigError, match="axes of its own"):
         plot_onnxs(*arguments, ax=Figure().add_subplot())
 
 

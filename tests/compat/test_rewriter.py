@@ -11,7 +11,7 @@ from ortpipe.compat import (
     onnx_rewrite_operator,
     proto_type_to_dtype,
 )
-from ortpipe.errors import ModelError
+from ortpipe.errors import ConfigError
 from ortpipe.runtime.session import Session
 
 
@@ -46,7 +46,7 @@ def test_nodes_of_subgraphs_are_rewritten_where_asked(recursive: bool, left: int
 
 def test_a_graph_of_other_inputs_is_rejected() -> None:
     model = _model("g (float[N] X) => (float[N] Y) { Y = Add(X, X) }")
-    with pytest.raises(ModelError, match="as many inputs"):
+    with pytest.raises(ConfigError, match="as many inputs"):
         onnx_rewrite_operator(model, "Add", INVERSE)
 
 
