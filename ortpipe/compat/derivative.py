@@ -44,6 +44,10 @@ class DerivativeOptions(enum.IntFlag):
     Loss = 8
 
 
+class OptionsError(DeriveError, TypeError, AssertionError):
+    """Options that are none, or do not go together (the kinds of error that the originals raised)."""
+
+
 def onnx_derivative(
     onx: onnx.ModelProto,
     weights: Sequence[str] | None = None,
@@ -73,7 +77,8 @@ def onnx_derivative(
         verbose: print what is differentiated.
 
     Raises:
-        DeriveError: options that do not go together, an unknown weight or input, nothing to differentiate, an operator
+        OptionsError: options that do not go together.
+        DeriveError: an unknown weight or input, nothing to differentiate, an operator
             without a gradient, or KeepYieldOp where onnxruntime has no gradient builder.
 
     Where the originals differ: `inputs` was read only when it was None, Loss gave gradients of inputs only and insisted
@@ -152,24 +157,24 @@ def random_feed(inputs: Iterable[Any], batch: int = 10, empty_dimension: int = 1
 def _check(options: DerivativeOptions, loss: object, label: object) -> None:
     """Reject options that do not go together."""
     if not isinstance(options, DerivativeOptions):
-        raise DeriveError(
+        raise OptionsError(
             "options must be DerivativeOptions.",
             got=repr(options),
             fix="Join them with |, as in DerivativeOptions.KeepOutputs | DerivativeOptions.FillGrad.",
         )
     for alone in (DerivativeOptions.KeepYieldOp, DerivativeOptions.Loss):
         if options & alone and options != alone:
-            raise DeriveError(
+            raise OptionsError(
                 f"{alone.name} cannot be combined with other options.", got=repr(options), fix="Leave the others out."
             )
     if options & DerivativeOptions.FillGrad and not options & DerivativeOptions.KeepOutputs:
-        raise DeriveError(
+        raise OptionsError(
             "FillGrad cannot be used without KeepOutputs.",
             got=repr(options),
             fix="Use DerivativeOptions.KeepOutputs | FillGrad.",
         )
     if options != DerivativeOptions.Loss and (loss is not None or label is not None):
-        raise DeriveError(
+        raise OptionsError(
             "loss and label belong to DerivativeOptions.Loss.",
             got=f"loss={loss!r}, label={label!r} with {options!r}",
             fix="Leave them out, or use DerivativeOptions.Loss.",
