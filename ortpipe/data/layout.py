@@ -39,16 +39,6 @@ class Layout:
         return list(dict.fromkeys([*others, *(name for names in self.inputs.values() for name in names)]))
 
     @property
-    def numeric(self) -> tuple[str | None, ...]:
-        """The columns that are of use as numbers only: row weights, and labels where there are several."""
-        return (self.source.sample_weight, *(() if isinstance(self.source.label, str) else self.source.labels))
-
-    @property
-    def encoded(self) -> list[str]:
-        """The columns of inputs that have categories."""
-        return [n for n in dict.fromkeys(n for names in self.inputs.values() for n in names) if n not in self.dtypes]
-
-    @property
     def key(self) -> list[Any]:
         """What tells layouts of the same columns apart, as JSON values."""
         columns = [self.source.labels, self.source.sample_weight, self.part, list(self.inputs.items())]

@@ -50,10 +50,11 @@ class TableReader:
     def __init__(
         self, source: TableSource, schemas: Mapping[str, pa.Schema], groups: Sequence[Group], part: str | None
     ) -> None:
-        self._groups, self._missing = groups, source.missing
+        self._groups = groups
         self.layout = layout = lay_out(source, schemas, part)
         hasher, labels, self._digits = Hasher("table").add(layout.key), Labels(), LostDigits()
-        self._values: dict[str, set[Category]] = {name: set() for name in layout.encoded}
+        features = dict.fromkeys(name for names in layout.inputs.values() for name in names)
+        self._values: dict[str, set[Category]] = {name: set() for name in features if name not in layout.dtypes}
         words = [name for name in (*self._values, *source.labels) if name not in source.categorical]
         self._texts = {name: TextColumn(name) for name in words}
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
@@ -123,14 +124,14 @@ class TableReader:
 
     def _learn(self, table: pa.RecordBatch, name: str, hasher: Hasher, file: str, first: int) -> None:
         """Check a column, and take its content into the digest, and its values where it has categories."""
-        layout, column = self.layout, self.layout.column(table, name)
-        _refuse_missing(column, name, file, first, self._missing)
+        layout, column, source = self.layout, self.layout.column(table, name), self.layout.source
+        _refuse_missing(column, name, file, first, source.missing)
         if name in layout.dtypes:
             numbers = as_numpy(column)
             self._digits.see(f"column {name!r}", numbers, first, f" of {file}")
             hasher.add(name, numbers.astype(layout.dtypes[name], copy=False))
             return
-        if name in layout.numeric:
+        if name == source.sample_weight or (name in source.labels and not isinstance(source.label, str)):
             refuse_text(column, name, file, first)
         encoded = column.dictionary_encode()
         words, codes = encoded.dictionary, encoded.indices.to_numpy()

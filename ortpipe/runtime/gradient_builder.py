@@ -11,15 +11,10 @@ from ortpipe.runtime.library import ort
 def gradient_model(
     model: onnx.ModelProto, parameters: Sequence[str], inputs: Sequence[str]
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Return the builder's graph (forward, YieldOp, backward) and the gradient output of each name.
+    """Return the builder's graph (forward, YieldOp, backward) and the gradient output of each parameter and input.
 
-    Args:
-        model: its outputs are differentiated; no value has "_grad" in its name, as the builder's own gradients do.
-        parameters: float initializers to differentiate with respect to.
-        inputs: float inputs to differentiate with respect to.
-
-    Raises:
-        DeriveError: this onnxruntime has no gradient builder, or the builder gives up; the message is its own.
+    No value of the model may have "_grad" in its name, as the builder's own gradients do. Where it gives up, the
+    message is its own.
     """
     bindings = ort.capi._pybind_state
     if not hasattr(bindings, "OrtModuleGraphBuilder"):

@@ -88,7 +88,7 @@ class Csv(TableSource):
                     column_types=dict.fromkeys(self.categorical, pa.string()),
                 ),
             )
-            self._check_text(file, table)
+            self._check_text(table)
             return table
         except UnicodeDecodeError as error:
             bad = error.object[max(0, error.start - SHOWN) : error.start + SHOWN]
@@ -122,12 +122,8 @@ class Csv(TableSource):
         if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and codecs.lookup(self.encoding).name == "utf-8":
             mark.decode()
 
-    def _check_text(self, file: Path, table: pa.Table) -> None:
-        """Decode names and values: of bytes that are no text, Arrow makes a column of another type.
-
-        Raises:
-            UnicodeDecodeError: at the first that are none.
-        """
+    def _check_text(self, table: pa.Table) -> None:
+        """Decode names and values, and note the place of what is no text: of such bytes Arrow makes another type."""
         place = ""
         try:
             for number in range(table.num_columns):
@@ -145,19 +141,14 @@ class Csv(TableSource):
         from pyarrow import csv
 
         whole = [name for name in layout.used if name in layout.dtypes and layout.dtypes[name].kind == "i"]
-        if not whole:
-            return {}
-        pieces = csv.open_csv(
-            file,
-            self._options,
-            csv.ParseOptions(delimiter=self.delimiter),
-            csv.ConvertOptions(column_types=dict.fromkeys(whole, "string"), include_columns=whole),
-        )
         notes: dict[str, str] = {}
-        for piece in pieces:
-            for name in (name for name in whole if name not in notes):
+        if not whole:
+            return notes
+        convert = csv.ConvertOptions(column_types=dict.fromkeys(whole, "string"), include_columns=whole)
+        for piece in csv.open_csv(file, self._options, csv.ParseOptions(delimiter=self.delimiter), convert):
+            for name in whole:
                 zeros = matches(piece.column(name), r"^[-+]?0\d")
-                if zeros.any():
+                if name not in notes and zeros.any():
                     code = piece.column(name)[int(zeros.argmax())].as_py()
                     notes[name] = (
                         f"column {name!r} is read as numbers: {code} as {int(code)}; codes are words: "

@@ -1,7 +1,6 @@
 """convert: a source → a forward model that predicts what the source predicts."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from ortpipe.errors import ConvertError, under
 from ortpipe.graph import query
 from ortpipe.graph.check import finish
 from ortpipe.graph.modes import is_statistic, to_inference
-from ortpipe.graph.parameters import Choice, choose, sentence, some
+from ortpipe.graph.parameters import choose, sentence, some
 from ortpipe.graph.untie import untie
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
@@ -80,15 +79,11 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         rows = data.train.head(ROWS)
         discrepancy, predicted = _compared(model, facts, forward, rows, config)
         record |= {"data": data.digest(), "discrepancy": discrepancy}
-        facts = dataclasses.replace(facts, columns=_columns(facts, rows), categories=rows.categories)
+        alone = len(facts.inputs) == len(rows.inputs) == 1  # then it fits the input under any name
+        columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if alone else rows.columns
+        facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
     with under("source"):
         meaning = dict(vars(forward.meaning(predicted)))
-    record["notes"] = [*_notes(choice), *meaning.pop("notes")]
-    return Artifact(model, dataclasses.replace(facts, **meaning, lineage=(record,)), weights)
-
-
-def _notes(choice: Choice) -> list[str]:
-    """Return what is trained by default, and which of it at several places at once, in words."""
     notes = [sentence(choice.trained, choice.left, by_default=True)]
     if choice.shared:
         shared = [f"{name} (by {count} nodes)" for name, count in choice.shared.items()]
@@ -96,7 +91,8 @@ def _notes(choice: Choice) -> list[str]:
             f"several nodes read {some(shared)}, and training moves them together; "
             "where an exporter merged equal values, convert.untie=true gives each node its own"
         )
-    return notes
+    record["notes"] = [*notes, *meaning.pop("notes")]
+    return Artifact(model, dataclasses.replace(facts, **meaning, lineage=(record,)), weights)
 
 
 def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Forward:
@@ -111,13 +107,6 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
     if isinstance(source, str | Path):
         return OnnxFile(path=str(source))(data, "")
     return from_estimator(source, data, config.dtype if config else "float32")
-
-
-def _columns(facts: Facts, rows: Rows) -> Mapping[str, tuple[str, ...]]:
-    """Return the names of each input's columns, where the data have some, by the model's own inputs."""
-    if len(facts.inputs) == len(rows.inputs) == 1:
-        return dict(zip(facts.inputs, rows.columns.values(), strict=False))
-    return rows.columns
 
 
 def _compared(
@@ -135,7 +124,15 @@ def _compared(
         )
     expected = np.asarray(forward.expected(inputs), np.float64).reshape(got.shape)
     if not np.isfinite(expected).all():
-        raise _not_finite(model, facts, expected)
+        weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name in facts.parameters}
+        wrong = [name for name, array in weights.items() if not np.isfinite(array).all()]
+        count = np.sum(~np.isfinite(expected).reshape(len(expected), -1).all(axis=1))
+        raise ConvertError(
+            "A model must predict finite values.",
+            got=f"nan or infinite values of {facts.prediction!r} in {count} of {len(expected)} rows"
+            + (f"; weights that are not finite: {some(wrong)}" if wrong else ""),
+            fix="Export the model with finite weights." if wrong else "Check the model, and the scale of its inputs.",
+        )
     worst = float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
     allowed = (config.tolerance if config else None) or TOLERANCE.get(got.dtype.name, 1e-2)
     if not worst <= allowed:
@@ -146,16 +143,3 @@ def _compared(
             fix="Use {at}dtype=float64, or raise {key} if the difference is acceptable.",
         )
     return worst, got
-
-
-def _not_finite(model: onnx.ModelProto, facts: Facts, expected: np.ndarray) -> ConvertError:
-    """Return the error that names the weights which are not finite, where it is they."""
-    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name in facts.parameters}
-    wrong = [name for name, array in weights.items() if not np.isfinite(array).all()]
-    rows = np.sum(~np.isfinite(expected).reshape(len(expected), -1).all(axis=1))
-    return ConvertError(
-        "A model must predict finite values.",
-        got=f"nan or infinite values of {facts.prediction!r} in {rows} of {len(expected)} rows"
-        + (f"; weights that are not finite: {some(wrong)}" if wrong else ""),
-        fix="Export the model with finite weights." if wrong else "Check the model, and the scale of its inputs.",
-    )

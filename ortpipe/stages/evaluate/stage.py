@@ -69,11 +69,19 @@ def evaluate(
                 table[f"{name}{kind}"][state] = METRICS[name](label, found, probability, weighs)
         if state == "trained":
             trained = found
+    # ROC AUC of one class or R² of one row have no value: they are left out, unless they were asked for
+    undefined = [name for name, row in table.items() if not np.isfinite(list(row.values())).all()]
+    if config.metrics is not None and undefined:
+        raise EvaluateError(
+            "A metric that is asked for must have a value on the test rows.",
+            got=f"{undefined[0]} = {table[undefined[0]]}",
+            fix="Give more test rows, of every class (data.split.stratify=true), or leave it out of evaluate.metrics.",
+        )
     return artifact.next(
         "evaluate",
         VERSION,
         tensors={**artifact.tensors, "evaluation/label": label, "evaluation/prediction": trained},
-        metrics=_defined(table, config),
+        metrics={name: row for name, row in table.items() if name not in undefined},
         notes=() if weight is None else [BOTH],
     )
 
@@ -84,18 +92,6 @@ def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeC
         raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
     for name in config.metrics or ():
         check_fits(name, facts.task, "metrics")
-
-
-def _defined(table: dict[str, dict[str, float]], config: EvaluateConfig) -> dict[str, dict[str, float]]:
-    """Leave out what has no value on these rows (ROC AUC of one class, R² of one row), unless it was asked for."""
-    undefined = [name for name, row in table.items() if not np.isfinite(list(row.values())).all()]
-    if config.metrics is not None and undefined:
-        raise EvaluateError(
-            "A metric that is asked for must have a value on the test rows.",
-            got=f"{undefined[0]} = {table[undefined[0]]}",
-            fix="Give more test rows, of every class (data.split.stratify=true), or leave it out of evaluate.metrics.",
-        )
-    return {name: row for name, row in table.items() if name not in undefined}
 
 
 def _session(model: ir.Model, weights: Arrays, runtime: RuntimeConfig | None) -> Session:
