@@ -110,19 +110,18 @@ class Plain(Optimizer):
 def epoch(problem: Problem, derived: Artifact) -> tuple[int, int, Callable[[], object]]:
     """Return the step's nodes (but for what is constant), the steps of an epoch, and a function that runs one epoch."""
     step = build_step(derived, TrainConfig(problem.optimizer))
-    graph = build_epoch(step)
-    names, session = graph.names, Session(for_batch_size(graph, problem.batch))
+    session = Session(for_batch_size(build_epoch(step), problem.batch))
     values = {t.name: onnx.numpy_helper.to_array(t) for t in derived.model.graph.initializer}
     values = step.pack(step.init(values))
     rows = feeds(derived.model, derived.facts, problem.data.train)
     steps = len(problem.data.train) // problem.batch
     given = {
-        names[n]: a[: steps * problem.batch].reshape(steps, problem.batch, *a.shape[1:])
+        n: a[: steps * problem.batch].reshape(steps, problem.batch, *a.shape[1:])
         for n, a in rows.items()
         if n in step.batch
     }
-    given |= {names[n]: values[n] for n in step.carried}
-    given |= {names[n]: np.full(steps, 1e-4, np.float32) for n in step.scalars}
+    given |= values
+    given |= {n: np.full(steps, 1e-4, np.float32) for n in step.scalars}
     return _varying(step.graph), steps, lambda: session.run(given)
 
 

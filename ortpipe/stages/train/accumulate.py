@@ -22,12 +22,16 @@ def accumulated(inner: ir.Model, facts: Facts) -> ir.Model:
     batch, moving = query.data_inputs(body), [query.value(body, name) for name in facts.statistics]
     loss, *rest = body.outputs
     gradients, following = rest[: len(facts.gradients)], rest[len(facts.gradients) :]
-    held = {name: _held(value, outer) for name, value in body.initializers.items()}
+    held: dict[str, ir.Value] = {}
     for name, value in list(body.initializers.items()):
+        held[name] = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
+        outer.register_initializer(held[name])
+        outer.inputs.extend([held[name]] if value.is_graph_input() else [])
         body.initializers.pop(name)
         if value not in moving:
             ir.convenience.replace_all_uses_with(value, held[name])
-    read = [_read(value, outer) for value in batch]
+    read = [ir.Value(name=v.name, type=v.type, shape=ir.Shape([BATCHES, *(v.shape or ())])) for v in batch]
+    outer.inputs.extend(read)
     public = [(value, str(value.name)) for value in body.outputs]
     for value in (*moving, *batch, *body.outputs):
         inside.rename(value, f"{value.name}/of_batch")
@@ -45,19 +49,3 @@ def accumulated(inner: ir.Model, facts: Facts) -> ir.Model:
     for value, (like, name) in zip(outer.outputs, public, strict=True):
         value.type, value.shape, value.name = like.type, like.shape, name
     return ir.Model(outer, ir_version=inner.ir_version)
-
-
-def _held(value: ir.Value, outer: ir.Graph) -> ir.Value:
-    """Put an initializer, which may be an input too, around the batches."""
-    held = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
-    outer.register_initializer(held)
-    if value.is_graph_input():
-        outer.inputs.append(held)
-    return held
-
-
-def _read(value: ir.Value, outer: ir.Graph) -> ir.Value:
-    """Make an input of K batches."""
-    read = ir.Value(name=value.name, type=value.type, shape=ir.Shape([BATCHES, *(value.shape or ())]))
-    outer.inputs.append(read)
-    return read

@@ -15,7 +15,7 @@ from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.modes import is_random, set_seeds
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS, ClipConfig
-from ortpipe.stages.train.diagnose import Run, gradient_norms, shown
+from ortpipe.stages.train.diagnose import largest_gradients
 from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.epoch import EpochGraph, build_epoch
 from ortpipe.stages.train.losses import PHASES, Epoch, Losses
@@ -94,7 +94,7 @@ class _Loop:
         self._rows = rows_per_epoch(config, self._batches.count)
         self._total = config.epochs * steps_per_epoch(config, self._batches.count)
         self._per_row = facts.reduction != "sum"
-        self._latest: Run | None = None
+        self._latest: tuple[int, int, Arrays] | None = None  # run: the epoch's number, rows per batch, what was fed
         self._done = sum(len(run) for run in self.losses.step)
         self._whole = self.values, len(self.losses.train), len(self.losses.step)
 
@@ -145,17 +145,16 @@ class _Loop:
 
     def _run(self, number: int, batches: Arrays) -> list[float]:
         """Do one step per batch; return each step's sum of the losses of its rows."""
-        step, names = self._step, self._epoch.names
+        step = self._step
         count, *sizes = next(iter(batches.values())).shape[: 3 if self._config.accumulate > 1 else 2]
         steps = np.arange(self._done + 1, self._done + count + 1)
         exact = rates(self._config, steps, number, self._total) * self._config.schedule.factor(self.losses.watched)
         scalars = {name: function(exact, steps).astype(step.dtype) for name, function in step.scalars.items()}
-        feed = {names[name]: value for name, value in {**self.values, **batches, **scalars}.items()}
-        self._latest = Run(number, sizes[-1], feed)
+        self._latest = number, sizes[-1], {**self.values, **batches, **scalars}
         PHASES.debug("batches")
         session = self._load(number, sizes[-1])
         PHASES.debug("sessions")
-        *carried, losses = session.run(feed)
+        *carried, losses = session.run(self._latest[-1])
         PHASES.debug("session.run")
         used, finite = exact.astype(step.dtype), np.isfinite(losses)
         if not finite.all():
@@ -178,8 +177,9 @@ class _Loop:
     def _diverged(self, what: str, last: np.ndarray, rate: float | None = None, at: int = -1) -> ConvergenceError:
         """Return the error of what is not finite, with the gradients at that step of the latest run."""
         assert self._latest is not None
-        load, config = _loader(self._epoch, self._training), self._config
-        norms = shown(gradient_norms(self._training, self._step, self._epoch, load, self._latest, at))
+        config, (number, size, run) = self._config, self._latest
+        load = functools.partial(_loader(self._epoch, self._training), number, size)
+        norms = largest_gradients(self._training, self._step, load, run, at)
         rate = float(self.losses.rate[-1][-1]) if rate is None else rate
         finite = ", ".join(f"{loss:.6g}" for loss in last[-5:]) or "none"
         ways = [f"Lower the rate (train.optimizer.lr={config.optimizer.lr / 10:g})", "scale the inputs"]

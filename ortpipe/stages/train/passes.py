@@ -3,13 +3,14 @@
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from ortpipe.graph import query
+from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import finish, infer
 from ortpipe.graph.sizes import fold_sizes
-from ortpipe.stages.train.biases import carry_biases_as_rows
 from ortpipe.stages.train.epoch import EpochGraph
 from ortpipe.stages.train.hoist import hoist
 
@@ -19,25 +20,23 @@ def start_at_rate(epoch: EpochGraph) -> None:
     body = epoch.body
     gradients = [query.value(body, name) for name in epoch.gradients]
     scaling = [use.node for gradient in gradients for use in gradient.uses()]
-    rates = {x for node in scaling for x in node.inputs if x not in gradients}
+    rates = {x for node in scaling for x in node.inputs if x is not None and x not in gradients}
     seed = body.initializers.get(epoch.seed or "")
     if seed is None or len(rates) != 1 or any(node.op_type != "Mul" for node in scaling):
         return
     [rate] = rates
-    assert rate is not None
     if rate not in body.inputs or rate.shape != seed.shape or query.array(seed) != 1:
         return
     body.initializers.pop(str(seed.name))
     ir.convenience.replace_all_uses_with(seed, rate)
     for node in scaling:
-        [gradient] = [x for x in node.inputs if x is not rate]
-        assert gradient is not None
+        [gradient] = [x for x in node.inputs if x is not None and x is not rate]
         ir.convenience.replace_all_uses_with(node.outputs[0], gradient)
         body.remove(node, safe=True)
 
 
 def accumulate_in_products(epoch: EpochGraph) -> None:
-    """Let x + A·B be one Gemm: the product is accumulated onto x, without a pass of its own."""
+    """Let x + A·B, or c·x + A·B, be one Gemm: the product is accumulated onto x, without a pass of its own."""
     body = epoch.body
     for node in [node for node in body if node.op_type == "Add"]:
         for x, product in (node.inputs, node.inputs[::-1]):
@@ -45,10 +44,80 @@ def accumulate_in_products(epoch: EpochGraph) -> None:
             if x is None or product is None or made is None or made.op_type != "Gemm" or any(made.inputs[2:]):
                 continue
             if len(product.uses()) == 1 and not product.is_graph_output() and product.shape == x.shape:
-                attributes = {**made.attributes, "beta": ir.AttrFloat32("beta", 1.0)}  # the training build writes 0
+                x, beta = _unscaled(x)
+                attributes = {**made.attributes, "beta": ir.AttrFloat32("beta", beta)}  # the training build writes 0
                 gemm = ir.node("Gemm", [*made.inputs[:2], x], attributes, name=node.name)
                 ir.convenience.replace_nodes_and_values(body, node, [node, made], [gemm], node.outputs, gemm.outputs)
                 break
+
+
+def _unscaled(x: ir.Value) -> tuple[ir.Value, float]:
+    """Return y and c of x = y·c, where nothing else reads x and c is a float32 number, else x and 1."""
+    node = x.producer()
+    if node is None or node.op_type != "Mul" or len(x.uses()) != 1 or x.is_graph_output():
+        return x, 1.0
+    y, factor = node.inputs[0], query.constant(node.inputs[1])
+    if y is None or y.shape != x.shape or factor is None or factor.shape or np.float32(factor) != factor:
+        return x, 1.0
+    return y, float(factor)
+
+
+def carry_biases_as_rows(epoch: EpochGraph) -> None:
+    """Let b ← b + 1ᵀ·G, of a bias [K] and gradients G [N, K], be one Gemm on b as [1, K], as weights' updates are.
+
+    Inputs and outputs of the epoch stay as they are: biases are reshaped in front of the Scan and behind it.
+    """
+    scan, body, graph = epoch.scan, epoch.body, epoch.model.graph
+    names = Names(used_names(graph))
+    front, back = (Builder(graph, "bias", before=place, names=names) for place in (scan, None))
+    axis = np.zeros(1, np.int64)
+    for place, (bias, moved) in enumerate(zip(list(body.inputs), list(body.outputs), strict=False)):
+        rows = _summed_rows(bias, moved)
+        if rows is None or rows.shape is None or rows.dtype is None:
+            continue
+        inside = Builder(body, "bias", before=moved.producer(), names=names)
+        made = inside.Gemm(inside.const(np.ones((1, rows.shape[0]), rows.dtype.numpy())), rows, bias)
+        made.type, made.shape = moved.type, ir.Shape([1, rows.shape[1]])
+        bias.shape, body.outputs[place] = made.shape, made
+        scan.replace_input_with(place, front.Unsqueeze(scan.inputs[place], front.const(axis)))
+        ended = scan.outputs[place]
+        flat = back.Squeeze(ended, back.const(axis))
+        flat.type, flat.shape, ended.shape = ended.type, ended.shape, made.shape
+        graph.outputs[place] = flat
+        ended.name, flat.name = flat.name, ended.name
+
+
+def _summed_rows(bias: ir.Value, moved: ir.Value) -> ir.Value | None:
+    """Return the G of moved = bias + 1ᵀ·G, where nothing minds that the bias is a row."""
+    node = moved.producer()
+    if node is None or node.op_type != "Add" or bias not in node.inputs or bias.shape is None or bias.shape.rank() != 1:
+        return None
+    [total] = [x for x in node.inputs if x is not bias] or [None]
+    summing = total.producer() if total is not None else None
+    if total is None or summing is None or len(total.uses()) != 1:
+        return None
+    if summing.op_type == "MatMul" and _is_ones(summing.inputs[0]):
+        rows = summing.inputs[1]
+    elif summing.op_type == "ReduceSum" and summing.inputs[1:] and _first_axis_only(summing):
+        rows = summing.inputs[0]
+    else:
+        return None
+    as_row = all(use.node is node or (use.node.op_type == "Gemm" and use.idx == 2) for use in bias.uses())
+    static = rows is not None and rows.shape is not None and rows.shape.rank() == 2 and rows.shape.is_static()
+    return rows if as_row and static else None
+
+
+def _is_ones(value: ir.Value | None) -> bool:
+    node, ones = value.producer() if value is not None else None, query.constant(value)
+    if node is not None and node.op_type == "ConstantOfShape" and "value" in node.attributes:
+        ones = node.attributes["value"].as_tensor().numpy()
+    vector = value is not None and value.shape is not None and value.shape.rank() == 1
+    return vector and ones is not None and bool((ones == 1).all())
+
+
+def _first_axis_only(node: ir.Node) -> bool:
+    axes = query.constant(node.inputs[1])
+    return axes is not None and axes.tolist() == [0] and not node.attributes.get_int("keepdims", 1)
 
 
 # in order: what the first leaves is what the next looks for

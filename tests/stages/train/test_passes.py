@@ -15,11 +15,10 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train import passes
-from ortpipe.stages.train.biases import carry_biases_as_rows
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch import EpochGraph
 from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.passes import PASSES, accumulate_in_products, start_at_rate
+from ortpipe.stages.train.passes import PASSES, accumulate_in_products, carry_biases_as_rows, start_at_rate
 from ortpipe.stages.train.stage import train
 
 FEEDS = {
@@ -90,6 +89,14 @@ PRODUCTS = {
     "a product that is read again": (
         "g = Gemm<transA=1>(x, x) h = Add(c, g) d = Mul(h, g)",
         ["Gemm", "Add", "Mul", "ReduceMean"],
+    ),
+    "a product and a weight times a number": (
+        "half = Constant<value_float=0.5>() k = Mul(c, half) g = Gemm<transA=1>(x, x) d = Add(k, g)",
+        ["Gemm", "ReduceMean"],
+    ),
+    "a weight times a number that is read again": (
+        "half = Constant<value_float=0.5>() k = Mul(c, half) g = Gemm<transA=1>(x, x) h = Add(k, g) d = Sub(h, k)",
+        ["Mul", "Gemm", "Sub", "ReduceMean"],
     ),
     "a product of another shape": (
         "one = Constant<value = float[2,1] {1, 2}>() g = Gemm(c, one) d = Add(c, g)",
