@@ -15,7 +15,7 @@ from ortpipe.compat.initializers import replace_initializers_into_onnx
 from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import first_weights, saved, short
 from ortpipe.compat.parameters import Parameters
-from ortpipe.data.rows import Data, Rows
+from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.errors import ConfigError, ConvergenceError, DataError, NotFittedError, TrainError, nearest
 from ortpipe.settings import Count, Positive, checked
 from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
@@ -115,6 +115,7 @@ class Estimator(Parameters, ABC):
             columns = part.label.size // max(1, len(part)) if isinstance(part, Rows) else width
             if columns != (width or columns):
                 raise DataError("y has as many columns as the model predicts.", got=columns, fix=f"Give {width}.")
+        _check_rows(artifact, data.train, self.batch_size)
         if len(data.train) < self.batch_size:
             text = "[%s.fit] %d rows are fewer than batch_size=%d, which the step is divided by all the same"
             logging.getLogger("ortpipe").warning(text, type(self).__name__, len(data.train), self.batch_size)
@@ -279,6 +280,19 @@ def rows(names: Iterable[str], X: Any, y: Any, sample_weight: Any = None) -> Row
     labels = np.asarray(y)
     labels = labels.reshape(len(labels), -1) if labels.ndim > 2 else labels
     return Rows({name: np.asarray(array) for name, array in inputs.items()}, labels, weights)
+
+
+def _check_rows(artifact: Artifact, rows: RowSet, size: int) -> None:
+    """Reject batches of other sizes where a model takes one size alone."""
+    dims = [i.type.tensor_type.shape.dim for i in artifact.model.graph.input if i.name in artifact.facts.inputs]
+    fixed = {dim[0].dim_value for dim in dims if len(dim)} - {0}
+    if any(size != n or len(rows) % n for n in fixed):
+        [least, *_] = fixed
+        raise DataError(
+            "The model takes batches of one size alone.",
+            got=f"batches of {size}, {len(rows)} rows",
+            fix=f"Set batch_size={least} and give a multiple of {least} rows, or export it for any number of rows.",
+        )
 
 
 def _width(artifact: Artifact) -> int | None:

@@ -22,7 +22,7 @@ from ortpipe.compat.learning_base import array_of, is_own
 from ortpipe.compat.learning_losses import BaseLearningLoss
 from ortpipe.compat.learning_penalties import BaseLearningPenalty, ElasticLearningPenalty
 from ortpipe.compat.learning_rates import BaseLearningRate
-from ortpipe.compat.models import artifact_of, exact, prepared, trained_by_default
+from ortpipe.compat.models import artifact_of, as_table, exact, prepared, trained_by_default
 from ortpipe.compat.parameters import warn_unused
 from ortpipe.compat.python_loop import LABEL, WEIGHT, Parts, rows_of, train_in_python
 from ortpipe.data.feeds import feeds
@@ -253,7 +253,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         return add_loss(self.learning_loss.scored(self._forward(), _columns(y)), AddLossConfig(loss, "sum", weighted))
 
     def _forward(self) -> Artifact:
-        model = prepared(self.model_onnx)
+        model = prepared(self.model_onnx, any_rows=True)
         graph = model.graph
         initializers = list(graph.initializers)
         output = next((o for o in graph.outputs if o.dtype in query.FLOATS), None)
@@ -264,7 +264,8 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         keep_outputs(model, [str(output.name)])
         if (weights := self.weights_to_train) is None:
             weights = trained_by_default(graph, [output])
-        return artifact_of(model, exact(weights, initializers, "initializer"))
+        table = str(as_table(graph, output).name)
+        return artifact_of(model, exact(weights, initializers, "initializer"), outputs=(table,), prediction=table)
 
     def _on_pass(self, epoch: Any) -> None:
         if self.enable_logging:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import DTypeLike
 
 from ortpipe.artifact import Artifact
-from ortpipe.compat.models import artifact_of, as_one_element
+from ortpipe.compat.models import artifact_of, as_one_element, as_table, shape_inputs
 from ortpipe.errors import LossError, PenaltyError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
@@ -109,14 +109,16 @@ def add_loss_output(
     forward = parsed(onx)
     graph = forward.graph
     keep_outputs(forward, [output])
+    shape_inputs(graph)
     name_dimensions(forward)
     infer(forward)
     _set_shape(score_name, graph.outputs[0])
     _make_way(graph, {loss_name, label_name, weight_name or label_name}, output)
+    shape, table = graph.outputs[0].shape, as_table(graph, graph.outputs[0])
     terms = {key: _strengths(value) for key, value in (penalty or {}).items()}
     weights = [str(name) for name, value in graph.initializers.items() if value.dtype in query.FLOATS]
     inputs = [str(i.name) for i in query.data_inputs(graph) if i.name in terms and i.dtype in query.FLOATS]
-    task = {"task": "binary", "classes": (0, 1)} if score_name == "log" else {}
+    task: dict[str, Any] = {"task": "binary", "classes": (0, 1)} if score_name == "log" else {}
     config = AddLossConfig(
         loss,
         "mean" if reduction == "mean" else "sum",
@@ -125,8 +127,10 @@ def add_loss_output(
         label_name=label_name,
         weight_name=weight_name or "",
     )
+    task |= {"outputs": (output,), "prediction": str(table.name)}
     scored = add_penalty(add_loss(artifact_of(forward, [*weights, *inputs], **task), config), PenaltyConfig(terms))
-    return Artifact(_as_documented(scored), dataclasses.replace(scored.facts, parameters=tuple(weights))).model
+    facts = dataclasses.replace(scored.facts, parameters=tuple(weights), prediction=output)
+    return Artifact(_as_documented(scored, shape), facts).model
 
 
 def penalty_loss_onnx(
@@ -237,8 +241,8 @@ def _set_shape(score_name: str, prediction: ir.Value) -> None:
     shape: list[int | str | None] = [None, None]
     if prediction.shape is not None and prediction.shape.rank():
         shape = [d if isinstance(d, int) else d.value for d in prediction.shape]
-    if score_name == "log" and len(shape) == 2:
-        if isinstance(shape[1], int) and shape[1] != 2:
+    if score_name == "log":
+        if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != 2):
             raise LossError(
                 "The log loss reads two columns of probabilities, [1 − p, p].",
                 got=f"{prediction.name!r} of shape {prediction.shape}",
@@ -265,8 +269,8 @@ def _strengths(value: float | Mapping[str, float | None]) -> dict[str, float]:
     return {kind: float(strength) for kind, strength in strengths.items() if strength is not None}
 
 
-def _as_documented(artifact: Artifact) -> ir.Model:
-    """Return the loss model with weights [N], class indices that are checked, and a loss [1, 1]."""
+def _as_documented(artifact: Artifact, shape: ir.Shape | None) -> ir.Model:
+    """Return the loss model with weights [N], labels of the output's shape, class indices checked, a loss [1, 1]."""
     facts, model = artifact.facts, artifact.ir_model()
     graph = model.graph
     op = Builder(graph, "loss", before=graph[0])
@@ -285,6 +289,12 @@ def _as_documented(artifact: Artifact) -> ir.Model:
         checked.producer().name = f"every {facts.label} must be 0 or 1, the index of its class"
         checked.type, checked.shape = label.type, label.shape
         _read_instead(uses, checked)
+    elif shape is not None and shape.rank() != 2:
+        label = query.value(graph, str(facts.label))
+        table, uses = op.Reshape(label, op.const(np.array([0, -1]))), [*label.uses()]
+        table.type, table.shape, label.shape = label.type, label.shape, shape
+        _read_instead(uses, table)
+    graph.outputs[:] = [query.value(graph, str(name)) for name in (facts.loss, *facts.outputs)]
     as_one_element(model, str(facts.loss))
     return model
 

@@ -1,5 +1,6 @@
 """A user's model as the stages want it, and graphs as the user wants them."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,23 +24,62 @@ from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.training import random_parameters
 
 
-def prepared(onx: onnx.ModelProto, *, one_batch: bool = True) -> ir.Model:
+def prepared(onx: onnx.ModelProto, *, one_batch: bool = True, any_rows: bool = False) -> ir.Model:
     """Return a copy in an opset that the runtime loads, in standard operators, with named dimensions.
 
-    With `one_batch` the rows of every input are N; without, nothing says that two nameless dimensions are equal.
+    With `one_batch` the rows of every input are N; without, nothing says that two nameless dimensions are equal. With
+    `any_rows` a fixed number of rows becomes N too, where the outputs follow it.
 
     Raises:
         ModelError: the model is not valid, or has no form in such an opset.
     """
     plain, _ = without_zip_map(lowered(onx))
     model = parsed(plain)
+    shape_inputs(model.graph)
     if not one_batch:
         name_dimensions(model)
     standardize(model.graph)
+    if any_rows and (freed := _freed(model)) is not None:
+        return freed
     if one_batch:
         return name_batch(model)
     infer(model)
     return model
+
+
+def shape_inputs(graph: ir.Graph) -> None:
+    """Take every input that says nothing of its shape for a table [N, K], which onnx.checker and gradients need."""
+    for value in query.data_inputs(graph):
+        if value.shape is None:
+            value.shape = ir.Shape([None, None])
+
+
+def as_table(graph: ir.Graph, value: ir.Value) -> ir.Value:
+    """Return a value as a table [N, K], of all the elements of each row: an output more, unless it is one already."""
+    if value.shape is not None and value.shape.rank() == 2:
+        return value
+    rows, *others = list(value.shape) if value.shape is not None and value.shape.rank() else ["N", None]
+    op = Builder(graph, "table")
+    table = op.Reshape(value, op.const(np.array([0, -1])))
+    sizes = [d for d in others if isinstance(d, int)]
+    table.type = value.type
+    table.shape = ir.Shape([rows, math.prod(sizes) if len(sizes) == len(others) else None])
+    graph.outputs.append(table)
+    return table
+
+
+def _freed(model: ir.Model) -> ir.Model | None:
+    """Return a model of a fixed number of rows for any number of them, if an output then has as many."""
+    freed = model.clone()
+    inputs = query.data_inputs(freed.graph)
+    fixed = {value.shape[0] if value.shape is not None and value.shape.rank() else None for value in inputs}
+    if len(fixed) != 1 or not isinstance(next(iter(fixed)), int):
+        return None
+    for value in inputs:
+        value.shape = ir.Shape(["N", *list(value.shape or ())[1:]])
+    name_batch(freed)
+    first = [value.shape[0] for value in freed.graph.outputs if value.shape is not None and value.shape.rank()]
+    return freed if not first or any(isinstance(d, ir.SymbolicDim) and d.value == "N" for d in first) else None
 
 
 def trained_by_default(graph: ir.Graph, outputs: Iterable[ir.Value]) -> list[str]:

@@ -145,7 +145,7 @@ class OrtGradientOptimizer(Estimator):
 
     def _loss_model(self, weights: Sequence[str]) -> Artifact:
         """Return the graph that computes the loss, a scalar, and what its inputs are for."""
-        model = prepared(self.model_onnx)
+        model = prepared(self.model_onnx, any_rows=True)
         loss = query.value(model.graph, self._loss_name())
         inputs, label, weight = self._roles(model.graph, loss)
         if loss.shape is None or loss.shape.rank():

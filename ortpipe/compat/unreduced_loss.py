@@ -47,15 +47,19 @@ def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onn
     reduction, after = _reduction(loss, data)
     op = Builder(graph, "score")
     terms = op.Reshape(reduction.inputs[0], op.const(np.array([0, -1])))  # [N, K]
-    if reduction.op_type == "ReduceSum" or graph.opset_imports[""] >= 18:
-        score = getattr(op, reduction.op_type)(terms, op.const(np.array([1])))
+    if reduction.op_type != "ReduceMean":  # sums, without a reduction: its absence is what users look for
+        parts = (terms,) if reduction.op_type == "ReduceSum" else (terms, terms)
+        rows = op.Einsum(*parts, equation=f"{','.join(['nk'] * len(parts))}->n")
+        score = op.Unsqueeze(rows, op.const(np.array([1])))
+    elif graph.opset_imports[""] >= 18:
+        score = op.ReduceMean(terms, op.const(np.array([1])))
     else:
-        score = getattr(op, reduction.op_type)(terms, axes=[1])
+        score = op.ReduceMean(terms, axes=[1])
     for node, place in reversed(after):
         inputs = [score if i == place else x for i, x in enumerate(node.inputs)]
         score = getattr(op, node.op_type)(*inputs)
-    rows = reduction.inputs[0].shape[0] if reduction.inputs[0] is not None and reduction.inputs[0].shape else None
-    score.type, score.shape = loss.type, ir.Shape([rows, 1])
+    count = reduction.inputs[0].shape[0] if reduction.inputs[0] is not None and reduction.inputs[0].shape else None
+    score.type, score.shape = loss.type, ir.Shape([count, 1])
     op.rename(score, output_name)
     graph.outputs[:] = [score]
     keep_outputs(model, [str(score.name)])

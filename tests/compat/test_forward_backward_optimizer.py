@@ -30,7 +30,7 @@ from ortpipe.compat import (
     OrtGradientOptimizer,
     SquareLearningLoss,
 )
-from ortpipe.errors import ConfigError, ConvergenceError, LossError, NotFittedError, TrainError
+from ortpipe.errors import ConfigError, ConvergenceError, DataError, LossError, NotFittedError, TrainError
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]> '
 LINEAR = """g (double[N,3] X) => (double[N,K] y)
@@ -299,3 +299,121 @@ def test_losses_and_penalties_out_of_range_are_refused():
     with pytest.raises(LossError, match="two scores"):
         optimizer(3, learning_loss="log").fit(X, Y.ravel() > 0)
     assert NoLearningPenalty().get_params() == {}
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("g (double[N,2,3] X) => (double[N,2,3] y) <double[3] w = {1, 2, 3}> { y = Mul(X, w) }", (2, 3)),
+        ("g (double[N] X) => (double[N] y) <double[1] w = {3}> { y = Mul(X, w) }", ()),
+    ],
+)
+def test_outputs_of_any_rank_are_trained(text, shape, own):
+    class Loss(SquareLearningLoss):
+        """Trained in Python, for it is not ortpipe's own."""
+
+    rows = RNG.normal(size=(40, *shape))
+    model = OrtGradientForwardBackwardOptimizer(
+        onnx.parser.parse_model(HEAD + text),
+        ["w"],
+        learning_rate=CONSTANT,
+        learning_loss=(Loss if own else SquareLearningLoss)(),
+    )
+    model.fit(rows, 2 * rows)
+    np.testing.assert_allclose(model.get_state()[0], 2, atol=1e-2)
+    assert model.losses(rows, 3 * rows) == pytest.approx((rows**2).reshape(40, -1).sum(axis=1), rel=0.05)
+
+
+def test_a_model_of_a_fixed_number_of_rows_trains_on_any_number():
+    fixed, free = (
+        onnx.parser.parse_model(
+            HEAD + LINEAR.replace("N", n).replace("K", "1").replace("W}", "1,2,3}").replace("B}", "1}")
+        )
+        for n in ("10", "N")
+    )
+    one, other = (OrtGradientForwardBackwardOptimizer(model, max_iter=5).fit(X, Y) for model in (fixed, free))
+    assert one.train_losses_ == other.train_losses_
+    reshaped = onnx.parser.parse_model(
+        HEAD
+        + """g (double[10,3] X) => (double[10,1] y) <double[3,1] w = {1, 2, 3}> {
+      s = Constant<value_ints=[10, 1]>() z = MatMul(X, w) y = Reshape(z, s) }"""
+    )
+    with pytest.raises(DataError, match="batch_size=10"):
+        OrtGradientForwardBackwardOptimizer(reshaped, batch_size=5).fit(X, Y)
+    assert len(OrtGradientForwardBackwardOptimizer(reshaped).fit(X[:50], Y[:50]).train_losses_) == 100
+
+
+def test_state_and_losses_of_whole_passes_stay_after_a_divergence():
+    model = optimizer(learning_rate=LearningRateSGD(300.0, learning_rate="constant"), max_iter=60)
+    with pytest.raises(ConvergenceError, match="learning rate 300;") as error:
+        model.fit(X, Y)
+    assert "Lower learning_rate (30)" in str(error.value)
+    passes = len(model.train_losses_)
+    assert 1 <= passes < 60
+    whole = optimizer(learning_rate=LearningRateSGD(300.0, learning_rate="constant"), max_iter=passes).fit(X, Y)
+    assert model.train_losses_ == whole.train_losses_
+    for a, b in zip(model.get_state(), whole.get_state(), strict=True):
+        assert a.tobytes() == b.tobytes()
+    with pytest.raises(ConvergenceError):
+        model.set_params(learning_rate=1e200).fit(X, Y)
+    assert model.train_losses_ == []
+    assert [w.shape for w in model.get_state()] == [(3, 1), (1,)]
+
+
+def test_states_answer_numpy_and_train_session_and_function_are_those_of_the_model():
+    model = optimizer()
+    assert not hasattr(model, "train_session_")
+    model.fit(X, Y)
+    w, b = (state.numpy() for state in model.get_state())
+    [y] = model.train_function_.forward([X, *model.get_state()], training=True)
+    np.testing.assert_allclose(y, X @ w + b)
+    loss, gradient = model.learning_loss.loss_gradient(model.device, Y.astype(np.float32), y)
+    np.testing.assert_allclose(gradient.numpy(), y - Y, rtol=1e-4)
+    assert float(loss.numpy()[0]) == pytest.approx(0.5 * float(((y - Y) ** 2).sum()), rel=1e-4)
+    assert list(model.trained_coef_) == model.train_session_.weights_to_train == ["w", "b"]
+    assert model.get_full_state(["weight"])[0][0] is None
+    assert pickle.loads(pickle.dumps(model)).train_function_.forward([X, w, b])[0].shape == (53, 1)
+
+
+def test_what_an_argument_does_not_do_is_said_once():
+    with pytest.warns(UserWarning, match="loss_output_name") as seen:
+        optimizer(loss_output_name="cost")
+    assert len(seen) == 1
+    with pytest.warns(UserWarning, match="eps"):
+        NegLogLearningLoss(eps=1e-3)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "max_iter"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, "10", True])
+def test_counts_are_whole_and_at_least_one(name, value):
+    with pytest.raises(ConfigError, match=f"{name} must be a whole number"):
+        optimizer(**{name: value})
+
+
+def test_fewer_rows_than_a_batch_are_divided_by_batch_size_and_that_is_logged(caplog):
+    rate = {"learning_rate": CONSTANT, "max_iter": 1, "warm_start": True}
+    half, whole = (optimizer(batch_size=size, **rate).fit(X, Y) for size in (106, 53))
+    start = onnx.numpy_helper.to_array(linear().graph.initializer[0])
+    np.testing.assert_allclose(2 * (half.get_state()[0] - start), whole.get_state()[0] - start)
+    assert "53 rows are fewer than batch_size=106" in caplog.text
+
+
+def test_an_optimizer_needs_labels_as_scikit_learn_is_told():
+    assert optimizer().__sklearn_tags__().target_tags.required
+
+
+def test_a_step_of_the_square_loss_is_the_originals():
+    """The original's rule, restated: y = [0, 1], p = [2, 4] give the loss 6.5 and the gradient [2, 3]."""
+    loss = SquareLearningLoss()
+    loss.build_onnx_function(15, "cpu", None)
+    value, gradient = loss.loss_gradient("cpu", np.array([[0.0], [1.0]]), np.array([[2.0], [4.0]]))
+    assert value.tolist() == [6.5]
+    assert gradient.tolist() == [[2], [3]]
+    x = RNG.normal(size=(200, 1))
+    model = onnx.parser.parse_model(
+        HEAD + "g (double[N,1] X) => (double[N,1] y) <double[1,1] w = {0}> { y = MatMul(X, w) }"
+    )
+    rate = LearningRateSGD(1.2, learning_rate="constant")
+    fitted = OrtGradientForwardBackwardOptimizer(model, batch_size=20, learning_rate=rate).fit(x, 3 * x)
+    assert fitted.get_state()[0].item() == pytest.approx(3)

@@ -396,3 +396,34 @@ def test_the_stages_train_a_loss_model_as_it_is(score, engine, request):
     [probability] = Session(trained.model).run({"X": x})
     if score == "log":
         assert (np.argmax(probability, axis=1) == y).mean() > 0.9
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("score", ["l2", "l1", "elastic"])
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_outputs_of_any_rank_are_scored_by_all_of_their_elements(shape, score, weighted):
+    dims = ",".join(["batch", *map(str, shape)])
+    model = parsed(f"g (double[{dims}] X) => (double[{dims}] Y) {{ Y = Neg(X) }}", "float64")
+    rng = np.random.default_rng(0)
+    x, label = rng.normal(size=(2, N, *shape))
+    weight = rng.uniform(0.5, 2, N) if weighted else np.ones(N)
+    scored = add_loss_output(model, score, weight_name="weight" if weighted else None)
+    assert [o.name for o in scored.graph.output] == ["loss", "Y"]
+    assert len(scored.graph.input[1].type.tensor_type.shape.dim) == 1 + len(shape)
+    d = (-x - label).reshape(N, -1)
+    terms = {"l2": d**2, "l1": abs(d), "elastic": 0.5 * abs(d) + 0.5 * d**2}[score].sum(axis=1)
+    feeds = {"X": x, "label": label, **({"weight": weight} if weighted else {})}
+    loss, y = run(scored, feeds)
+    np.testing.assert_allclose(loss, [[(weight * terms).sum()]])
+    np.testing.assert_array_equal(y, -x)
+    np.testing.assert_allclose(run(unreduced_onnx_loss(scored), feeds)[0].ravel(), weight * terms)
+
+
+def test_a_model_without_shapes_reads_and_predicts_a_table():
+    model = parsed("g (double[batch,2] X) => (double[batch,2] Y) { Y = Identity(X) }", "float64")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    p = np.array([[0.8, 0.2], [0.4, 0.6]])
+    loss = run(add_loss_output(model, "log"), {"X": p, "label": np.array([[0], [1]])})[0]
+    np.testing.assert_allclose(loss, [[-np.log([0.8, 0.6]).mean()]])
+    assert run(add_loss_output(model), {"X": p, "label": 0 * p})[0] == pytest.approx((p**2).sum())

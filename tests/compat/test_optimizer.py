@@ -293,3 +293,43 @@ def test_weights_that_do_not_fit_the_model_are_refused():
         optimizer(WEIGHTED).fit(X, Y)
     with pytest.raises(DeriveError, match="Did you mean 'w'"):
         OrtGradientOptimizer(parsed(), ["ww"]).fit(X, Y)
+
+
+def test_row_weights_have_their_input_by_name_or_none():
+    swapped = WEIGHTED.replace("double[N,1] label, double[N] weight", "double[N] sw, double[N,1] label").replace(
+        "weight", "sw"
+    )
+    weights = RNG.uniform(0.5, 2, 53)
+    expected = optimizer(WEIGHTED, max_iter=3).fit(X, Y, weights)
+    got = optimizer(swapped, max_iter=3, sample_weight_name="sw").fit(X, Y, weights)
+    assert got.train_losses_ == expected.train_losses_
+    with pytest.raises(TrainError, match="sample_weight_name"):
+        optimizer(swapped).fit(X, Y, weights)
+    with pytest.raises(TrainError, match="Did you mean 'weight'"):
+        optimizer(WEIGHTED, sample_weight_name="weights").fit(X, Y, weights)
+    with pytest.raises(ValueError, match="sample_weight_name"):
+        optimizer(sample_weight_name="weights").fit(X, Y)
+    written = parsed(swapped)
+    written.metadata_props.add(key="ortpipe.sample_weight", value='"sw"')
+    assert OrtGradientOptimizer(written, NAMES, max_iter=3).fit(X, Y, weights).train_losses_ == expected.train_losses_
+
+
+def test_the_graphs_of_gradient_and_step_are_saved_by_fit_alone(tmp_path):
+    path = tmp_path / "gradient.onnx"
+    model = optimizer(max_iter=1, saved_gradient=str(path))
+    model.save_onnx_graph(bytes)
+    assert not path.exists()
+    model.fit(X, Y)
+    step = onnx.load(f"{path}.training.onnx")
+    onnx.checker.check_model(step, full_check=True)
+    assert len(step.graph.output) == 3
+    assert [o.name for o in onnx.load(path).graph.output] == list(model.train_session_.outputs)
+
+
+def test_a_divergence_leaves_the_state_of_whole_passes_and_a_loss_of_inf():
+    model = optimizer(learning_rate=30.0, max_iter=60)
+    with pytest.raises(RuntimeError, match="finite"):
+        model.fit(X, Y)
+    assert len(model.train_losses_) > 1
+    assert model.train_losses_[-1] == np.inf
+    assert all(np.isfinite(w).all() for w in model.trained_coef_.values())
