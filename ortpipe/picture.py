@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 def picture(*draw: Callable[[Axes], object]) -> bytes:
     """Return what is drawn on axes, up to three side by side, as PNG: the same drawings give the same bytes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     columns = min(len(draw), 3)
@@ -21,5 +22,6 @@ def picture(*draw: Callable[[Axes], object]) -> bytes:
     for i, panel in enumerate(draw, start=1):
         panel(figure.add_subplot(rows, columns, i))
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})  # no version
+    # `figure.savefig` draws twice, first for the layout, which drawing does by itself; the metadata name no version.
+    FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
