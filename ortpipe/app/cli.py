@@ -21,9 +21,8 @@ from ortpipe.app.help import is_help, print_help
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.key_origin import KeyOrigins
 from ortpipe.app.redact import guard, know_command, know_config, recordable
-from ortpipe.app.run.hydra_files import hide_in_files
 from ortpipe.app.stop import Stopped, listen_for_signals
-from ortpipe.app.sweep.callback import sweeping
+from ortpipe.app.sweep.callback import hide_in_files, sweeping
 from ortpipe.app.terminal import forgive, streams
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 

@@ -1,4 +1,4 @@
-"""What Hydra calls where a run, a sweep or its job begins (conf/hydra/default.yaml), and what closes a sweep."""
+"""Where Hydra meets runs and sweeps: what it calls as they begin (conf/hydra/default.yaml), and what it writes."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,13 +6,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from ortpipe.app.claim import hold
-from ortpipe.app.redact import know_config
-from ortpipe.app.run.hydra_files import refuse_secret_name
+from ortpipe.app.redact import know_config, redacted
+from ortpipe.errors import ConfigError
+from ortpipe.files import atomic_write
 
 _sweeps = contextlib.ExitStack()  # Hydra begins a sweep deep inside; here it is found again, where it ends
 
@@ -43,10 +45,10 @@ class SweepCallback(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Open it before the sweeper is made."""
-        from ortpipe.app.sweep.sweep import begin
+        from ortpipe.app.sweep.sweep import Sweep
 
         with _refusing():
-            sweep = begin(config)
+            sweep = Sweep(config)
             _sweeps.push(lambda kind, error, trace: None if kind is RefusedStart else sweep.end(error))
             self.sweep = sweep.record.id
 
@@ -78,3 +80,30 @@ def _refusing() -> Iterator[None]:
         yield
     except Exception as error:
         raise RefusedStart(error) from error
+
+
+def hide_in_files(hydra: HydraConf) -> None:
+    """Take the secrets out of what Hydra wrote: `multirun.yaml`, and the folder that hydra.output_subdir names."""
+    folder = Path(hydra.runtime.output_dir)
+    refuse_secret_name(folder)
+    files = [] if hydra.output_subdir is None else [*(folder / hydra.output_subdir).glob("*.yaml")]
+    if hydra.mode is not None and hydra.mode.name == "MULTIRUN":
+        files.append(Path(hydra.sweep.dir) / "multirun.yaml")
+    for file in files:
+        if file.is_file():
+            text = file.read_text(encoding="utf-8")
+            if (shown := redacted(text)) != text:
+                atomic_write(file, shown)
+
+
+def refuse_secret_name(folder: Path) -> None:
+    """Refuse a folder with a secret in its name; one that Hydra has just made, with its empty log, is removed."""
+    if redacted(str(folder)) == str(folder):
+        return
+    fix = "Name the secret's key in hydra.job.config.override_dirname.exclude_keys."
+    for file in folder.glob("*.log"):
+        if file.stat().st_size == 0:
+            file.unlink()
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+    raise ConfigError("The name of a run's folder holds no secret.", got=redacted(str(folder)), fix=fix)

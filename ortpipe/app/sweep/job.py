@@ -16,7 +16,7 @@ from hydra.conf import HydraConf
 from ortpipe.app.claim import claimed
 from ortpipe.app.redact import hidden, redacted
 from ortpipe.app.run.process import PID, gone, this_process
-from ortpipe.app.run.record import FAILED, FILE, KILLED, RUNNING, JobRecord, Manifest, RunRecord, is_copy, last_sign
+from ortpipe.app.run.record import FAILED, FILE, JobRecord, Manifest, RunRecord, is_copy
 from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.overrides import title, varying
 from ortpipe.app.tracking.client import PARENT
@@ -141,10 +141,3 @@ def read_jobs(sweep: RunRecord) -> list[Row]:
     records = [RunRecord.read(folder) for folder in folders if folder != sweep.folder and not is_copy(folder)]
     rows = [Row(run.job, run) for run in records if run.job is not None and run.job.sweep == sweep.id]
     return sorted(rows, key=lambda row: row.job.number)
-
-
-def close_jobs(sweep: RunRecord) -> None:
-    """Write of the jobs that say they are running that they were killed: the sweep is over."""
-    for _, run in read_jobs(sweep):
-        if run.status == RUNNING:
-            run.end(KILLED, at=last_sign(run.folder))

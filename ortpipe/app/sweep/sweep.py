@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -12,11 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from ortpipe.app.claim import hold
 from ortpipe.app.redact import guard, hidden, know_config, recordable, redacted
 from ortpipe.app.run.environment import environment, typed_command
-from ortpipe.app.run.record import FAILED, FINISHED, KILLED, Manifest, RunRecord, origin_tags
+from ortpipe.app.run.record import FAILED, FINISHED, KILLED, RUNNING, Manifest, RunRecord, last_sign, origin_tags
 from ortpipe.app.schema import build_key
 from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.figure import figure
-from ortpipe.app.sweep.job import close_jobs
+from ortpipe.app.sweep.job import read_jobs
 from ortpipe.app.sweep.overrides import planned
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.terminal import forgive
@@ -29,69 +28,61 @@ class SweepError(OrtpipeError):
     """Jobs of a sweep failed."""
 
 
-@dataclass(frozen=True)
 class Sweep:
-    """A sweep that has begun in this process, and where it is recorded."""
+    """A sweep in this process: its folder is claimed, what its jobs share is checked and written, its record opened."""
 
-    record: RunRecord
-    recording: Recording
+    def __init__(self, config: DictConfig) -> None:
+        forgive()
+        HydraConfig.instance().set_config(config)
+        know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
+        guard()
+        build_key("objective", config.objective)
+        recorder = build_key("recorder", OmegaConf.to_container(config.recorder, resolve=True))
+        folder = Path(config.hydra.sweep.dir).absolute()
+        hold(folder, "hydra.sweep.dir")
+        searched = OmegaConf.select(config, "hydra.sweeper.params") or {}
+        fixed, varies = planned([*(f"{key}={value}" for key, value in searched.items()), *config.hydra.overrides.task])
+        facts = environment(config.seed, typed_command())
+        about = {"name": redacted(config.name), "objective": config.objective, "fixed": hidden(fixed)}
+        about |= {"varies": hidden(varies), "recorder": recordable(config.recorder)}
+        about["paths"] = OmegaConf.to_container(config.paths, resolve=True)
+        atomic_write(folder / "config.yaml", yaml.safe_dump(about, sort_keys=False, allow_unicode=True))
+        atomic_write(folder / "environment.json", json.dumps(facts, indent=1) + "\n")
+        tags = {
+            **origin_tags(facts, folder),
+            "mlflow.loggedArtifacts": json.dumps([{"path": "summary.json", "type": "table"}]),  # MLflow's page shows it
+            "ortpipe.objective": config.objective,
+        }
+        manifest = Manifest(os.getcwd(), tuple(fixed), config.objective)
+        self.record = RunRecord(folder, redacted(f"{config.name} sweep"), tags, sweep=manifest)
+        self._recording: Recording = recorder.open_sweep(self.record)
+        self.record.mlflow = self._recording.run_id
+        self.record.write()
 
     def end(self, error: BaseException | None) -> None:
         """Write the summary into the sweep's folder, print it, and close the sweep's record."""
-        close_jobs(self.record)
-        summary = Summary.of(self.record.folder)
+        record, folder = self.record, self.record.folder
+        for _, job in read_jobs(record):
+            if job.status == RUNNING:  # though the sweep is over
+                job.end(KILLED, at=last_sign(job.folder))
+        summary = Summary.of(folder)
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
         if not summary.rows and not stopped:  # no job began, such as where a value is no choice of its group
-            self.recording.withdraw()
+            self._recording.withdraw()
             return
-        self._write(summary)
-        print("", summary.as_text(), "", f"summary        {self.record.folder / 'summary.csv'}", sep="\n")
-        count = sum(row.run.status != FINISHED for row in summary.rows)
-        failed = f"{count} of {len(summary.rows)} jobs did not finish" if count else None
-        status = KILLED if stopped else FINISHED if error is None and failed is None else FAILED
-        self.record.metrics = summary.metrics()
-        self.record.end(status, failed if error is None else str(error))
-        self.recording.close(summary.ranked[0].run.mlflow if summary.ranked else None)
-        if self.recording.run_id is not None:
-            print(f"MLflow run     {self.recording.run_id}", flush=True)
-        if failed is not None and not stopped:  # a sweeper's own error only says that results are missing
-            fix = "Each error is above, and with its traceback in error.txt of its job's folder."
-            raise SweepError(f"{failed}.", got=error, fix=fix) from error
-
-    def _write(self, summary: Summary) -> None:
-        folder = self.record.folder
         atomic_write(folder / "summary.csv", summary.as_csv())
         atomic_write(folder / "summary.json", summary.as_table())
         if (png := figure(summary)) is not None:
             atomic_write(folder / "summary.png", png)
-
-
-def begin(config: DictConfig) -> Sweep:
-    """Open a sweep: claim its folder, check what its jobs share, open its record, write what they know."""
-    forgive()
-    HydraConfig.instance().set_config(config)
-    know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
-    guard()
-    build_key("objective", config.objective)
-    recorder = build_key("recorder", OmegaConf.to_container(config.recorder, resolve=True))
-    folder = Path(config.hydra.sweep.dir).absolute()
-    hold(folder, "hydra.sweep.dir")
-    searched = OmegaConf.select(config, "hydra.sweeper.params") or {}
-    fixed, varies = planned([*(f"{key}={value}" for key, value in searched.items()), *config.hydra.overrides.task])
-    facts = environment(config.seed, typed_command())
-    about = {"name": redacted(config.name), "objective": config.objective, "fixed": hidden(fixed)}
-    about |= {"varies": hidden(varies), "recorder": recordable(config.recorder)}
-    about["paths"] = OmegaConf.to_container(config.paths, resolve=True)
-    atomic_write(folder / "config.yaml", yaml.safe_dump(about, sort_keys=False, allow_unicode=True))
-    atomic_write(folder / "environment.json", json.dumps(facts, indent=1) + "\n")
-    tags = {
-        **origin_tags(facts, folder),
-        "mlflow.loggedArtifacts": json.dumps([{"path": "summary.json", "type": "table"}]),  # MLflow's page shows it
-        "ortpipe.objective": config.objective,
-    }
-    manifest = Manifest(os.getcwd(), tuple(fixed), config.objective)
-    record = RunRecord(folder, redacted(f"{config.name} sweep"), tags, sweep=manifest)
-    recording: Recording = recorder.open_sweep(record)
-    record.mlflow = recording.run_id
-    record.write()
-    return Sweep(record, recording)
+        print("", summary.as_text(), "", f"summary        {folder / 'summary.csv'}", sep="\n")
+        count = sum(row.run.status != FINISHED for row in summary.rows)
+        failed = f"{count} of {len(summary.rows)} jobs did not finish" if count else None
+        status = KILLED if stopped else FINISHED if error is None and failed is None else FAILED
+        record.metrics = summary.metrics()
+        record.end(status, failed if error is None else str(error))
+        self._recording.close(summary.ranked[0].run.mlflow if summary.ranked else None)
+        if self._recording.run_id is not None:
+            print(f"MLflow run     {self._recording.run_id}", flush=True)
+        if failed is not None and not stopped:  # a sweeper's own error only says that results are missing
+            fix = "Each error is above, and with its traceback in error.txt of its job's folder."
+            raise SweepError(f"{failed}.", got=error, fix=fix) from error

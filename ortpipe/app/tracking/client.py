@@ -74,6 +74,8 @@ def reached(uri: str) -> Iterator[None]:
         )
     try:
         yield
+    except TrackingError:
+        raise  # it names its own
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise TrackingError(

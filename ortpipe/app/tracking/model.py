@@ -98,8 +98,7 @@ def name_best(target: Target, sweep: str, best: str) -> None:
     with reached(target.tracking_uri):
         if client.get_run(sweep).data.tags.get(BEST) == best:
             return
-    if target.register is not None:
-        version = register_run(target, best)
-        print(f"registered     {target.register} version {version}, as {target.alias}")
-    with reached(target.tracking_uri):
+        if target.register is not None:
+            version = register_run(target, best)
+            print(f"registered     {target.register} version {version}, as {target.alias}")
         client.set_tag(sweep, BEST, best)
