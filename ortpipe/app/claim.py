@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 from ortpipe.errors import ConfigError
 from ortpipe.files import TEMPORARY
@@ -21,28 +20,26 @@ _held = contextlib.ExitStack()  # Hydra calls back before it writes, and returns
 def claimed(folder: Path, key: str, *, wait: bool = False) -> Iterator[None]:
     """Hold a folder while the block runs; what a run that was killed left half-written there is removed.
 
-    Args:
-        folder: it is made if it is not there.
-        key: of the config, that says which folder it is.
-        wait: for a process that is at work there, instead of an error.
+    `key` of the config says which folder it is; with `wait`, a process that is at work there is waited for.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         fix = "Set paths.outputs to a folder of yours, or change its rights."
         raise ConfigError("The output folder must be writable.", got=folder, fix=fix)
 
-    def say(message: str) -> None:
+    def notify(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
-    def refuse(holder: str) -> NoReturn:
-        rule = "A folder is written by one run at a time."
-        raise ConfigError(rule, got=f"{holder} is at work in {folder}", fix=f"Wait for its end, or set another {key}.")
+    def busy(holder: str) -> None:
+        if not wait:
+            rule, got = "A folder is written by one run at a time.", f"{holder} is at work in {folder}"
+            raise ConfigError(rule, got=got, fix=f"Wait for its end, or set another {key}.")
+        notify(f"waiting for {holder}, which is at work in {folder}")
 
-    with lock(
-        folder / LOCK,
-        busy=(lambda holder: say(f"waiting for {holder}, which is at work in {folder}")) if wait else refuse,
-        missing=lambda why: say(f"warning: no lock on {folder}: {why}; a second run into it would mix with this one"),
-    ):
+    def missing(why: str) -> None:
+        notify(f"warning: no lock on {folder}: {why}; a second run into it would mix with this one")
+
+    with lock(folder / LOCK, busy=busy, missing=missing):
         for path in folder.iterdir():
             if TEMPORARY.fullmatch(path.name):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

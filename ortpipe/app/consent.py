@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -16,16 +16,21 @@ ELSEWHERE = ("recorder", "paths", "hydra", "name")  # repro does not use them
 NAMES = ("function", "_target_")
 
 
-def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each dotted key with its value."""
+def mapped(node: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
+    """Return a tree of values with what `change` makes of each dotted key and its value."""
+    under = f"{key}." if key else ""
     if isinstance(node, Mapping):
-        for name, value in node.items():
-            yield from leaves(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(node, list):
-        for number, value in enumerate(node):
-            yield from leaves(value, f"{key}.{number}")
-    else:
-        yield key, node
+        return {name: mapped(value, change, f"{under}{name}") for name, value in node.items()}
+    if isinstance(node, list):
+        return [mapped(value, change, f"{under}{number}") for number, value in enumerate(node)]
+    return change(key, node)
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return each dotted key that repro uses with its value."""
+    found: dict[str, Any] = {}
+    mapped({name: value for name, value in config.items() if name not in ELSEWHERE}, found.__setitem__)
+    return found
 
 
 def executes(config: Mapping[str, Any], folder: object) -> list[str]:
@@ -36,15 +41,13 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
     >>> executes({"convert": {"source": {"path": "m.pkl", "trust": True}}, "seed": 0}, None)
     ['convert.source.trust=True: opening m.pkl runs what it holds']
     """
-    found = []
-    for key, value in leaves(config):
+    found, settings = [], _settings(config)
+    for key, value in settings.items():
         name = key.rpartition(".")[2]
-        if key.partition(".")[0] in ELSEWHERE:
-            continue
         if name in NAMES and value is not None:
             found.append(f"{key}={value}, whose module is looked for in {folder or 'the working folder'} first")
         elif name == "trust" and value:
-            path = dict(leaves(config)).get("convert.source.path") if key == "convert.source.trust" else None
+            path = settings.get("convert.source.path") if key == "convert.source.trust" else None
             found.append(f"{key}={value}: opening {path or 'the file'} runs what it holds")
         elif isinstance(value, str) and ENVIRONMENT.search(value):
             names = ", ".join(ENVIRONMENT.findall(value))
@@ -54,34 +57,29 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
 
 def completed(config: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recorded config with the secrets that it does not hold: given now, or read from the environment."""
-    missing = {
-        key
-        for key, value in leaves(config)
-        if isinstance(value, str) and key.partition(".")[0] not in ELSEWHERE and (MASK in value or "${oc." in value)
+    secrets = {
+        k for k, value in _settings(config).items() if isinstance(value, str) and (MASK in value or "${oc." in value)
     }
-    if strange := sorted(set(given) - missing):
+    if strange := sorted(set(given) - secrets):
         fix = "Give only what its config.yaml writes as ***."
         raise ConfigError("A run is made again with its own config.", got=", ".join(strange), fix=fix)
-    return {name: _completed(value, name, given) for name, value in config.items()}
 
+    def complete(key: str, value: Any) -> Any:
+        if key not in secrets:
+            return value
+        if key in given:
+            know(given[key])
+            return given[key]
+        if MASK in value:
+            rule, fix = "A record holds no secrets, so they are given again.", f"Add {key}=… to the command."
+            raise ConfigError(rule, got=f"{key}={value}", fix=fix)
+        if (whole := DECODED.fullmatch(value)) is not None:
+            _variable(whole[1], key)
+            return OmegaConf.create({"value": value}).value  # decoded as the run did
+        return ASKS.sub(lambda found: _variable(found[1], key), value)
 
-def _completed(node: Any, key: str, given: Mapping[str, Any]) -> Any:
-    if isinstance(node, dict):
-        return {name: _completed(value, f"{key}.{name}", given) for name, value in node.items()}
-    if isinstance(node, list):
-        return [_completed(value, f"{key}.{number}", given) for number, value in enumerate(node)]
-    if key in given:
-        know(given[key])
-        return given[key]
-    if not isinstance(node, str) or key.partition(".")[0] in ELSEWHERE:
-        return node
-    if MASK in node:
-        rule, fix = "A record holds no secrets, so they are given again.", f"Add {key}=… to the command."
-        raise ConfigError(rule, got=f"{key}={node}", fix=fix)
-    if (whole := DECODED.fullmatch(node)) is not None:
-        _variable(whole[1], key)
-        return OmegaConf.create({"value": node}).value  # decoded as the run did
-    return ASKS.sub(lambda found: _variable(found[1], key), node)
+    completed_config: dict[str, Any] = mapped(config, complete)
+    return completed_config
 
 
 def _variable(name: str, key: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,17 +21,11 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # of one key to another
 
 @dataclass(frozen=True)
 class KeyOrigins:
-    """Answers for one composition; it reads files only when it is asked.
+    """Answers for one composition; it reads files only when it is asked."""
 
-    Attributes:
-        loader: Hydra's, which knows the defaults list.
-        overrides: of the command line.
-        folders: of YAML files, the first that has a file wins.
-    """
-
-    loader: ConfigLoader
-    overrides: tuple[str, ...]
-    folders: tuple[Path, ...]
+    loader: ConfigLoader  # Hydra's, which knows the defaults list
+    overrides: tuple[str, ...]  # of the command line
+    folders: tuple[Path, ...]  # of YAML files; the first that has a file wins
 
     @classmethod
     def now(cls) -> KeyOrigins | None:
@@ -49,23 +43,19 @@ class KeyOrigins:
         Where the value refers to another key, the place of that one follows.
         """
         parts = key.split(".")
-        for length in range(len(parts), 0, -1):
-            found = self._place(parts[:length])
-            if found is not None:
-                return found
-        return None
+        places = (place for length in range(len(parts), 0, -1) for place in self._places(parts[:length]))
+        return next(places, None)
 
-    def _place(self, parts: Sequence[str]) -> str | None:
+    def _places(self, parts: Sequence[str]) -> Iterator[str]:
+        """Yield where a key is set, the place that wins first."""
         key = ".".join(parts)
         for override in reversed(self.overrides):
             name, is_set, _ = override.lstrip("+").partition("=")
             if is_set and name.replace("/", ".") == key:
-                return f"{override} on the command line"
+                yield f"{override} on the command line"
         for default in reversed(self._defaults):  # the last one wins
-            found = self._in_file(default, parts)
-            if found is not None:
-                return found
-        return None
+            if (place := self._in_file(default, parts)) is not None:
+                yield place
 
     def _in_file(self, default: ResultDefault, parts: Sequence[str]) -> str | None:
         package = default.package.split(".") if default.package else []

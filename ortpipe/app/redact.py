@@ -88,8 +88,8 @@ def _hides(value: Any, key: object) -> bool:
     return not (isinstance(value, int | float) and str(key).endswith("s"))
 
 
-def redacted(text: str) -> str:
-    r"""Return text without secrets.
+def redacted(text: str, *, pairs: bool = True) -> str:
+    r"""Return text without secrets; with `pairs`, without those that stand behind a key's name.
 
     >>> redacted("recorder.tracking_uri=postgresql://me:p@ss/w@server/runs")
     'recorder.tracking_uri=postgresql://me:***@server/runs'
@@ -102,36 +102,32 @@ def redacted(text: str) -> str:
     """
     if _known:
         text = _pattern(frozenset(_known)).sub(MASK, text)
-    if HINT.search(text) is None:
-        return text
-    return _without_pairs(_shapes(text))
-
-
-def _shapes(text: str) -> str:
-    for shape in SHAPES:
-        text = shape.sub(lambda found: found[0] if found[2].startswith("${") else found[1] + MASK, text)
-    return text
-
-
-def _pairs(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield where the values of secret keys are in a text, and the values without their quotes."""
+    parts: list[str] = []
     place = 0
-    while (key := KEY.search(text, place)) is not None:
+    for start, end in sorted(_secrets(text, pairs=pairs)):
+        if start > place or not parts:  # else it goes on where another secret ends
+            parts += [text[place:start], MASK]
+        place = max(place, end)
+    return "".join([*parts, text[place:]])
+
+
+def _secrets(text: str, *, pairs: bool = True) -> Iterator[tuple[int, int]]:
+    """Yield where a text holds secrets that are known by their form, or by the name of the key in front of them."""
+    if HINT.search(text) is None:
+        return
+    for shape in SHAPES:
+        for found in shape.finditer(text):
+            if not found[2].startswith("${"):
+                yield found.span(2)
+    place = 0
+    while pairs and (key := KEY.search(text, place)) is not None:
         place = key.end()
         if is_secret(key[1]) and (value := VALUE.match(text, place)) is not None:
             bare = value[0].strip("'\"\\")
             if not bare.startswith("${") and _hides(_number(bare), key[1]):
                 start = place + value[0].index(bare)
-                yield start, start + len(bare), bare
+                yield start, start + len(bare)
                 place = value.end()
-
-
-def _without_pairs(text: str) -> str:
-    parts, place = [], 0
-    for start, end, _ in _pairs(text):
-        parts += [text[place:start], MASK]
-        place = end
-    return "".join([*parts, text[place:]])
 
 
 def _number(text: str) -> str | float:
@@ -173,13 +169,9 @@ def _here() -> str:
 
 def know_text(text: str) -> None:
     """Hide from now on what is a secret within a text: the password of an address, a pair of key and value."""
-    for shape in SHAPES:
-        for found in shape.finditer(text):
-            if not found[2].startswith("${"):
-                know(found[2])
-                know(unquote(found[2]))
-    for *_, value in _pairs(text):
-        know(value)
+    for start, end in _secrets(text):
+        know(text[start:end])
+        know(unquote(text[start:end]))
 
 
 def know_config(config: Mapping[str, Any]) -> None:
@@ -279,17 +271,12 @@ def _recorded(raw: Any, value: Any, key: str, *, setting: bool) -> Any:
         shown = [_recorded(item, one, key, setting=setting) for item, one in zip(items, value, strict=True)]
     elif is_secret(key) and _hides(value, key) and (isinstance(value, str) or not setting):
         shown = value if isinstance(value, str) and ENVIRONMENT.match(value) else MASK
+    elif isinstance(value, str):  # in a path, `token=1/` is the name of a folder
+        shown = redacted(value, pairs="/" not in value or any(sign in value for sign in "{;&?"))
     else:
-        shown = _text(value) if isinstance(value, str) else value
+        shown = value
     asked = asked_again(raw) if isinstance(raw, str) and shown != value else None
     return shown if asked is None else asked
-
-
-def _text(value: str) -> str:
-    """Return a config's text without secrets; in a path, `token=1/` is the name of a folder."""
-    known = _pattern(frozenset(_known)).sub(MASK, value) if _known else value
-    is_path = "/" in value and not any(sign in value for sign in "{;&?")
-    return _shapes(known) if is_path else _without_pairs(_shapes(known))
 
 
 def asked_again(raw: str) -> str | None:

@@ -7,10 +7,7 @@ from itertools import zip_longest
 def aligned(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), *, left: int | None = None) -> list[str]:
     r"""Return a line per row, its columns as wide as their widest cell, below the heads and a rule if there are heads.
 
-    Args:
-        rows: of cells; they may be of different lengths.
-        heads: of the columns.
-        left: how many columns are aligned left, the others right; by default all.
+    Rows may have different lengths; the first `left` columns, by default all, are aligned left, the others right.
 
     >>> print(*aligned([["r2", "0.5"], ["loss", "12.25"]], ["metric", "trained"], left=1), sep="\n")
     metric  trained
@@ -22,11 +19,9 @@ def aligned(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), *, left: i
     widths = [max(map(len, column)) for column in zip_longest(*table, fillvalue="")]
     if heads:
         table.insert(1, ["-" * width for width in widths])
-    return ["  ".join(_fitted(row, widths, left)).rstrip() for row in table]
-
-
-def _fitted(row: Sequence[str], widths: Sequence[int], left: int | None) -> list[str]:
-    return [
-        cell.ljust(width) if left is None or i < left else cell.rjust(width)
-        for i, (cell, width) in enumerate(zip(row, widths, strict=False))
-    ]
+    lines = []
+    for row in table:
+        cells = enumerate(zip(row, widths, strict=False))
+        fitted = [cell.ljust(width) if left is None or i < left else cell.rjust(width) for i, (cell, width) in cells]
+        lines.append("  ".join(fitted).rstrip())
+    return lines
