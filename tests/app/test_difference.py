@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from ortpipe.app.difference import difference
-from ortpipe.app.model_lookup import FoundModel
+from ortpipe.app.commands.diff import difference
+from ortpipe.app.lookup import FoundModel
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[N, 3] X) => (float[N, 1] y)
   <float[3, 1] w = {1, 2, 3}> { h = MatMul(X, w) y = Softmax <axis = 1> (h) }"""

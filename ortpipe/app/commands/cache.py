@@ -11,7 +11,7 @@ from ortpipe.app.units import bound, size, span
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline import gc
 from ortpipe.pipeline.gc import Usage
-from ortpipe.pipeline.store import Store
+from ortpipe.pipeline.store import Entry, Store
 from ortpipe.pipeline.trust import VARIABLE, key_of_environment
 
 ABOUT = """Look after the store (paths.cache).
@@ -56,18 +56,12 @@ def listing(store: Store) -> str:
     """Return a line per entry, what was used last first."""
     now, found = time.time(), gc.usage(store, _say)
     heads = ["stage", "key", "made", "used", "took", "size", "by"]
-    rows = [
-        [
-            one.entry.stage,
-            one.entry.key[:12],
-            span(now - one.entry.made),
-            span(now - one.used),
-            f"{one.entry.seconds:.2f} s",
-            size(one.bytes),
-            _maker(one),
-        ]
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        entry = one.entry
+        times = span(now - entry.made), span(now - one.used), f"{entry.seconds:.2f} s"
+        maker = " ".join(value if name == "folder" else f"{name} {value}" for name, value in entry.run.items())
+        rows.append([entry.stage, entry.key[:12], *times, size(one.bytes), maker])
     lines = aligned(rows, heads) if rows else ["  ".join(heads)]
     artifacts = store.folder / "artifacts"
     held = len({one.entry.output for one in found})
@@ -82,12 +76,7 @@ def _say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def _maker(one: Usage) -> str:
-    return " ".join(f"{name} {value}" if name != "folder" else value for name, value in one.entry.run.items())
-
-
 def _verify(store: Store) -> None:
-
     found = gc.verify(store, _say)
     unread = f", {found['unread']} cannot be read now" if found["unread"] else ""
     print(f"{found['intact']} entries are intact, {found['damaged']} were not{unread}")
@@ -100,9 +89,8 @@ def _verify(store: Store) -> None:
 def _outside(store: Store, keep: Sequence[str]) -> list[Usage]:
     """Return what no bound keeps; without bounds everything is kept."""
     if not keep:
-        raise ConfigError(
-            "ortpipe cache gc must know what to keep.", got="no --keep", fix="Write --keep 30d or --keep 5GB."
-        )
+        rule, fix = "ortpipe cache gc must know what to keep.", "Write --keep 30d or --keep 5GB."
+        raise ConfigError(rule, got="no --keep", fix=fix)
     ages, sizes = zip(*(bound(text) for text in keep), strict=True)
     oldest = min((age for age in ages if age is not None), default=None)
     most = min((count for count in sizes if count is not None), default=None)
@@ -110,18 +98,16 @@ def _outside(store: Store, keep: Sequence[str]) -> list[Usage]:
 
 
 def _named(store: Store, names: Sequence[str]) -> list[Usage]:
-
     if not names:
         fix = "Name a stage, or the beginning of a key or digest from ortpipe cache ls."
         raise ConfigError("ortpipe cache rm must know what to remove.", got="no name", fix=fix)
+
+    def is_named(entry: Entry, name: str) -> bool:
+        return name == entry.stage or (len(name) >= 4 and (entry.key.startswith(name) or entry.output.startswith(name)))
+
     found, chosen = gc.usage(store, _say), []
     for name in names:
-        those = [
-            one
-            for one in found
-            if name == one.entry.stage
-            or (len(name) >= 4 and (one.entry.key.startswith(name) or one.entry.output.startswith(name)))
-        ]
+        those = [one for one in found if is_named(one.entry, name)]
         if not those:
             fix = "Name a stage, or at least four letters of a key or digest; see ortpipe cache ls."
             raise ConfigError("ortpipe cache rm removes what is stored.", got=name, fix=fix)
@@ -130,10 +116,6 @@ def _named(store: Store, names: Sequence[str]) -> list[Usage]:
 
 
 def _remove(store: Store, going: list[Usage], *, dry: bool) -> None:
-
-    gained = None if dry else gc.remove(store, [one.entry for one in going])
-    for line in aligned([one.entry.stage, one.entry.key[:12], size(one.bytes)] for one in going):
-        print(line)
-    print(
-        f"{len(going)} entries would go" if gained is None else f"{len(going)} entries removed, {size(gained)} gained"
-    )
+    done = "would go" if dry else f"removed, {size(gc.remove(store, [one.entry for one in going]))} gained"
+    rows = aligned([one.entry.stage, one.entry.key[:12], size(one.bytes)] for one in going)
+    print(*rows, f"{len(going)} entries {done}", sep="\n")

@@ -9,10 +9,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ortpipe.app.compose import Parser
 from ortpipe.errors import OrtpipeError
@@ -30,8 +29,7 @@ LEAST = 2**30  # bytes that should be free
 AGAIN = "In a fresh environment: pip install ortpipe."
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """What one check says; `fix` is what to do where it is a problem."""
 
     name: str
@@ -43,11 +41,11 @@ def run(arguments: Sequence[str]) -> None:
     """Print what every check finds; exit with 1 where one is a problem."""
     config, problems = Parser("doctor", ABOUT).read(arguments).composed.config, 0
     for check in (_runtime, _packages, _folders, _disk, _tracking, _training):
-        for finding in _examined(check, config):
-            print(f"{'ok' if finding.fix is None else 'PROBLEM':<8} {finding.name:<9} {finding.said}", flush=True)
-            if finding.fix is not None:
+        for name, said, fix in _examined(check, config):
+            print(f"{'ok' if fix is None else 'PROBLEM':<8} {name:<9} {said}", flush=True)
+            if fix is not None:
                 problems += 1
-                print(f"         fix       {finding.fix}", flush=True)
+                print(f"         fix       {fix}", flush=True)
     print("no problems found" if not problems else "1 problem" if problems == 1 else f"{problems} problems")
     if problems:
         sys.exit(1)
@@ -79,18 +77,17 @@ def _runtime(config: RunConfig) -> Iterator[Finding]:
 
 
 def _packages(config: RunConfig) -> Iterator[Finding]:
-    wrong, count = False, 0
-    for needed in requirements():
-        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
-            continue
-        count += 1
+    wrong = False
+    required = [one for one in requirements() if one.marker is None or one.marker.evaluate({"extra": ""})]
+    for needed in required:
         version = versions((needed.name,)).get(needed.name)
         if version is None or not needed.specifier.contains(version, prereleases=True):
             wrong = True
             said = f"{needed.name} {version or 'is not installed'}, and ortpipe needs {needed.specifier}"
             yield Finding("packages", said, f"pip install '{needed.name}{needed.specifier}'")
     if not wrong:
-        yield Finding("packages", f"Python {platform.python_version()}; all {count} in the versions that ortpipe needs")
+        said = f"Python {platform.python_version()}; all {len(required)} in the versions that ortpipe needs"
+        yield Finding("packages", said)
 
 
 def requirements() -> list[Requirement]:
@@ -101,10 +98,10 @@ def requirements() -> list[Requirement]:
 
     project = Path(__file__).resolve().parents[3] / "pyproject.toml"
     if project.is_file():
-        return [
-            Requirement(line) for line in tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
-        ]
-    return [Requirement(line) for line in metadata.requires("ortpipe") or ()]
+        lines = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
+    else:
+        lines = metadata.requires("ortpipe") or []
+    return [Requirement(line) for line in lines]
 
 
 def _folders(config: RunConfig) -> Iterator[Finding]:
@@ -113,9 +110,8 @@ def _folders(config: RunConfig) -> Iterator[Finding]:
         if folder is None:
             continue
         existing = _existing(Path(folder))
-        said = f"paths.{key} {folder}" + (
-            "" if existing == Path(folder).absolute() else f", which will be made in {existing}"
-        )
+        new = "" if existing == Path(folder).absolute() else f", which will be made in {existing}"
+        said = f"paths.{key} {folder}{new}"
         try:
             with tempfile.TemporaryFile(dir=existing) as file:
                 file.write(b"x")
@@ -133,10 +129,8 @@ def _existing(folder: Path) -> Path:
 def _disk(config: RunConfig) -> Iterator[Finding]:
     place = _existing(Path(config.paths.outputs))
     free = shutil.disk_usage(place).free
-    short = (
-        f"Free some, or set paths.outputs to another disk; ortpipe cache gc frees the cache in {config.paths.cache}."
-    )
-    yield Finding("disk", f"{free / 2**30:,.1f} GiB free at {place}", None if free >= LEAST else short)
+    fix = f"Free some, or set paths.outputs to another disk; ortpipe cache gc frees the cache in {config.paths.cache}."
+    yield Finding("disk", f"{free / 2**30:,.1f} GiB free at {place}", None if free >= LEAST else fix)
 
 
 def _tracking(config: RunConfig) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from ortpipe.app.assemble import open_run, plan_of
 from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.consent import completed, executes
+from ortpipe.app.lookup import recorded
 from ortpipe.app.run.folder import kept_input
 from ortpipe.app.run.record import RunRecord, StageRecord, read_config, read_environment
-from ortpipe.app.run_lookup import recorded
 from ortpipe.app.schema import build
-from ortpipe.artifact import load_artifact
+from ortpipe.artifact import Artifact, load_artifact
 from ortpipe.errors import ConfigError, ReproError
 from ortpipe.pipeline.digest import versions
 from ortpipe.pipeline.events import Event, StageFinished
@@ -42,14 +43,10 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--trust", action="store_true", help="execute what the record asks for: you know who wrote it")
     given = parser.read(arguments)
     where = tuple(word for word in given.overrides if word.lstrip("+~").startswith(("recorder", "paths.")))
-    secrets = _parsed([word for word in given.overrides if word not in where])
+    parsed = OverridesParser.create().parse_overrides([word for word in given.overrides if word not in where])
+    secrets = {override.key_or_group: override.value() for override in parsed}
     with recorded(given.run, Composition(where, given.config_dir)) as folder:
         _repeat(folder, secrets, trust=given.trust)
-
-
-def _parsed(words: Sequence[str]) -> dict[str, Any]:
-    found = OverridesParser.create().parse_overrides([*words])
-    return {override.key_or_group: override.value() for override in found}
 
 
 def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
@@ -61,16 +58,25 @@ def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
         raise ConfigError(rule, got="\n       ".join(asks), fix=fix)
     values = completed(values, secrets)
     stages = RunRecord.read(folder).stages
-    _enter(place)
+    sys.path[:] = [os.path.abspath(path) for path in sys.path]  # an empty one means the working folder: not the run's
+    if place is not None and Path(place).is_dir():
+        os.chdir(place)  # for relative paths
+    elif place is not None:
+        print(f"warning: the run's working folder {place} is gone; paths start at this one", file=sys.stderr)
     source = values.get("convert", {}).get("source")
     if isinstance(source, dict) and isinstance(path := source.get("path"), str):
         source["path"] = kept_input(path, folder) or path
     config = build({**values, "recorder": {"name": "none"}, "resume": None})
     plan = plan_of(config)[: len(stages)]
-    for line in _other_surroundings(stages, plan):
-        print(f"warning: {line}", file=sys.stderr)
+    then = {name: version for stage in stages for name, version in stage.parts["packages"].items()}
+    now = {name: version for step in plan for name, version in versions(step.stage.packages).items()}
+    for name, (old, new) in differing(then, now).items():
+        print(f"warning: {name} was {old}, is {new}", file=sys.stderr)
+    for machine in sorted({stage.parts["machine"] for stage in stages} - {platform.machine()}):
+        print(f"warning: the machine was {machine}, is {platform.machine()}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="ortpipe-") as fresh:
-        artifact = run_plan(plan, open_run(vars(config)), [Witness(stages, folder)], Store(Path(fresh)))
+        compare = partial(_compare, stages=stages, folder=folder)
+        artifact = run_plan(plan, open_run(vars(config)), [compare], Store(Path(fresh)))
     kinds = [f"losses/{kind}" for kind in ("step", "train", "validation")]
     losses = sum(artifact.tensors[kind].size for kind in kinds if kind in artifact.tensors)
     print(f"reproduced: {len(stages)} stages and {losses:,} losses are the same to the last bit")
@@ -78,67 +84,34 @@ def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
         print("(the run itself ended before its last stage)")
 
 
-def _enter(place: str | None) -> None:
-    """Stand where the run stood, for its relative paths; no module is looked for there but a function's."""
-    sys.path[:] = [os.path.abspath(path) for path in sys.path]  # an empty one means the working folder
-    if place is not None and Path(place).is_dir():
-        os.chdir(place)
-    elif place is not None:
-        print(f"warning: the run's working folder {place} is gone; paths start at this one", file=sys.stderr)
+def _compare(event: Event, stages: Sequence[StageRecord], folder: Path) -> None:
+    """Compare a stage with what the run recorded of it, and end the run at the first that differs."""
+    if not isinstance(event, StageFinished):
+        return
+    then = stages[event.number - 1]
+    kinds = {"version": "code", "data": "data"}
+    differences = [
+        f"{kinds.get(name, 'config')}: {name} was {old}, is {new}"
+        for name, (old, new) in differing(then.parts, event.parts).items()
+        if name.partition(".")[0] not in SURROUNDINGS
+    ]
+    if not differences and event.output != then.output:
+        differences = [f"numbers: digest was {then.output}, is {event.output}"]
+        differences += _numbers(folder / "stages" / f"{event.number}_{event.name}", then.output, event.artifact)
+    if differences:
+        raise ReproError(f"A run is made again as it was: {event.name} differs.", got="\n       ".join(differences))
+    print(f"{event.name:<9} same  {event.output}", flush=True)
 
 
-def _other_surroundings(stages: Sequence[StageRecord], plan: Any) -> list[str]:
-    """Return in which packages and machine the run was made in other surroundings than these."""
-    then = {name: version for stage in stages for name, version in stage.parts["packages"].items()}
-    now = {name: version for step in plan for name, version in versions(step.stage.packages).items()}
-    lines = [f"{name} was {old}, is {new}" for name, (old, new) in differing(then, now).items()]
-    here = platform.machine()
-    others = {stage.parts["machine"] for stage in stages} - {here}
-    return lines + [f"the machine was {made}, is {here}" for made in sorted(others)]
-
-
-class Witness:
-    """Compares each stage with what the run recorded of it, and ends the run at the first that differs."""
-
-    def __init__(self, stages: Sequence[StageRecord], folder: Path) -> None:
-        self._stages, self._folder = stages, folder
-
-    def __call__(self, event: Event) -> None:
-        """Listen."""
-        if not isinstance(event, StageFinished):
-            return
-        then = self._stages[event.number - 1]
-        differences = self._inputs(then, event) or self._numbers(then, event)
-        if differences:
-            raise ReproError(f"A run is made again as it was: {event.name} differs.", got="\n       ".join(differences))
-        print(f"{event.name:<9} same  {event.output}", flush=True)
-
-    def _inputs(self, then: StageRecord, event: StageFinished) -> list[str]:
-        def own(parts: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: value for name, value in parts.items() if name not in SURROUNDINGS}
-
-        kinds = {"version": "code", "data": "data"}
-        return [
-            f"{kinds.get(name, 'config')}: {name} was {old}, is {new}"
-            for name, (old, new) in differing(own(then.parts), own(event.parts)).items()
-        ]
-
-    def _numbers(self, then: StageRecord, event: StageFinished) -> list[str]:
-        """Compare digests, and where they differ the tensors."""
-        if event.output == then.output:
-            return []
-        lines = [f"numbers: digest was {then.output}, is {event.output}"]
-        place = self._folder / "stages" / f"{event.number}_{event.name}"
-        if not place.is_dir():
-            return lines
-        before, now = load_artifact(place), event.artifact
-        if before.digest() != then.output:
-            return [*lines, f"what the run recorded in {place.name} was changed since"]
-        return lines + [
-            difference
-            for name in sorted({*before.tensors, *now.tensors})
-            for difference in _apart(name, before.tensors.get(name), now.tensors.get(name))
-        ]
+def _numbers(place: Path, digest: str, now: Artifact) -> list[str]:
+    """Return how tensors differ from those that the run recorded."""
+    if not place.is_dir():
+        return []
+    before = load_artifact(place)
+    if before.digest() != digest:
+        return [f"what the run recorded in {place.name} was changed since"]
+    names = sorted({*before.tensors, *now.tensors})
+    return [line for name in names for line in _apart(name, before.tensors.get(name), now.tensors.get(name))]
 
 
 def _apart(name: str, then: Any, now: Any) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ortpipe.app.assemble import open_run
 from ortpipe.app.compose import Composition, Parser
-from ortpipe.app.model_lookup import find
+from ortpipe.app.lookup import find
 from ortpipe.app.run.screen import Screen, table
 from ortpipe.app.schema import all_at_once, check
 from ortpipe.artifact import Artifact, Facts, save_artifact

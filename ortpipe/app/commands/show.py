@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.app.compose import Parser
-from ortpipe.app.model_lookup import HELP, FoundModel, find
+from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.table import aligned
 from ortpipe.artifact import without_metadata
 from ortpipe.errors import ConfigError

@@ -21,7 +21,7 @@ from ortpipe.app.commands.repro import run as repro
 from ortpipe.app.commands.show import run as show
 from ortpipe.app.commands.sync import run as sync
 from ortpipe.app.consent import completed, executes
-from ortpipe.app.run_lookup import download
+from ortpipe.app.lookup import download
 from ortpipe.errors import ConfigError, OrtpipeError, TrackingError
 
 

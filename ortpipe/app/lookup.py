@@ -1,0 +1,170 @@
+"""What runs left behind, as a user names it: in files and folders, in MLflow, in the store."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from ortpipe.app.compose import Composition
+from ortpipe.app.redact import hidden
+from ortpipe.app.run.record import FILE, RunRecord, read_config
+from ortpipe.app.tracking.client import client_at
+from ortpipe.app.tracking.sqlite import database_of
+from ortpipe.artifact import load_artifact, read_metadata
+from ortpipe.errors import ConfigError, TrackingError, nearest
+from ortpipe.graph.serial import read
+from ortpipe.pipeline.store import Store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+NEEDED = ("config.yaml", "environment.json", FILE, "inputs", "stages")  # of a run that is made again
+FILE_NAME = re.compile(r"(?!\.+$)[^/\\\x00:]+")
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+DIGEST = re.compile(r"[0-9a-f]{6,64}")  # or its beginning
+HELP = "an .onnx file, the folder of an artifact or a run, the id of an MLflow run, or a stored digest's beginning"
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model with all that is known about it; a bare file has neither tensors nor lineage."""
+
+    name: str  # as the user gave it, and the stage where that was chosen
+    model: onnx.ModelProto
+    facts: Mapping[str, Any]  # as JSON; empty for a model that ortpipe has not seen
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    digest: str | None = None  # of the artifact
+    config: Mapping[str, Any] = field(default_factory=dict)  # of its run, resolved
+
+
+def find(name: str, composed: Composition, stage: str | None = None) -> FoundModel:
+    """Return what a name stands for; of a run, the last stage or the one that is named."""
+    path = Path(name)
+    if path.is_file():
+        model = read(path)
+        return FoundModel(str(path), model, read_metadata(model))
+    if (path / "artifact.json").is_file():
+        return _artifact(path, name, path.parents[1] if path.parent.name == "stages" else path)
+    if (path / "stages").is_dir():
+        chosen = _stage([p.name for p in (path / "stages").iterdir() if "_" in p.name[1:]], name, stage)
+        return _artifact(path / "stages" / chosen, f"{name} ({chosen})", path)
+    if path.is_dir():
+        fix = "Name a run's folder, as its last line says it, or a folder with artifact.json."
+        raise ConfigError("A folder is that of an artifact or of a run.", got=name, fix=fix)
+    if DIGEST.fullmatch(name) and composed.cache is not None:
+        place = Store(composed.cache).artifact_folder(name)
+        stored = sorted(path.name for path in place.parent.glob(f"{name}*"))
+        if len(stored) > 1:
+            rule, got = "A digest's beginning is that of one artifact.", f"{name}: {', '.join(stored)}"
+            raise ConfigError(rule, got=got, fix="Give more of it.")
+        if stored:
+            return _artifact(place.with_name(stored[0]), stored[0], place)
+    if RUN_ID.fullmatch(name):
+        with tracked(name, composed.tracking_uri) as client, tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            names = [Path(entry.path).name for entry in client.list_artifacts(name, "stages")]
+            chosen = _stage(names, name, stage)
+            for needed in (f"stages/{chosen}", "config.yaml"):
+                download(client, name, needed, folder)
+            return _artifact(folder / "stages" / chosen, f"{name} ({chosen})", folder)
+    raise ConfigError(f"The name of a model is {HELP}.", got=name, fix="Check the path, the id or the digest.")
+
+
+def _artifact(folder: Path, name: str, run: Path) -> FoundModel:
+    artifact = load_artifact(folder)
+    values = read_config(run) if (run / "config.yaml").is_file() else {}
+    return FoundModel(
+        name, artifact.model, artifact.facts.as_json(), artifact.tensors, artifact.digest(), hidden(values)
+    )
+
+
+def _stage(folders: list[str], run: str, stage: str | None) -> str:
+    """Return the folder of a run's stage, such as 5_train: the last one, or the one that is named."""
+    numbered = sorted((f for f in folders if f.partition("_")[0].isdigit()), key=lambda f: int(f.partition("_")[0]))
+    if not numbered:
+        raise ConfigError("A run has at least one stage that finished.", got=f"{run}: none", fix="Run it again.")
+    if stage is None:
+        return numbered[-1]
+    names = {folder.partition("_")[2]: folder for folder in numbered}
+    if stage not in names:
+        raise ConfigError("--stage is one that the run finished.", got=stage, fix=nearest(stage, names))
+    return names[stage]
+
+
+@contextlib.contextmanager
+def tracked(run_id: str, uri: str) -> Iterator[MlflowClient]:
+    """Give a client that reads an MLflow run."""
+    fix = "Set recorder.tracking_uri or paths.outputs as they were for the run."
+    if (database := database_of(uri)) is not None and not database.is_file():
+        raise TrackingError("The id of a run is looked up where runs are recorded.", got=f"no database {uri}", fix=fix)
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield client_at(uri)
+    except MlflowException as error:
+        rule = "The id of a run is one that MLflow knows, with the artifacts that were recorded."
+        raise TrackingError(rule, got=f"{run_id} in {uri}: {str(error).splitlines()[0]}", fix=fix) from error
+
+
+@contextlib.contextmanager
+def recorded(name: str, composed: Composition) -> Iterator[Path]:
+    """Give the folder of a run, by its path or its MLflow id."""
+    folder = Path(name)
+    if (folder / FILE).is_file():
+        yield _with_stages(folder.absolute(), name)
+    elif RUN_ID.fullmatch(name):
+        with tempfile.TemporaryDirectory(prefix="ortpipe-") as temporary:
+            with tracked(name, composed.tracking_uri) as client:
+                folder = Path(temporary)
+                for needed in NEEDED:
+                    download(client, name, needed, folder)
+            if not (folder / FILE).is_file():
+                fix = "Choose a run that has ended, or give its folder."
+                raise TrackingError(f"The record of a run holds its {FILE}.", got=f"{name}: none", fix=fix)
+            yield _with_stages(folder, name)
+    else:
+        fix = f"Take either from the run's last lines; a run's folder holds {FILE}."
+        raise ConfigError("A run is named by its folder, or by its MLflow id.", got=name, fix=fix)
+
+
+def _with_stages(folder: Path, name: str) -> Path:
+    if not RunRecord.read(folder).stages:
+        fix = "Choose a run, not a sweep, whose first stage finished."
+        raise ConfigError("A run is made again from its stages.", got=f"{name}: none finished", fix=fix)
+    return folder
+
+
+def download(client: MlflowClient, run_id: str, name: str, folder: Path) -> None:
+    """Copy an artifact of an MLflow run, a file or a folder, under its name into a folder, if there is one."""
+    above, files = str(PurePosixPath(name).parent), []
+    found = client.list_artifacts(run_id, None if above == "." else above)
+    waiting = [entry for entry in found if entry.path == name]
+    while waiting:
+        entry = waiting.pop()
+        if entry.is_dir:
+            inner = client.list_artifacts(run_id, entry.path)
+            for one in inner:
+                if str(PurePosixPath(one.path).parent) != entry.path or not FILE_NAME.fullmatch(Path(one.path).name):
+                    rule, fix = "An artifact lies in its run.", "Do not use this server."
+                    raise TrackingError(rule, got=f"{one.path!r} in {entry.path!r} of {run_id}", fix=fix)
+            waiting += inner
+        else:
+            files.append(entry)
+    if sum(file.file_size or 0 for file in files) > shutil.disk_usage(folder).free:
+        raise TrackingError("There must be room for what a run recorded.", got=f"{name} of {run_id}", fix="Free some.")
+    with tempfile.TemporaryDirectory(dir=folder) as fresh:
+        for file in files:
+            place = folder / file.path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(client.download_artifacts(run_id, file.path, fresh), place)  # folder or server: laid out apart
