@@ -1,12 +1,17 @@
 """Add nodes to a graph by writing formulas: values in, values out, no random names."""
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe.graph.types import infer
+
 Op = Callable[..., Any]
+Input = ir.Value | float | Sequence[int] | np.ndarray | None
 
 
 class Names:
@@ -47,6 +52,8 @@ def used_names(graph: ir.Graph) -> set[str]:
 class Builder:
     """Writes nodes at the end of a graph; any ONNX operator is a method that takes and returns values.
 
+    A number among the inputs becomes a scalar constant of their type, a list of integers a constant vector.
+
     Args:
         graph: the graph to write into.
         prefix: the first part of every name that is made, so that a reader sees where a node came from.
@@ -55,7 +62,7 @@ class Builder:
 
     >>> graph = ir.Graph([ir.val("x", ir.DataType.FLOAT, ["N", 1])], [], nodes=[], opset_imports={"": 21})
     >>> op = Builder(graph, "loss")
-    >>> y = op.Mul(op.Abs(graph.inputs[0]), op.const(np.float32(2)))
+    >>> y = op.Mul(op.Abs(graph.inputs[0]), 2)
     >>> [node.op_type for node in graph], y.name
     (['Abs', 'Constant', 'Mul'], 'loss/Mul')
     """
@@ -73,10 +80,32 @@ class Builder:
         if not op_type[:1].isupper():
             raise AttributeError(op_type)
 
-        def add(*inputs: ir.Value | None, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-            return self._add(op_type, inputs, outputs, domain, attributes)
+        def add(*inputs: Input, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
+            return self._add(op_type, self._values(inputs), outputs, domain, attributes)
 
         return add
+
+    def _values(self, inputs: Sequence[Input]) -> list[ir.Value | None]:
+        given = [x for x in inputs if isinstance(x, ir.Value)]
+        like = min(given, key=lambda x: x.dtype in (None, ir.DataType.BOOL), default=None)  # the first of a known type
+        values = (self.like(x, like) if isinstance(x, int | float) else x for x in inputs)
+        return [self.const(np.array(x, np.int64)) if isinstance(x, Sequence | np.ndarray) else x for x in values]
+
+    @contextlib.contextmanager
+    def formulas(self) -> Iterator[None]:
+        """Let `a * b + 1` of values write nodes of this builder, as long as it lasts and in this thread.
+
+        >>> op = Builder(ir.Graph([x := ir.val("x", ir.DataType.FLOAT, [])], [], nodes=[]), "f")
+        >>> with op.formulas():
+        ...     y = (1 - x) * x
+        >>> [node.op_type for node in op.graph]
+        ['Constant', 'Sub', 'Mul']
+        """
+        before = _WRITES.set(self)
+        try:
+            yield
+        finally:
+            _WRITES.reset(before)
 
     def _add(
         self,
@@ -95,6 +124,8 @@ class Builder:
             self.graph.append(node)
         else:
             self.graph.insert_before(self._before, node)
+        if not domain:
+            infer(node)
         return node.outputs[0] if count == 1 else tuple(node.outputs)
 
     def placeholder(self, name: str, like: ir.Value, shape: ir.Shape | None) -> ir.Value:
@@ -107,9 +138,7 @@ class Builder:
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
             tensor: ir.TensorProtocol = ir.tensor(array) if array.dtype.kind != "U" else _strings(array)
-            made = self._add("Constant", (), 1, "", {"value": tensor})
-            made.type, made.shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
-            self._constants[key] = made
+            self._constants[key] = self._add("Constant", (), 1, "", {"value": tensor})
         return self._constants[key]
 
     def like(self, number: float, value: Any) -> ir.Value:
@@ -127,9 +156,7 @@ class Builder:
         """Return a value cast to the type of another (Cast, where CastLike would tie their gradients together)."""
         if like.dtype is None:
             raise ValueError(f"the type of {like.name} is not known")
-        made = self.Cast(value, to=like.dtype)
-        made.type = ir.TensorType(like.dtype)
-        return made
+        return self.Cast(value, to=like.dtype)
 
     def input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str | None]) -> ir.Value:
         """Add a graph input whose name starts from `name` and collides with nothing."""
@@ -148,6 +175,19 @@ class Builder:
         """Give a value a public name (a fresh one that starts from `name`)."""
         value.name = self._names.fresh(name)
         return value
+
+
+_WRITES: ContextVar[Builder] = ContextVar("writes")
+
+
+class _Arithmetic:
+    """What onnx-ir asks for a + b of two values: one for all threads, whose builders are their own."""
+
+    def __getattr__(self, op_type: str) -> Op:
+        return getattr(_WRITES.get(), op_type)
+
+
+ir.set_value_magic_handler(_Arithmetic())
 
 
 def _strings(array: np.ndarray) -> ir.StringTensor:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -64,31 +64,18 @@ RANDOM = ("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike")
 
 @dataclass(frozen=True)
 class Use:
-    """A node that reads an initializer, or what is computed from initializers alone.
-
-    Attributes:
-        node: the node.
-        place: of its operands.
-        value: what it reads there.
-        path: the nodes between the initializer and that.
-        trained: whether it reads it as a weight, a bias or an embedding.
-        reason: why not.
-    """
+    """A node that reads an initializer, or what is computed from initializers alone."""
 
     node: ir.Node
-    place: int
-    value: ir.Value
-    path: tuple[ir.Node, ...]
-    trained: bool = False
-    reason: str = ""
+    place: int  # of its operands
+    value: ir.Value  # what it reads there
+    path: tuple[ir.Node, ...]  # the nodes between the initializer and that
+    trained: bool = False  # whether it reads it as a weight, a bias or an embedding
+    reason: str = ""  # why not
 
 
 class UseFinder:
-    """Says what reads an initializer, and how.
-
-    Args:
-        graph: the graph, of which it knows each value's origin: initializers, layers, other products.
-    """
+    """Says what reads an initializer of a graph, and how: it knows each value's origin."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.fixed: set[ir.Value] = set()  # computed from initializers and constants alone
@@ -122,8 +109,9 @@ class UseFinder:
                 elif (scanned := _scanned(node, place)) is not None:
                     stack.append((scanned, (*path, node)))
                 else:
-                    trained, reason = self._judged(node, place, read, path, value)
-                    found.append(Use(node, place, read, path, trained, reason))
+                    use = Use(node, place, read, path)
+                    trained, reason = self._judged(use, value)
+                    found.append(replace(use, trained=trained, reason=reason))
         return sorted(found, key=lambda use: (self._places[use.node], use.place))
 
     def _note(self, node: ir.Node) -> None:
@@ -176,13 +164,11 @@ class UseFinder:
                 return True
         return False
 
-    def _judged(
-        self, node: ir.Node, place: int, read: ir.Value, path: Sequence[ir.Node], value: ir.Value
-    ) -> tuple[bool, str]:
+    def _judged(self, use: Use, value: ir.Value) -> tuple[bool, str]:
         """Return whether a node reads an initializer as a parameter, and the reason that forbids it, if one does."""
-        op, size = node.op_type, size_of(value)
-        passed = {n.op_type for n in path if n.op_type not in VIEWS}
-        if (passed and size == 1) or size_of(read) == 1 != size:
+        node, op, size = use.node, use.node.op_type, size_of(value)
+        passed = {n.op_type for n in use.path if n.op_type not in VIEWS}
+        if (passed and size == 1) or size_of(use.value) == 1 != size:
             return False, ""  # such as a norm of a weight, and a number of a formula
         if "Mul" in passed and is_zero_one(query.array(value)):
             return False, "a mask of 0 and 1"
@@ -190,61 +176,50 @@ class UseFinder:
             return False, "frequencies of Sin and Cos"
         if "Sqrt" in passed and _axes(value) <= 1 and not any("Reduce" in n for n in passed):
             return False, "a variance"
-        if role := CONSTANTS.get(op, {}).get(place):
+        if role := CONSTANTS.get(op, {}).get(use.place):
             return False, role if size != 1 else "one number"
-        if place in WEIGHTS.get(op, ()):
-            return self._weight(node, value)
         others = [x for x in node.inputs if x is not None and not self._is_fixed(x)]
+        if use.place in WEIGHTS.get(op, ()):
+            return self._weight(node, value, others)
         if op in ADDING:
-            return self._added(node, place, read, path, value, others)
+            return self._added(use, bool(passed), value, others)
         if op == "Mul":
-            return self._multiplied(node, read, path, value, others)
+            return self._multiplied(use, value, others)
         if op == "Concat" and self.given.intersection(others):
             return bool(np.ptp(query.array(value).astype(np.float64)) > 0), ""  # a learned token, and no padding
         return False, ""
 
-    def _weight(self, node: ir.Node, value: ir.Value) -> tuple[bool, str]:
+    def _weight(self, node: ir.Node, value: ir.Value, others: Sequence[ir.Value]) -> tuple[bool, str]:
         held = query.array(value)
         if is_formula(held):
             return False, "sines and cosines"
         if node.op_type.startswith("Gather") and is_added_mask(held):
             return False, "a mask"
-        fed = [x for x in node.inputs if x is not None and not self._is_fixed(x)]
-        if node.op_type in ("MatMul", "Einsum") and self.behind.isdisjoint(fed) and _gives_angles(node):
+        if node.op_type in ("MatMul", "Einsum") and self.behind.isdisjoint(others) and _gives_angles(node):
             return False, "frequencies of Sin and Cos"
         return True, ""
 
-    def _added(
-        self,
-        node: ir.Node,
-        place: int,
-        read: ir.Value,
-        path: Sequence[ir.Node],
-        value: ir.Value,
-        others: Sequence[ir.Value],
-    ) -> tuple[bool, str]:
-        held = query.array(value)
-        softmax = node in self._before_softmax
+    def _added(self, use: Use, computed: bool, value: ir.Value, others: Sequence[ir.Value]) -> tuple[bool, str]:
+        node, held, softmax = use.node, query.array(value), use.node in self._before_softmax
         where = "added in front of Softmax" if softmax else "a mask that is added"
         added = -held if node.op_type == "Sub" else held
-        if is_added_mask(added) or (is_zero_one(held) and any(n.op_type not in VIEWS for n in path)):
+        if is_added_mask(added) or (is_zero_one(held) and computed):
             return False, where
         given = bool(self.given.intersection(others))
         if size_of(value) == 1:
             return given and any(map(_has_one_channel, others)), "" if given else "one number"
         if softmax and self.scores.intersection(others) and (not held.any() or is_switch(added)):
             return False, where if held.any() else f"zeros, {where}"
-        if node.op_type == "Sub" and any(self._scales(n) for n, _ in node.outputs[0].uses()):
+        scaled = (n for n, _ in node.outputs[0].uses() if n.op_type in ("Div", "Mul"))
+        if node.op_type == "Sub" and any(x is not None and self._is_fixed(x) for n in scaled for x in n.inputs):
             return False, "a mean"
-        if _axes(read) <= 1:
+        if _axes(use.value) <= 1:
             return bool(self.behind.intersection(others)), ""
         if given and (is_formula(held, lines=True) or is_counted(held)):
             return False, "sines, cosines or whole steps"
         return given, ""
 
-    def _multiplied(
-        self, node: ir.Node, read: ir.Value, path: Sequence[ir.Node], value: ir.Value, others: Sequence[ir.Value]
-    ) -> tuple[bool, str]:
+    def _multiplied(self, use: Use, value: ir.Value, others: Sequence[ir.Value]) -> tuple[bool, str]:
         held, near = query.array(value), self.behind.intersection(others)
         if held.size == 1:
             return False, "one number"
@@ -252,14 +227,11 @@ class UseFinder:
             return False, "a mask of 0 and 1"
         if is_formula(held):
             return False, "sines and cosines"
-        if not near and _gives_angles(node):
+        if not near and _gives_angles(use.node):
             return False, "frequencies of Sin and Cos"
-        if _reaches(node, VIEWS, ("ReduceSum",)):  # a product, written out
+        if _reaches(use.node, VIEWS, ("ReduceSum",)):  # a product, written out
             return True, ""
-        return _axes(read) <= 1 and bool(near), ""
-
-    def _scales(self, node: ir.Node) -> bool:
-        return node.op_type in ("Div", "Mul") and any(x is not None and self._is_fixed(x) for x in node.inputs)
+        return _axes(use.value) <= 1 and bool(near), ""
 
 
 def _scanned(node: ir.Node, place: int) -> ir.Value | None:
@@ -310,16 +282,11 @@ def _has_one_channel(value: ir.Value) -> bool:
     return weight is not None and weight.shape is not None and bool(weight.shape) and weight.shape[-1] == 1
 
 
-def _dims(value: ir.Value) -> Iterable[object]:
-    return () if value.shape is None else value.shape
-
-
 def size_of(value: ir.Value) -> int:
     """Return how many numbers a value holds, 0 if that is not known."""
-    dims = [d if isinstance(d, int) else 0 for d in _dims(value)]
-    return 0 if value.shape is None else math.prod(dims)
+    return 0 if value.shape is None else math.prod(d if isinstance(d, int) else 0 for d in value.shape)
 
 
 def _axes(value: ir.Value) -> int:
     """Return how many axes a value varies along."""
-    return sum(d != 1 for d in _dims(value)) if value.shape is not None else 1
+    return 1 if value.shape is None else sum(d != 1 for d in value.shape)

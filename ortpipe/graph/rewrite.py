@@ -18,7 +18,9 @@ def rewrite(
     names = Names(used_names(graph))
     for node in list(graph if nodes is None else nodes):
         if node.op_type in table and node.domain == domain:
-            values = table[node.op_type](Builder(graph, node.name or node.op_type, before=node, names=names), node)
+            op = Builder(graph, node.name or node.op_type, before=node, names=names)
+            with op.formulas():
+                values = table[node.op_type](op, node)
             if values is not None:
                 replace(node, values)
 

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
 from ortpipe.graph.builder import Names
-from ortpipe.stages.derive.dimensions import equal, joined_axes, quotient, same
+from ortpipe.graph.types import equal
+from ortpipe.stages.derive.dimensions import joined_axes, quotient, same
 from ortpipe.stages.derive.simplify import Simplifier
 
 Gradients = Sequence[Value | None]
@@ -112,7 +113,7 @@ class Backward(Simplifier):
             ones = self._ones(x)
             total = self.MatMul(self.reshape(ones, [1, -1], [1, shape[0]]) if keepdims else ones, x)
         else:
-            total = self.ReduceSum(x, self.ints(axes), keepdims=int(keepdims))
+            total = self.ReduceSum(x, axes, keepdims=int(keepdims))
         if shape is not None:
             dims = enumerate(shape)
             total.shape = ir.Shape([1 if i in axes else d for i, d in dims if keepdims or i not in axes])
@@ -131,12 +132,19 @@ class Backward(Simplifier):
         scalar = y.shape is not None and y.shape.rank() == 0
         return self.Div(value, whole if scalar else self.Div(whole, parts))
 
-    def scatter_add(self, zeros: Value, places: Value, values: Value, axis: int) -> Value:
-        """Return zeros with values added along an axis; halves add up in float32, and so have a kernel."""
+    def scatter(self, zeros: Value, places: Value, values: Value, axis: int, *, add: bool = True) -> Value:
+        """Return zeros with values put along an axis, or added; halves add up in float32, and so have a kernel."""
+        if not add:
+            return self.ScatterElements(zeros, places, values, axis=axis)
         if zeros.dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
             return self.ScatterElements(zeros, places, values, axis=axis, reduction="add")
         zeros_32, values_32 = (self.Cast(v, to=ir.DataType.FLOAT) for v in (zeros, values))
         return self.cast(self.ScatterElements(zeros_32, places, values_32, axis=axis, reduction="add"), zeros)
+
+    def put(self, x: Value, places: Value, values: Value, *, add: bool = False) -> Value:
+        """Return zeros of x's shape with values at places that are counted in row-major order."""
+        zeros = self.Expand(self.like(0, x), self.Reshape(self.Size(x), [1]))
+        return self.Reshape(self.scatter(zeros, self.vector(places), self.vector(values), 0, add=add), self.shape(x))
 
     def _ones(self, x: Value) -> Value:
         assert x.shape is not None and x.dtype is not None
@@ -145,7 +153,7 @@ class Backward(Simplifier):
         key = ("rows", x.shape[0].value, x.dtype)
         if x.shape[0].value is None or key not in self._computed:
             one = ir.tensor(np.ones(1, x.dtype.numpy()))
-            rows = self.Shape(x, start=0, end=1) if self.opset >= 15 else self.Gather(self.Shape(x), self.ints([0]))
+            rows = self.Shape(x, start=0, end=1) if self.opset >= 15 else self.Gather(self.Shape(x), [0])
             self._computed[key] = self.ConstantOfShape(rows, value=one)
             self._computed[key].type = x.type
         return self._computed[key]
@@ -171,14 +179,11 @@ class Backward(Simplifier):
 
     def count(self, size: Value) -> Value:
         """Return 0, 1 … size − 1."""
-        line: Value = self.Range(self.const(np.int64(0)), size, self.const(np.int64(1)))
-        line.type = ir.TensorType(ir.DataType.INT64)
-        return line
+        return self.Range(0, size, 1)
 
     def vector(self, x: Value) -> Value:
         """Return x as a vector."""
-        flat: Value = self.Reshape(x, self.ints([-1]))
-        return flat
+        return x if x.shape is not None and x.shape.rank() == 1 else self.Reshape(x, [-1])
 
     def shape(self, x: Value) -> Value:
         """Return a value's shape as a tensor: a constant where it is static."""
@@ -188,7 +193,7 @@ class Backward(Simplifier):
 
     def reshape(self, x: Value, to: Sequence[int], shape: Sequence[Any] | None = None) -> Value:
         """Return x with the constant shape `to` (which may hold one −1)."""
-        result = self.Reshape(x, self.ints(to))
+        result = self.Reshape(x, to)
         result.shape = ir.Shape(list(shape or to)) if shape is not None or -1 not in to else None
         return result
 
@@ -202,13 +207,13 @@ class Backward(Simplifier):
             front, rest = shape[: max(extra, 0)], shape[max(extra, 0) :]
             fits = (d == 1 or equal(d, w) for d, w in zip(rest, dims, strict=False))
             if extra > 0 and dims and all(d == 1 for d in front) and all(fits):
-                result = self.Squeeze(gradient, self.ints(range(extra)))
+                result = self.Squeeze(gradient, range(extra))
                 result.shape = ir.Shape(rest)
                 return result
         if 0 in dims:
             return self.zeros(x)
         if len([d for d in dims if not isinstance(d, int)]) <= 1:
-            result = self.Reshape(gradient, self.ints(d if isinstance(d, int) else -1 for d in dims))
+            result = self.Reshape(gradient, [d if isinstance(d, int) else -1 for d in dims])
         else:
             result = self.Reshape(gradient, self.Shape(x), **({"allowzero": 1} if self.opset >= 14 else {}))
         result.shape = x.shape

@@ -1,36 +1,12 @@
 """What is known of types and shapes while a gradient is written."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import onnx_ir as ir
 from onnx_ir import Value
 
 from ortpipe.errors import DeriveError
-from ortpipe.graph import operators
-
-
-def infer(op_type: str, inputs: Sequence[Value | None], y: Value, attributes: Mapping[str, ir.Attr]) -> None:
-    """Note type and shape of an operator's output, as far as its inputs say them."""
-    given = [x for x in inputs if x is not None]
-    if op_type == "Constant":
-        tensor = ir.convenience.get_const_tensor(y)
-        if tensor is not None:
-            y.type, y.shape = ir.TensorType(tensor.dtype), ir.Shape(list(tensor.shape))  # type: ignore[arg-type]
-    elif op_type in operators.UNARY or op_type in operators.LIKE_FIRST or op_type == "Clip":
-        y.type, y.shape = given[0].type, given[0].shape
-    elif op_type in operators.PREDICATES:
-        y.type, y.shape = ir.TensorType(ir.DataType.BOOL), broadcast([x.shape for x in given])
-    elif op_type in operators.BROADCASTING:
-        y.type, y.shape = given[0 if op_type == "Pow" else -1].type, broadcast([x.shape for x in given])
-    elif op_type in operators.OF_FIRST_TYPE:
-        y.type = given[0].type
-    elif op_type == "Cast":
-        y.type, y.shape = ir.TensorType(ir.DataType(attributes["to"].as_int())), given[0].shape
-    elif op_type in ("Shape", "Size"):
-        y.type = ir.TensorType(ir.DataType.INT64)
-        y.shape = ir.Shape([]) if op_type == "Size" else None
+from ortpipe.graph.types import equal
 
 
 def ranked(x: Value) -> ir.Shape:
@@ -47,24 +23,6 @@ def ranked(x: Value) -> ir.Shape:
             fix="Give the graph's inputs shapes, or the value a value_info; or freeze the parameters in front of it.",
         )
     return x.shape
-
-
-def broadcast(shapes: Sequence[ir.Shape | None]) -> ir.Shape | None:
-    """Return the shape of a broadcast, None where its rank is not known; a dimension may be unknown."""
-    known = [list(s) for s in shapes if s is not None]
-    if len(known) < len(shapes):
-        return None
-    rank = max((len(s) for s in known), default=0)
-    return ir.Shape([wide([s[a - rank + len(s)] for s in known if a >= rank - len(s)]) for a in range(rank)])
-
-
-def wide(dims: Sequence[Any]) -> Any:
-    """Return the dimension that these broadcast to, None where it is not known."""
-    broad = [d for d in dims if d != 1]
-    numbers = [d for d in broad if isinstance(d, int)]
-    if not broad or numbers:
-        return numbers[0] if numbers else 1
-    return broad[0] if all(equal(d, broad[0]) for d in broad) else None
 
 
 def joined_axes(gradient: ir.Shape, x: ir.Shape, y: ir.Shape | None) -> tuple[list[int], list[int]] | None:
@@ -98,11 +56,6 @@ def quotient(x: ir.Shape | None, y: ir.Shape | None) -> int | None:
             return None
         rest.remove(d)
     return math.prod(d for d in rest if isinstance(d, int)) if all(isinstance(d, int) for d in rest) else None
-
-
-def equal(a: Any, b: Any) -> bool:
-    """Say whether two dimensions are surely the same: two that are unknown are not."""
-    return a == b and (isinstance(a, int) or a.value is not None)
 
 
 def same(a: ir.Shape, b: ir.Shape) -> bool:

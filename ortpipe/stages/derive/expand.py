@@ -79,7 +79,9 @@ def _expand(node: Node, names: Names) -> None:
         return
     graph = node.graph
     assert isinstance(graph, Graph)
-    values = EXPANSIONS[node.op_type](Builder(graph, node.op_type, before=node, names=names), node)
+    op = Builder(graph, node.op_type, before=node, names=names)
+    with op.formulas():
+        values = EXPANSIONS[node.op_type](op, node)
     if values is not None:
         replace(node, values)
 

@@ -8,7 +8,6 @@ from onnx_ir import Graph, Node, Value
 
 from ortpipe.graph import operators
 from ortpipe.graph.builder import Builder, Names
-from ortpipe.stages.derive.dimensions import infer
 
 
 class Simplifier(Builder):
@@ -38,8 +37,6 @@ class Simplifier(Builder):
         if key is not None and key in self._computed:
             return self._computed[key]
         result = super()._add(op_type, inputs, count, domain, attributes)
-        if count == 1:
-            infer(op_type, inputs, result, converted)
         if key is not None:
             self._computed[key] = result
         return result

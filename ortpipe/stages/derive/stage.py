@@ -22,7 +22,7 @@ from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
 from ortpipe.stages.derive.seeds import seeded_sum
 
-VERSION = 4
+VERSION = 5
 
 
 @typed

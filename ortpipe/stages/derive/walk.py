@@ -1,7 +1,8 @@
 """The backward walk: reverse accumulation over a graph, by a table of rules.
 
 A rule is `rule(op, node, dy, *inputs)`: given the gradient of the node's first output, it returns the gradients of its
-inputs, written with `op`; None where there is none, and as many as there are. The walk does for every rule what it can:
+inputs, written with `op` and as formulas (`dy * (1 - y)`); None where there is none, and as many as there are. The walk
+does for every rule what it can:
 
 - dy comes in y's shape, but for the operators of `SMALL`: it may be anything that broadcasts to y, such as a scalar;
 - of operators with several outputs (`operators.SEVERAL_OUTPUTS`) dy is a list, with None where nothing arrived;
@@ -44,7 +45,9 @@ def gradients(op: Backward, cotangents: Iterable[tuple[Value, Value]], targets: 
         arrived = [op.total(received[y], y) if received.get(y) else None for y in node.outputs]
         if not any(arrived) or not any(x in op.active for x in operands(node) if x is not None):
             continue
-        for x, dx in zip(operands(node), _by_rule(op, node, arrived), strict=False):
+        with op.formulas():
+            dxs = _by_rule(op, node, arrived)
+        for x, dx in zip(operands(node), dxs, strict=False):
             if x is not None and dx is not None and x in op.active:
                 dx = op.cast(dx, x) if None not in (dx.dtype, x.dtype) and dx.dtype != x.dtype else dx
                 received[x].append(op.unbroadcast(dx, x, node.outputs[0] if node.op_type in BROADCASTING else None))

@@ -10,7 +10,7 @@ from ortpipe.settings import typed
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.penalties import charges
 
-VERSION = 1
+VERSION = 2
 
 
 @typed

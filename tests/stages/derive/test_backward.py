@@ -11,9 +11,9 @@ from engines import native
 from stages.derive.numeric import worst_error
 
 from ortpipe.errors import DeriveError
+from ortpipe.graph.types import broadcast
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.backward import Backward
-from ortpipe.stages.derive.dimensions import broadcast
 from ortpipe.stages.derive.rules import RULES
 from ortpipe.stages.derive.walk import gradients
 

@@ -43,17 +43,17 @@ def fused_mat_mul(op: Builder, node: Node) -> list[Value] | None:
         op.Transpose(v, perm=[*range(rank - 2), rank - 1, rank - 2]) if flag else v
         for v, rank, flag in zip((a, b), ranks, flags.values(), strict=True)
     ]
-    return [op.Mul(op.MatMul(*turned), op.like(alpha, a))]
+    return [op.MatMul(*turned) * alpha]
 
 
 RULES: dict[str, Rewrite] = {
     "FusedMatMul": fused_mat_mul,
-    "LogSoftmaxGrad_13": backward(lambda op, dy, y, axis: op.Sub(dy, op.Mul(op.Exp(y), op.ReduceSum(dy, axis)))),
-    "ReluGrad": backward(lambda op, dy, y, axis: op.Mul(dy, op.cast(op.Greater(y, op.like(0, y)), y))),
+    "LogSoftmaxGrad_13": backward(lambda op, dy, y, axis: dy - op.Exp(y) * op.ReduceSum(dy, axis)),
+    "ReluGrad": backward(lambda op, dy, y, axis: dy * op.cast(op.Greater(y, 0), y)),
     "Scale": scale,
-    "SigmoidGrad": backward(lambda op, dy, y, axis: op.Mul(dy, op.Mul(y, op.Sub(op.like(1, y), y)))),
-    "SoftmaxGrad_13": backward(lambda op, dy, y, axis: op.Mul(op.Sub(dy, op.ReduceSum(op.Mul(dy, y), axis)), y)),
-    "TanhGrad": backward(lambda op, dy, y, axis: op.Mul(dy, op.Sub(op.like(1, y), op.Mul(y, y)))),
+    "SigmoidGrad": backward(lambda op, dy, y, axis: dy * (y * (1 - y))),
+    "SoftmaxGrad_13": backward(lambda op, dy, y, axis: (dy - op.ReduceSum(dy * y, axis)) * y),
+    "TanhGrad": backward(lambda op, dy, y, axis: dy * (1 - y * y)),
 }
 
 

@@ -4,6 +4,7 @@ All else is refused by name before it starts: the build has no gradient for it, 
 by comparing its gradients with central differences.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,34 +99,28 @@ def elu(op: Builder, node: Node) -> list[Value]:
     x, selu = _first(node), node.op_type == "Selu"
     gamma = node.attributes.get_float("gamma", 1.0507009873554805 if selu else 1.0)
     alpha = gamma * node.attributes.get_float("alpha", 1.6732632423543772 if selu else 1.0)
-    zero = op.like(0, x)
-    positive = op.Greater(x, zero)
-    below = op.Sub(op.Exp(op.Where(positive, zero, x)), op.like(1, x))
-    return [op.Where(positive, op.Mul(x, op.like(gamma, x)), op.Mul(below, op.like(alpha, x)))]
+    positive = op.Greater(x, 0)
+    below = op.Exp(op.Where(positive, 0, x)) - 1
+    return [op.Where(positive, x * gamma, below * alpha)]
 
 
 def softplus(op: Builder, node: Node) -> list[Value]:
     """log(1 + eˣ) = m + log(e⁻ᵐ + eˣ⁻ᵐ) with m = max(x, 0), which overflows nowhere; the body's does."""
     x = _first(node)
     m = op.Relu(x)
-    return [op.Add(m, op.Log(op.Add(op.Exp(op.Neg(m)), op.Exp(op.Sub(x, m)))))]
+    return [m + op.Log(op.Exp(-m) + op.Exp(x - m))]
 
 
 def hard_sigmoid(op: Builder, node: Node) -> list[Value]:
     """α·x + β, held between 0 and 1; of the body's Max and Min the build has no right gradient in float16."""
     x, at = _first(node), node.attributes
-    alpha, beta = op.like(at.get_float("alpha", 0.2), x), op.like(at.get_float("beta", 0.5), x)
-    return [op.Clip(op.Add(op.Mul(x, alpha), beta), op.like(0, x), op.like(1, x))]
+    return [op.Clip(x * at.get_float("alpha", 0.2) + at.get_float("beta", 0.5), 0, 1)]
 
 
 def sum_(op: Builder, node: Node) -> list[Value]:
     """x₁ + x₂ + …, two at a time; Mean: divided by their number."""
-    total, *rest = node.inputs
-    for x in rest:
-        total = op.Add(total, x)
-    return [
-        op.Mul(total, op.like(1 / len(node.inputs), _first(node))) if node.op_type == "Mean" else op.Identity(total)
-    ]
+    total: Any = functools.reduce(op.Add, node.inputs)
+    return [total * (1 / len(node.inputs)) if node.op_type == "Mean" else op.Identity(total)]
 
 
 def mat_mul(op: Builder, node: Node) -> list[Value] | None:
@@ -149,12 +144,11 @@ def batch_normalization(op: Builder, node: Node) -> list[Value] | None:
     scale, bias, mu, sigma = (op.Reshape(v, op.const(np.array([-1] + [1] * (rank - 2)))) for v in node.inputs[1:])
     if training:
         mu = _mean(op, x, axes)
-        sigma = _mean(op, op.Mul(op.Sub(x, mu), op.Sub(x, mu)), axes)
-    y = op.Add(op.Mul(op.Div(op.Sub(x, mu), _root(op, node, sigma, x)), scale), bias)
+        sigma = _mean(op, (x - mu) * (x - mu), axes)
+    y = (x - mu) / _root(op, node, sigma, x) * scale + bias
     momentum = node.attributes.get_float("momentum", 0.9)
-    old, new = op.like(momentum, x), op.like(1 - momentum, x)
     pairs = [(mean, mu), (variance, sigma)] if training else []
-    return [y, *(op.Add(op.Mul(r, old), op.Mul(op.Reshape(v, vector), new)) for r, v in pairs)]
+    return [y, *(op.Add(op.Mul(r, momentum), op.Reshape(v, vector) * (1 - momentum)) for r, v in pairs)]
 
 
 def layer_normalization(op: Builder, node: Node) -> list[Value] | None:
@@ -165,11 +159,11 @@ def layer_normalization(op: Builder, node: Node) -> list[Value] | None:
     rank = x.shape.rank()
     axes = list(range(node.attributes.get_int("axis", -1) % rank, rank))
     mu = _mean(op, x, axes)
-    centred = op.Sub(x, mu)
-    root = _root(op, node, _mean(op, op.Mul(centred, centred), axes), x)
-    y = op.Mul(op.Div(centred, root), scale)
-    others = zip((mu, op.Div(op.like(1, x), root)), node.outputs[1:], strict=False)
-    return [op.Add(y, bias) if bias is not None else y, *(op.cast(v, like) for v, like in others)]
+    centred = x - mu
+    root = _root(op, node, _mean(op, centred * centred, axes), x)
+    y = centred / root * scale
+    others = zip((mu, 1 / root), node.outputs[1:], strict=False)
+    return [y + bias if bias is not None else y, *(op.cast(v, like) for v, like in others)]
 
 
 def _mean(op: Builder, x: Value, axes: list[int]) -> Value:
@@ -179,7 +173,7 @@ def _mean(op: Builder, x: Value, axes: list[int]) -> Value:
 
 
 def _root(op: Builder, node: Node, variance: Value, like: Value) -> Value:
-    return op.Sqrt(op.Add(variance, op.like(node.attributes.get_float("epsilon", 1e-5), like)))
+    return op.Sqrt(variance + node.attributes.get_float("epsilon", 1e-05))
 
 
 def transpose(op: Builder, node: Node) -> list[Value] | None:
@@ -198,7 +192,7 @@ def dropout(op: Builder, node: Node) -> list[Value]:
     one = ir.tensor(np.ones(1, x.dtype.numpy() if x.dtype is not None else np.float32))
     attributes = {name: a.value for name, a in node.attributes.items()}
     drawn, mask = op.Dropout(op.ConstantOfShape(op.Shape(x), value=one), *node.inputs[1:], outputs=2, **attributes)
-    return [op.Mul(x, drawn), mask]
+    return [x * drawn, mask]
 
 
 def where(op: Builder, node: Node) -> list[Value] | None:
@@ -217,7 +211,7 @@ def conv(op: Builder, node: Node) -> list[Value] | None:
     if windows.auto_pad(node) == "NOTSET":
         return None
     kept = {name: a.value for name, a in node.attributes.items() if name not in ("auto_pad", "pads")}
-    return [op.Conv(*node.inputs, pads=windows.window(node).pads, **kept)]
+    return [op.Conv(*node.inputs, pads=windows.window(node).pads.tolist(), **kept)]
 
 
 def max_pool(op: Builder, node: Node) -> list[Value] | None:
@@ -261,7 +255,7 @@ REWRITES: dict[str, Rewrite] = {
     "MatMul": mat_mul,
     "MaxPool": max_pool,
     "Mean": sum_,
-    "Reciprocal": lambda op, node: [op.Div(op.like(1, _first(node)), _first(node))],
+    "Reciprocal": lambda op, node: [1 / _first(node)],
     "Selu": elu,
     "Softplus": softplus,
     "Sum": sum_,

@@ -13,8 +13,7 @@ from ortpipe.stages.derive.dimensions import ranked
 
 def flipped(op: Builder, x: Value, axis: int = 0) -> Value:
     """Return x backwards along an axis."""
-    first, step, axes = (op.const(np.array([v], np.int64)) for v in (np.iinfo(np.int64).min, -1, axis))
-    y = op.Slice(x, step, first, axes, step)
+    y = op.Slice(x, [-1], [np.iinfo(np.int64).min], [axis], [-1])
     y.type, y.shape = x.type, x.shape
     return y
 
@@ -68,8 +67,7 @@ def loop(op: Builder, node: Node) -> Sequence[Value | None] | None:
     if why_not_a_scan(node) is not None:
         return None
     trips, body = node.inputs[0], node.attributes.pop("body").as_graph()
-    count = op.Reshape(trips, op.const(np.array([], np.int64)))
-    numbers = op.Range(op.const(np.int64(0)), count, op.const(np.int64(1)))
+    numbers = op.Range(0, op.Reshape(trips, []), 1)
     iteration, condition = body.inputs[:2]
     inner = Builder(body, op._prefix, before=body[0] if len(body) else None, names=op._names)
     ir.convenience.replace_all_uses_with(condition, inner.const(np.array(True)), replace_graph_outputs=True)

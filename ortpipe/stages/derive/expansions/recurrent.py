@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
@@ -47,14 +46,13 @@ class Step:
 
         Affine is alpha · x + beta, ScaledTanh is alpha · tanh(beta · x).
         """
-        (name, numbers), op, like = self.activations[which], self.op, self.weights["r"]
-        bound = self.node.attributes.get_float("clip", None)
+        (name, numbers), op, bound = self.activations[which], self.op, self.node.attributes.get_float("clip", None)
         if clip and bound is not None:
-            x = op.Clip(x, op.like(-bound, like), op.like(bound, like))
+            x = op.Clip(x, -bound, bound)
         if name not in ("Affine", "ScaledTanh"):
             return getattr(op, name)(x, **numbers)
-        alpha, beta = (op.like(numbers[key], like) for key in ("alpha", "beta"))
-        return op.Add(op.Mul(x, alpha), beta) if name == "Affine" else op.Mul(op.Tanh(op.Mul(x, beta)), alpha)
+        alpha, beta = numbers["alpha"], numbers["beta"]
+        return x * alpha + beta if name == "Affine" else op.Tanh(x * beta) * alpha
 
     def split(self, x: Value, *parts: int) -> Sequence[Value]:
         """Cut the last axis into parts, each some hidden sizes wide."""
@@ -75,13 +73,13 @@ def gru(step: Step, x: Value, h: Value) -> tuple[Value, ...]:
     first, x_n = step.split(x, 2, 1)
     if "rn" in step.weights:
         z, r = step.split(step.activate(0, op.Gemm(h, step.weights["r"], first, transB=1)), 1, 1)
-        n = step.activate(1, op.Gemm(op.Mul(r, h), step.weights["rn"], x_n, transB=1))
+        n = step.activate(1, op.Gemm(r * h, step.weights["rn"], x_n, transB=1))
     else:
         bias = [step.weights["bn"]] if "bn" in step.weights else []
         first_h, n_h = step.split(op.Gemm(h, step.weights["r"], *bias, transB=1), 2, 1)
-        z, r = step.split(step.activate(0, op.Add(first, first_h)), 1, 1)
-        n = step.activate(1, op.Add(x_n, op.Mul(r, n_h)))
-    return (op.Add(op.Mul(op.Sub(op.like(1, h), z), n), op.Mul(z, h)),)
+        z, r = step.split(step.activate(0, first + first_h), 1, 1)
+        n = step.activate(1, x_n + r * n_h)
+    return ((1 - z) * n + z * h,)
 
 
 def lstm(step: Step, x: Value, h: Value, c: Value) -> tuple[Value, ...]:
@@ -92,14 +90,14 @@ def lstm(step: Step, x: Value, h: Value, c: Value) -> tuple[Value, ...]:
     op = step.op
     i, o, f, g = step.split(op.Gemm(h, step.weights["r"], x, transB=1), 1, 1, 1, 1)
     p_i, p_o, p_f = step.split(step.weights["p"], 1, 1, 1) if "p" in step.weights else (None, None, None)
-    i = step.activate(0, op.Add(i, op.Mul(p_i, c)) if p_i is not None else i)
+    i = step.activate(0, i + p_i * c if p_i is not None else i)
     if step.node.attributes.get_int("input_forget", 0):
-        f = op.Sub(op.like(1, h), i)
+        f = 1 - i
     else:
-        f = step.activate(0, op.Add(f, op.Mul(p_f, c)) if p_f is not None else f)
-    c = op.Add(op.Mul(f, c), op.Mul(i, step.activate(1, g)))
-    o = step.activate(0, op.Add(o, op.Mul(p_o, c)) if p_o is not None else o)
-    return op.Mul(o, step.activate(2, c, clip=False)), c
+        f = step.activate(0, f + p_f * c if p_f is not None else f)
+    c = f * c + i * step.activate(1, g)
+    o = step.activate(0, o + p_o * c if p_o is not None else o)
+    return o * step.activate(2, c, clip=False), c
 
 
 class Cell(NamedTuple):
@@ -194,30 +192,26 @@ def _activations(node: Node, usual: Sequence[str]) -> list[Activation]:
 
 def _mask(op: Builder, x: Value, lengths: Value) -> Value:
     """Return [t < length] as booleans [T, N, 1]."""
-    time = op.Squeeze(op.Gather(op.Shape(x), _ints(op, 0)), _ints(op, 0))
-    steps = op.Range(op.const(np.int64(0)), time, op.const(np.int64(1)))
-    ends = op.Unsqueeze(op.Cast(lengths, to=ir.DataType.INT64), _ints(op, 1))
-    return op.Less(op.Unsqueeze(steps, _ints(op, 1, 2)), ends)
-
-
-def _ints(op: Builder, *values: int) -> Value:
-    return op.const(np.array(values, np.int64))
+    time = op.Squeeze(op.Gather(op.Shape(x), [0]), [0])
+    steps = op.Range(0, time, 1)
+    ends = op.Unsqueeze(op.Cast(lengths, to=ir.DataType.INT64), [1])
+    return op.Less(op.Unsqueeze(steps, [1, 2]), ends)
 
 
 def _sides(op: Builder, x: Value, axes: Sequence[int], last: int) -> Value:
     """Return some of x's sizes, and a last one."""
-    return op.Concat(op.Gather(op.Shape(x), _ints(op, *axes)), _ints(op, last), axis=0)
+    return op.Concat(op.Gather(op.Shape(x), [*axes]), [last], axis=0)
 
 
 def _split(op: Builder, x: Value, sizes: Sequence[int], axis: int = 0) -> Sequence[Value]:
-    return op.Split(x, _ints(op, *sizes), axis=axis, outputs=len(sizes))
+    return op.Split(x, [*sizes], axis=axis, outputs=len(sizes))
 
 
 def _parts(op: Builder, x: Value | None, count: int) -> list[Any]:
     """Return each direction's part of a tensor whose first axis is the directions."""
     if x is None:
         return []
-    parts = [op.Squeeze(v, _ints(op, 0)) for v in ([x] if count == 1 else _split(op, x, [1] * count))]
+    parts = [op.Squeeze(v, [0]) for v in ([x] if count == 1 else _split(op, x, [1] * count))]
     for part in parts:
         part.type = x.type
     return parts
@@ -231,13 +225,12 @@ def _projected(op: Builder, node: Node, x: Value, weights: dict[str, Value], gat
         biases = [op.Add(*_split(op, weights.pop("b"), [gates * hidden] * 2))]
     elif "b" in weights:
         parts = _split(op, weights.pop("b"), [2 * hidden, hidden] * 2)
-        last = parts[1] if linear else op.Add(parts[1], parts[3])
-        biases = [op.Concat(op.Add(parts[0], parts[2]), last, axis=0)]
+        last = parts[1] if linear else parts[1] + parts[3]
+        biases = [op.Concat(parts[0] + parts[2], last, axis=0)]
         if linear:  # added to the whole product with R, whose first two parts have their bias already
-            weights["bn"] = op.Concat(op.Expand(op.like(0, r), _ints(op, 2 * hidden)), parts[3], axis=0)
+            weights["bn"] = op.Concat(op.Expand(op.like(0, r), [2 * hidden]), parts[3], axis=0)
     if gates == 3 and not linear:
         weights["r"], weights["rn"] = _split(op, r, [2 * hidden, hidden])
-        weights["r"].type = r.type
     # rows of all steps in one product; onnxruntime has no float64 kernel for the Transpose and MatMul that it fuses
     rows = op.Gemm(op.Flatten(x, axis=2), weights.pop("w"), *biases, transB=1)
     return op.Reshape(rows, _sides(op, x, [0, 1], gates * hidden))
@@ -255,7 +248,8 @@ def _scan(
     x = op.placeholder("x", like, None)
     body = Graph([*before, x], [], nodes=[], name=f"{name}/step")
     step.op = inner = Builder(body, name, names=op._names)
-    after = list(cell.formula(step, x, *before))
+    with inner.formulas():
+        after = list(cell.formula(step, x, *before))
     h = after[0]
     if len(scanned) == 2:
         valid = op.placeholder("valid", Value(type=ir.TensorType(ir.DataType.BOOL)), None)
@@ -271,5 +265,5 @@ def _scan(
 
 
 def _joined(op: Builder, values: Sequence[Value], axis: int) -> Value:
-    wide = [op.Unsqueeze(v, _ints(op, axis)) for v in values]
+    wide = [op.Unsqueeze(v, [axis]) for v in values]
     return wide[0] if len(wide) == 1 else op.Concat(*wide, axis=axis)

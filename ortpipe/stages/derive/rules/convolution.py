@@ -1,15 +1,16 @@
 """Convolution and its transpose. Each one's input gradient is the other; both share one kernel gradient."""
 
-import itertools
-import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from onnx_ir import Node, Value
 
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 from ortpipe.stages.derive.dimensions import ranked
 from ortpipe.stages.derive.rules.windows import (
     FAR,
+    Ints,
     Window,
     auto_pad,
     halves,
@@ -36,7 +37,7 @@ def conv_transpose(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: V
     """ConvTranspose: dx = dy ⋆ w, dw = dy ⋆ x (the kernel gradient of that convolution), db = Σ dy."""
     group, (windows, extra) = node.attributes.get_int("group", 1), _transposed_window(node)
     dx = op.Conv(dy, w, **_attributes(windows, group))
-    if any(e >= s for e, s in zip(extra, windows.strides, strict=True)):
+    if any(extra >= windows.strides):
         dx = _cut(op, dx, x)  # what lies beyond the last window came from no input
     return [dx, _kernel(op, node, dy, x, w, windows, group), _bias(op, dy) if b is not None else None]
 
@@ -44,7 +45,7 @@ def conv_transpose(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: V
 def _spread(op: Backward, dy: Value, w: Value, x: Value, windows: Window) -> Value:
     """Return dx by ConvTranspose; output_padding is what the stride left over at the end of x."""
     left = _left_over(windows, spatial(x))
-    padding = [s - 1 if rest is None else rest for rest, s in zip(left, windows.strides, strict=True)]
+    padding = [int(s) - 1 if rest is None else rest for rest, s in zip(left, windows.strides, strict=True)]
     extra = {"output_padding": padding} if any(padding) else {}
     dx = op.ConvTranspose(dy, w, **_attributes(windows, 1), **extra)
     return _cut(op, dx, x) if None in left else dx
@@ -58,38 +59,32 @@ def _spread_groups(op: Backward, node: Node, dy: Value, w: Value, x: Value, wind
     outer = _channels(w, group)[0]
     if outer is None:
         raise not_static(node, w, "the first axis")
-    n, strides = len(windows.kernel), windows.strides
-    left = [0 if s == 1 else rest for rest, s in zip(_left_over(windows, spatial(x)), strides, strict=True)]
-    if any(s > 1 for s in strides):  # stride − 1 zeros behind every value of each spatial axis
-        sizes = op.Mul(op.shape(dy), op.ints([1, 1, *strides]))
-        after = [0, 0, *itertools.chain.from_iterable((0, s - 1) for s in strides)]
-        dy = op.Pad(op.Unsqueeze(dy, op.ints(range(3, 2 * n + 2, 2))), op.ints([0] * len(after) + after))
-        dy = op.Reshape(dy, sizes)
-    reach = [e - 1 for e in windows.extents]
-    begin = [r - b for r, b in zip(reach, windows.begin, strict=True)]
-    end = [  # such an axis ends with s − 1 zeros already
-        r - e + (0 if rest is None else rest - (s - 1))
-        for r, e, rest, s in zip(reach, windows.end, left, strides, strict=True)
-    ]
+    n, zeros = len(windows.kernel), windows.strides - 1
+    left = _left_over(windows, spatial(x))
+    if zeros.any():  # behind every value of each spatial axis
+        sizes = op.shape(dy) * op.ints([1, 1, *windows.strides])
+        after = [0, 0, *np.stack([0 * zeros, zeros], axis=1).ravel()]
+        dy = op.Reshape(op.Pad(op.Unsqueeze(dy, range(3, 2 * n + 2, 2)), [0] * len(after) + after), sizes)
+    begin = windows.extents - 1 - windows.begin
+    end = windows.extents - 1 - windows.end
+    end += [0 if rest is None else rest - s for rest, s in zip(left, zeros, strict=True)]  # it ends with zeros already
     if min(*begin, *end) < 0:  # x was padded by more than a window reaches
-        ends = [e if e < 0 else FAR for e in end]
-        dy = op.Slice(dy, op.ints([max(-b, 0) for b in begin]), op.ints(ends), op.ints(range(2, n + 2)))
-    turned = op.Reshape(w, op.ints([group, outer, -1, *windows.kernel]))
+        dy = op.Slice(dy, np.maximum(-begin, 0), np.where(end < 0, end, FAR), range(2, n + 2))
+    turned = op.Reshape(w, [group, outer, -1, *windows.kernel])
     turned = op.Transpose(turned, perm=[0, 2, 1, *range(3, n + 3)])
-    turned = op.Reshape(turned, op.ints([-1, outer, *windows.kernel]))
-    flipped = [i + 2 for i, k in enumerate(windows.kernel) if k > 1]
-    if flipped:
-        last, first = [op.ints([v] * len(flipped)) for v in (-1, -FAR)]
-        turned = op.Slice(turned, last, first, op.ints(flipped), last)
-    pads = [tuple(max(p, 0) for p in half) for half in (begin, end)]
-    dx = op.Conv(dy, turned, **_attributes(Window(windows.kernel, (1,) * n, windows.dilations, *pads), group))
+    turned = op.Reshape(turned, [-1, outer, *windows.kernel])
+    if flipped := [i + 2 for i, k in enumerate(windows.kernel) if k > 1]:
+        last, first = ([v] * len(flipped) for v in (-1, -FAR))
+        turned = op.Slice(turned, last, first, flipped, last)
+    plain = Window(windows.kernel, np.ones_like(zeros), windows.dilations, np.maximum([*begin, *end], 0))
+    dx = op.Conv(dy, turned, **_attributes(plain, group))
     return _cut(op, dx, x) if None in left else dx
 
 
 def _kernel(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
     """dw[m, c, j] = Σₙₒ dy[n, m, o] · x[n, c, o · stride − begin + j · dilation]."""
     sizes, counts = spatial(x), spatial(dy)
-    if math.prod(windows.kernel) <= COLUMNS and None not in (*sizes, *counts, *_channels(w, group)):
+    if windows.kernel.prod() <= COLUMNS and None not in (*sizes, *counts, *_channels(w, group)):
         return _kernel_by_columns(op, node, x, dy, w, windows, group)
     n = len(windows.kernel)
     swap = [1, 0, *range(2, n + 2)]
@@ -99,10 +94,10 @@ def _kernel(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Wi
         data = op.Reshape(x, _behind(op, [0, group, -1], x))
         data = op.Transpose(data, perm=[2, 1, 0, *range(3, n + 3)])
         data = op.Reshape(data, _behind(op, [0, -1], x))
-    swapped = Window(windows.kernel, windows.dilations, windows.strides, windows.begin, windows.end)
+    swapped = replace(windows, strides=windows.dilations, dilations=windows.strides)
     dw = op.Conv(data, op.Transpose(dy, perm=swap), **_attributes(swapped, group))
-    if any(s > 1 for s in windows.strides):  # rows that no window reached make it longer than the kernel
-        dw = op.Slice(dw, op.ints([0] * n), op.ints(windows.kernel), op.ints(range(2, n + 2)))
+    if any(windows.strides > 1):  # rows that no window reached make it longer than the kernel
+        dw = op.Slice(dw, [0] * n, windows.kernel, range(2, n + 2))
     return op.Transpose(dw, perm=swap)
 
 
@@ -110,70 +105,57 @@ def _kernel_by_columns(op: Backward, node: Node, x: Value, dy: Value, w: Value, 
     """Return dw as one matrix product per group: dy (M × N·O) with the columns of x (K·C × N·O), K kernel places."""
     outer, inner = _channels(w, group)
     assert outer is not None and inner is not None
-    n, counts = len(windows.kernel), static(node, dy)
-    swap = [1, 0, *range(2, n + 2)]
-    data = op.Transpose(x, perm=swap)
-    spans = [(c - 1) * s + 1 for c, s in zip(counts, windows.strides, strict=True)]
-    sizes = zip(spans, windows.extents, static(node, x), windows.begin, strict=True)
-    pads = [*windows.begin, *(max(0, span + extent - 1 - size - b) for span, extent, size, b in sizes)]
-    if any(pads):
-        data = op.Pad(data, op.ints([0, 0, *pads[:n], 0, 0, *pads[n:]]))
-    axes, steps = op.ints(range(2, n + 2)), op.ints(windows.strides)
+    n, swap = len(windows.kernel), [1, 0, *range(2, len(windows.kernel) + 2)]
+    data, spans = op.Transpose(x, perm=swap), (np.array(static(node, dy)) - 1) * windows.strides + 1
+    behind = np.maximum(0, spans + windows.extents - 1 - static(node, x) - windows.begin)
+    if any(windows.begin) or any(behind):
+        data = op.Pad(data, [0, 0, *windows.begin, 0, 0, *behind])
     columns = []
-    for place in itertools.product(*map(range, windows.kernel)):
-        starts = [p * d for p, d in zip(place, windows.dilations, strict=True)]
-        ends = [b + span for b, span in zip(starts, spans, strict=True)]
-        cut = op.Slice(data, op.ints(starts), op.ints(ends), axes, steps)
-        columns.append(op.Reshape(cut, op.ints([group, inner, -1])))
+    for place in np.ndindex(*windows.kernel):
+        start = place * windows.dilations
+        cut = op.Slice(data, start, start + spans, range(2, n + 2), windows.strides)
+        columns.append(op.Reshape(cut, [group, inner, -1]))
     joined = columns[0] if len(columns) == 1 else op.Concat(*columns, axis=1)
     if group == 1:
-        rows = op.Reshape(op.Transpose(dy, perm=swap), op.ints([outer, -1]))
-        dw = op.Gemm(rows, op.Squeeze(joined, op.ints([0])), transB=1)
-        dw = op.Reshape(dw, op.ints([outer, *windows.kernel, inner]))
+        rows = op.Reshape(op.Transpose(dy, perm=swap), [outer, -1])
+        dw = op.Gemm(rows, op.Squeeze(joined, [0]), transB=1)
+        dw = op.Reshape(dw, [outer, *windows.kernel, inner])
         return op.Transpose(dw, perm=[0, n + 1, *range(1, n + 1)])
-    rows = op.Transpose(op.Reshape(dy, op.ints([0, group, outer, -1])), perm=[1, 0, 3, 2])
-    dw = op.MatMul(joined, op.Reshape(rows, op.ints([group, -1, outer])))
-    dw = op.Reshape(dw, op.ints([group, *windows.kernel, inner, outer]))
+    rows = op.Transpose(op.Reshape(dy, [0, group, outer, -1]), perm=[1, 0, 3, 2])
+    dw = op.MatMul(joined, op.Reshape(rows, [group, -1, outer]))
+    dw = op.Reshape(dw, [group, *windows.kernel, inner, outer])
     dw = op.Transpose(dw, perm=[0, n + 2, n + 1, *range(1, n + 1)])
-    return op.Reshape(dw, op.ints([group * outer, inner, *windows.kernel]))
+    return op.Reshape(dw, [group * outer, inner, *windows.kernel])
 
 
 def _bias(op: Backward, dy: Value) -> Value:
     return op.sum(dy, [0, *range(2, ranked(dy).rank())])
 
 
-def _transposed_window(node: Node) -> tuple[Window, list[int]]:
+def _transposed_window(node: Node) -> tuple[Window, Ints]:
     """Return the windows that a ConvTranspose slides over its output, and what its output has beyond the last one.
 
     A wanted size or auto_pad decides the pads; more than there is to pad is never taken away, as onnxruntime.
     """
     plain, mode, sizes = unpadded(node), auto_pad(node), spatial(node.inputs[0])
     n, strides = len(plain.kernel), plain.strides
-    extra = list(node.attributes.get_ints("output_padding", (0,) * n))
+    extra = np.array(node.attributes.get_ints("output_padding", [0] * n))
     wanted = node.attributes.get_ints("output_shape", ())[-n:]
     if not wanted and not mode.startswith("SAME"):
-        pads = tuple(node.attributes.get_ints("pads", (0,) * 2 * n)) if mode == "NOTSET" else (0,) * 2 * n
-        return Window(plain.kernel, strides, plain.dilations, pads[:n], pads[n:]), extra
+        pads = node.attributes.get_ints("pads", plain.pads) if mode == "NOTSET" else plain.pads
+        return replace(plain, pads=np.array(pads)), extra
     if wanted and None in sizes:
         raise not_static(node, node.inputs[0], f"spatial axis {sizes.index(None)}, which output_shape needs,")
-    totals = []
-    for i, size in enumerate(sizes):
-        total = plain.extents[i] - strides[i] + extra[i]  # the output of SAME is stride · size
-        if wanted and size is not None:
-            total = strides[i] * size + total - wanted[i]
-        totals.append(max(0, total))
-        extra[i] += max(0, -total)
-    return Window(plain.kernel, strides, plain.dilations, *halves(totals, mode)), extra
+    totals = plain.extents - strides + extra  # the output of SAME is stride · size
+    if wanted:
+        totals += strides * static(node, node.inputs[0]) - wanted
+    return replace(plain, pads=halves(np.maximum(0, totals), mode)), extra + np.maximum(0, -totals)
 
 
 def _left_over(windows: Window, sizes: list[int | None]) -> list[int | None]:
     """Return how many places at the end of each padded axis no window reaches; None where the size is not static."""
-    return [
-        0 if s == 1 else None if size is None else (size + b + e - extent) % s
-        for size, s, b, e, extent in zip(
-            sizes, windows.strides, windows.begin, windows.end, windows.extents, strict=True
-        )
-    ]
+    rests = zip(sizes, windows.strides, windows.begin + windows.end - windows.extents, strict=True)
+    return [0 if s == 1 else None if size is None else int((size + rest) % s) for size, s, rest in rests]
 
 
 def _channels(w: Value, group: int) -> tuple[int | None, int | None]:
@@ -183,14 +165,9 @@ def _channels(w: Value, group: int) -> tuple[int | None, int | None]:
 
 
 def _attributes(windows: Window, group: int) -> dict[str, Any]:
-    n = len(windows.kernel)
-    attributes: dict[str, Any] = {
-        "strides": [*windows.strides],
-        "dilations": [*windows.dilations],
-        "pads": windows.pads,
-    }
-    plain = {"strides": [1] * n, "dilations": [1] * n, "pads": [0] * 2 * n}
-    return {k: v for k, v in attributes.items() if v != plain[k]} | ({"group": group} if group != 1 else {})
+    plain = {"strides": (windows.strides, 1), "dilations": (windows.dilations, 1), "pads": (windows.pads, 0)}
+    attributes = {name: values.tolist() for name, (values, usual) in plain.items() if any(values != usual)}
+    return {**attributes, **({"group": group} if group != 1 else {})}
 
 
 def _behind(op: Backward, head: list[int], x: Value) -> Value:
@@ -198,12 +175,12 @@ def _behind(op: Backward, head: list[int], x: Value) -> Value:
     sizes = spatial(x)
     if None not in sizes:
         return op.ints([*head, *(s for s in sizes if s is not None)])
-    return op.Concat(op.ints(head), op.Slice(op.Shape(x), op.ints([2]), op.ints([FAR])), axis=0)
+    return op.Concat(head, op.Slice(op.Shape(x), [2], [FAR]), axis=0)
 
 
 def _cut(op: Backward, gradient: Value, x: Value) -> Value:
     """Return the part of a gradient from the origin on that has x's shape."""
-    return op.Slice(gradient, op.ints([0] * ranked(x).rank()), op.shape(x))
+    return op.Slice(gradient, [0] * ranked(x).rank(), op.shape(x))
 
 
 RULES: Rules = {

@@ -9,8 +9,6 @@ from onnx_ir import Node, Value
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 from ortpipe.stages.derive.dimensions import ranked
 
-Move = Callable[..., Value]
-
 
 def gather(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
     """y = x[…, indices, …]: dx[…, i, …] = Σ dy over the entries that read i."""
@@ -22,27 +20,25 @@ def _along(op: Backward, x: Value, indices: Value, dy: Value, axis: int, *, add:
     """Scatter dy along one axis of zeros of x's shape."""
     if indices.shape is None or indices.shape.rank() != 1:
         dy = op.Reshape(dy, _shape_with(op, x, axis, -1))
-    line = op.Reshape(indices, op.ints([-1 if i == axis else 1 for i in range(ranked(x).rank())]))
-    places, zeros = op.Expand(line, op.Shape(dy)), op.zeros(x)
-    return op.scatter_add(zeros, places, dy, axis) if add else op.ScatterElements(zeros, places, dy, axis=axis)
+    line = op.Reshape(indices, [-1 if i == axis else 1 for i in range(ranked(x).rank())])
+    return op.scatter(op.zeros(x), op.Expand(line, op.Shape(dy)), dy, axis, add=add)
 
 
 def _by_one_hot(op: Backward, x: Value, indices: Value, dy: Value, axis: int) -> Value:
     """Sum rows of dy by a matrix product, [places = read]ᵀ · dy: below opset 16 nothing can scatter a sum."""
     order = [axis, *(i for i in range(ranked(x).rank()) if i != axis)]
-    rows = op.Reshape(op.Transpose(op.Reshape(dy, _shape_with(op, x, axis, -1)), perm=order), op.ints([0, -1]))
-    size = op.Reshape(op.dim(x, axis), op.ints([1]))
+    rows = op.Reshape(op.Transpose(op.Reshape(dy, _shape_with(op, x, axis, -1)), perm=order), [0, -1])
+    size, *others = (op.Reshape(op.dim(x, i), [1]) for i in order)
     hot = op.Transpose(_one_hot(op, op.vector(indices), size, x), perm=[1, 0])
-    turned = op.Concat(size, *(op.Reshape(op.dim(x, i), op.ints([1])) for i in order[1:]), axis=0)
+    turned = op.Concat(size, *others, axis=0)
     return op.Transpose(op.Reshape(op.MatMul(hot, rows), turned), perm=np.argsort(order).tolist())
 
 
 def _one_hot(op: Backward, indices: Value, size: Value, like: Value) -> Value:
     """Return the matrix [index = place], rows indices and columns places, as 0 and 1."""
     places = op.Cast(indices, to=ir.DataType.INT64)
-    places = op.Where(op.Less(places, op.const(np.int64(0))), op.Add(places, size), places)
-    line = op.count(op.Reshape(size, op.const(np.zeros(0, np.int64))))
-    return op.cast(op.Equal(op.Unsqueeze(places, op.ints([1])), op.Unsqueeze(line, op.ints([0]))), like)
+    places = op.Where(op.Less(places, 0), places + size, places)
+    return op.cast(op.Equal(op.Unsqueeze(places, [1]), op.Unsqueeze(op.count(op.Reshape(size, [])), [0])), like)
 
 
 def gather_elements(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
@@ -50,7 +46,7 @@ def gather_elements(op: Backward, node: Node, dy: Value, x: Value, indices: Valu
     axis = node.attributes.get_int("axis", 0)
     if op.opset < 16:
         return [put_back(op, x, dy, lambda numbers: op.GatherElements(numbers, indices, axis=axis))]
-    return [op.scatter_add(op.zeros(x), indices, dy, axis)]
+    return [op.scatter(op.zeros(x), indices, dy, axis)]
 
 
 def gather_nd(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
@@ -63,73 +59,51 @@ def gather_nd(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> 
     return [put_back(op, x, dy, lambda numbers: op.GatherND(numbers, indices, **attributes))]
 
 
-def put_back(op: Backward, x: Value, dy: Value, read: Callable[[Value], Value]) -> Value:
-    """Return dx of any operator that only reads: number the places of x, read the numbers alike, add dy there."""
+def put_back(op: Backward, x: Value, dy: Value, read: Callable[[Value], Value], *, add: bool = True) -> Value:
+    """Return dx of any operator that only reads: number the places of x, read the numbers alike, put dy there.
+
+    `add` where a place may be read twice.
+    """
     count = op.Size(x)
-    places, values = op.vector(read(op.Reshape(op.count(count), op.shape(x)))), op.vector(dy)
-    size = op.Reshape(count, op.ints([1]))
-    if op.opset < 16:
-        summed = op.MatMul(op.Unsqueeze(values, op.ints([0])), _one_hot(op, places, size, x))
-    else:
-        summed = op.scatter_add(op.Expand(op.like(0, x), size), places, values, 0)
+    places = op.vector(read(op.Reshape(op.count(count), op.shape(x))))
+    if op.opset >= 16 or not add:
+        return op.put(x, places, dy, add=add)
+    summed = op.MatMul(op.Unsqueeze(op.vector(dy), [0]), _one_hot(op, places, op.Reshape(count, [1]), x))
     return op.Reshape(summed, op.shape(x))
 
 
-def scatter_elements(op: Backward, node: Node, dy: Value, x: Value, indices: Value, u: Value) -> Gradients:
-    """ScatterElements: see `_scattered`."""
-    axis = node.attributes.get_int("axis", 0)
-    return _scattered(
-        op,
-        node,
-        dy,
-        lambda x: op.GatherElements(x, indices, axis=axis),
-        lambda x, updates, **reduction: op.ScatterElements(x, indices, updates, axis=axis, **reduction),
-    )
-
-
-def scatter_nd(op: Backward, node: Node, dy: Value, x: Value, indices: Value, u: Value) -> Gradients:
-    """ScatterND: see `_scattered`."""
-    return _scattered(
-        op,
-        node,
-        dy,
-        lambda x: op.GatherND(x, indices),
-        lambda x, updates, **reduction: op.ScatterND(x, indices, updates, **reduction),
-    )
-
-
-def _scattered(op: Backward, node: Node, dy: Value, read: Move, write: Move) -> Gradients:
-    """Gradients of x and u for y = x with u written at indices.
+def scatter(op: Backward, node: Node, dy: Value, x: Value, indices: Value, u: Value) -> Gradients:
+    """ScatterElements, ScatterND y = x with u written at indices.
 
     none: x gets dy except where it was overwritten, u gets what was read at its place.
-    add: x gets dy, u what was read. mul: dy · the product of the others. max, min: ties share evenly (PyTorch's
-    `scatter_reduce`).
+    add: x gets dy, u what was read. max, min: ties share evenly (PyTorch's `scatter_reduce`).
+    mul: dy · Π of the others = dy · Π / own where nothing is 0; with a single 0 only that factor moves the product.
     """
-    (x, _, u), y = node.inputs, node.outputs[0]
-    assert x is not None and u is not None
-    reduction = node.attributes.get_string("reduction", "none")
+    kind = node.op_type.removeprefix("Scatter")
+    axis = {"axis": node.attributes.get_int("axis", 0)} if kind == "Elements" else {}
+
+    def read(v: Value) -> Value:
+        return getattr(op, f"Gather{kind}")(v, indices, **axis)
+
+    def write(v: Value, updates: Value, **reduction: str) -> Value:
+        return getattr(op, node.op_type)(v, indices, updates, **axis, **reduction)
+
+    y, reduction = node.outputs[0], node.attributes.get_string("reduction", "none")
     if reduction == "none":
         return [write(dy, op.zeros(u)), None, read(dy)]
     if reduction == "add":
         return [dy, None, read(dy)]
-    if reduction == "mul":
-        return _multiplied(op, x, u, dy, read, write)
-    from_x, from_u = op.cast(op.Equal(x, y), x), op.cast(op.Equal(u, read(y)), x)
-    share = op.Div(dy, write(from_x, from_u, reduction="add"))
-    return [op.Mul(share, from_x), None, op.Mul(read(share), from_u)]
-
-
-def _multiplied(op: Backward, x: Value, u: Value, dy: Value, read: Move, write: Move) -> Gradients:
-    """Π of the others = Π / own where nothing is 0; with a single 0 only that factor moves the product."""
-    zero, one = op.like(0, x), op.like(1, x)
-    zero_x, zero_u = op.Equal(x, zero), op.Equal(u, zero)
-    filled_x, filled_u = op.Where(zero_x, one, x), op.Where(zero_u, one, u)
+    if reduction != "mul":
+        from_x, from_u = op.cast(op.Equal(x, y), x), op.cast(op.Equal(u, read(y)), x)
+        share = dy / write(from_x, from_u, reduction="add")
+        return [share * from_x, None, read(share) * from_u]
+    zero_x, zero_u = op.Equal(x, 0), op.Equal(u, 0)
+    filled_x, filled_u = op.Where(zero_x, 1, x), op.Where(zero_u, 1, u)
     product = write(filled_x, filled_u, reduction="mul")
     zeros = write(op.cast(zero_x, x), op.cast(zero_u, x), reduction="add")
-    none = op.Mul(dy, op.Mul(product, op.cast(op.Equal(zeros, zero), x)))
-    single = op.Mul(dy, op.Mul(product, op.cast(op.Equal(zeros, one), x)))
-    dx = op.Where(zero_x, single, op.Div(none, filled_x))
-    return [dx, None, op.Where(zero_u, read(single), op.Div(read(none), filled_u))]
+    none, single = (dy * (product * op.cast(op.Equal(zeros, count), x)) for count in (0, 1))
+    dx = op.Where(zero_x, single, none / filled_x)
+    return [dx, None, op.Where(zero_u, read(single), read(none) / filled_u)]
 
 
 def trilu(op: Backward, node: Node, dy: Value, x: Value, *diagonal: Value) -> Gradients:
@@ -151,21 +125,17 @@ def top_k(op: Backward, node: Node, dy: Value, x: Value, k: Value) -> Gradients:
 def compress(op: Backward, node: Node, dy: Value, x: Value, condition: Value) -> Gradients:
     """Compress: dx = dy at the places that were kept, 0 at the others."""
     flat, axis = "axis" not in node.attributes, op.axis(node, x, 0)
-    size = op.Size(x) if flat else op.dim(x, axis)
-    places = op.Compress(op.count(size), condition, axis=0)
+    places = op.Compress(op.count(op.Size(x) if flat else op.dim(x, axis)), condition, axis=0)
     places.shape = ir.Shape([None])
-    if not flat:
-        return [_along(op, x, places, dy, axis, add=False)]
-    zeros = op.Expand(op.like(0, x), op.Reshape(size, op.ints([1])))
-    return [op.Reshape(op.ScatterElements(zeros, places, dy, axis=0), op.shape(x))]
+    return [op.put(x, places, dy) if flat else _along(op, x, places, dy, axis, add=False)]
 
 
 def one_hot(op: Backward, node: Node, dy: Value, indices: Value, depth: Value, values: Value) -> Gradients:
     """y = off + (on − off) · hot: d off = Σ dy · (1 − hot), d on = Σ dy · hot."""
     indices, depth = (op.Cast(v, to=ir.DataType.INT64) for v in (indices, depth))
-    hot = op.OneHot(indices, depth, op.ints([0, 1]), axis=node.attributes.get_int("axis", -1))
-    on, total = (op.Reshape(op.ReduceSum(v, keepdims=0), op.ints([1])) for v in (op.Mul(dy, op.cast(hot, dy)), dy))
-    return [None, None, op.Concat(op.Sub(total, on), on, axis=0)]
+    hot = op.OneHot(indices, depth, [0, 1], axis=node.attributes.get_int("axis", -1))
+    on, total = (op.Reshape(op.ReduceSum(v, keepdims=0), [1]) for v in (dy * op.cast(hot, dy), dy))
+    return [None, None, op.Concat(total - on, on, axis=0)]
 
 
 def reverse_sequence(op: Backward, node: Node, dy: Value, x: Value, lengths: Value) -> Gradients:
@@ -181,22 +151,20 @@ def dropout(
     fixed, y = op.constant(training), node.outputs[0]
     if training is None or (fixed is not None and not fixed.numpy().any()):
         return [dy]
-    mask, one = op.output(node, 1, "mask", y), op.like(1, y)  # a second node would draw a second mask
+    mask = op.output(node, 1, "mask", y)  # a second node would draw a second mask
     mask.type = ir.TensorType(ir.DataType.BOOL)
-    kept = op.Sub(one, op.cast(ratio, y)) if ratio is not None else op.like(0.5, y)
+    kept = 1 - op.cast(ratio, y) if ratio is not None else op.like(0.5, y)
     if fixed is None:
-        kept = op.Where(training, kept, one)
-    return [op.Mul(dy, op.Div(op.cast(mask, y), kept))]
+        kept = op.Where(training, kept, 1)
+    return [dy * (op.cast(mask, y) / kept)]
 
 
 def _shape_with(op: Backward, x: Value, axis: int, size: int) -> Value:
     """Return x's shape as a tensor with another size along one axis."""
     dims = [size if i == axis else d for i, d in enumerate(ranked(x))]
-    static = [d for d in dims if isinstance(d, int)]
-    if len(static) == len(dims):
+    if len(static := [d for d in dims if isinstance(d, int)]) == len(dims):
         return op.ints(static)
-    parts = [op.ints([size]) if i == axis else op.Reshape(op.dim(x, i), op.ints([1])) for i in range(len(dims))]
-    return op.Concat(*parts, axis=0)
+    return op.Concat(*([size] if i == axis else op.Reshape(op.dim(x, i), [1]) for i in range(len(dims))), axis=0)
 
 
 RULES: Rules = {
@@ -208,8 +176,8 @@ RULES: Rules = {
     "GatherND": gather_nd,
     "OneHot": one_hot,
     "ReverseSequence": reverse_sequence,
-    "ScatterElements": scatter_elements,
-    "ScatterND": scatter_nd,
+    "ScatterElements": scatter,
+    "ScatterND": scatter,
     "TopK": top_k,
     "Trilu": trilu,
 }

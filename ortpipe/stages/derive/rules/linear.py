@@ -6,8 +6,9 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
+from ortpipe.graph.types import wide
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
-from ortpipe.stages.derive.dimensions import ranked, wide
+from ortpipe.stages.derive.dimensions import ranked
 
 
 def gemm(op: Backward, node: Node, dy: Value, a: Value, b: Value, c: Value | None = None) -> Gradients:
@@ -17,7 +18,7 @@ def gemm(op: Backward, node: Node, dy: Value, a: Value, b: Value, c: Value | Non
     scale = {"alpha": alpha} if alpha != 1 else {}
     da = op.Gemm(b, dy, transA=trans_b, transB=1, **scale) if trans_a else op.Gemm(dy, b, transB=1 - trans_b, **scale)
     db = op.Gemm(dy, a, transA=1, transB=trans_a, **scale) if trans_b else op.Gemm(a, dy, transA=1 - trans_a, **scale)
-    return [da, db, op.Mul(dy, op.like(beta, dy)) if c is not None else None]
+    return [da, db, dy * beta if c is not None else None]
 
 
 def mat_mul(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
@@ -26,23 +27,20 @@ def mat_mul(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradient
     if rank_a == 2 and rank_b == 2:
         return [op.Gemm(dy, b, transB=1), op.Gemm(a, dy, transA=1)]
     if rank_a == 1 and rank_b == 1:
-        return [op.Mul(dy, b), op.Mul(dy, a)]
+        return [dy * b, dy * a]
     if rank_b == 2 and rank_a > 2 and _width(a) and _width(dy):  # every row against one matrix: two plain products
         rows, d_rows = op.reshape(a, [-1, _width(a)]), op.reshape(dy, [-1, _width(dy)])
         return [op.MatMul(dy, _transposed(op, b, 2)), op.Gemm(rows, d_rows, transA=1)]
-    wide_a = op.Unsqueeze(a, op.ints([0])) if rank_a == 1 else a
-    wide_b = op.Unsqueeze(b, op.ints([1])) if rank_b == 1 else b
-    dy = op.Unsqueeze(dy, op.ints([-2])) if rank_a == 1 else dy
-    dy = op.Unsqueeze(dy, op.ints([-1])) if rank_b == 1 else dy
+    wide_a, dy = (op.Unsqueeze(a, [0]), op.Unsqueeze(dy, [-2])) if rank_a == 1 else (a, dy)
+    wide_b, dy = (op.Unsqueeze(b, [1]), op.Unsqueeze(dy, [-1])) if rank_b == 1 else (b, dy)
     da = op.MatMul(dy, _transposed(op, wide_b, max(rank_b, 2)))
     db = op.MatMul(_transposed(op, wide_a, max(rank_a, 2)), dy)
     da.shape, db.shape = _batched(node, a), _batched(node, b)
     if rank_a == 1:
-        da = op.ReduceSum(da, op.ints(list(range(rank_b - 1))), keepdims=0)
+        da = op.ReduceSum(da, range(rank_b - 1), keepdims=0)
     if rank_b == 1:
-        axes = list(range(rank_a - 2))
-        db = op.Squeeze(db, op.ints([-1]))
-        db = op.ReduceSum(db, op.ints(axes), keepdims=0) if axes else db
+        db = op.Squeeze(db, [-1])
+        db = op.ReduceSum(db, range(rank_a - 2), keepdims=0) if rank_a > 2 else db
     return [da, db]
 
 
@@ -60,8 +58,8 @@ def _transposed(op: Backward, x: Value, rank: int) -> Value:
     if x.dtype != ir.DataType.DOUBLE:
         return op.Transpose(x, perm=perm)
     # onnxruntime 1.19 fuses Transpose and MatMul to an operator that it has no float64 kernel of: stand between them
-    flat = op.Transpose(op.Unsqueeze(x, op.ints([0])), perm=[0, *(p + 1 for p in perm)])
-    return op.Squeeze(flat, op.ints([0]))
+    flat = op.Transpose(op.Unsqueeze(x, [0]), perm=[0, *(p + 1 for p in perm)])
+    return op.Squeeze(flat, [0])
 
 
 def _width(x: Value) -> int:
@@ -102,15 +100,15 @@ def _spread(op: Backward, dx: Value, kept: str, term: str, x: Value) -> Value:
     missing = [i for i, c in enumerate(dict.fromkeys(term)) if c not in kept]
     repeated = [place for place, c in enumerate(term) if term.index(c) != place]
     for axes in (missing, repeated):
-        dx = op.Unsqueeze(dx, op.ints(axes)) if axes else dx
+        dx = op.Unsqueeze(dx, axes) if axes else dx
     if missing or repeated:
         dx = op.Expand(dx, op.shape(x))
     for place in repeated:
         lines = [
-            op.Reshape(op.count(op.dim(x, axis)), op.ints([-1 if p == axis else 1 for p in range(len(term))]))
+            op.Reshape(op.count(op.dim(x, axis)), [-1 if p == axis else 1 for p in range(len(term))])
             for axis in (term.index(term[place]), place)
         ]
-        dx = op.Where(op.Equal(*lines), dx, op.like(0, x))
+        dx = op.Where(op.Equal(*lines), dx, 0)
     return dx
 
 

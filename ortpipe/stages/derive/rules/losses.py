@@ -19,21 +19,21 @@ class Weighed:
         if ignored is not None:
             kept = op.Not(op.Equal(target, op.const(np.array(ignored, (target.dtype or ir.DataType.INT64).numpy()))))
         classes = op.Reshape(op.count(op.dim(x, 1)), column)
-        hot = op.Equal(op.Unsqueeze(op.Cast(target, to=ir.DataType.INT64), op.ints([1])), classes)
-        self.hot = op.cast(op.And(hot, op.Unsqueeze(kept, op.ints([1]))) if kept is not None else hot, x)
-        each = op.Mul(self.hot, op.Reshape(weights, column)) if weights is not None else self.hot
-        self.counts = op.ReduceSum(each, op.ints([1]), keepdims=1)  # each target's weight [N, 1, …]
+        hot = op.Equal(op.Unsqueeze(op.Cast(target, to=ir.DataType.INT64), [1]), classes)
+        self.hot = op.cast(op.And(hot, op.Unsqueeze(kept, [1])) if kept is not None else hot, x)
+        each = self.hot * op.Reshape(weights, column) if weights is not None else self.hot
+        self.counts = op.ReduceSum(each, [1], keepdims=1)  # each target's weight [N, 1, …]
         dy = op.full(dy, self.loss) if dy.shape is None or dy.shape.rank() else dy
-        wide = op.Unsqueeze(dy, op.ints([1])) if self.loss.shape is None or self.loss.shape.rank() else dy
-        self.share = op.Div(wide, op.ReduceSum(self.counts, keepdims=0)) if self.mean else wide
+        wide = op.Unsqueeze(dy, [1]) if self.loss.shape is None or self.loss.shape.rank() else dy
+        self.share = wide / op.ReduceSum(self.counts, keepdims=0) if self.mean else wide
 
     def to_weights(self, log_p: Value) -> Value:
         """Return Σ lᵢ over the targets of a class; of a mean, Σ (lᵢ − loss) / Σ w."""
         op = self.op
-        each = op.Neg(op.ReduceSum(op.Mul(self.hot, log_p), op.ints([1]), keepdims=1))
-        apart = op.Sub(each, self.loss) if self.mean else each
+        each = -op.ReduceSum(self.hot * log_p, [1], keepdims=1)
+        apart = each - self.loss if self.mean else each
         axes = [i for i in range(self.rank) if i != 1]
-        return op.ReduceSum(op.Mul(self.hot, op.Mul(apart, self.share)), op.ints(axes), keepdims=0)
+        return op.ReduceSum(self.hot * (apart * self.share), axes, keepdims=0)
 
 
 def softmax_cross_entropy(
@@ -45,11 +45,11 @@ def softmax_cross_entropy(
     p, parts, dw = op.Exp(log_p), [], None
     if dy is not None:
         weighed = Weighed(op, node, dy, x, target, weights)
-        parts.append(op.Mul(op.Sub(p, weighed.hot), op.Mul(weighed.counts, weighed.share)))
+        parts.append((p - weighed.hot) * (weighed.counts * weighed.share))
         dw = weighed.to_weights(log_p) if weights is not None else None
     if d_log_p is not None:
         whole = op.full(d_log_p, log_p)
-        parts.append(op.Sub(whole, op.Mul(p, op.ReduceSum(whole, op.ints([1]), keepdims=1))))
+        parts.append(whole - p * op.ReduceSum(whole, [1], keepdims=1))
     return [op.total(parts, x), None, dw]
 
 
@@ -58,7 +58,7 @@ def negative_log_likelihood(
 ) -> Gradients:
     """l = −w[t] · x[t]: dx = −[k = t] · w[t] · dl, over Σ w of a mean."""
     weighed = Weighed(op, node, dy, x, target, weights)
-    dx = op.Neg(op.Mul(weighed.hot, op.Mul(weighed.counts, weighed.share)))
+    dx = -(weighed.hot * (weighed.counts * weighed.share))
     return [dx, None, weighed.to_weights(x) if weights is not None else None]
 
 

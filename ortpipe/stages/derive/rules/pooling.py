@@ -1,7 +1,5 @@
 """Pools: the maximum, the average and the p-norm of windows, and of whole images."""
 
-import itertools
-import math
 from typing import Any
 
 import numpy as np
@@ -37,21 +35,18 @@ def along(op: Builder, x: Value, axis: int, matrix: Matrix) -> Value:
 def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """MaxPool: dx = Σ dy over the windows whose first maximum, in row-major order, is that place (as PyTorch)."""
     windows = window(node)
-    indices, zeros = _indices(op, node, windows), op.Expand(op.like(0, x), op.Reshape(op.Size(x), op.ints([1])))
-    spread = zip(windows.extents, windows.kernel, windows.strides, strict=True)
-    shared = [1 if k == 1 else -(-extent // s) for extent, k, s in spread]  # how many windows may share a place
-    if math.prod(shared) == 1:
-        dx = op.ScatterElements(zeros, op.vector(indices), op.vector(dy), axis=0)
-    elif op.opset >= 16:
-        dx = op.scatter_add(zeros, op.vector(indices), op.vector(dy), 0)
-    else:  # before opset 16 nothing scatters and adds: every n-th window shares no place with the next
-        parts, n = [], len(shared)
-        for start in itertools.product(*map(range, shared)):
-            where = (op.ints(start), op.ints([FAR] * n), op.ints(range(2, n + 2)), op.ints(shared))
-            part, places = (op.vector(op.Slice(v, *where)) for v in (dy, indices))
-            parts.append(op.ScatterElements(zeros, places, part, axis=0))
-        dx = op.total(parts, x)
-    return [op.Reshape(dx, op.shape(x))]
+    indices, shared = _indices(op, node, windows), -(-windows.extents // windows.strides)
+    shared[windows.kernel == 1] = 1  # how many windows may share a place
+    if op.opset >= 16 or shared.prod() == 1:
+        return [op.put(x, indices, dy, add=bool(shared.prod() > 1))]
+    parts, n = (
+        [],
+        len(shared),
+    )  # before opset 16 nothing scatters and adds: every n-th window shares no place with the next
+    for start in np.ndindex(*shared):
+        part, places = (op.Slice(v, start, [FAR] * n, range(2, n + 2), shared) for v in (dy, indices))
+        parts.append(op.put(x, places, part))
+    return [op.total(parts, x)]
 
 
 def _indices(op: Backward, node: Node, windows: Window) -> Value:
@@ -60,13 +55,14 @@ def _indices(op: Backward, node: Node, windows: Window) -> Value:
     if len(node.outputs) > 1 and node.outputs[1].name and not node.attributes.get_int("storage_order", 0):
         return node.outputs[1]
     attributes: dict[str, Any] = {name: value for name, value in node.attributes.items() if name != "storage_order"}
-    if n >= 3 or any(s != 1 for s in windows.strides):
+    if n >= 3 or any(windows.strides != 1):
         return op.MaxPool(x, outputs=2, **attributes)[1]
     # onnx.reference gives Indices only where strides differ: an axis of one place more makes them differ
-    attributes = {"kernel_shape": [*windows.kernel, 1], "strides": [*windows.strides, 2]}
-    attributes |= {"dilations": [*windows.dilations, 1], "pads": [*windows.begin, 0, *windows.end, 0]}
-    _, indices = op.MaxPool(op.Unsqueeze(x, op.ints([-1])), outputs=2, **attributes)
-    return op.Squeeze(indices, op.ints([-1]))
+    attributes = {"kernel_shape": (windows.kernel, 1), "strides": (windows.strides, 2)}
+    attributes |= {"dilations": (windows.dilations, 1), "pads": (np.append(windows.begin, 0), *windows.end, 0)}
+    attributes = {name: np.hstack(values).tolist() for name, values in attributes.items()}
+    _, indices = op.MaxPool(op.Unsqueeze(x, [-1]), outputs=2, **attributes)
+    return op.Squeeze(indices, [-1])
 
 
 def average_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
@@ -80,8 +76,8 @@ def average_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 def lp_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """LpPool y = (Σ |x|ᵖ)^(1/p): dx = sign(x) · |x|ᵖ⁻¹ · Σ dy · y¹⁻ᵖ over the windows of x; 0 where y = 0."""
     y, p = node.outputs[0], node.attributes.get_int("p", 2)
-    share = _over_windows(op, node, op.full(op.Mul(dy, _inverse_power(op, y, p - 1)), y), x, average=False)
-    return [op.Mul(_signed_power(op, x, p - 1), share)]
+    share = _over_windows(op, node, op.full(dy * _inverse_power(op, y, p - 1), y), x, average=False)
+    return [_signed_power(op, x, p - 1) * share]
 
 
 def _over_windows(op: Backward, node: Node, dy: Value, x: Value, *, average: bool) -> Value:
@@ -111,33 +107,32 @@ def global_average(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
 def global_max(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """GlobalMaxPool: dy goes to each channel's first maximum (PyTorch's adaptive_max_pool)."""
-    rows = op.Reshape(x, op.ints([0, 0, -1]))
+    rows = op.Reshape(x, [0, 0, -1])
     first, zeros = op.ArgMax(rows, axis=2, keepdims=1), op.Expand(op.like(0, x), op.Shape(rows))
-    share = op.Reshape(dy, op.ints([0, 0, 1]))
-    return [op.Reshape(op.ScatterElements(zeros, first, share, axis=2), op.shape(x))]
+    return [op.Reshape(op.ScatterElements(zeros, first, op.Reshape(dy, [0, 0, 1]), axis=2), op.shape(x))]
 
 
 def global_lp(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """GlobalLpPool y = (Σ |x|ᵖ)^(1/p): dx = sign(x) · |x|ᵖ⁻¹ · dy · y¹⁻ᵖ; 0 where y = 0."""
     power = node.attributes.get_int("p", 2) - 1
-    return [op.Mul(_signed_power(op, x, power), op.Mul(dy, _inverse_power(op, node.outputs[0], power)))]
+    return [_signed_power(op, x, power) * (dy * _inverse_power(op, node.outputs[0], power))]
 
 
 def _signed_power(op: Backward, x: Value, power: int) -> Value:
     """sign(x) · |x|ᵖ, the derivative of |x|ᵖ⁺¹ / (p + 1)."""
     if power < 2:
         return op.Sign(x) if power == 0 else x
-    return op.Mul(x, op.Abs(x) if power == 2 else op.Pow(op.Abs(x), op.like(power - 1, x)))
+    return x * (op.Abs(x) if power == 2 else op.Pow(op.Abs(x), power - 1))
 
 
 def _inverse_power(op: Backward, y: Value, power: int) -> Value:
     """y⁻ᵖ, and 0 where y = 0."""
     if power == 0:
         return op.like(1, y)
-    zero = op.Equal(y, op.like(0, y))
-    safe = op.Where(zero, op.like(1, y), y)
-    raised = safe if power == 1 else op.Pow(safe, op.like(power, y))
-    return op.Where(zero, op.like(0, y), op.Reciprocal(raised))
+    zero = op.Equal(y, 0)
+    safe = op.Where(zero, 1, y)
+    raised = safe if power == 1 else op.Pow(safe, power)
+    return op.Where(zero, 0, op.Reciprocal(raised))
 
 
 RULES: Rules = {

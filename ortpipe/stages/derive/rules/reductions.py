@@ -40,7 +40,7 @@ class Reduced:
             return value
         if x is None or value.shape is None or value.shape.rank() + len(self.axes) != x.rank():
             value = self.op.full(value, self.y)  # fewer axes than y has: they would be counted from the wrong end
-        wide = self.op.Unsqueeze(value, self.op.ints(self.axes))
+        wide = self.op.Unsqueeze(value, self.axes)
         if x is not None and value.shape is not None:
             dims = iter(value.shape)
             wide.shape = ir.Shape([1 if i in self.axes else next(dims) for i in range(x.rank())])
@@ -58,7 +58,7 @@ class Reduced:
             return self.op.ReduceProd(x, *[v for v in [self.dynamic] if v is not None], keepdims=1, **self.noop)
         if self.op.opset < 18:
             return self.op.ReduceProd(x, axes=self.axes, keepdims=1)
-        return self.op.ReduceProd(x, self.op.ints(self.axes), keepdims=1)
+        return self.op.ReduceProd(x, self.axes, keepdims=1)
 
 
 def reduction(formula: Callable[[Backward, Reduced, Value, Value], Value]) -> Callable[..., Gradients]:
@@ -74,40 +74,38 @@ def reduction(formula: Callable[[Backward, Reduced, Value, Value], Value]) -> Ca
 def extreme(op: Backward, reduced: Reduced, x: Value, dy: Value) -> Value:
     """Max, min: the values that equal the result share dy evenly, as PyTorch's `amax` and `amin`."""
     hits = op.cast(op.Equal(x, reduced.back(reduced.y)), x)
-    return op.Mul(hits, op.Div(dy, reduced.sum(hits)))
+    return hits * (dy / reduced.sum(hits))
 
 
 def prod(op: Backward, reduced: Reduced, x: Value, dy: Value) -> Value:
     """y = Π x: dx = dy · Π of the others; y / x where x ≠ 0, and with one zero only that one moves y."""
-    zero, one = op.like(0, x), op.like(1, x)
-    is_zero = op.Equal(x, zero)
-    filled = op.Where(is_zero, one, x)
+    is_zero = op.Equal(x, 0)
+    filled = op.Where(is_zero, 1, x)
     zeros, product = reduced.sum(op.cast(is_zero, x)), reduced.prod(filled)
-    none, single = (op.cast(op.Equal(zeros, count), x) for count in (zero, one))
-    others = op.Where(is_zero, op.Mul(product, single), op.Mul(op.Div(product, filled), none))
-    return op.Mul(dy, others)
+    none, single = (op.cast(op.Equal(zeros, count), x) for count in (0, 1))
+    return dy * op.Where(is_zero, product * single, product / filled * none)
 
 
 def l2(op: Backward, reduced: Reduced, x: Value, dy: Value) -> Value:
     """y = √Σ x²: dx = dy · x / y, 0 where y = 0, as PyTorch's `norm`."""
     y = reduced.back(reduced.y)
-    return op.Mul(x, op.Div(dy, op.Where(op.Equal(y, op.like(0, y)), op.like(1, y), y)))
+    return x * (dy / op.Where(op.Equal(y, 0), 1, y))
 
 
 def log_sum_exp(op: Backward, reduced: Reduced, x: Value, dy: Value) -> Value:
     """y = log Σ exp x: dx = dy · exp(x − y), which never overflows."""
-    return op.Mul(op.Exp(op.Sub(x, reduced.back(reduced.y))), dy)
+    return op.Exp(x - reduced.back(reduced.y)) * dy
 
 
 RULES: Rules = {
-    "ReduceL1": reduction(lambda op, reduced, x, dy: op.Mul(op.Sign(x), dy)),
+    "ReduceL1": reduction(lambda op, reduced, x, dy: op.Sign(x) * dy),
     "ReduceL2": reduction(l2),
-    "ReduceLogSum": reduction(lambda op, reduced, x, dy: op.Div(dy, op.Exp(reduced.back(reduced.y)))),
+    "ReduceLogSum": reduction(lambda op, reduced, x, dy: dy / op.Exp(reduced.back(reduced.y))),
     "ReduceLogSumExp": reduction(log_sum_exp),
     "ReduceMax": reduction(extreme),
     "ReduceMean": reduction(lambda op, reduced, x, dy: op.averaged(dy, x, reduced.y)),
     "ReduceMin": reduction(extreme),
     "ReduceProd": reduction(prod),
     "ReduceSum": reduction(lambda op, reduced, x, dy: dy),
-    "ReduceSumSquare": reduction(lambda op, reduced, x, dy: op.Mul(x, op.Mul(dy, op.like(2, x)))),
+    "ReduceSumSquare": reduction(lambda op, reduced, x, dy: x * (dy * 2)),
 }

@@ -54,7 +54,7 @@ def resize(op: Backward, node: Node, dy: Value, x: Value, *_: Value | None) -> G
         window = [blocks.get(i) or 1 for i in range(2, rank)]
         pooled = op.AveragePool(dy, kernel_shape=window, strides=window)
         pooled.shape = x.shape
-        return [op.Mul(pooled, op.like(math.prod(window), x))]
+        return [pooled * math.prod(window)]
     moved.sort(key=lambda pair: pair[0].size / pair[0].count)  # the strongest reduction first
     for a, matrix in moved:
         dy = along(op, dy, a.axis, matrix.T)

@@ -1,5 +1,7 @@
 """Operators that move values without changing them."""
 
+from typing import Any
+
 import numpy as np
 from onnx_ir import Node, Value
 
@@ -23,10 +25,8 @@ def transpose(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
 def tile(op: Backward, node: Node, dy: Value, x: Value, repeats: Value) -> Gradients:
     """dx = dy, cut into the copies [r₀, d₀, r₁, d₁ …] and summed over them."""
-    rank = ranked(x).rank()
-    pairs = op.Transpose(op.Reshape(op.Concat(repeats, op.shape(x), axis=0), op.ints([2, rank])))
-    cut = op.Reshape(dy, op.vector(pairs))
-    return [op.ReduceSum(cut, op.ints(list(range(0, 2 * rank, 2))), keepdims=0)]
+    pairs = op.vector(op.Transpose(op.Reshape(op.Concat(repeats, op.shape(x), axis=0), [2, -1])))
+    return [op.ReduceSum(op.Reshape(dy, pairs), range(0, 2 * ranked(x).rank(), 2), keepdims=0)]
 
 
 def concat(op: Backward, node: Node, dy: Value, *inputs: Value) -> Gradients:
@@ -34,14 +34,10 @@ def concat(op: Backward, node: Node, dy: Value, *inputs: Value) -> Gradients:
     axis = node.attributes.get_int("axis", 0)
     if len(inputs) == 1:
         return [dy]
-    sizes = [x.shape[axis] if x.shape is not None else None for x in inputs]
-    static = [s for s in sizes if isinstance(s, int)]
-    if len(static) == len(sizes):
-        split: Value = op.ints(static)
-    else:
-        split = op.Concat(*(op.Gather(op.Shape(x), op.ints([axis])) for x in inputs), axis=0)
-    parts: Gradients = op.Split(dy, split, axis=axis, outputs=len(inputs))
-    return parts
+    sizes: Any = [x.shape[axis] if x.shape is not None else None for x in inputs]
+    if not all(isinstance(size, int) for size in sizes):
+        sizes = op.Concat(*(op.Gather(op.Shape(x), [axis]) for x in inputs), axis=0)
+    return op.Split(dy, sizes, axis=axis, outputs=len(inputs))
 
 
 def split(op: Backward, node: Node, dys: Gradients, x: Value, *_: Value) -> Gradients:
@@ -67,12 +63,8 @@ def slice_(op: Backward, node: Node, dy: Value, x: Value, *places: Value | None)
             begin, stop, _ = slice(start, end).indices(size)
             low[axis], high[axis] = begin, size - max(begin, stop)
         else:
-            return [op.Pad(dy, op.ints([*low, *high]))]
-    # any steps, any sizes: number the places of x, slice the numbers alike, scatter dy there
-    count = op.Size(x)
-    read = op.vector(op.Slice(op.Reshape(op.count(count), op.Shape(x)), *places))
-    zeros = op.Expand(op.like(0, x), op.Reshape(count, op.ints([1])))
-    return [op.Reshape(op.ScatterElements(zeros, read, op.vector(dy), axis=0), op.shape(x))]
+            return [op.Pad(dy, [*low, *high])]
+    return [put_back(op, x, dy, lambda numbers: op.Slice(numbers, *places), add=False)]  # any steps, any sizes
 
 
 def pad(
@@ -82,16 +74,15 @@ def pad(
     mode, extra = node.attributes.get_string("mode", "constant"), [None, axes] if axes is not None else []
     if mode != "constant":
         return [put_back(op, x, dy, lambda numbers: op.Pad(numbers, pads, *extra, mode=mode))]
-    added, cut = op.Max(pads, op.ints([0])), op.Max(op.Neg(pads), op.ints([0]))
-    half = op.Reshape(added, op.ints([2, -1]))
+    added, cut = op.Max(pads, [0]), op.Max(-pads, [0])
+    half = op.Reshape(added, [2, -1])
     low, high = (op.Gather(half, op.const(np.int64(i)), axis=0) for i in (0, 1))
     sizes = op.Shape(dy) if axes is None else op.Gather(op.Shape(dy), axes)
-    dx = op.Slice(dy, low, op.Sub(sizes, high), *extra[1:])
+    dx = op.Slice(dy, low, sizes - high, *extra[1:])
     dx = op.Pad(dx, cut, *extra)  # where a pad is negative, x was cut: zeros come back
     if value is None or value not in op.active:
         return [dx]
-    # the padding value's gradient is everything that did not go to x
-    rest = op.Sub(op.ReduceSum(dy, keepdims=0), op.ReduceSum(dx, keepdims=0))
+    rest = op.ReduceSum(dy, keepdims=0) - op.ReduceSum(dx, keepdims=0)  # everything that did not go to x
     return [dx, None, op.reshape_like(rest, value)]
 
 
@@ -104,7 +95,7 @@ def depth_to_space(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     depth = ranked(x)[1]
     assert isinstance(depth, int)
     # CRD puts channel c·b² + i·b + j at offset (i, j): SpaceToDepth gives i, j, c and the axes are turned
-    turned = op.Reshape(dx, op.ints([0, block * block, depth // block**2, -1]))
+    turned = op.Reshape(dx, [0, block * block, depth // block**2, -1])
     return [op.Reshape(op.Transpose(turned, perm=[0, 2, 1, 3]), op.shape(x))]
 
 

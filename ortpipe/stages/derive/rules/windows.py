@@ -1,35 +1,41 @@
 """Sliding windows: what the attributes of convolutions and pools say about each spatial axis."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 from onnx_ir import Node, Value
 
 from ortpipe.errors import DeriveError
 
 FAR = 2**31 - 1  # an end of a Slice that lies behind every axis
 FIX = "Give the graph static sizes there (the batch axis may stay free), or freeze the parameters in front of it."
+Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Window:
     """One entry per spatial axis: window o covers the places o · stride − begin + j · dilation, 0 ≤ j < kernel."""
 
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    begin: tuple[int, ...]
-    end: tuple[int, ...]
+    kernel: Ints
+    strides: Ints
+    dilations: Ints
+    pads: Ints  # of all begins, then of all ends, as ONNX writes them
 
     @property
-    def extents(self) -> list[int]:
+    def extents(self) -> Ints:
         """How many places a window spans."""
-        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+        return (self.kernel - 1) * self.dilations + 1
 
     @property
-    def pads(self) -> list[int]:
-        """The pads as ONNX writes them."""
-        return [*self.begin, *self.end]
+    def begin(self) -> Ints:
+        """How many places are added in front."""
+        return self.pads[: len(self.kernel)]
+
+    @property
+    def end(self) -> Ints:
+        """How many places are added behind."""
+        return self.pads[len(self.kernel) :]
 
 
 def spatial(x: Value | None) -> list[int | None]:
@@ -51,17 +57,15 @@ def window(node: Node) -> Window:
         DeriveError: auto_pad depends on a size that is not static.
     """
     plain, mode = unpadded(node), auto_pad(node)
-    n = len(plain.kernel)
     if mode == "NOTSET":
-        pads = node.attributes.get_ints("pads", (0,) * 2 * n)
-        return Window(plain.kernel, plain.strides, plain.dilations, tuple(pads[:n]), tuple(pads[n:]))
-    totals = [0] * n
+        return replace(plain, pads=np.array(node.attributes.get_ints("pads", plain.pads)))
+    totals = np.zeros_like(plain.kernel)
     if mode.startswith("SAME"):
         for i, (size, s, extent) in enumerate(zip(spatial(node.inputs[0]), plain.strides, plain.extents, strict=True)):
             if size is None and s > 1:
                 raise not_static(node, node.inputs[0], f"spatial axis {i}, which auto_pad={mode} needs,")
             totals[i] = max(0, extent - 1 if size is None else (-(-size // s) - 1) * s - size + extent)
-    return Window(plain.kernel, plain.strides, plain.dilations, *halves(totals, mode))
+    return replace(plain, pads=halves(totals, mode))
 
 
 def unpadded(node: Node) -> Window:
@@ -72,18 +76,16 @@ def unpadded(node: Node) -> Window:
     """
     kernel = node.attributes.get_ints("kernel_shape", None)
     if kernel is None:
-        kernel = [s for s in spatial(node.inputs[1]) if s is not None]
-        if len(kernel) < len(spatial(node.inputs[1])):
-            raise not_static(node, node.inputs[1], "the kernel's spatial axes")
-    n = len(kernel)
-    strides, dilations = (tuple(node.attributes.get_ints(name, (1,) * n)) for name in ("strides", "dilations"))
-    return Window(tuple(kernel), strides, dilations, (0,) * n, (0,) * n)
+        kernel = static(node, node.inputs[1], "the kernel's spatial axes")
+    ones = [1] * len(kernel)
+    strides, dilations = (np.array(node.attributes.get_ints(name, ones)) for name in ("strides", "dilations"))
+    return Window(np.array(kernel), strides, dilations, np.zeros(2 * len(kernel), np.int64))
 
 
-def halves(totals: Sequence[int], mode: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def halves(totals: Ints, mode: str) -> Ints:
     """Return pads at begin and end; the odd one goes to the end only for SAME_UPPER."""
-    begin = tuple(t // 2 if mode == "SAME_UPPER" else t - t // 2 for t in totals)
-    return begin, tuple(t - b for t, b in zip(totals, begin, strict=True))
+    begin = totals // 2 if mode == "SAME_UPPER" else totals - totals // 2
+    return np.concatenate([begin, totals - begin])
 
 
 def auto_pad(node: Node) -> str:
@@ -91,7 +93,7 @@ def auto_pad(node: Node) -> str:
     return node.attributes.get_string("auto_pad", "NOTSET")
 
 
-def static(node: Node, x: Value | None) -> list[int]:
+def static(node: Node, x: Value | None, what: str = "") -> list[int]:
     """Return the sizes after batch and channel.
 
     Raises:
@@ -99,7 +101,7 @@ def static(node: Node, x: Value | None) -> list[int]:
     """
     sizes = spatial(x)
     if None in sizes:
-        raise not_static(node, x, f"spatial axis {sizes.index(None)}")
+        raise not_static(node, x, what or f"spatial axis {sizes.index(None)}")
     return [s for s in sizes if s is not None]
 
 
