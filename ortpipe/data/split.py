@@ -4,8 +4,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
-
 from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.data.draw import draw_of
 from ortpipe.data.files import stamps
@@ -51,9 +49,11 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
             where = f"column {config.column!r}" if config.column is not None else config.files.get(name, "the source")
             fix = f"Mark rows as {name!r} in it." if config.column is not None else "Give a file with rows."
             raise DataError("Every part of the split must have rows.", got=f"no {name} rows in {where}", fix=fix)
-    draw = draw_of(
-        config, counts[:, 0], ((_free(piece) for piece in rows.read([group])) for group in range(len(counts)))
+    labels = (
+        (piece.label if piece.part is None else piece.label[piece.part == 0] for piece in rows.read([group]))
+        for group in range(len(counts))
     )
+    draw = draw_of(config, counts[:, 0], labels)
     train, validation, test = (rows.select(part, draw) for part in range(len(PARTS)))
     notes = rows.notes
     if notes is None:
@@ -68,8 +68,3 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
             "are fitted on (data.source.window): their order on disk should say nothing of their labels",
         )
     return Data(train, validation if len(validation) else None, test if len(test) else None, notes=notes)
-
-
-def _free(piece: Rows) -> np.ndarray:
-    """Return the labels of the rows that no column or file puts in a part."""
-    return piece.label if piece.part is None else piece.label[piece.part == 0]

@@ -52,7 +52,8 @@ class Prediction:
         task = self.told.task or self._task(form)
         if task == "regression":
             return Meaning(task, None)
-        classes = self.told.classes or _counted(task, self.width)
+        count = 2 if task == "binary" else self.width if task == "multiclass" else None
+        classes = self.told.classes or (None if count is None else tuple(range(count)))
         self._check_width(task, classes)
         if form is None:
             raise self._doubt("and its last operators do not tell what it holds")
@@ -62,10 +63,13 @@ class Prediction:
             note = () if logits is not None or self.told.scores else (self._note(form, task),)
             return Meaning(task, str(logits.name) if logits is not None else None, classes, notes=note)
         self._check_scores(task)
-        pair = task == "binary" and self.width == 2
-        opposite = pair and (self.head.kind == "opposite" or _are_opposite(self.rows))
+        opposite = None
+        if task == "binary" and self.width == 2:
+            rows = self.rows  # where all are zeros, as a fresh layer gives them, they prove nothing
+            shown = rows is not None and rows.any() and (rows[:, 0] == -rows[:, 1]).all()
+            opposite = bool(shown) or self.head.kind == "opposite" or None
         note = () if self.told.scores or self.head.linear else (self._note(form, task),)
-        return Meaning(task, self.name, classes, opposite or None, note)
+        return Meaning(task, self.name, classes, opposite, note)
 
     @functools.cached_property
     def _seen(self) -> Seen | None:
@@ -187,14 +191,3 @@ class Prediction:
             f"output {self.name!r} ({self._values}) is taken as {form} of a {task} model ({losses}); if it is "
             f"not, set convert.source.scores={other} or convert.source.task"
         )
-
-
-def _are_opposite(rows: np.ndarray | None) -> bool:
-    """Say whether every row is [−s, s]; rows of zeros, as a fresh layer gives them, prove nothing."""
-    return rows is not None and bool(rows.any() and (rows[:, 0] == -rows[:, 1]).all())
-
-
-def _counted(task: Task, width: int | None) -> tuple[int | str, ...] | None:
-    """Return 0, 1, 2 … for a classifier whose model names no classes."""
-    count = 2 if task == "binary" else width if task == "multiclass" else None
-    return None if count is None else tuple(range(count))

@@ -1,6 +1,5 @@
 """scikit-learn estimators as graphs of standard operators, parameters under the names scikit-learn's users know."""
 
-import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -122,12 +121,6 @@ ESTIMATORS: dict[str, Callable[[Builder, Any, ir.Value, Any], End]] = {
 }
 
 
-def supported(path: str) -> Any:
-    """Return the class of a path, if ortpipe converts it."""
-    _check(ESTIMATORS, path, "The estimator", key="estimator")
-    return pkgutil.resolve_name(path)
-
-
 def supported_steps(estimator: Any) -> tuple[list[Any], Any]:
     """Return the scalers and the final estimator of an estimator or Pipeline, all of them supported."""
     from sklearn.pipeline import Pipeline
@@ -138,15 +131,16 @@ def supported_steps(estimator: Any) -> tuple[list[Any], Any]:
         raise ConvertError("A Pipeline must end in an estimator.", got="no step", fix="Add one as its last step.")
     *scalers, last = steps
     for step in scalers:
-        _check(SCALERS, _path(step), "Every step before the last")
-    _check(ESTIMATORS, _path(last), "The estimator")
+        check_supported(SCALERS, _path(step), "Every step before the last")
+    check_supported(ESTIMATORS, _path(last), "The estimator")
     if type(last).__name__ == "SGDClassifier" and last.loss != "log_loss":
         rule = "SGDClassifier gives probabilities only with loss='log_loss'."
         raise ConvertError(rule, got=f"loss={last.loss!r}", fix="Set params.loss=log_loss.")
     return scalers, last
 
 
-def _check(table: Mapping[str, Any], path: str, role: str, key: str | None = None) -> None:
+def check_supported(table: Mapping[str, Any], path: str, role: str, key: str | None = None) -> None:
+    """Refuse a class path, named by a setting `key`, that is not in a table."""
     if path not in table:
         rule = f"{role} must be one that ortpipe converts."
         raise ConvertError(rule, key=key, got=path, fix=nearest(path, table))

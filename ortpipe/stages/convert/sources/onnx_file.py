@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import read_metadata
+from ortpipe.artifact import Task, read_metadata
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph import query, serial
@@ -17,7 +17,6 @@ from ortpipe.graph.batch import name_batch
 from ortpipe.graph.check import finish, parsed
 from ortpipe.graph.lower import lowered
 from ortpipe.graph.modes import to_inference
-from ortpipe.graph.query import data_inputs
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Config
 from ortpipe.stages.convert.heads import read_head
@@ -26,7 +25,6 @@ from ortpipe.stages.convert.patterns import width_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
 
-Task = Literal["regression", "binary", "multiclass", "multilabel"]
 LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes a model a classifier
 
 
@@ -67,7 +65,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     forward = parsed(original)
     graph = forward.graph
     classes = config.classes or tuple(metadata.get("classes", ())) or zipped or classes_in(graph)
-    for value in data_inputs(graph):
+    for value in query.data_inputs(graph):
         if value.shape is not None and value.shape.rank() and isinstance(value.shape[0], int):
             raise ConvertError(
                 "The first dimension of every input is the batch and must be dynamic.",

@@ -1,5 +1,6 @@
 """A scikit-learn estimator: named in the config and fitted here, or fitted before and read from a file."""
 
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.settings import Config, one_of
 from ortpipe.stages.convert.sources import Forward
-from ortpipe.stages.convert.sources.estimators import build, supported, supported_steps
+from ortpipe.stages.convert.sources.estimators import ESTIMATORS, build, check_supported, supported_steps
 
 TRUSTED = [f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")]
 SCALERS = {"standard": "StandardScaler", "minmax": "MinMaxScaler"}
@@ -56,8 +57,10 @@ class SklearnEstimator(Config):
         from sklearn import preprocessing
         from sklearn.pipeline import make_pipeline
 
+        path = str(self.estimator)
+        check_supported(ESTIMATORS, path, "The estimator", key="estimator")
         try:
-            estimator = supported(str(self.estimator))(**self.params)
+            estimator = pkgutil.resolve_name(path)(**self.params)
         except TypeError as error:
             rule = f"{{key}} must be keywords of {self.estimator}."
             raise ConvertError(rule, key="params", got=error, fix="Correct {key}.") from error
@@ -123,12 +126,10 @@ def _fit(estimator: Any, data: Data) -> Any:
         rule = "scikit-learn estimators take one input."
         raise ConvertError(rule, got=sorted(rows.inputs), fix="Give one array of features.")
     [features] = rows.inputs.values()
-    last, prefix = estimator, ""
-    if isinstance(estimator, Pipeline):
-        prefix, last = f"{estimator.steps[-1][0]}__", estimator.steps[-1][1]
+    name, last = estimator.steps[-1] if isinstance(estimator, Pipeline) else (None, estimator)
     weights = {}
     if rows.sample_weight is not None and has_fit_parameter(last, "sample_weight"):
-        weights[f"{prefix}sample_weight"] = rows.sample_weight
+        weights["sample_weight" if name is None else f"{name}__sample_weight"] = rows.sample_weight
     try:
         with threadpool_limits(1):  # one thread sums in one order: the same bytes on any number of cores
             return estimator.fit(features.reshape(len(rows), -1), rows.label, **weights)
