@@ -14,11 +14,9 @@ Notify = Callable[[str], None]
 def lock(path: Path, *, busy: Notify, missing: Notify) -> Iterator[None]:
     """Hold a file's exclusive lock while the block runs; the file is made for it, and removed after it.
 
-    Args:
-        path: the file.
-        busy: called with who holds the lock, if another process does; then that one is waited for, unless this raises.
-        missing: called with the reason where no lock can be had (a folder that is read-only, a file system without
-            locks); the block runs without.
+    If another process holds it, `busy` is called with who that is; it is waited for then, unless `busy` raises. Where
+    no lock can be had (a read-only folder, a file system without locks), `missing` is called with the reason, and the
+    block runs without.
     """
     held = False
     with contextlib.ExitStack() as stack:

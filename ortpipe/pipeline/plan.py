@@ -1,7 +1,6 @@
 """A plan: which stages run, in which order, with which config."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -42,8 +41,7 @@ class Stage:
     def __call__(self, artifact: Artifact | None, config: Any, **context: Any) -> Artifact:
         """Run the function and check its promise."""
         self._check(artifact, self.requires, "requires")
-        with self._speaking():
-            result = resolve_name(self.function)(artifact, config, **self._read(context))
+        result: Artifact = self._call(self.function, artifact, config, context)
         if artifact is not None and result is artifact:
             raise StageError(f"{self.name} must return another artifact than its input.")
         self._check(result, self.ensures, "ensures")
@@ -52,20 +50,16 @@ class Stage:
     def refuse_early(self, facts: Facts, config: Any, **context: Any) -> None:
         """Call the stage's own check, if it has one, on the facts of the first artifact."""
         if self.check is not None:
-            with self._speaking():
-                resolve_name(self.check)(facts, config, **self._read(context))
+            self._call(self.check, facts, config, context)
 
-    @contextmanager
-    def _speaking(self) -> Iterator[None]:
-        """Let errors speak of the config's keys: a stage speaks of its own settings, and rows of theirs."""
+    def _call(self, function: str, subject: Artifact | Facts | None, config: Any, context: Mapping[str, Any]) -> Any:
+        """Call it with what it reads and takes; its errors speak of the config's keys, for rows of theirs."""
         try:
-            yield
+            named = {name: context[name] for name in (*self.reads, *self.takes)}
+            return resolve_name(function)(subject, config, **named)
         except OrtpipeError as error:
             error.under("data" if isinstance(error, DataError) else self.name)
             raise
-
-    def _read(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: context[name] for name in (*self.reads, *self.takes)}
 
     def _check(self, artifact: Artifact | None, facts: tuple[str, ...], promise: str) -> None:
         missing = [fact for fact in facts if artifact is None or not getattr(artifact.facts, fact)]

@@ -31,7 +31,8 @@ def _panel(summary: Summary, key: str, axes: Axes) -> None:
     called, ranked = names(summary.varying), summary.ranked
     heights = [row.run.values[summary.objective] for row in ranked]
     places = _places([row.job.varies.get(key, "") for row in ranked], axes)
-    other = _other(summary, key)
+    distinct = {name: len({row.job.varies.get(name, "") for row in ranked}) for name in summary.varying if name != key}
+    other = next((name for name, count in distinct.items() if 1 < count <= FEW), None)  # told apart by colour
     groups = [row.job.varies.get(other, "") if other else "" for row in ranked]
     for i, group in enumerate(sorted(set(groups), key=_in_order)):
         mine = sorted((x, y) for x, y, of in zip(places, heights, groups, strict=True) if of == group)
@@ -80,12 +81,3 @@ def _in_order(value: str) -> tuple[float, str]:
         return float(value), value
     except ValueError:
         return float("inf"), value
-
-
-def _other(summary: Summary, key: str) -> str | None:
-    """Return the key whose values are told apart by colour: of the others, the first with few of them."""
-    for other in summary.varying:
-        values = {row.job.varies.get(other, "") for row in summary.ranked}
-        if other != key and 1 < len(values) <= FEW:
-            return other
-    return None

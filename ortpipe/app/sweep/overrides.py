@@ -1,17 +1,14 @@
 """What varies between the jobs of a sweep, and how it is named."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 
-def _parsed(overrides: Iterable[str]) -> list[Override]:
-    return OverridesParser.create().parse_overrides(list(overrides))
-
-
-def _key(override: Override) -> str:
-    return override.get_key_element().lstrip("+~")
+def _by_key(overrides: Iterable[str]) -> dict[str, Override]:
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return {override.get_key_element().lstrip("+~"): override for override in parsed}
 
 
 def planned(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -20,20 +17,20 @@ def planned(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     >>> planned(["seed=1,2", "train.epochs=5", "train.optimizer.lr=interval(0.1, 1)"])
     ({'train.epochs': '5'}, {'seed': '1,2', 'train.optimizer.lr': 'interval(0.1, 1)'})
     """
-    last = {_key(override): override for override in _parsed(overrides)}
+    last = _by_key(overrides)
     values = {key: str(override.input_line).partition("=")[2] for key, override in last.items()}
     varies = {key: value for key, value in values.items() if last[key].is_sweep_override()}
     return {key: value for key, value in values.items() if key not in varies}, varies
 
 
-def varying(overrides: Sequence[str], fixed: Iterable[str]) -> dict[str, str]:
+def varying(overrides: Sequence[str], fixed: Collection[str]) -> dict[str, str]:
     """Return a job's own keys and values.
 
     >>> varying(["seed=1", "train.epochs=5", "+penalty.terms.coefficient.l2=0.1"], ["train.epochs"])
     {'seed': '1', 'penalty.terms.coefficient.l2': '0.1'}
     """
-    values = {_key(override): override.get_value_element_as_str() for override in _parsed(overrides)}
-    return {key: value for key, value in values.items() if key not in set(fixed)}
+    own = {key: override for key, override in _by_key(overrides).items() if key not in fixed}
+    return {key: override.get_value_element_as_str() for key, override in own.items()}
 
 
 def short(value: str) -> str:
