@@ -17,9 +17,6 @@ def column_names(value: Any) -> tuple[str, ...]:
 def as_array(name: str, value: Any) -> np.ndarray:
     """Return a value as an array, of which a message speaks by this name; one that is an array comes as it is.
 
-    Raises:
-        DataError: it has no rows, is ragged or sparse, or a column of a frame is of no numbers.
-
     >>> as_array("label", [1, 2]).tolist()
     [1, 2]
     """
@@ -37,16 +34,15 @@ def as_array(name: str, value: Any) -> np.ndarray:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # the last: a tensor that needs its gradient
-        raise DataError(
-            "Arrays must be rectangular and of one type.", got=f"{name}: {error}", fix="Check for ragged rows."
-        ) from error
+        rule = "Arrays must be rectangular and of one type."
+        raise DataError(rule, got=f"{name}: {error}", fix="Check for ragged rows.") from error
 
 
 def refuse_twice(where: str, names: Sequence[str]) -> None:
     """Refuse the names of a table's columns where two are the same."""
-    for name in names:
-        if names.count(name) > 1:
-            raise DataError("Every column has a name of its own.", got=f"{name!r} twice in {where}", fix="Rename one.")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError("Every column has a name of its own.", got=f"{twice!r} twice in {where}", fix="Rename one.")
 
 
 def _of_frame(name: str, frame: Any, names: tuple[str, ...]) -> np.ndarray:

@@ -114,14 +114,15 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
         **{f"inputs.{name}": columns for name, columns in (source.inputs or {}).items()},
     }
     keys = [(key, column) for key, columns in named.items() for column in columns]
+    names = {file: set(schema.names) for file, schema in schemas.items()}
     for file, schema in schemas.items():
         refuse_twice(file, schema.names)
         for key, column in keys:
-            if column not in schema.names:
-                fix = nearest(column, schema.names)
+            if column not in names[file]:
+                fix = nearest(column, names[file])
                 raise DataError("{key} names columns of the data.", key=key, got=f"{column!r} for {file}", fix=fix)
-        if part is not None and part not in schema.names:
-            fix = nearest(part, schema.names)
+        if part is not None and part not in names[file]:
+            fix = nearest(part, names[file])
             raise DataError("split.column names a column of the data.", got=f"{part!r} for {file}", fix=fix)
     # pandas keeps the index of a frame in columns of its own: they number the rows and are no features
     indices = [(schema.pandas_metadata or {}).get("index_columns", []) for schema in schemas.values()]
@@ -131,10 +132,10 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
     if not all(inputs.values()):
         rule, fix = "A table holds at least one column of features.", "Add columns, or check the label."
         raise DataError(rule, got="labels alone", fix=fix)
-    for file, schema in schemas.items():
+    for file in schemas:
         for name in inputs["X"] if source.inputs is None else ():
-            if name not in schema.names:
-                rule, fix = "Every file holds the columns of the first one.", nearest(name, schema.names)
+            if name not in names[file]:
+                rule, fix = "Every file holds the columns of the first one.", nearest(name, names[file])
                 raise DataError(rule, got=f"{file} without {name!r}", fix=fix)
     kinds = {name: _dtype(source, name, schemas) for name in Layout(source, inputs, part, {}).used}
     dtypes = {name: dtype for name, dtype in kinds.items() if dtype is not None}

@@ -10,7 +10,7 @@ from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import clean, infer
 from ortpipe.graph.edit import add_outputs, keep_outputs
 from ortpipe.graph.rewrite import rewrite
-from ortpipe.runtime.gradient_builder import gradient_model
+from ortpipe.runtime.library import gradient_model
 from ortpipe.settings import Config
 from ortpipe.stages.derive.engines.ort_lowering import DOMAIN, RULES, without_yield
 from ortpipe.stages.derive.engines.ort_operators import BODIES, REWRITES, check_differentiable
