@@ -11,22 +11,20 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from numpy.typing import DTypeLike
 
 from ortpipe.artifact import Artifact
+from ortpipe.compat.loss_nodes import strengths
 from ortpipe.compat.models import artifact_of, as_one_element, as_table, shape_inputs
-from ortpipe.errors import LossError, PenaltyError, nearest
+from ortpipe.errors import LossError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, parsed
 from ortpipe.graph.edit import keep_outputs, name_dimensions
-from ortpipe.graph.serial import OPSET
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.standardize import without_zip_map
 from ortpipe.stages.penalty.config import PenaltyConfig
-from ortpipe.stages.penalty.penalties import charges
 from ortpipe.stages.penalty.stage import penalty as add_penalty
 
 SCORES = {  # score_name → the loss of the catalogue, and how it joins rows
@@ -115,7 +113,7 @@ def add_loss_output(
     _set_shape(score_name, graph.outputs[0])
     _make_way(graph, {loss_name, label_name, weight_name or label_name}, output)
     shape, table = graph.outputs[0].shape, as_table(graph, graph.outputs[0])
-    terms = {key: _strengths(value) for key, value in (penalty or {}).items()}
+    terms = {key: strengths(value) for key, value in (penalty or {}).items()}
     weights = [str(name) for name, value in graph.initializers.items() if value.dtype in query.FLOATS]
     inputs = [str(i.name) for i in query.data_inputs(graph) if i.name in terms and i.dtype in query.FLOATS]
     task: dict[str, Any] = {"task": "binary", "classes": (0, 1)} if score_name == "log" else {}
@@ -131,58 +129,6 @@ def add_loss_output(
     scored = add_penalty(add_loss(artifact_of(forward, [*weights, *inputs], **task), config), PenaltyConfig(terms))
     facts = dataclasses.replace(scored.facts, parameters=tuple(weights), prediction=output)
     return Artifact(_as_documented(scored, shape), facts).model
-
-
-def penalty_loss_onnx(
-    name: str,
-    dtype: DTypeLike,
-    l1: float | None = None,
-    l2: float | None = None,
-    existing_names: set[str] | None = None,
-) -> tuple[list[onnx.TensorProto], list[onnx.NodeProto]]:
-    """Return the initializers and nodes that compute Σ l1·|v| + l2·v² of a tensor v.
-
-    Args:
-        name: the tensor.
-        dtype: its numpy type.
-        l1: the strength of Σ |v|.
-        l2: the strength of Σ v².
-        existing_names: names to avoid; the new ones are added to it.
-
-    Returns:
-        The strengths as initializers, and the nodes; the last node's output is the penalty, a scalar.
-
-    Raises:
-        PenaltyError: both strengths are 0 or None.
-        ConfigError: a strength is negative or not finite.
-
-    Known from `onnxcustom.utils.orttraining_helper`.
-
-    >>> import numpy as np
-    >>> initializers, nodes = penalty_loss_onnx("coef", np.float32, l1=0.5)
-    >>> [t.name for t in initializers], [node.op_type for node in nodes]
-    (['penalty_coef/Constant'], ['Abs', 'ReduceSum', 'Mul'])
-    """
-    config = PenaltyConfig({name: _strengths({"l1": l1, "l2": l2})})
-    if not any(config.terms[name].values()):
-        raise PenaltyError(
-            "A penalty needs a strength.",
-            got=f"l1={l1}, l2={l2} for {name!r}",
-            fix="Give l1 or l2 a positive number, or leave this penalty out.",
-        )
-    value = ir.val(name, ir.DataType.from_numpy(np.dtype(dtype)))
-    graph = ir.Graph([value], [], nodes=[], opset_imports={"": OPSET}, name="penalty")
-    op = Builder(graph, f"penalty_{name}", names=Names({name, *(existing_names or ())}))
-    total = None
-    for charge in charges(op, value, config.terms[name]):
-        total = charge if total is None else op.Add(total, charge)
-    if existing_names is not None:
-        existing_names |= used_names(graph) - {name}
-    nodes = list(ir.to_proto(graph).node)
-    initializers = [node.attribute[0].t for node in nodes if node.op_type == "Constant"]
-    for tensor, node in zip(initializers, [n for n in nodes if n.op_type == "Constant"], strict=True):
-        tensor.name = node.output[0]
-    return initializers, [node for node in nodes if node.op_type != "Constant"]
 
 
 def _loss(score_name: str, settings: Mapping[str, Any]) -> tuple[Loss, str]:
@@ -262,11 +208,6 @@ def _make_way(graph: ir.Graph, wanted: set[str], output: str) -> None:
         for value in node.outputs:
             if value.name in wanted and value.name != output:
                 value.name = names.fresh(str(value.name))
-
-
-def _strengths(value: float | Mapping[str, float | None]) -> dict[str, float]:
-    strengths = value if isinstance(value, Mapping) else {"l2": value}
-    return {kind: float(strength) for kind, strength in strengths.items() if strength is not None}
 
 
 def _as_documented(artifact: Artifact, shape: ir.Shape | None) -> ir.Model:

@@ -7,6 +7,7 @@ import pytest
 from differences import central_differences
 from onnx.reference import ReferenceEvaluator
 
+from ortpipe import compat
 from ortpipe.artifact import Artifact, Facts, read_metadata
 from ortpipe.compat import add_loss_output, penalty_loss_onnx, unreduced_onnx_loss
 from ortpipe.data.config import SplitConfig
@@ -427,3 +428,22 @@ def test_a_model_without_shapes_reads_and_predicts_a_table():
     loss = run(add_loss_output(model, "log"), {"X": p, "label": np.array([[0], [1]])})[0]
     np.testing.assert_allclose(loss, [[-np.log([0.8, 0.6]).mean()]])
     assert run(add_loss_output(model), {"X": p, "label": 0 * p})[0] == pytest.approx((p**2).sum())
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("score", ["l1", "l2", "elastic", "log"])
+def test_losses_as_nodes_are_those_of_add_loss_output(score, weighted):
+    x, label, weight = rows(score, "float32")
+    model, names = parsed(BINARY if score == "log" else LINEAR), {"a", "loss/Sub"}
+    expected = add_loss_output(model, score, weight_name="weight" if weighted else None)
+    [output] = model.graph.output
+    given = (output.type.tensor_type.elem_type, [None, 1 if score == "log" else 2], output.name)
+    function = getattr(compat, f"_loss_{score}")
+    made = function(names, *given, "label", "weight" if weighted else None, "loss")
+    for field, added in zip(("initializer", "input", "node"), made, strict=False):
+        getattr(model.graph, field).extend(added)
+    model.graph.output.insert(0, made[3][0])
+    onnx.checker.check_model(model, full_check=True)
+    feeds = {"X": x, "label": label, **({"weight": weight} if weighted else {})}
+    np.testing.assert_allclose(run(model, feeds)[0], run(expected, feeds)[0], rtol=1e-6)
+    assert {node.output[0] for node in made[2]} - {"loss"} < names
