@@ -95,7 +95,7 @@ class Plain(Optimizer):
     momentum: float | None
     lr: float = 0.01
 
-    def links(self) -> tuple[Link, ...]:
+    def __call__(self) -> tuple[Link, ...]:
         """Return −η·g, then μ·v − η·g, if there is momentum."""
         if self.momentum is None:
             return (scale_by_rate(),)

@@ -38,11 +38,7 @@ def steps_per_epoch(config: TrainConfig, rows: int) -> int:
 def rates(config: TrainConfig, steps: np.ndarray, epochs: np.ndarray | int, total: int) -> np.ndarray:
     """Return the rates of steps [steps], float64: the line of the warm-up, then the schedule from its own start.
 
-    Args:
-        config: of the schedule, the warm-up and what both count.
-        steps: their numbers, from 1.
-        epochs: the number of each one's epoch, from 1.
-        total: how many steps training has.
+    Steps and their epochs are numbered from 1; `total` is how many steps training has.
     """
     times = steps
     if config.schedule_per == "epoch":
@@ -68,9 +64,8 @@ def planned(config: TrainConfig, rows: int, *, validated: bool) -> tuple[np.ndar
     epochs = (steps - 1) // per_epoch + 1
     found = rates(config, steps, epochs, total)
     if watches(config.schedule):
-        seen = (epochs - 1) // (config.validate_every if validated else 1)
-        numbers, at = np.unique(seen, return_inverse=True)
-        found = found * np.array([config.schedule.factor([1.0] * int(n)) for n in numbers])[at]
+        seen, at = np.unique((epochs - 1) // (config.validate_every if validated else 1), return_inverse=True)
+        found = found * np.array([config.schedule.factor([1.0] * int(count)) for count in seen])[at]
     return steps, found
 
 

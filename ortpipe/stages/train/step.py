@@ -162,7 +162,7 @@ def _chain(config: TrainConfig, shapes: Shapes, dtype: ir.DataType) -> tuple[lis
 
     `dtype` is the type of the loss.
     """
-    links = [*config.optimizer.links()]
+    links = [*config.optimizer()]
     if config.clip != ClipConfig():
         links.insert(0, clip(config.clip.value, config.clip.norm))
     if (scaled := _loss_scale(config, dtype)) != 1:

@@ -1,10 +1,8 @@
 """The validation rows, evaluated with the parameters of the moment: the loss, and a metric that is watched."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from ortpipe.artifact import Artifact, Facts
+from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.errors import EvaluateError, TrainError
@@ -19,18 +17,11 @@ from ortpipe.stages.train.config import LOSS
 from ortpipe.stages.train.step import input_types
 
 KEPT = 200_000  # rows that a metric is computed on, evenly spaced
-Piece = tuple[int, Mapping[str, np.ndarray], np.ndarray | None, np.ndarray | None]  # rows, feeds, labels, weights
+Piece = tuple[int, Arrays, np.ndarray | None, np.ndarray | None]  # rows, feeds, labels, weights
 
 
 class Validation:
-    """Evaluates one model on the validation rows, piece by piece; those in memory are read once.
-
-    Args:
-        artifact: a gradient model with its forward outputs.
-        rows: the validation rows.
-        monitor: what is watched: `loss`, or a metric that is computed beside it.
-        runtime: threads.
-    """
+    """Evaluates a gradient model on the validation rows, piece by piece; those in memory are read once."""
 
     def __init__(self, artifact: Artifact, rows: RowSet, monitor: str, runtime: RuntimeConfig | None) -> None:
         self._model, self._facts, self._rows, self._count = artifact.model, artifact.facts, rows, len(rows)
@@ -44,8 +35,8 @@ class Validation:
         self._every = -(-self._count // KEPT)
         self._session = Session(finish(model), runtime)
 
-    def __call__(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Return the loss per row, and the metric that is watched by its name, with these parameters."""
+    def __call__(self, values: Arrays) -> dict[str, float]:
+        """Return the loss per row, and the metric that is watched, if one is, by its name, with these parameters."""
         own = {n: array.astype(self._types[n], copy=False) for n, array in values.items() if n in self._types}
         pieces = self._held or map(self._read, self._rows.pieces())
         mean, seen, total, penalty = self._facts.reduction == "mean", 0, 0.0, 0.0
@@ -70,22 +61,17 @@ class Validation:
         fed = {k: v for k, v in feeds(self._model, self._facts, rows).items() if k in self._types}
         return len(rows), fed, truth(self._facts, rows) if self._metric else None, rows.sample_weight
 
-    def _penalty(self, fed: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]) -> float:
+    def _penalty(self, fed: Arrays, own: Arrays) -> float:
         """Return what a loss adds to the sum over its rows, f(A) + f(B) − f(A ∪ B), over the number of all rows."""
-        half = len(next(iter(fed.values()))) // 2
-        cuts = (slice(half), slice(half, None), slice(None))
-        if not half:
+        if not (half := len(next(iter(fed.values()))) // 2):
             return 0.0
+        cuts = (slice(half), slice(half, None), slice(None))
         a, b, both = (float(self._session.run({**{k: v[cut] for k, v in fed.items()}, **own})[0]) for cut in cuts)
         return (a + b - both) / self._count
 
 
 def check_monitor(name: str, facts: Facts, data: Data) -> None:
-    """Refuse to watch a metric without validation rows, that does not fit the task, or that has no value on the rows.
-
-    Raises:
-        EvaluateError, TrainError: as above.
-    """
+    """Refuse to watch a metric without validation rows, or one that does not fit the task or has no value on them."""
     if name == LOSS:
         return
     if data.validation is None:

@@ -39,16 +39,14 @@ PUBLISHED = {
 
 
 def slots_of(optimizer):
-    return [slot for link in optimizer.links() for slot in link.slots]
+    return [slot for link in optimizer() for slot in link.slots]
 
 
 def scalars_of(optimizer, rates, steps):
     """Return the scalars of an optimizer's links by the names that they have in a step."""
     names = Names()
     return {
-        names.fresh(name): function(rates, steps)
-        for link in optimizer.links()
-        for name, function in link.scalars.items()
+        names.fresh(name): function(rates, steps) for link in optimizer() for name, function in link.scalars.items()
     }
 
 
@@ -59,7 +57,7 @@ def update(optimizer, shape, dtype):
     op = Builder(graph, "update")
     parameter, u = op.input("parameter", kind, shape), op.input("gradient", kind, shape)
     following = []
-    for link in optimizer.links():
+    for link in optimizer():
         state = [op.input(slot, kind, shape) for slot in link.slots]
         scalars = [op.input(name, kind, []) for name in link.scalars]
         u, state = link.update(op, Inputs(parameter, u, state, scalars))

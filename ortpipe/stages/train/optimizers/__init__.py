@@ -7,19 +7,13 @@ from ortpipe.stages.train.links import Link
 
 
 class Optimizer(Config):
-    """A member of the catalogue; `lr` is the base learning rate, which the schedule shapes.
+    """A member of the catalogue: called, it gives links that take the gradient to what is added to the parameter."""
 
-    Attributes:
-        solver: what moves the parameters with these settings: `mini_batch.py` or `full_batch.py`.
-        decides: settings of train that it decides itself, which keep their defaults.
-    """
+    lr: float  # the base learning rate, which the schedule shapes
+    solver: ClassVar[Literal["minibatch", "lbfgs"]] = "minibatch"  # what moves the parameters with these settings
+    decides: ClassVar[tuple[str, ...]] = ()  # settings of train that it decides itself, which keep their defaults
 
-    lr: float
-    solver: ClassVar[Literal["minibatch", "lbfgs"]] = "minibatch"
-    decides: ClassVar[tuple[str, ...]] = ()
-
-    def links(self) -> tuple[Link, ...]:
-        """Return the links of a mini-batch step, which take the gradient to what is added to the parameter."""
+    def __call__(self) -> tuple[Link, ...]:
         return ()
 
 

@@ -16,8 +16,7 @@ class Adadelta(Optimizer):
     rho: Share = 0.9
     epsilon: NotNegative = 1e-6
 
-    def links(self) -> tuple[Link, ...]:
-        """Return d, then −η·d."""
+    def __call__(self) -> tuple[Link, ...]:
         return Link(self._scale, ("squares", "steps")), scale_by_rate()
 
     def _scale(self, op: Builder, x: Inputs) -> Outputs:

@@ -14,6 +14,5 @@ class Adagrad(Optimizer):
     lr: Positive = 0.01
     epsilon: NotNegative = 1e-10
 
-    def links(self) -> tuple[Link, ...]:
-        """Return g / (√s + ε), then its part of the rate."""
+    def __call__(self) -> tuple[Link, ...]:
         return scale_by_squares(self.epsilon), scale_by_rate()

@@ -16,6 +16,5 @@ class Adam(Optimizer):
     beta2: Share = 0.999
     epsilon: NotNegative = 1e-8
 
-    def links(self) -> tuple[Link, ...]:
-        """Return −η·m̂ / (√v̂ + ε)."""
+    def __call__(self) -> tuple[Link, ...]:
         return (scale_by_adam(self.beta1, self.beta2, self.epsilon),)

@@ -17,6 +17,5 @@ class AdamW(Optimizer):
     epsilon: NotNegative = 1e-8
     weight_decay: NotNegative = 0.01
 
-    def links(self) -> tuple[Link, ...]:
-        """Return Adam's, then −η·λ·θ more."""
+    def __call__(self) -> tuple[Link, ...]:
         return scale_by_adam(self.beta1, self.beta2, self.epsilon), decay(self.weight_decay)

@@ -17,8 +17,7 @@ class Lion(Optimizer):
     beta2: Share = 0.99
     weight_decay: NotNegative = 0.0
 
-    def links(self) -> tuple[Link, ...]:
-        """Return the sign, then its part of the rate, then −η·λ·θ more."""
+    def __call__(self) -> tuple[Link, ...]:
         sign = Link(self._sign, ("mean",))
         return sign, scale_by_rate(), *([decay(self.weight_decay)] if self.weight_decay else [])
 

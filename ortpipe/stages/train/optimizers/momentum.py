@@ -14,6 +14,5 @@ class Momentum(Optimizer):
     lr: Positive = 0.01
     momentum: Share = 0.9
 
-    def links(self) -> tuple[Link, ...]:
-        """Return −η·g, then v."""
+    def __call__(self) -> tuple[Link, ...]:
         return scale_by_rate(), trace(self.momentum)

@@ -7,7 +7,7 @@ import numpy as np
 
 from ortpipe.graph.builder import Builder
 from ortpipe.settings import NotNegative, Positive, Share
-from ortpipe.stages.train.links import Inputs, Link, Outputs, moments
+from ortpipe.stages.train.links import Inputs, Link, Outputs, Scalar, moments
 from ortpipe.stages.train.optimizers import Optimizer
 
 
@@ -21,9 +21,12 @@ class NAdam(Optimizer):
     epsilon: NotNegative = 1e-8
     momentum_decay: Share = 0.004
 
-    def links(self) -> tuple[Link, ...]:
-        """Return the one link; the corrections are taken into three scalars per step, as Adam's are."""
-        scalars = {"gradient_rate": self._gradient_rate, "mean_rate": self._mean_rate, "epsilon": self._epsilon}
+    def __call__(self) -> tuple[Link, ...]:
+        scalars: dict[str, Scalar] = {  # the corrections are taken into them, as Adam's are
+            "gradient_rate": self._gradient_rate,
+            "mean_rate": self._mean_rate,
+            "epsilon": lambda rates, steps: self.epsilon * self._root(steps),
+        }
         return (Link(self._update, ("mean", "squares"), scalars),)
 
     def _update(self, op: Builder, x: Inputs) -> Outputs:
@@ -33,25 +36,19 @@ class NAdam(Optimizer):
         return op.Div(ahead, op.Add(op.Sqrt(second), epsilon)), (first, second)
 
     def _gradient_rate(self, rates: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        momenta, products = self._momenta(int(steps[-1]))
+        momenta, products = _momenta(self.beta1, self.momentum_decay, int(steps[-1]))
         return -rates * self._root(steps) * (1 - momenta[steps - 1]) / (1 - products[steps - 1])
 
     def _mean_rate(self, rates: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        momenta, products = self._momenta(int(steps[-1]))
+        momenta, products = _momenta(self.beta1, self.momentum_decay, int(steps[-1]))
         return -rates * self._root(steps) * momenta[steps] / (1 - products[steps])
-
-    def _epsilon(self, rates: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        return self.epsilon * self._root(steps)
 
     def _root(self, steps: np.ndarray) -> np.ndarray:
         return (1 - self.beta2**steps) ** 0.5
 
-    def _momenta(self, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return every μ up to the one after the last step, and their running products."""
-        return _momenta(self.beta1, self.momentum_decay, last)
-
 
 @functools.lru_cache(maxsize=1)  # two scalars of a step need them
 def _momenta(beta1: float, decay: float, last: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return every μ up to the one after the last step, and their running products."""
     momenta = beta1 * (1 - 0.5 * 0.96 ** (np.arange(1, last + 2) * decay))
     return momenta, np.cumprod(momenta)

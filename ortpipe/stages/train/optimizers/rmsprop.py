@@ -15,6 +15,5 @@ class RMSprop(Optimizer):
     alpha: Share = 0.99
     epsilon: NotNegative = 1e-8
 
-    def links(self) -> tuple[Link, ...]:
-        """Return g / (√s + ε), then its part of the rate."""
+    def __call__(self) -> tuple[Link, ...]:
         return scale_by_squares(self.epsilon, self.alpha), scale_by_rate()

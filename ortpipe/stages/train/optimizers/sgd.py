@@ -13,6 +13,5 @@ class SGD(Optimizer):
 
     lr: Positive = 0.01
 
-    def links(self) -> tuple[Link, ...]:
-        """Return −η·g."""
+    def __call__(self) -> tuple[Link, ...]:
         return (scale_by_rate(),)

@@ -23,7 +23,6 @@ class Cosine(Schedule):
     growth: Count = 1
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
-        """Return the rates."""
         done = step - 1.0
         length = np.full(done.shape, float(self.period or total))
         if self.period is not None and self.growth == 1:

@@ -15,5 +15,4 @@ class Exponential(Schedule):
     gamma: NotNegative = 0.999
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
-        """Return η·γ^(t − 1)."""
         return lr * self.gamma ** (step - 1.0)

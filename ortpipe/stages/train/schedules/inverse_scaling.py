@@ -15,5 +15,4 @@ class InverseScaling(Schedule):
     power: NotNegative = 0.25
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
-        """Return η / tᵖ."""
         return lr / step.astype(float) ** self.power

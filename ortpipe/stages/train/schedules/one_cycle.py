@@ -26,7 +26,6 @@ class OneCycle(Schedule):
     end: Annotated[float, Ge(1), Lt(math.inf)] = 10000.0
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
-        """Return the rates."""
         top, last, done = self.rise * total - 1, total - 1, step - 1.0
         first, final = lr / self.start, lr / self.start / self.end
         up = lr + (first - lr) * (1 + np.cos(np.pi * (done / max(top, 1e-9)).clip(0, 1))) / 2

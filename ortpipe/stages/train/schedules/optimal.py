@@ -19,6 +19,5 @@ class Optimal(Schedule):
     alpha: Positive = 0.0001
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
-        """Return η·t₀ / (t₀ + t − 1)."""
         first = self.alpha**-0.75
         return lr * first / (first + step - 1)

@@ -15,5 +15,4 @@ class Polynomial(Schedule):
     power: NotNegative = 1.0
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
-        """Return η·(1 − (t − 1)/T)ᵖ."""
         return lr * (1 - (step - 1) / total).clip(0) ** self.power

@@ -16,5 +16,4 @@ class StepDecay(Schedule):
     gamma: NotNegative = 0.1
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
-        """Return η·γ^⌊(t − 1)/s⌋."""
         return lr * self.gamma ** ((step - 1) // self.every).astype(float)
