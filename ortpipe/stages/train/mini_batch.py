@@ -41,7 +41,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
             fix=f"Repeat the command of the stopped run, with resume added ({', '.join(FREE)} may change).",
         )
     step, initial = build_step(training.artifact, config), training.first_values()
-    loop = _Loop(training, step, step.pack(step.init(initial) if before is None else before))
+    loop = _EpochLoop(training, step, step.pack(step.init(initial) if before is None else before))
     stop = EarlyStop(config.early_stop, loop.values)
     stop(loop.losses.watched, loop.values)
     if best := under("best", before or {}):
@@ -76,7 +76,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     return tensors(stop.best_values if restored else loop.values)
 
 
-class _Loop:
+class _EpochLoop:
     """Runs epochs of a step's epoch graph: `values` are carried now, `losses` are all so far."""
 
     def __init__(self, training: Training, step: TrainStep, values: Arrays) -> None:
