@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.contest import PEERS, check, entrants
+from benchmarks.earlier.__main__ import FAILED, PASSED, PURPOSE, Result
+from benchmarks.earlier.known import DELIBERATE
 from benchmarks.work import MODELS, OPTIMIZERS, prepare
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,3 +53,47 @@ def test_every_piece_of_work_is_written_for_all_peers_alike(tmp_path: Path, mode
 def test_every_peer_has_its_script() -> None:
     scripts = {peer.script for peer in PEERS} - {"command"}
     assert {p.stem for p in (ROOT / "benchmarks" / "peers").glob("*.py")} == scripts | {"plain"}
+
+
+def test_every_deliberate_difference_from_the_earlier_libraries_is_a_row_of_the_readme() -> None:
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in (ROOT / "README.md").read_text().splitlines()]
+    assert [why for why in DELIBERATE if why not in rows] == []
+
+
+def test_a_test_of_an_earlier_library_that_does_not_end_as_listed_fails() -> None:
+    name = "onnxcustom/test_data_loader/test_ort_data_loader_101"
+    ends = {"AssertionError: 1 != 5": PURPOSE, "KeyError: 5": FAILED}
+    assert {said: Result(name, "failed", said, 0.0).verdict()[0] for said in ends} == ends
+    assert Result(name, "passed", "", 0.0).verdict()[0] == FAILED
+    assert Result("onnxcustom/test_x/test_y", "passed", "", 0.0).verdict()[0] == PASSED
+    assert Result("onnxcustom/test_x/test_y", "skipped", "Skipped: no GPU", 0.0).verdict()[0] == FAILED
+
+
+def test_a_checkout_of_an_earlier_library_is_rewritten_run_and_judged(tmp_path: Path) -> None:
+    tests = tmp_path / "checkout" / "_unittests" / "ut_training"
+    tests.mkdir(parents=True)
+    (tmp_path / "checkout" / "onnxcustom").mkdir()
+    (tests / "test_small.py").write_text(SMALL)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.earlier", str(tmp_path / "checkout"), "--limit", "5"],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "| onnxcustom/test_small/test_rate | passed |" in done.stdout
+    assert "| onnxcustom/test_small/test_slow | FAILED | TimeoutError: 5 s have passed |" in done.stdout
+    assert done.stdout.endswith("1 passed, 0 deliberate difference, 0 needs what is gone, 1 FAILED\n")
+
+
+SMALL = """
+import time
+from pyquickhelper.pycode import ExtTestCase
+from onnxcustom.training.sgd_learning_rate import (
+    LearningRateSGD)
+
+class TestSmall(ExtTestCase):
+    def test_rate(self):
+        self.assertGreater(len(list(LearningRateSGD().loop())), 1)
+
+    def test_slow(self):
+        time.sleep(60)
+"""

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.earlier.known import DELIBERATE, GONE
+from benchmarks.earlier.known import DELIBERATE, GONE, reason
 from benchmarks.earlier.rewrites import REWRITES, rewritten
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,13 +45,13 @@ class Result:
     def verdict(self) -> tuple[str, str]:
         """Return one of the four verdicts, and its reason."""
         for known, kind in ((DELIBERATE, PURPOSE), (GONE, IS_GONE)):
-            if self.name in known:
-                reason, pattern = known[self.name]
+            if (listed := reason(known, self.name)) is not None:
+                why, pattern = listed
                 if self.outcome == "passed":
-                    return FAILED, f"passes, but is listed as {kind}: {reason}"
+                    return FAILED, f"passes, but is listed as {kind}: {why}"
                 if not re.search(pattern, self.said):
                     return FAILED, f"is listed as {kind}, but for {pattern!r}: {_short(self.said)}"
-                return kind, reason
+                return kind, why
         return (PASSED, "") if self.outcome == "passed" else (FAILED, _short(self.said) or self.outcome)
 
 
@@ -69,8 +69,9 @@ def copied(checkout: Path, package: str, folder: Path) -> tuple[list[Path], list
 
 def run_tests(package: str, files: list[Path], options: argparse.Namespace) -> list[Result]:
     """Run test files in a process each, so that a crash ends only its own."""
-    results = []
+    results: list[Result] = []
     for file in files:
+        print(file.stem, file=sys.stderr, flush=True)
         log = file.with_suffix(".jsonl")
         command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", "-p", "no:xdist"]
         command += ["-p", "benchmarks.earlier.limit", "-c", os.devnull, "--rootdir", str(file.parent), str(file)]

@@ -41,6 +41,12 @@ REWRITES = (
     ),
     Rewrite(r"'onnxcustom'", "'ortpipe'", "the logger's name"),
     Rewrite(r"(SGDClassifier\(loss=)'log'", r"\1'log_loss'", "scikit-learn 1.3 renamed the loss"),
+    Rewrite(r"(\._backprop\([^)]*?yp, )(?=activations)", r"\1None, ", "scikit-learn 1.7 added the rows' weights"),
+    Rewrite(
+        r"make_model\(graph, opset_imports=opset_imports\)",
+        "make_model(graph, opset_imports=opset_imports, ir_version=8)",
+        "onnx stamps its own newest IR version, which onnxruntime-training does not load",
+    ),
     Rewrite(
         r"(?m)^from sklearn\.metrics import .*\blog_loss\b.*$",
         rf"\g<0>\nfrom {STAND_INS} import log_loss",

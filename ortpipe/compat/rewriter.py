@@ -20,12 +20,12 @@ def onnx_rewrite_operator(
         onx: left as it is.
         op_type: the operator; its attributes are dropped.
         sub_onx: the graph, of the operator's inputs and outputs in order; its initializers become Constant nodes,
-            which training leaves alone.
+            which training leaves alone. Its nodes are read in the model's opset.
         recursive: also in subgraphs.
         debug_info: not used, as in the original.
 
     Raises:
-        ConfigError: a node of the operator has other numbers of inputs or outputs, or the opsets differ in meaning.
+        ConfigError: a node of the operator has other numbers of inputs or outputs.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 18]>
     ...   g (float[N] X) => (float[N] Y) { Y = Reciprocal(X) }''')
@@ -52,9 +52,7 @@ def onnx_rewrite_operator(
         del node.attribute[:]
     constants = [onnx.helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer]
     nodes = [*constants, *graph.node]
-    copy.functions.append(
-        onnx.helper.make_function(DOMAIN, op_type, inputs, outputs, nodes, list(sub_onx.opset_import))
-    )
+    copy.functions.append(onnx.helper.make_function(DOMAIN, op_type, inputs, outputs, nodes, copy.opset_import))
     copy.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
     result = onnx.inliner.inline_selected_functions(copy, [(DOMAIN, op_type)], False)
     kept = [opset for opset in result.opset_import if opset.domain != DOMAIN]
