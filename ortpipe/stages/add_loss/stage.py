@@ -12,7 +12,7 @@ from ortpipe.settings import typed
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
 
-VERSION = 3
+VERSION = 4
 
 
 @typed

@@ -28,7 +28,6 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     weight = _floats(node, "coefficients")
     bias = _floats(node, "intercepts")
     transform = node.attributes.get_string("post_transform", "NONE")
-    one = op.const(np.float32(1))
     x = node.inputs[0]
     rows = weight.reshape(-1, (None if x is None else width_of(x)) or weight.size // len(classes))
     bias = bias if bias.size else np.zeros(len(rows), np.float32)
@@ -43,30 +42,27 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     if transform != "NONE":
         scores = op.Softmax(scores, axis=-1) if transform == "SOFTMAX" else op.Sigmoid(scores)
     if len(rows) < len(classes):
-        scores = op.Concat(op.Sub(one, scores) if transform == "LOGISTIC" else op.Neg(scores), scores, axis=-1)
+        scores = op.Concat(1 - scores if transform == "LOGISTIC" else op.Neg(scores), scores, axis=-1)
     values = np.array(classes, dtype=str if isinstance(classes[0], str) else np.int64)
     return [op.Gather(op.const(values), op.ArgMax(scores, axis=1, keepdims=0)), scores]
 
 
 def scaler(op: Builder, node: ir.Node) -> list[ir.Value]:
     """Scaler: (x − offset) · scale, as constants."""
-    shifted = op.Sub(_float_input(op, node), op.const(_floats(node, "offset")))
-    return [op.Mul(shifted, op.const(_floats(node, "scale")))]
+    return [(_float_input(op, node) - op.const(_floats(node, "offset"))) * op.const(_floats(node, "scale"))]
 
 
 def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
     """Normalizer: x / Σ|x| or x / √Σx², by row."""
     x = _float_input(op, node)
-    axis = op.const(np.array([-1]))
     match node.attributes.get_string("norm", "MAX"):
         case "L1":
-            norm = op.ReduceSum(op.Abs(x), axis)
+            norm = op.ReduceSum(op.Abs(x), [-1])
         case "L2":
-            norm = op.Sqrt(op.ReduceSum(op.Mul(x, x), axis))
+            norm = op.Sqrt(op.ReduceSum(x * x, [-1]))
         case other:
             raise _unsupported(node, f"norm={other}")
-    zero, one = op.const(np.float32(0)), op.const(np.float32(1))
-    return [op.Div(x, op.Where(op.Equal(norm, zero), one, norm))]  # a row of zeros stays one, as the operator has it
+    return [x / op.Where(op.Equal(norm, 0), 1, norm)]  # a row of zeros stays one, as the operator has it
 
 
 def array_feature_extractor(op: Builder, node: ir.Node) -> list[ir.Value] | None:

@@ -25,10 +25,7 @@ class CrossEntropy(Config):
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return −1[k = y]·log pₖ [N, K]."""
         p = scores.prediction
-        if scores.logits is not None:
-            log_p = op.LogSoftmax(scores.logits, axis=-1)
-        else:
-            log_p = op.Log(op.Clip(p, op.like(self.eps, p), op.like(1, p)))
+        log_p = op.Log(op.Clip(p, self.eps, 1)) if scores.logits is None else op.LogSoftmax(scores.logits, axis=-1)
         assert scores.classes is not None
         truth = op.Equal(label, op.const(np.arange(scores.classes)))  # [N, 1] against [K]
         return op.Mul(log_p, op.Neg(op.cast(truth, p)))  # the sign on the side that no parameter moves

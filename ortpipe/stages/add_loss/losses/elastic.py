@@ -27,6 +27,5 @@ class Elastic(Config):
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return l1_weight·|ŷ − y| + l2_weight·(ŷ − y)² [N, K]."""
         difference = op.Sub(scores.prediction, label)
-        absolute = op.Mul(op.Abs(difference), op.like(self.l1_weight, scores.prediction))
-        squared = op.Mul(op.Mul(difference, difference), op.like(self.l2_weight, scores.prediction))
-        return op.Add(absolute, squared)
+        absolute = op.Mul(op.Abs(difference), self.l1_weight)
+        return op.Add(absolute, op.Mul(op.Mul(difference, difference), self.l2_weight))

@@ -1,7 +1,7 @@
 """Log loss of two classes: l = −y·log(p) − (1 − y)·log(1 − p)."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -27,21 +27,18 @@ class Log(Config):
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return the loss [N, 1], or [N, K] for K labels."""
         z, p = scores.logits, scores.prediction
-        y, one = op.cast(label, p), op.like(1, p)
-        if z is not None:
-            z = _one_column(op, z, (-0.5, 0.5) if scores.opposite else (-1, 1), scores)
-            size = op.Abs(z)
-            positive = op.Mul(op.Add(z, size), op.like(0.5, p))  # max(z, 0), but its derivative at 0 is ½
-            return op.Add(op.Sub(positive, op.Mul(z, y)), op.Log(op.Add(op.Exp(op.Neg(size)), one)))
-        p1 = self._clipped(op, _one_column(op, p, (0, 1), scores), p)
-        if not _two_columns(p, scores):
-            return op.Neg(op.Add(op.Mul(y, op.Log(p1)), op.Mul(op.Sub(one, y), op.Log(op.Sub(one, p1)))))
-        p0 = self._clipped(op, _one_column(op, p, (1, 0), scores), p)
-        likelihood = op.Add(op.Mul(y, op.Log(p1)), op.Mul(op.Sub(one, y), op.Log(p0)))
-        return op.Sub(op.Log(op.Add(p0, p1)), likelihood)
-
-    def _clipped(self, op: Builder, value: ir.Value, like: ir.Value) -> ir.Value:
-        return op.Clip(value, op.like(self.eps, like), op.like(1 - self.eps, like))
+        y: Any = op.cast(label, p)
+        with op.formulas():
+            if z is not None:
+                z = _one_column(op, z, (-0.5, 0.5) if scores.opposite else (-1, 1), scores)
+                size = op.Abs(z)
+                # the first term is max(z, 0), but its derivative at 0 is ½
+                return (z + size) * 0.5 - z * y + op.Log(op.Exp(op.Neg(size)) + 1)
+            p1 = op.Clip(_one_column(op, p, (0, 1), scores), self.eps, 1 - self.eps)
+            if not _two_columns(p, scores):
+                return op.Neg(y * op.Log(p1) + (1 - y) * op.Log(1 - p1))
+            p0 = op.Clip(_one_column(op, p, (1, 0), scores), self.eps, 1 - self.eps)
+            return op.Log(p0 + p1) - (y * op.Log(p1) + (1 - y) * op.Log(p0))
 
 
 def _two_columns(value: ir.Value, scores: Scores) -> bool:

@@ -38,8 +38,7 @@ def min_max_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Valu
     """x · scale + min, clipped to the feature range if the scaler was told to."""
     x = op.Add(op.Mul(x, op.const(scaler.scale_.astype(dtype))), op.const(scaler.min_.astype(dtype)))
     if scaler.clip:
-        low, high = scaler.feature_range
-        x = op.Clip(x, op.const(np.asarray(low, dtype)), op.const(np.asarray(high, dtype)))
+        x = op.Clip(x, *map(float, scaler.feature_range))
     return x
 
 
@@ -63,20 +62,20 @@ def linear_classifier(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> E
     """Two classes: p = σ(z). More: softmax(z), or one-versus-rest σ(z) scaled to sum 1."""
     scores = linear_scores(op, estimator, x, dtype)
     if len(estimator.classes_) == 2:
-        return End("binary", scores, two_columns(op, op.Sigmoid(scores), dtype))
+        return End("binary", scores, two_columns(op, op.Sigmoid(scores)))
     ranking = scores  # σ(z) of two classes may both round to 1, z does not
     name, kind = type(estimator).__name__, getattr(estimator, "multi_class", None)
     if name == "SGDClassifier" or kind == "ovr" or estimator.solver == "liblinear":
         # σ(z)ₖ / Σ σ(z) = softmax(log σ(z)), and log σ(z) = (z − |z|)/2 − log(1 + exp(−|z|)) never overflows
-        size, half = op.Abs(scores), op.const(np.asarray(0.5, dtype))
-        tail = op.Log(op.Add(op.Exp(op.Neg(size)), op.const(np.ones((), dtype))))
+        size, half = op.Abs(scores), op.like(0.5, scores)
+        tail = op.Log(op.Add(op.Exp(op.Neg(size)), 1))
         scores = op.Sub(op.Mul(op.Sub(scores, size), half), tail)
     return End("multiclass", scores, op.Softmax(scores, axis=-1), ranking)
 
 
-def two_columns(op: Builder, p: ir.Value, dtype: Any) -> ir.Value:
+def two_columns(op: Builder, p: ir.Value) -> ir.Value:
     """[1 − p, p]: the probabilities of both classes."""
-    return op.Concat(op.Sub(op.const(np.ones((), dtype)), p), p, axis=-1)
+    return op.Concat(op.Sub(1, p), p, axis=-1)
 
 
 HIDDEN = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid", "identity": None}
@@ -101,7 +100,7 @@ def mlp(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
         case _ if estimator._label_binarizer.y_type_.startswith("multilabel"):
             return End("multilabel", x, op.Sigmoid(x))
         case _:
-            return End("binary", x, two_columns(op, op.Sigmoid(x), dtype))
+            return End("binary", x, two_columns(op, op.Sigmoid(x)))
 
 
 SCALERS: dict[str, Scale] = {
@@ -156,15 +155,13 @@ def build(estimator: Any, dtype: str) -> Forward:
     Regression gives `prediction` [N, K]; classifiers give `label` [N] and `probabilities` [N, K].
     """
     scalers, last = supported_steps(estimator)
-    float_type = ir.DataType.from_numpy(np.dtype(dtype))
     graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=type(last).__name__)
     op = Builder(graph, "forward")
     width = int((scalers[0] if scalers else last).n_features_in_)
-    x = op.input("X", float_type, ["N", width])
+    x = op.input("X", ir.DataType.from_numpy(np.dtype(dtype)), ["N", width])
     for scaler in scalers:
         x = SCALERS[_path(scaler)](op, scaler, x, dtype)
     end = ESTIMATORS[_path(last)](op, last, x, dtype)
-    end.prediction.type = ir.TensorType(float_type)
     if end.logits is not None:
         op.rename(end.logits, "logits")
     classes: tuple[int | str, ...] | None = None
@@ -173,7 +170,7 @@ def build(estimator: Any, dtype: str) -> Forward:
     else:
         classes = None if end.task == "multilabel" else plain_classes(last.classes_)
         op.rename(end.prediction, "probabilities")
-        graph.outputs.extend([op.rename(label_of(op, end, classes, dtype), "label"), end.prediction])
+        graph.outputs.extend([op.rename(label_of(op, end, classes), "label"), end.prediction])
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         [rows] = inputs.values()
@@ -199,14 +196,10 @@ def plain_classes(classes: Any) -> tuple[int | str, ...]:
     return tuple(label if isinstance(label, str) else int(label) for label in plain)
 
 
-def label_of(op: Builder, end: End, classes: tuple[int | str, ...] | None, dtype: Any) -> ir.Value:
+def label_of(op: Builder, end: End, classes: tuple[int | str, ...] | None) -> ir.Value:
     """Return the predicted label: the class that ranks highest, or for multilabel each p > ½."""
     if classes is None:
-        label = op.Cast(op.Greater(end.prediction, op.const(np.asarray(0.5, dtype))), to=ir.DataType.INT64)
-        label.type = ir.TensorType(ir.DataType.INT64)
-        return label
-    strings = any(isinstance(c, str) for c in classes)
+        return op.Cast(op.Greater(end.prediction, 0.5), to=ir.DataType.INT64)
     index = op.ArgMax(end.prediction if end.ranking is None else end.ranking, axis=1, keepdims=0)
-    label = op.Gather(op.const(np.array(classes, dtype=str if strings else np.int64)), index)
-    label.type = ir.TensorType(ir.DataType.STRING if strings else ir.DataType.INT64)
-    return label
+    strings = any(isinstance(label, str) for label in classes)
+    return op.Gather(op.const(np.array(classes, str if strings else np.int64)), index)

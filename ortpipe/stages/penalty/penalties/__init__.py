@@ -22,4 +22,4 @@ def charges(op: Builder, parameter: ir.Value, strengths: Mapping[str, float]) ->
     """Write strength · penalty(w), a scalar, one after the other, for every strength that is not 0."""
     for kind, strength in strengths.items():
         if strength:
-            yield op.Mul(PENALTIES[kind](op, parameter), op.like(strength, parameter))
+            yield op.Mul(PENALTIES[kind](op, parameter), strength)
