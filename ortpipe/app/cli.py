@@ -14,8 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from ortpipe.app.claim import releasing
-from ortpipe.app.command_list import COMMANDS, command, is_word
-from ortpipe.app.completion import answer, is_query
+from ortpipe.app.command_list import COMMANDS, answer, command, is_query, is_word
 from ortpipe.app.compose import check_working_folder, packaged_conf
 from ortpipe.app.help import is_help, print_help
 from ortpipe.app.hydra_errors import REFUSALS, explained
@@ -95,23 +94,16 @@ def main() -> None:
         if _refused:
             raise _refused[0]
         gc.freeze()  # the interpreter's last collections would walk every object of the libraries, for a second
-    except OrtpipeError as error:
-        _fail(error, wants_trace)
-    except REFUSALS as error:
-        _fail(explained(error), wants_trace)
-    except ValueError as error:
-        if isinstance(error.__cause__, OSError):  # the log's, which Hydra opens before the run begins
-            _fail(_unwritten(error.__cause__), wants_trace)
-        if "Config group override" not in str(error):  # Hydra's own, for group=null
-            raise
-        _fail(ConfigError(str(error), fix="Leave a group out with ~group, such as ~experiment."), wants_trace)
     except BrokenPipeError:  # who read our output, such as `head`, has enough of it
         sys.exit(128 + getattr(signal, "SIGPIPE", 13))  # which Windows has not
-    except OSError as error:
-        told = _unwritten(error)
-        for note in _notes(error):
-            told.add_note(note)
-        _fail(told, wants_trace)
+    except (OrtpipeError, ValueError, OSError, *REFUSALS) as error:
+        told = _in_our_words(error)
+        notes = _notes(error)
+        if wants_trace:
+            told.__notes__ = notes
+            raise told  # noqa: B904 - which may be that error itself
+        print(f"error: {told}", *notes, sep="\n", file=sys.stderr)
+        sys.exit(1)
     except (KeyboardInterrupt, Stopped) as stop:
         print("\nstopped; nothing half-written was left.", *_notes(stop), sep="\n", file=sys.stderr)
         sys.exit(getattr(stop, "code", 130))
@@ -122,11 +114,19 @@ def _notes(error: BaseException) -> list[str]:
     return getattr(error, "__notes__", [])
 
 
-def _fail(error: OrtpipeError, wants_trace: bool) -> None:
-    if wants_trace:
-        raise error
-    print(f"error: {error}", *_notes(error), sep="\n", file=sys.stderr)
-    sys.exit(1)
+def _in_our_words(error: Exception) -> OrtpipeError:
+    """Return an error of Hydra's or of the system's as one of ours; raise what is none of them."""
+    if isinstance(error, OrtpipeError):
+        return error
+    if isinstance(error, REFUSALS):
+        return explained(error)
+    if isinstance(error, OSError):
+        return _unwritten(error)
+    if isinstance(error.__cause__, OSError):  # the log's, which Hydra opens before the run begins
+        return _unwritten(error.__cause__)
+    if "Config group override" in str(error):  # Hydra's own, for group=null
+        return ConfigError(str(error), fix="Leave a group out with ~group, such as ~experiment.")
+    raise error
 
 
 def _unwritten(error: OSError) -> ConfigError:

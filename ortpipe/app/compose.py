@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,15 @@ def packaged_conf() -> Path:
     package = Path(__file__).resolve().parents[1]
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
+
+
+def group_choices(folders: Iterable[Path]) -> dict[str, set[str]]:
+    """Return the groups of configs in some folders, each with its choices."""
+    choices: dict[str, set[str]] = {}
+    for folder in folders:
+        for file in folder.glob("*/**/*.yaml"):
+            choices.setdefault(file.parent.relative_to(folder).as_posix(), set()).add(file.stem)
+    return choices
 
 
 OmegaConf.register_new_resolver("packaged", lambda name: str(packaged_conf() / name), replace=True)

@@ -3,13 +3,13 @@
 Hydra prints the same, but copies its search path for each group, which takes it most of a second.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from ortpipe.app.compose import Parser, unresolved
+from ortpipe.app.compose import Parser, group_choices, unresolved
 
 FLAGS = ("--help", "-h")
 TEXT = """{header}
@@ -40,16 +40,10 @@ def print_help(arguments: Sequence[str]) -> None:
     config, _ = unresolved(given.overrides, given.config_dir)
     hydra = HydraConfig.get()
     folders = [Path(source.path) for source in hydra.runtime.config_sources if source.schema == "file"]
-    text = TEXT.format(header=hydra.help.header, groups="\n".join(_groups(folders)), config=OmegaConf.to_yaml(config))
+    groups = [
+        f"{group}: {', '.join(sorted(choices))}"
+        for group, choices in sorted(group_choices(folders).items())
+        if group.partition("/")[0] != "hydra"
+    ]
+    text = TEXT.format(header=hydra.help.header, groups="\n".join(groups), config=OmegaConf.to_yaml(config))
     print(text, flush=True)
-
-
-def _groups(folders: Sequence[Path]) -> Iterator[str]:
-    """Yield each group with its choices, from all folders of configs."""
-    choices: dict[str, set[str]] = {}
-    for folder in folders:
-        for file in folder.glob("*/**/*.yaml"):
-            choices.setdefault(file.parent.relative_to(folder).as_posix(), set()).add(file.stem)
-    for group in sorted(choices):
-        if group.partition("/")[0] != "hydra":
-            yield f"{group}: {', '.join(sorted(choices[group]))}"

@@ -1,15 +1,13 @@
 """Hydra's errors in our words: the rule, and the nearest valid choice where a name is misspelt."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from ortpipe.app.command_list import COMMANDS, is_word
-from ortpipe.app.compose import packaged_conf
+from ortpipe.app.compose import group_choices, packaged_conf
 from ortpipe.errors import ConfigError, nearest
 
 REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)  # what composing raises
@@ -52,7 +50,9 @@ def explained(error: Exception) -> ConfigError:
         return ConfigError(rule, got=str(error).splitlines()[0], fix="Write a key's whole dotted name.")
     if strange := STRANGE_GROUP.search(str(error)):
         file, group = strange.groups()
-        return ConfigError(f"{file}.yaml overrides groups of a run.", got=group, fix=nearest(group, _groups()))
+        return ConfigError(
+            f"{file}.yaml overrides groups of a run.", got=group, fix=nearest(group, group_choices([packaged_conf()]))
+        )
     cause: BaseException | None = error
     while cause is not None:
         key = getattr(cause, "full_key", None)
@@ -60,11 +60,6 @@ def explained(error: Exception) -> ConfigError:
             return _unknown_key(str(key), sorted(set(keys())))
         cause = cause.__cause__
     return ConfigError(str(error).strip())
-
-
-def _groups() -> Iterator[str]:
-    conf: Path = packaged_conf()
-    yield from {str(file.parent.relative_to(conf)) for file in conf.glob("*/**/*.yaml")}
 
 
 def _unknown_key(key: str, valid: list[str]) -> ConfigError:

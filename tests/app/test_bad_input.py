@@ -74,7 +74,7 @@ CASES = {
     ),
     "a file that is no archive is named": (
         [*OWN, "data=npz", "data.source.path=corrupt.npz", LINEAR],
-        ["not an archive"],
+        ["File is not a zip file"],
     ),
     "labels of another width are refused": (
         [*OWN, "data=npz", "data.source.path=wide_label.npz", "convert.source.path=linear.onnx"],

@@ -9,8 +9,7 @@ import pytest
 from hydra.errors import OverrideParseException
 
 from ortpipe.app import cli
-from ortpipe.app.command_list import COMMANDS
-from ortpipe.app.completion import FIRST, answer
+from ortpipe.app.command_list import COMMANDS, FIRST, answer
 from ortpipe.app.hydra_errors import explained
 from ortpipe.flow import FLOW
 
