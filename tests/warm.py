@@ -1,7 +1,8 @@
 """A process that has imported what the command line needs, and forks one process for each command a test starts.
 
 What a command imports that is not here yet, this process imports before the next fork. A fork has a folder, an
-environment, streams, signals and an end of its own, as a fresh interpreter has: only the seconds of imports are saved.
+environment, streams, signals and an end of its own, as a fresh interpreter has: only the seconds of imports are saved,
+and those of what each process finds out anew that no command changes.
 """
 
 from __future__ import annotations
@@ -130,8 +131,39 @@ def import_again(learned: socket.socket) -> None:
                 if origin.startswith(KEPT):
                     importlib.import_module(name)
     if news:
+        for name in [name for name in REHEARSED if name in sys.modules]:
+            REHEARSED.pop(name)()
         gc.collect()
         gc.freeze()
+
+
+def rehearse_requirements() -> None:
+    """Find which package holds which module, which MLflow does with the first model that a process logs."""
+    from mlflow.utils import requirements_utils
+
+    requirements_utils._init_packages_to_modules_map()
+
+
+def rehearse_drawing() -> None:
+    """Draw, for the fonts and the grammar of labels."""
+    from ortpipe.picture import picture
+
+    picture(lambda axes: (axes.semilogy([1, 1000], label="a"), axes.set_title("a"), axes.legend()))
+
+
+def rehearse_reports() -> None:
+    """Compile the templates."""
+    from ortpipe.app.run.report import TEMPLATES
+
+    for name in TEMPLATES.list_templates():
+        TEMPLATES.get_template(name)
+
+
+REHEARSED = {
+    "mlflow.utils.requirements_utils": rehearse_requirements,
+    "matplotlib.figure": rehearse_drawing,
+    "ortpipe.app.run.report": rehearse_reports,
+}
 
 
 if __name__ == "__main__":
