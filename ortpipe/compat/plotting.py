@@ -74,7 +74,7 @@ def plot_onnxs(
     ['X\\nfloat[N, 2]', 'Exp', 'Y\\nfloat[N, 2]']
     """
     models = [_model(model) for model in onx]
-    drawings = [draw.drawing(model) for model in models]
+    drawings = [draw.Drawing(model) for model in models]
     positions = [_positions(drawing) for drawing in drawings]
     if (ax is None or (isinstance(ax, str) and ax == "new")) and drawings:
         import matplotlib.pyplot as plt

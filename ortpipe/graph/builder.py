@@ -142,11 +142,7 @@ class Builder:
         return self._constants[key]
 
     def like(self, number: float, value: Any) -> ir.Value:
-        """Return a scalar constant of a value's float type.
-
-        Raises:
-            ValueError: the value's type is not known yet.
-        """
+        """Return a scalar constant of a value's type, which must be known (ValueError)."""
         dtype = value.dtype
         if dtype is None:
             raise ValueError(f"the type of {value.name} is not known")

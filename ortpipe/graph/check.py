@@ -20,11 +20,7 @@ NO_LONGER_AXES = operators.UNARY.union(
 
 
 def finish(model: ir.Model) -> onnx.ModelProto:
-    """Return the model as a ModelProto without dead nodes, with inferred shapes, after a full check.
-
-    Raises:
-        ModelError: onnx.checker refuses it.
-    """
+    """Return the model without dead nodes, with inferred shapes, once onnx.checker accepts it (else a ModelError)."""
     clean(model)
     return checked(ir.to_proto(model))
 
@@ -80,11 +76,7 @@ def checked(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def parsed(model: onnx.ModelProto) -> ir.Model:
-    """Return the model as values and nodes.
-
-    Raises:
-        ModelError: it has a form that no reader knows.
-    """
+    """Return the model as values and nodes; a form that no reader knows is a ModelError."""
     try:
         return ir.from_proto(model)
     except ir.serde.SerdeError as error:

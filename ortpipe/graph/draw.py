@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -22,62 +23,45 @@ class Box:
     inner: list[Box] = field(default_factory=list)
 
 
-@dataclass
 class Drawing:
-    """Numbered nodes in boxes; an edge carries the value's name."""
+    """A model's nodes, numbered, in boxes, and its edges, which carry the value's name.
 
-    box: Box
-    edges: list[tuple[int, int, str]]
+    Float initializers that are no parameter, and other tensors, are constants.
+    """
 
+    def __init__(self, model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> None:
+        self.edges: list[tuple[int, int, str]] = []
+        self._parameters, self._numbers = parameters, itertools.count()
+        self.box = self._box(model.graph, model.graph.name or "graph", {})
 
-def drawing(model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> Drawing:
-    """Return a model's nodes and edges; float initializers that are no parameter, and other tensors, are constants."""
-    edges: list[tuple[int, int, str]] = []
-    numbers = iter(range(10**9))
-    box = _box(model.graph, model.graph.name or "graph", {}, set(parameters), edges, numbers)
-    return Drawing(box, edges)
+    def _box(self, graph: onnx.GraphProto, title: str, outer: Mapping[str, int]) -> Box:
+        box, made = Box(title), dict(outer)
 
+        def add(kind: Kind, label: str) -> int:
+            number = next(self._numbers)
+            box.nodes[number] = (kind, label)
+            return number
 
-def _box(
-    graph: onnx.GraphProto,
-    title: str,
-    outer: Mapping[str, int],
-    parameters: set[str],
-    edges: list[tuple[int, int, str]],
-    numbers: Iterator[int],
-) -> Box:
-    box, made = Box(title), dict(outer)
-
-    def add(kind: Kind, label: str, value: str | None = None) -> int:
-        number = next(numbers)
-        box.nodes[number] = (kind, label)
-        if value is not None:
-            made[value] = number
-        return number
-
-    weights = {tensor.name for tensor in graph.initializer}
-    for value in graph.input:
-        if value.name not in weights:
-            add("input", f"{value.name}\n{type_of(value)}", value.name)
-    for tensor in graph.initializer:
-        kind: Kind = "parameter" if tensor.name in parameters else "constant"
-        add(kind, f"{tensor.name}\n{type_of(tensor)}", tensor.name)
-    for node in graph.node:
-        number = add("node", node.op_type)
-        edges += [(made[name], number, name) for name in node.input if name in made]
-        made |= {name: number for name in node.output if name}
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                inner = _box(attribute.g, f"{node.op_type}: {attribute.name}", made, parameters, edges, numbers)
-                inputs = [first for first, (kind, _) in inner.nodes.items() if kind == "input"]
-                edges += [(number, first, "") for first in inputs or [min(inner.nodes)]]
-                box.inner.append(inner)
-    for value in graph.output:
-        number = next(numbers)
-        box.nodes[number] = ("output", f"{value.name}\n{type_of(value)}")
-        if value.name in made:
-            edges.append((made[value.name], number, value.name))
-    return box
+        weights = {tensor.name for tensor in graph.initializer}
+        for value in (*(i for i in graph.input if i.name not in weights), *graph.initializer):
+            stored: Kind = "parameter" if value.name in self._parameters else "constant"
+            kind: Kind = stored if value.name in weights else "input"
+            made[value.name] = add(kind, f"{value.name}\n{type_of(value)}")
+        for node in graph.node:
+            number = add("node", node.op_type)
+            self.edges += [(made[name], number, name) for name in node.input if name in made]
+            made |= {name: number for name in node.output if name}
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    inner = self._box(attribute.g, f"{node.op_type}: {attribute.name}", made)
+                    inputs = [first for first, (kind, _) in inner.nodes.items() if kind == "input"]
+                    self.edges += [(number, first, "") for first in inputs or [min(inner.nodes)]]
+                    box.inner.append(inner)
+        for value in graph.output:
+            number = add("output", f"{value.name}\n{type_of(value)}")
+            if value.name in made:
+                self.edges.append((made[value.name], number, value.name))
+        return box
 
 
 SHAPES = {"input": '(["{}"])', "output": '(["{}"])', "parameter": '[("{}")]', "constant": '["{}"]', "node": '["{}"]'}
@@ -92,7 +76,7 @@ STYLES = {
 
 def to_mermaid(model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> str:
     """Return a model as a Mermaid flowchart."""
-    drawn = drawing(model, parameters)
+    drawn = Drawing(model, parameters)
 
     def lines(box: Box, indent: str) -> Iterator[str]:
         for number, (kind, label) in box.nodes.items():
@@ -108,7 +92,7 @@ def to_mermaid(model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> str:
 
 def to_dot(model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> str:
     """Return a model as a DOT graph, for Graphviz."""
-    drawn = drawing(model, parameters)
+    drawn = Drawing(model, parameters)
 
     def lines(box: Box, indent: str) -> Iterator[str]:
         for number, (kind, label) in box.nodes.items():

@@ -66,11 +66,7 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with explicit pads where a runtime would choose others than ONNX says.
-
-    Raises:
-        ModelError: a size that the pads depend on is not static, or a window of a pool lies on its pads alone.
-    """
+    """Return the model with explicit pads where a runtime would choose others than ONNX says; ModelError: it cannot."""
     if not any(node.op_type in ("Conv", *POOLS) for node in all_nodes(model.graph)):
         return model
     own = parsed(model)

@@ -18,11 +18,7 @@ def values(graph: ir.Graph) -> dict[str, ir.Value]:
 
 
 def value(graph: ir.Graph, name: str) -> ir.Value:
-    """Return the value of that name: an input, an initializer or a node's output.
-
-    Raises:
-        KeyError: no such value.
-    """
+    """Return the value of that name: an input, an initializer or a node's output (KeyError: there is none)."""
     return values(graph)[name]
 
 

@@ -34,6 +34,11 @@ def infer(node: ir.Node) -> None:
         y.shape = ir.Shape([]) if op_type == "Size" else None
 
 
+def is_scalar(value: ir.Value) -> bool:
+    """Say whether a value is surely one number without axes."""
+    return value.shape is not None and value.shape.rank() == 0
+
+
 def broadcast(shapes: Sequence[ir.Shape | None]) -> ir.Shape | None:
     """Return the shape of a broadcast, None where its rank is not known; a dimension may be unknown."""
     known = [list(s) for s in shapes if s is not None]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortpipe.graph.draw import drawing, to_dot, to_mermaid
+from ortpipe.graph.draw import Drawing, to_dot, to_mermaid
 
 CHAIN = """<ir_version: 10, opset_import: ["": 21]> g (float[N, 3] X) => (float[N, 1] y)
   <float[3, 1] w = {1, 2, 3}, float[1] half = {0.5}> { s = Mul(half, half) h = MatMul(X, w) y = Add(h, s) }"""
@@ -20,7 +20,7 @@ BRANCH = """<ir_version: 10, opset_import: ["": 21]> g (float[2] X, bool c) => (
 
 
 def test_every_edge_ends_at_nodes_and_carries_its_value() -> None:
-    drawn = drawing(onnx.parser.parse_model(CHAIN), ("w",))
+    drawn = Drawing(onnx.parser.parse_model(CHAIN), ("w",))
     labels = {number: label.splitlines()[0] for number, (_, label) in drawn.box.nodes.items()}
     arrows = {(labels[a], labels[b], name) for a, b, name in drawn.edges}
     assert arrows == {
@@ -34,13 +34,13 @@ def test_every_edge_ends_at_nodes_and_carries_its_value() -> None:
 
 
 def test_parameters_are_told_from_constants() -> None:
-    drawn = drawing(onnx.parser.parse_model(CHAIN), ("w",))
+    drawn = Drawing(onnx.parser.parse_model(CHAIN), ("w",))
     kinds = {label.splitlines()[0]: kind for kind, label in drawn.box.nodes.values()}
     assert (kinds["w"], kinds["half"], kinds["X"], kinds["y"]) == ("parameter", "constant", "input", "output")
 
 
 def test_branches_are_boxes_that_read_from_around_them() -> None:
-    drawn = drawing(onnx.parser.parse_model(BRANCH))
+    drawn = Drawing(onnx.parser.parse_model(BRANCH))
     assert [box.title for box in drawn.box.inner] == ["If: then_branch", "If: else_branch"]
     [x] = [number for number, (_, label) in drawn.box.nodes.items() if label.startswith("X")]
     readers = [b for a, b, name in drawn.edges if name == "X"]

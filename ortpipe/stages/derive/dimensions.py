@@ -10,11 +10,7 @@ from ortpipe.graph.types import equal
 
 
 def ranked(x: Value) -> ir.Shape:
-    """Return a value's shape, for the rules that count its axes.
-
-    Raises:
-        DeriveError: shape inference does not know it.
-    """
+    """Return a value's shape, for the rules that count its axes; a DeriveError where it is not known."""
     if x.shape is None:
         node = x.producer()
         raise DeriveError(

@@ -8,6 +8,7 @@ from onnx_ir import Graph, Node, Value
 
 from ortpipe.graph import operators
 from ortpipe.graph.builder import Builder, Names
+from ortpipe.graph.types import is_scalar
 
 
 class Simplifier(Builder):
@@ -89,10 +90,10 @@ def _scaled(op: Simplifier, a: Value, b: Value) -> Value | None:
             return x
         if number == -1:
             return op.Neg(x)
-        if sign is not None and sign.inputs[0] is not None and not _is_scalar(x):
+        if sign is not None and sign.inputs[0] is not None and not is_scalar(x):
             inner = sign.inputs[0]
             return op.Neg(op.Mul(inner, s)) if number is None else op.Mul(inner, op.like(-number, x))
-        joined = _joined_with(op, x, s) if _is_scalar(s) else None
+        joined = _joined_with(op, x, s) if is_scalar(s) else None
         if joined is not None:
             return joined
     return None
@@ -108,17 +109,17 @@ def _joined_with(op: Simplifier, x: Value, s: Value) -> Value | None:
     if quotient is not None and top is not None and number is not None and scalar_of(top) is not None:
         return op.Div(op.Mul(top, s), quotient.inputs[1])
     product = _made_here(op, x, "Mul")
-    if product is None or (_is_scalar(x) and number is None):
+    if product is None or (is_scalar(x) and number is None):
         return None
     left, right = product.inputs
     assert left is not None and right is not None
     for y, t in ((left, right), (right, left)):
-        if _is_scalar(t) and (scalar_of(t) is not None or not _is_scalar(x)):
+        if is_scalar(t) and (scalar_of(t) is not None or not is_scalar(x)):
             return op.Mul(y, op.Mul(t, s))
     if x.uses():
         return None  # it is needed as it is, too
     for y, t in ((left, right), (right, left)):
-        deeper = _joined_with(op, t, s) if not _is_scalar(t) else None
+        deeper = _joined_with(op, t, s) if not is_scalar(t) else None
         if deeper is not None:
             return op.Mul(y, deeper)
     return None
@@ -128,10 +129,6 @@ def _made_here(op: Simplifier, value: Value, op_type: str) -> Node | None:
     """Return the node that gives a value if it is such an operator of the gradient, not of the forward graph."""
     node = value.producer()
     return node if node is not None and node.op_type == op_type and node not in op.forward else None
-
-
-def _is_scalar(value: Value) -> bool:
-    return value.shape is not None and value.shape.rank() == 0
 
 
 def expression(

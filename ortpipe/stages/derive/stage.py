@@ -16,11 +16,11 @@ from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import statistics as running_statistics
 from ortpipe.graph.parameters import sentence, some
+from ortpipe.graph.types import is_scalar
 from ortpipe.settings import typed
 from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
-from ortpipe.stages.derive.seeds import seeded_sum
 
 VERSION = 5
 
@@ -46,8 +46,8 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
         _make_scalar(graph, facts.loss)
     outputs = [_differentiable(graph, name) for name in wanted]
     inputs = query.select(config.inputs, facts.inputs, DeriveError, "inputs")
-    scalar = outputs[0] if len(outputs) == 1 and _is_scalar(outputs[0]) else None
-    total, seeds = seeded_sum(Builder(graph, "derive"), outputs, fill=config.fill_gradient and scalar is None)
+    scalar = outputs[0] if len(outputs) == 1 and is_scalar(outputs[0]) else None
+    total, seeds = _seeded_sum(Builder(graph, "derive"), outputs, fill=config.fill_gradient and scalar is None)
     statistics = {name: str(value.name) for name, value in running_statistics(graph, total).items()}
     parameters, left = _chosen(graph, total, facts, config, seeds.values())
     if isinstance(config.engine, Ort) and config.engine.yield_op:
@@ -65,10 +65,11 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
                 fix="Leave it out with derive.frozen.",
             )
     names = _name_gradients(model.graph, {name: gradients[name] for name in (*parameters, *inputs)})
-    _set_outputs(model.graph, (*loss, *names.values(), *statistics.values(), *forward))
+    by_name, kept = query.values(model.graph), (*loss, *names.values(), *statistics.values(), *forward)
+    model.graph.outputs[:] = [by_name[name] for name in dict.fromkeys(kept)]
     seed = next(iter(seeds.values()), None)
     if scalar is not None and seed is not None:
-        values[seed] = ir.tensor(np.ones((), _dtype(scalar).numpy()), name=seed)
+        values[seed] = ir.tensor(1, dtype=scalar.dtype, name=seed)
     held = [*parameters, *statistics, *seeds.values()]
     _set_inputs(model.graph, (*facts.inputs, facts.label, facts.sample_weight), {n: values.get(n) for n in held})
     RemoveUnusedOpsetsPass()(model)
@@ -116,20 +117,38 @@ def _make_scalar(graph: Graph, name: str | None) -> None:
     if loss is None or loss.shape is None or not loss.shape or any(d != 1 for d in loss.shape):
         return
     op = Builder(graph, "derive")
-    scalar = op.Reshape(loss, op.const(np.array([], np.int64)))
-    scalar.type, scalar.shape = loss.type, ir.Shape([])
+    scalar = op.Reshape(loss, [])
+    scalar.shape = ir.Shape([])
     graph.outputs[graph.outputs.index(loss)] = scalar
     op.rename(loss, f"{name}/one")
     scalar.name = name
 
 
-def _is_scalar(value: Value) -> bool:
-    return value.shape is not None and value.shape.rank() == 0
+def _seeded_sum(op: Builder, outputs: Sequence[Value], *, fill: bool = False) -> tuple[Value, dict[str, str]]:
+    """Return Σ output · seed, a scalar, and each output's seed: a new input of its shape, `<output>_grad`.
 
-
-def _dtype(value: Value) -> ir.DataType:
-    assert value.dtype is not None
-    return value.dtype
+    With `fill` the seeds are ones, and no inputs.
+    """
+    seeds, total = dict[str, str](), None
+    for output in outputs:
+        assert output.dtype is not None
+        term = output
+        if not fill:
+            shape = [d if isinstance(d, int) else d.value for d in output.shape] if output.shape is not None else []
+            seed = op.input(f"{output.name}_grad", output.dtype, shape)
+            seed.shape = output.shape
+            seeds[str(output.name)] = str(seed.name)
+            term = op.Mul(output, seed)
+            term.type, term.shape = output.type, output.shape
+        if fill or output.shape is None or output.shape.rank():
+            term = op.ReduceSum(term, keepdims=0)
+        term.type, term.shape = output.type, ir.Shape([])
+        if total is not None:
+            term = op.Add(total, term if term.dtype == total.dtype else op.cast(term, total))
+            term.type, term.shape = total.type, ir.Shape([])
+        total = term
+    assert total is not None
+    return total, seeds
 
 
 def _differentiable(graph: Graph, output: str | None) -> Value:
@@ -212,11 +231,6 @@ def _name_gradients(graph: Graph, gradients: Mapping[str, str]) -> dict[str, str
     for name, value in values.items():
         value.name = names.fresh(f"{name}_grad")
     return {name: str(value.name) for name, value in values.items()}
-
-
-def _set_outputs(graph: Graph, names: Sequence[str]) -> None:
-    by_name = query.values(graph)
-    graph.outputs[:] = [by_name[name] for name in dict.fromkeys(names)]
 
 
 def _set_inputs(graph: Graph, data: Sequence[str | None], held: Mapping[str, ir.TensorProtocol | None]) -> None:

@@ -21,11 +21,7 @@ class Native(Config):
     def __call__(
         self, model: ir.Model, loss: str, parameters: Sequence[str], inputs: Sequence[str]
     ) -> tuple[ir.Model, dict[str, str]]:
-        """See `Engine`.
-
-        Raises:
-            DeriveError: an operator on the way has no rule; it is named with its node and what it cuts off.
-        """
+        """See `Engine`; an operator on the way without a rule is a DeriveError, which names its node."""
         model = expanded(model, [loss], (*parameters, *inputs))
         graph = model.graph
         without_identities(graph)

@@ -32,11 +32,7 @@ class Ort(Config):
     def __call__(
         self, model: ir.Model, loss: str, parameters: Sequence[str], inputs: Sequence[str]
     ) -> tuple[ir.Model, dict[str, str]]:
-        """See `Engine`.
-
-        Raises:
-            DeriveError: an operator on the way has no gradient, or a wrong one; it is named with its node.
-        """
+        """See `Engine`; an operator on the way without a gradient, or with a wrong one, is a DeriveError."""
         others = [str(o.name) for o in model.graph.outputs if o.name != loss]
         model = differentiable(model, [loss], [*parameters, *inputs])
         part = model.clone()
@@ -55,11 +51,7 @@ class Ort(Config):
 
 
 def differentiable(model: ir.Model, outputs: Sequence[str], sources: Sequence[str]) -> ir.Model:
-    """Return the model with what the builder cannot do between the sources and the outputs written otherwise.
-
-    Raises:
-        DeriveError: an operator on the way can be written in no way that the builder does right.
-    """
+    """Return the model with what the builder cannot do written otherwise, or refused by name (DeriveError)."""
     model = with_bodies(model, BODIES)
     rewrite(model.graph, REWRITES, nodes=between(model.graph, outputs, sources))
     clean(model)

@@ -76,11 +76,7 @@ UNWRITTEN = {  # why an operator is left as it is, where there is more to say th
 
 
 def check_differentiable(graph: Graph, outputs: Sequence[str], sources: Sequence[str]) -> None:
-    """Raise for the first operator between the sources and the outputs whose gradient is wrong or missing.
-
-    Raises:
-        DeriveError: names the operator, its node and the reason.
-    """
+    """Refuse the first operator between the sources and the outputs whose gradient is wrong or missing, by name."""
     for node in between(graph, outputs, sources):
         reason, applies = FAULTS.get(node.op_type, ("", lambda n: False))
         if node.op_type not in DIFFERENTIATED or node.domain:

@@ -17,21 +17,11 @@ from ortpipe.stages.derive.rules import (
     trigonometry,
 )
 
-FAMILIES: dict[str, Rules] = {
-    "activations": activations.RULES,
-    "arithmetic": arithmetic.RULES,
-    "control_flow": control_flow.RULES,
-    "convolution": convolution.RULES,
-    "indexing": indexing.RULES,
-    "linear": linear.RULES,
-    "losses": losses.RULES,
-    "normalization": normalization.RULES,
-    "pooling": pooling.RULES,
-    "reductions": reductions.RULES,
-    "resize": resize.RULES,
-    "shapes": shapes.RULES,
-    "trigonometry": trigonometry.RULES,
-}
+MODULES = (
+    *(activations, arithmetic, control_flow, convolution, indexing, linear, losses, normalization, pooling, reductions),
+    *(resize, shapes, trigonometry),
+)
+FAMILIES: dict[str, Rules] = {module.__name__.rpartition(".")[2]: module.RULES for module in MODULES}
 RULES: Rules = {name: rule for family in FAMILIES.values() for name, rule in family.items()}
 
 

@@ -39,11 +39,7 @@ class Window:
 
 
 def spatial(x: Value | None) -> list[int | None]:
-    """Return the sizes after batch and channel, None where not static.
-
-    Raises:
-        DeriveError: even the rank is not known.
-    """
+    """Return the sizes after batch and channel, None where not static; a DeriveError where even the rank is not."""
     if x is None or x.shape is None:
         name = x.name if x is not None else None
         raise DeriveError("Windows need an input of known rank.", got=f"{name!r} of unknown rank", fix=FIX)
@@ -51,11 +47,7 @@ def spatial(x: Value | None) -> list[int | None]:
 
 
 def window(node: Node) -> Window:
-    """Return the windows that a node slides over its first input (Conv and the pools), with auto_pad resolved.
-
-    Raises:
-        DeriveError: auto_pad depends on a size that is not static.
-    """
+    """Return the windows that Conv or a pool slides over its input; a DeriveError where auto_pad needs a free size."""
     plain, mode = unpadded(node), auto_pad(node)
     if mode == "NOTSET":
         return replace(plain, pads=np.array(node.attributes.get_ints("pads", plain.pads)))
@@ -94,11 +86,7 @@ def auto_pad(node: Node) -> str:
 
 
 def static(node: Node, x: Value | None, what: str = "") -> list[int]:
-    """Return the sizes after batch and channel.
-
-    Raises:
-        DeriveError: one of them is not static.
-    """
+    """Return the sizes after batch and channel; a DeriveError where one is not static."""
     sizes = spatial(x)
     if None in sizes:
         raise not_static(node, x, what or f"spatial axis {sizes.index(None)}")
