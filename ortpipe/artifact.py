@@ -59,13 +59,8 @@ class Artifact:
         graph = without_metadata(finish(model) if isinstance(model, ir.Model) else model)
         initializers = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.graph.initializer}
         del graph.graph.initializer[:]
-        state = {
-            "facts": facts,
-            "tensors": _own(tensors or {}),
-            "initializers": _read_only(initializers),
-            "_graph": graph.SerializeToString(deterministic=True),
-        }
-        vars(self).update(state)
+        vars(self).update(facts=facts, tensors=_own(tensors or {}), initializers=_read_only(initializers))
+        vars(self).update(_graph=graph.SerializeToString(deterministic=True))
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -112,13 +107,8 @@ class Artifact:
         `notes` are sentences for whoever runs the stage; a run shows and records them, from the store too. `record` is
         what else the stage says of itself there, as plain JSON.
         """
-        line = {
-            "stage": stage,
-            "version": version,
-            "input": self.digest(),
-            **(record or {}),
-            **({"notes": list(notes)} if notes else {}),
-        }
+        line = {"stage": stage, "version": version, "input": self.digest(), **(record or {})}
+        line |= {"notes": list(notes)} if notes else {}
         after = dataclasses.replace(self.facts, **facts, lineage=(*self.facts.lineage, line))
         if model is not None:
             return Artifact(model, after, self.tensors if tensors is None else tensors)
@@ -143,10 +133,9 @@ class Artifact:
     @functools.cached_property
     def _digest(self) -> str:
         sha = Hasher("artifact").add(self._graph)
-        for name, array in self.initializers.items():
-            sha.add("initializer", name, array)
-        for name, array in self.tensors.items():
-            sha.add("tensor", name, array)
+        for kind, arrays in (("initializer", self.initializers), ("tensor", self.tensors)):
+            for name, array in arrays.items():
+                sha.add(kind, name, array)
         return sha.add("facts", json.dumps(self.facts.as_json(lineage=False))).hexdigest()
 
 
@@ -172,13 +161,13 @@ def under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 def save_artifact(
     artifact: Artifact, folder: str | os.PathLike[str], *, once: bool = False, like: Path | None = None
 ) -> Path:
-    """Write an artifact as one folder, which appears whole or not at all.
+    """Write an artifact as one folder, which appears whole or not at all, in the place of one that is there.
 
     The folder holds `model.onnx` (+ `model.onnx.data` above 2 GB), `tensors.safetensors` and `artifact.json`.
 
     Args:
         artifact: what to write.
-        folder: where; a folder that is there is replaced.
+        folder: where.
         once: leave a folder that is there as it is; the files of a new one are read-only.
         like: a folder that holds an artifact of the same content: its files are linked instead of written again.
     """
@@ -217,11 +206,7 @@ def _linked(source: Path, folder: Path) -> bool:
 
 
 def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> Artifact:
-    """Read what `save_artifact` wrote.
-
-    Args:
-        folder: where it is.
-        digest: what the content must have beside the recorded one, which is the same.
+    """Read what `save_artifact` wrote, whose digest is the recorded one, and this one where it is given.
 
     Raises:
         ModelError: a file is missing or damaged, or the content's digest is another one.

@@ -137,7 +137,8 @@ class Builder:
         array = np.asarray(value)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
-            tensor: ir.TensorProtocol = ir.tensor(array) if array.dtype.kind != "U" else _strings(array)
+            strings = [s.encode() for s in array.ravel().tolist()] if array.dtype.kind == "U" else None
+            tensor = ir.tensor(array) if strings is None else ir.StringTensor(strings, shape=ir.Shape(array.shape))
             self._constants[key] = self._add("Constant", (), 1, "", {"value": tensor})
         return self._constants[key]
 
@@ -184,7 +185,3 @@ class _Arithmetic:
 
 
 ir.set_value_magic_handler(_Arithmetic())
-
-
-def _strings(array: np.ndarray) -> ir.StringTensor:
-    return ir.StringTensor([s.encode() for s in array.ravel().tolist()], shape=ir.Shape(array.shape))

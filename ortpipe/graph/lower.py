@@ -21,6 +21,7 @@ from ortpipe.graph.query import all_nodes
 from ortpipe.graph.serial import IR_VERSION, OLDEST_IR_VERSION, OPSET
 from ortpipe.graph.sound import FIX, check_valid
 
+Axis = tuple[Any, int, int]  # its size (None: not known), its stride, and how many places a window spans
 POOLS = ("AveragePool", "LpPool", "MaxPool")
 
 
@@ -89,14 +90,14 @@ def _rewrite(node: ir.Node, names: Names) -> None:
     strides = node.attributes.get_ints("strides") or [1] * n
     dilations = node.attributes.get_ints("dilations") or [1] * n
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    places = _sizes(node.inputs[0]) or [None] * n
+    axes = list(zip(_sizes(node.inputs[0]) or [None] * n, strides, extents, strict=True))
     if _is_same(node):
-        if any(e < s or d > 1 for e, s, d in zip(extents, strides, dilations, strict=True)):
-            node.attributes["pads"] = ir.AttrInt64s("pads", _pads(node, places, strides, extents))
+        if any(d > 1 or e < s for d, (_, s, e) in zip(dilations, axes, strict=True)):
+            node.attributes["pads"] = ir.AttrInt64s("pads", _pads(node, axes))
             del node.attributes["auto_pad"]
     elif node.attributes.get_int("ceil_mode", 0):
         pads = list(node.attributes.get_ints("pads") or [0] * 2 * n)
-        _refuse_empty(node, places, strides, extents, pads)
+        _refuse_empty(node, axes, pads)
         if node.attributes.get_int("count_include_pad", 0):
             del node.attributes["count_include_pad"]
             if any(pads):  # zeros become places like others, which a pool counts without being told to
@@ -112,10 +113,10 @@ def _sizes(value: ir.Value | None) -> list[Any]:
     return [d if isinstance(d, int) else None for d in shape][2:]
 
 
-def _pads(node: ir.Node, places: Sequence[Any], strides: Sequence[int], extents: Sequence[int]) -> list[int]:
+def _pads(node: ir.Node, axes: Sequence[Axis]) -> list[int]:
     """Return the pads of auto_pad=SAME: what ⌈size / stride⌉ windows reach beyond the input, never below 0."""
     totals = []
-    for i, (size, stride, extent) in enumerate(zip(places, strides, extents, strict=True)):
+    for i, (size, stride, extent) in enumerate(axes):
         if size is None and stride > 1 and extent > 1:
             raise ModelError(
                 "auto_pad of a dilated window, or one that its stride passes, is supported for static sizes.",
@@ -128,12 +129,10 @@ def _pads(node: ir.Node, places: Sequence[Any], strides: Sequence[int], extents:
     return [*begin, *(t - b for t, b in zip(totals, begin, strict=True))]
 
 
-def _refuse_empty(
-    node: ir.Node, places: Sequence[Any], strides: Sequence[int], extents: Sequence[int], pads: Sequence[int]
-) -> None:
+def _refuse_empty(node: ir.Node, axes: Sequence[Axis], pads: Sequence[int]) -> None:
     """Refuse a window of nothing but pads: runtimes do not agree whether it is there, nor on what it holds."""
-    for i, (size, stride, extent) in enumerate(zip(places, strides, extents, strict=True)):
-        begin, end = pads[i], pads[i + len(places)]
+    for i, (size, stride, extent) in enumerate(axes):
+        begin, end = pads[i], pads[i + len(axes)]
         if size is not None and -(-(size + begin + end - extent) // stride) * stride - begin >= size:
             raise ModelError(
                 "Every window of a pool with ceil_mode covers a place of its input.",

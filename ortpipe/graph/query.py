@@ -107,19 +107,14 @@ def select(
     >>> select(["layer0.*", "bias"], ["layer0.weight", "layer1.weight", "bias"], OrtpipeError, "frozen")
     ['layer0.weight', 'bias']
     """
-    found = {name for pattern in patterns for name in _meant(pattern, names, error, key, others)}
-    return [name for name in names if name in found]
-
-
-def _meant(
-    pattern: str, names: Sequence[str], error: type[OrtpipeError], key: str, others: Collection[str]
-) -> list[str]:
-    found = [] if pattern in others and pattern not in names else matches(pattern, names)
-    if not found:
-        raise error(
-            "Every pattern in {key} must match a parameter.", key=key, got=repr(pattern), fix=nearest(pattern, names)
-        )
-    return found
+    chosen = set[str]()
+    for pattern in patterns:
+        meant = [] if pattern in others and pattern not in names else matches(pattern, names)
+        if not meant:
+            rule = "Every pattern in {key} must match a parameter."
+            raise error(rule, key=key, got=repr(pattern), fix=nearest(pattern, names))
+        chosen.update(meant)
+    return [name for name in names if name in chosen]
 
 
 def matches(pattern: str, names: Sequence[str]) -> list[str]:

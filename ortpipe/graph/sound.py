@@ -73,25 +73,18 @@ def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
             for inner in [value] if isinstance(value, Message) else value:
                 yield from _tensors(inner)
     if isinstance(message, onnx.AttributeProto) and message.type in (message.STRING, message.STRINGS):
-        _check_text(*(text for text in (message.s, *message.strings) if not _decodes(text)))
+        _check_text(message.s, *message.strings)
     if isinstance(message, onnx.TensorProto):  # without a copy of its bytes
-        strings = (text for text in message.string_data if not _decodes(text))
-        _check_text(message.name, message.doc_string, *(e.value for e in message.external_data), *strings)
+        _check_text(message.name, message.doc_string, *(e.value for e in message.external_data), *message.string_data)
         yield message
 
 
 def _check_text(*texts: str | bytes) -> None:
-    for text in texts:
-        if isinstance(text, bytes):  # as protobuf gives what it cannot decode
-            raise ModelError("Every name and text in a model is UTF-8.", got=f"{text!r}"[:200], fix=FIX)
-
-
-def _decodes(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    for text in (t for t in texts if isinstance(t, bytes)):  # protobuf gives as bytes what it cannot decode, too
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            raise ModelError("Every name and text in a model is UTF-8.", got=f"{text!r}"[:200], fix=FIX) from error
 
 
 def _check_tensor(tensor: onnx.TensorProto) -> None:

@@ -36,19 +36,15 @@ def untie(model: ir.Model, output: ir.Value) -> None:
         for (node, reason), group in groups.items():
             label = str(node.name or node.outputs[0].name).strip("/")
             label += f"/{reason.replace(' ', '_')}" if reason else ""
-            known = {value: _copy(graph, value, names.fresh(f"{name}/{label}"))}
+            fresh = names.fresh(f"{name}/{label}")
+            copy = ir.val(fresh, const_value=ir.tensor(query.array(value), dtype=value.dtype, name=fresh))
+            graph.register_initializer(copy)
+            known = {value: copy}
             for use in group:
                 node.replace_input_with(use.place, _recomputed(use, known, names))
         parted.append(value)
     graph.inputs[:] = [i for i in graph.inputs if i not in parted]  # as which files before IR 4 list them too
     RemoveUnusedNodesPass()(model)
-
-
-def _copy(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
-    array = query.array(value)
-    copy = ir.val(name, const_value=ir.tensor(array, dtype=value.dtype, name=name))
-    graph.register_initializer(copy)
-    return copy
 
 
 def _recomputed(use: Use, known: dict[ir.Value, ir.Value], names: Names) -> ir.Value:

@@ -34,7 +34,13 @@ def expanded(model: ir.Model, outputs: Sequence[str], targets: Sequence[str] = (
 
     model = _inlined(model, without_rule)
     fold_sizes(model)
-    return _without_loops(model, outputs, targets)
+    if any(n.op_type in ("If", *EXPANSIONS) for n in model.graph.all_nodes()):
+        names = Names(used_names(model.graph))
+        for node in between(model.graph, outputs, targets):
+            _expand(node, names)
+        infer(model)
+        fold_sizes(model)
+    return model
 
 
 def with_bodies(model: ir.Model, kinds: Collection[str]) -> ir.Model:
@@ -55,17 +61,6 @@ def _inlined(model: ir.Model, choose: Callable[[ir.Model], set[str]]) -> ir.Mode
         held = ((tensor.name, tensor.data_type, tensor.dims) for tensor in proto.graph.initializer)
         proto.graph.value_info.extend(onnx.helper.make_tensor_value_info(*t) for t in held)  # some bodies need types
         model = ir.from_proto(inferred(inliner.inline_selected_functions(proto, chosen, inline_schema_functions=True)))
-    return model
-
-
-def _without_loops(model: ir.Model, outputs: Sequence[str], sources: Sequence[str]) -> ir.Model:
-    """Write recurrent operators and loops between the sources and the outputs as plain scans."""
-    if any(n.op_type in ("If", *EXPANSIONS) for n in model.graph.all_nodes()):
-        names = Names(used_names(model.graph))
-        for node in between(model.graph, outputs, sources):
-            _expand(node, names)
-        infer(model)
-        fold_sizes(model)
     return model
 
 

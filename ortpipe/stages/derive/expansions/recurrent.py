@@ -132,7 +132,10 @@ def recurrent(op: Builder, node: Node) -> Sequence[Value | None]:
     zeros = op.Expand(op.like(0, r), _sides(op, x, [1], hidden)) if None in starts else None
     parts = {name: _parts(op, v, len(ways)) for name, v in {"w": w, "r": r, "b": b, "p": peephole}.items()}
     first = [_parts(op, s, len(ways)) or [zeros] * len(ways) for s in starts]
-    mask = _mask(op, x, lengths) if lengths is not None else None
+    mask = None
+    if lengths is not None:  # [t < length] as booleans [T, N, 1]
+        steps = op.Range(0, op.Squeeze(op.Gather(op.Shape(x), [0]), [0]), 1)
+        mask = op.Less(op.Unsqueeze(steps, [1, 2]), op.Unsqueeze(op.Cast(lengths, to=ir.DataType.INT64), [1]))
     y = node.outputs[0]
     wants_all = bool(y.name) and (bool(y.uses()) or y.is_graph_output())
     results = []
@@ -190,14 +193,6 @@ def _activations(node: Node, usual: Sequence[str]) -> list[Activation]:
     return activations
 
 
-def _mask(op: Builder, x: Value, lengths: Value) -> Value:
-    """Return [t < length] as booleans [T, N, 1]."""
-    time = op.Squeeze(op.Gather(op.Shape(x), [0]), [0])
-    steps = op.Range(0, time, 1)
-    ends = op.Unsqueeze(op.Cast(lengths, to=ir.DataType.INT64), [1])
-    return op.Less(op.Unsqueeze(steps, [1, 2]), ends)
-
-
 def _sides(op: Builder, x: Value, axes: Sequence[int], last: int) -> Value:
     """Return some of x's sizes, and a last one."""
     return op.Concat(op.Gather(op.Shape(x), [*axes]), [last], axis=0)
@@ -211,10 +206,7 @@ def _parts(op: Builder, x: Value | None, count: int) -> list[Any]:
     """Return each direction's part of a tensor whose first axis is the directions."""
     if x is None:
         return []
-    parts = [op.Squeeze(v, [0]) for v in ([x] if count == 1 else _split(op, x, [1] * count))]
-    for part in parts:
-        part.type = x.type
-    return parts
+    return [op.Squeeze(v, [0]) for v in ([x] if count == 1 else _split(op, x, [1] * count))]
 
 
 def _projected(op: Builder, node: Node, x: Value, weights: dict[str, Value], gates: int, hidden: int) -> Value:

@@ -140,7 +140,9 @@ def _per_step(node: Node, inner: Backward, states: int, value: Value) -> Value:
     if value in body.inputs[states:]:
         return _outside(node, body, value)
     for inside, outside in zip(body.outputs[states:], node.outputs[states:], strict=True):
-        if outside.name and (inside is value or _is_copy(inside, value)):
+        made = inside.producer()
+        is_copy = made is not None and made.op_type == "Identity" and made.inputs[0] is value
+        if outside.name and (inside is value or is_copy):
             return outside
     if value in body.outputs or value in body.inputs:
         copy = ir.node("Identity", [value])
@@ -156,11 +158,6 @@ def _per_step(node: Node, inner: Backward, states: int, value: Value) -> Value:
     if value.shape is not None:
         steps.shape = ir.Shape([length[0] if length is not None else None, *value.shape])
     return steps
-
-
-def _is_copy(copy: Value, value: Value) -> bool:
-    node = copy.producer()
-    return node is not None and node.op_type == "Identity" and node.inputs[0] is value
 
 
 def loop(op: Backward, node: Node, dys: Gradients, *_: Value | None) -> Gradients:
