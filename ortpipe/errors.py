@@ -164,13 +164,8 @@ def listing(key: str, name: str) -> str:
     >>> print(listing("columns", "age"), listing("columns", "größe"), listing("columns", "1"))
     columns=[age] "columns=['größe']" "columns=['1']"
     """
-    if re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII) and name.lower() not in (
-        "null",
-        "true",
-        "false",
-        "nan",
-        "inf",
-    ):
+    words = ("null", "true", "false", "nan", "inf")  # which Hydra reads as values
+    if re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII) and name.lower() not in words:
         return f"{key}=[{name}]"
     argument = f"{key}=[{quoted(name)}]"
     return shlex.quote(argument) if re.search(r'["$`\\!]', argument) else f'"{argument}"'

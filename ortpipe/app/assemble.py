@@ -75,13 +75,6 @@ def open_run(
     return context
 
 
-def about(data: Data, source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a report says of data: their source's config, their digest, and how many rows each part has."""
-    parts = {name: getattr(data, name) for name in ("train", "validation", "test")}
-    rows = {name: len(part) for name, part in parts.items() if part is not None}
-    return {"source": source, "digest": data.digest(), "rows": rows}
-
-
 def choice(config: Mapping[str, Any]) -> str:
     """Return the member of a catalogue that a stage's config chooses first, or nothing.
 
@@ -106,7 +99,9 @@ def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: 
     record.name = record.name or redacted(config.name)
     record.tags |= {**origin_tags(facts, folder), "ortpipe.seed": facts["seed"], "ortpipe.data": data.digest()}
     record.plan = {stage.name: choice(resolved[stage.name]) for stage in FLOW}
-    record.data = about(data, resolved["data"]["source"])
+    parts = {"train": data.train, "validation": data.validation, "test": data.test}
+    rows = {name: len(part) for name, part in parts.items() if part is not None}
+    record.data = {"source": resolved["data"]["source"], "digest": data.digest(), "rows": rows}
     if data.notes:
         record.notes["data"] = tuple(data.notes)
     before_the_end(record.abandon)
