@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
+from ortpipe.errors import DeriveError
 from ortpipe.graph.builder import Names
 from ortpipe.graph.types import equal
-from ortpipe.stages.derive.dimensions import joined_axes, quotient, same
 from ortpipe.stages.derive.simplify import Simplifier
 
 Gradients = Sequence[Value | None]
@@ -37,14 +40,8 @@ class Backward(Simplifier):
 
     def total(self, received: Sequence[Value], like: Value) -> Value:
         """Return the sum of gradients of one value; equal ones become a product."""
-        counts: dict[Value, int] = {}
-        for gradient in received:
-            counts[gradient] = counts.get(gradient, 0) + 1
-        terms = [g if n == 1 else self.Mul(g, self.like(n, like)) for g, n in counts.items()]
-        total = terms[0]
-        for term in terms[1:]:
-            total = self.Add(total, term)
-        return total
+        terms = [g if n == 1 else self.Mul(g, self.like(n, like)) for g, n in Counter(received).items()]
+        return functools.reduce(self.Add, terms)
 
     def unbroadcast(self, gradient: Value, x: Value, y: Value | None = None) -> Value:
         """Sum a gradient over the axes along which `x` was broadcast; the result broadcasts to x's shape.
@@ -222,3 +219,53 @@ class Backward(Simplifier):
     def zeros(self, x: Value) -> Value:
         """Return zeros of a value's shape and type."""
         return self.full(self.like(0, x), x)
+
+
+def ranked(x: Value) -> ir.Shape:
+    """Return a value's shape, for the rules that count its axes; a DeriveError where it is not known."""
+    if x.shape is None:
+        node = x.producer()
+        raise DeriveError(
+            "The gradient of most operators needs values of known rank.",
+            got=f"{x.name!r}, which {node.op_type if node is not None else 'the model'} gives, of unknown rank",
+            fix="Give the graph's inputs shapes, or the value a value_info; or freeze the parameters in front of it.",
+        )
+    return x.shape
+
+
+def joined_axes(gradient: ir.Shape, x: ir.Shape, y: ir.Shape | None) -> tuple[list[int], list[int]] | None:
+    """Return the gradient's axes to sum over and y's axes that count many times; None where names hide the sizes."""
+    summed, repeated = [], []
+    ranks = [s.rank() if s is not None else 0 for s in (gradient, x, y)]
+    for back in range(1, max(ranks) + 1):
+        h, w, v = (s[-back] if s is not None and back <= s.rank() else 1 for s in (gradient, x, y))
+        if y is None:
+            v = w if h == 1 else h
+        if v == 1 or equal(w, v) or (isinstance(w, int) and w != 1):
+            continue
+        if w != 1 or not (isinstance(h, int) or equal(h, v) or y is None):
+            return None
+        if h == 1:
+            repeated.append(ranks[2] - back)
+        else:
+            summed.append(ranks[0] - back)
+    return sorted(summed), sorted(repeated)
+
+
+def quotient(x: ir.Shape | None, y: ir.Shape | None) -> int | None:
+    """Return |x| / |y| where the dimensions that they do not share are static."""
+    if x is None or y is None:
+        return None
+    rest = list(x)
+    for d in y:
+        if d == 1 and 1 not in rest:
+            continue
+        if d not in rest or not (isinstance(d, int) or d.value is not None):
+            return None
+        rest.remove(d)
+    return math.prod(d for d in rest if isinstance(d, int)) if all(isinstance(d, int) for d in rest) else None
+
+
+def same(a: ir.Shape, b: ir.Shape) -> bool:
+    """Say whether two shapes are surely the same."""
+    return a.rank() == b.rank() and all(equal(x, y) for x, y in zip(a, b, strict=True))

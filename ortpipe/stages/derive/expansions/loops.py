@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.graph.builder import Builder
-from ortpipe.stages.derive.dimensions import ranked
+from ortpipe.stages.derive.backward import ranked
 
 
 def flipped(op: Builder, x: Value, axis: int = 0) -> Value:

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from onnx_ir import Node, Value
 
-from ortpipe.stages.derive.backward import Backward, Gradients, Rules
-from ortpipe.stages.derive.dimensions import ranked
+from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
 from ortpipe.stages.derive.rules.windows import (
     FAR,
     Ints,

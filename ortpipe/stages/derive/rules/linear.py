@@ -7,8 +7,7 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.graph.types import wide
-from ortpipe.stages.derive.backward import Backward, Gradients, Rules
-from ortpipe.stages.derive.dimensions import ranked
+from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
 
 
 def gemm(op: Backward, node: Node, dy: Value, a: Value, b: Value, c: Value | None = None) -> Gradients:

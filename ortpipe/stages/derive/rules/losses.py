@@ -4,8 +4,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
-from ortpipe.stages.derive.backward import Backward, Gradients, Rules
-from ortpipe.stages.derive.dimensions import ranked
+from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
 
 
 class Weighed:

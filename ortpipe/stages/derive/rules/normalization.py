@@ -5,8 +5,7 @@ import math
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
-from ortpipe.stages.derive.backward import Backward, Gradients, Rules
-from ortpipe.stages.derive.dimensions import ranked
+from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
 
 
 def batch(op: Backward, node: Node, dy: Value, x: Value, s: Value, b: Value, mean: Value, variance: Value) -> Gradients:

@@ -8,8 +8,7 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.graph.builder import Builder
-from ortpipe.stages.derive.backward import Backward, Gradients, Rules
-from ortpipe.stages.derive.dimensions import ranked
+from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
 from ortpipe.stages.derive.rules.windows import FAR, Window, static, window
 
 Matrix = npt.NDArray[np.float64]

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx_ir import Node, Value
 
-from ortpipe.stages.derive.backward import Backward, Gradients, Rules
-from ortpipe.stages.derive.dimensions import ranked
+from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
 from ortpipe.stages.derive.rules.pooling import Matrix, along
 from ortpipe.stages.derive.rules.windows import not_static
 

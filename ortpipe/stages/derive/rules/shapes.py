@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 from onnx_ir import Node, Value
 
-from ortpipe.stages.derive.backward import Backward, Gradients, Rules
-from ortpipe.stages.derive.dimensions import ranked
+from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
 from ortpipe.stages.derive.rules.indexing import put_back
 
 FLIP = [[-1], [np.iinfo(np.int64).min], [-1]]  # starts, ends and steps of one whole axis backwards
