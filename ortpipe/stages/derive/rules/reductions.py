@@ -5,6 +5,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
+from ortpipe.graph.types import is_scalar
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 
 
@@ -29,15 +30,13 @@ class Reduced:
     def back(self, value: Value) -> Value:
         """Return a value of the output's shape with the reduced axes as 1, so that it broadcasts to the input."""
         x = self.x.shape
-        if self.nothing or (self.keepdims and self.dynamic is None):
+        if self.nothing or is_scalar(value) or (self.keepdims and self.dynamic is None):
             return value
         if self.dynamic is not None:
             wide = value if self.keepdims else self.op.Unsqueeze(self.op.full(value, self.y), self.dynamic)
             return self.op.full(wide, self.x)
         if self.axes is None or (x is not None and len(self.axes) == x.rank()):
             return value  # a scalar broadcasts as it is
-        if value.shape is not None and value.shape.rank() == 0:
-            return value
         if x is None or value.shape is None or value.shape.rank() + len(self.axes) != x.rank():
             value = self.op.full(value, self.y)  # fewer axes than y has: they would be counted from the wrong end
         wide = self.op.Unsqueeze(value, self.axes)
