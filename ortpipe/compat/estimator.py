@@ -13,7 +13,7 @@ from ortpipe.artifact import Artifact, under
 from ortpipe.compat.devices import get_ort_device
 from ortpipe.compat.initializers import replace_initializers_into_onnx
 from ortpipe.compat.learning_rates import BaseLearningRate
-from ortpipe.compat.models import first_weights, saved, short
+from ortpipe.compat.models import first_weights, in_words, saved, short
 from ortpipe.compat.parameters import Parameters
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.errors import ConfigError, ConvergenceError, DataError, NotFittedError, TrainError, nearest
@@ -23,6 +23,13 @@ from ortpipe.stages.train.stage import train
 
 Tensors = Mapping[str, np.ndarray]
 Report = Callable[[Any], None]
+
+
+WORDS = {  # in the stages' errors → the argument
+    "with derive.frozen": "of weights_to_train",
+    "derive.parameters": "weights_to_train",
+    "the same train/optimizer": "a learning_rate of the same kind",
+}
 
 
 class Estimator(Parameters, ABC):
@@ -77,6 +84,7 @@ class Estimator(Parameters, ABC):
         state: dict[str, Any] = super().__getstate__()
         return {k: v for k, v in state.items() if k not in ("train_session_", "train_function_")}
 
+    @in_words(WORDS)
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None, use_numpy: bool = False
     ) -> Self:

@@ -108,7 +108,7 @@ class StageLoss(BaseLearningLoss):
         parts: list[Any] = [self.stage_loss(), self.score_loss()]
         loss, score = (_function(part, opset, weighted) for part in parts)
         self.loss_grad_onnx_ = onnx.load_from_string(loss)
-        self.loss_score_onnx_ = unreduced_onnx_loss(onnx.load_from_string(score), "Y")
+        self.loss_score_onnx_ = onnx.load_from_string(_scores(score))
 
 
 @dataclass(frozen=True)
@@ -205,6 +205,11 @@ class NegLogLearningLoss(StageLoss):
         name = str(score.name)
         facts = replace(facts, task="binary", classes=(0, 1), prediction=name, logits=name, outputs=(name,))
         return Artifact(model, facts)
+
+
+@functools.cache
+def _scores(loss: bytes) -> bytes:
+    return unreduced_onnx_loss(onnx.load_from_string(loss), "Y").SerializeToString(deterministic=True)
 
 
 @functools.cache

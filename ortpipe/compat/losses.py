@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Artifact
 from ortpipe.compat.loss_nodes import strengths
-from ortpipe.compat.models import artifact_of, as_one_element, as_table, shape_inputs
+from ortpipe.compat.models import artifact_of, as_one_element, as_table, in_words, shape_inputs
 from ortpipe.errors import LossError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
@@ -40,6 +40,7 @@ OLDEST_OPSET = 13  # before it, the axes of ReduceSum and Squeeze were attribute
 Penalty = Mapping[str, "float | Mapping[str, float | None]"]
 
 
+@in_words({"terms": "penalty"})
 def add_loss_output(
     onx: onnx.ModelProto,
     score_name: str = "squared_error",

@@ -447,3 +447,10 @@ def test_losses_as_nodes_are_those_of_add_loss_output(score, weighted):
     feeds = {"X": x, "label": label, **({"weight": weight} if weighted else {})}
     np.testing.assert_allclose(run(model, feeds)[0], run(expected, feeds)[0], rtol=1e-6)
     assert {node.output[0] for node in made[2]} - {"loss"} < names
+
+
+def test_errors_of_penalties_speak_of_the_argument():
+    for penalty in ({"zz": 1.0}, {"coef": {"l3": 1.0}}):
+        with pytest.raises(ValueError, match="penalty") as error:
+            add_loss_output(parsed(LINEAR), penalty=penalty)
+        assert "terms" not in str(error.value)

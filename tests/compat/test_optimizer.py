@@ -333,3 +333,16 @@ def test_a_divergence_leaves_the_state_of_whole_passes_and_a_loss_of_inf():
     assert len(model.train_losses_) > 1
     assert model.train_losses_[-1] == np.inf
     assert all(np.isfinite(w).all() for w in model.trained_coef_.values())
+
+
+@pytest.mark.parametrize(
+    ("weights", "text", "match"),
+    [
+        ([], LINEAR, "Name some in weights_to_train"),
+        (["b"], LINEAR.replace("y = Add(z, b)", "c = Round(b) y = Add(z, c)"), "Leave it out of weights_to_train"),
+    ],
+)
+def test_errors_of_the_stages_speak_of_the_arguments(weights, text, match):
+    with pytest.raises(DeriveError, match=match) as error:
+        OrtGradientOptimizer(parsed(text), weights).fit(X, Y)
+    assert "derive." not in str(error.value)
