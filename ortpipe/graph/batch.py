@@ -18,13 +18,14 @@ def name_batch(model: ir.Model) -> ir.Model:
     graph, renamed = model.graph, set[str | None]()
     for value in query.data_inputs(graph):
         if value.shape is not None and value.shape.rank() and not isinstance(value.shape[0], int):
-            renamed.add(value.shape[0].value)
+            renamed |= {value.shape[0].value} - {None}
             value.shape = ir.Shape(["N", *list(value.shape)[1:]])
     declared: Declared = {}
     for node in graph:
         for made in node.outputs:
             if made.name and made.shape is not None:
-                declared[made.name] = _renamed(made.shape, renamed - {None})
+                dims = ["N" if isinstance(d, ir.SymbolicDim) and d.value in renamed else d for d in made.shape]
+                declared[made.name] = ir.Shape(dims)
             made.shape = None
     infer(model)
     for opaque in (True, False):
@@ -40,11 +41,6 @@ def name_batch(model: ir.Model) -> ir.Model:
                     fix=f"Declare {made.name!r} in the file (value_info), or export the model without this operator.",
                 )
     return model
-
-
-def _renamed(shape: ir.Shape, names: set[str | None]) -> ir.Shape:
-    """Return a shape with N for every other name of the batch."""
-    return ir.Shape(["N" if isinstance(d, ir.SymbolicDim) and d.value in names else d for d in shape])
 
 
 def _declare(model: ir.Model, declared: Declared, *, opaque: bool) -> bool:
