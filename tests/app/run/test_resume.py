@@ -17,7 +17,7 @@ from command import ROOT, Popen, ortpipe
 from ortpipe import load_artifact
 
 LONG = (
-    *("train.epochs=700", "train.checkpoint.epochs=10"),
+    *("train.epochs=400", "train.checkpoint.epochs=10"),
     *("convert.source.params.max_iter=3", "evaluate.metrics=[accuracy]"),
 )
 KILLS = 5
@@ -55,7 +55,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path,
         process = start(tmp_path, *LONG, *([f"resume={kept}"] if kept else []))
         while kill % 3 < 2 and process.poll() is None and newest_checkpoint(tmp_path) == kept:
             time.sleep(0.01)  # two of three are killed while they train
-        time.sleep(moments.uniform(0, 1.5))
+        time.sleep(moments.uniform(0, 0.8))
         process.kill()
         _, error = process.communicate()
         assert process.returncode in (-signal.SIGKILL, 0), error
@@ -88,7 +88,7 @@ def test_what_is_no_run_or_another_run_is_refused(tmp_path: Path) -> None:
     done = ortpipe("recorder=none", "resume=nowhere", cwd=tmp_path)
     assert done.returncode == 1
     assert "resume is the folder of a run." in done.stderr
-    short = ("train.epochs=2", "train.checkpoint.epochs=1")
+    short = ("train.epochs=2", "train.checkpoint.epochs=1", "convert.source.params.max_iter=3")
     assert ortpipe("recorder=none", *short, cwd=tmp_path).returncode == 0
     done = ortpipe("recorder=none", *short, "train.batch_size=16", f"resume={runs(tmp_path)[-1]}", cwd=tmp_path)
     assert done.returncode == 1
