@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.earlier.known import DELIBERATE, GONE, reason
 from benchmarks.earlier.rewrites import REWRITES, rewritten
+from benchmarks.earlier.speed import print_speed
 
 ROOT = Path(__file__).resolve().parents[2]
 # The parts of each library that ortpipe.compat takes the place of: package → (tests, examples)
@@ -152,10 +153,14 @@ def main() -> None:
     parser.add_argument("-k", default="", help="only the tests that pytest's -k chooses, the examples of that name")
     parser.add_argument("--limit", type=int, default=120, help="seconds for a test; an example has five times as long")
     parser.add_argument("--keep", type=Path, help="a new folder for the rewritten scripts, their output and pictures")
+    parser.add_argument("--speed", action="store_true", help="time the originals' benchmark against scikit-learn")
+    parser.add_argument("--rounds", type=int, default=9, help="of --speed")
     parser.add_argument("--rewrites", action="store_true", help="print the rules by which scripts are rewritten")
     options = parser.parse_args()
     if options.rewrites:
         print("\n".join(f"{rule.pattern}  →  {rule.replacement}   ({rule.why})" for rule in REWRITES))
+    if options.speed:
+        print_speed(options.rounds)
     if options.checkout is None:
         return
     package = next((name for name in PARTS if (options.checkout / name).is_dir()), None)

@@ -1,10 +1,9 @@
-"""The earlier libraries' benchmark, scikit-learn against ortpipe.compat: `python -m benchmarks.earlier.speed`.
+"""The earlier libraries' benchmark, scikit-learn against ortpipe.compat.
 
 1000 rows of 100 features, 100 passes in batches of 15, plain or Nesterov SGD, in one process with one thread. A round
 fits scikit-learn, then each optimizer, gradients and sessions built anew; ratios are medians of those within a round.
 """
 
-import argparse
 import time
 import warnings
 from collections.abc import Callable
@@ -80,11 +79,8 @@ def timed(fits: dict[str, Fit], rounds: int) -> dict[str, np.ndarray]:
     return {name: np.array(values) for name, values in seconds.items()}
 
 
-def main() -> None:
+def print_speed(rounds: int) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.earlier.speed", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
     print("| workload | | processor s | wall s | against scikit-learn |\n|---|---|---|---|---|")
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -99,7 +95,3 @@ def main() -> None:
                 cpu, wall = np.median(values, axis=0)
                 ratio = np.median(seconds["scikit-learn"][:, 0] / values[:, 0])
                 print(f"| {workload} | {name} | {cpu:.3f} | {wall:.3f} | {ratio:.1f}× as fast |", flush=True)
-
-
-if __name__ == "__main__":
-    main()
