@@ -62,7 +62,7 @@ def run(model, feeds):
     got = dict(zip(session.outputs, session.run(feeds), strict=True))
     reference = ReferenceEvaluator(model)
     for name, value in zip(reference.output_names, reference.run(None, feeds), strict=True):
-        np.testing.assert_allclose(got[name], value, rtol=1e-5)
+        np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5)  # sums of unseeded rows may cancel
     return got
 
 
