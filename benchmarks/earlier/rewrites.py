@@ -32,7 +32,7 @@ REWRITES = (
         "the imports",
     ),
     Rewrite(
-        r"from (mlprodict|pyquickhelper)[\w.]* import", rf"from {STAND_INS} import", "they run on no current NumPy"
+        r"from (mlprodict|c?pyquickhelper)[\w.]* import", rf"from {STAND_INS} import", "they run on no current NumPy"
     ),
     Rewrite(
         r"(try:\s+)from onnxruntime import TrainingSession",
