@@ -43,6 +43,11 @@ REWRITES = (
     Rewrite(r"(SGDClassifier\(loss=)'log'", r"\1'log_loss'", "scikit-learn 1.3 renamed the loss"),
     Rewrite(r"(\._backprop\([^)]*?yp, )(?=activations)", r"\1None, ", "scikit-learn 1.7 added the rows' weights"),
     Rewrite(
+        r"pivot\('dim', 'impl', 'average'\)",
+        "pivot(index='dim', columns='impl', values='average')",
+        "pandas 2 takes names only",
+    ),
+    Rewrite(
         r"make_model\(graph, opset_imports=opset_imports\)",
         "make_model(graph, opset_imports=opset_imports, ir_version=8)",
         "onnx stamps its own newest IR version, which onnxruntime-training does not load",
