@@ -11,7 +11,7 @@ from ortpipe.compat.initializers import add_initializer
 from ortpipe.errors import ConfigError, UnknownNameError, nearest
 
 OPSET = 15  # of the originals
-PAIR, BOTH, STEP = "T[A,B] X1, T[A,B] X2", "T[1] Y, T[A,B] Y_grad", "T[] X1, T[] X2, T[] G, T[1] alpha, T[1] beta"
+PAIR, BOTH, STEP = "T[?,?] X1, T[?,?] X2", "T[1] Y, T[?,?] Y_grad", "T[] X1, T[] X2, T[] G, T[1] alpha, T[1] beta"
 STRENGTHS = {"l1_weight": 0.01, "l2_weight": 0.01}
 WEIGHTED = ("square_error", "grad_square_error", "grad_sigmoid_neg_log_loss_error")  # and every grad_loss_…
 
@@ -31,11 +31,11 @@ FUNCTIONS: dict[str, tuple[str, str, str, dict[str, float], str]] = {
            ahead = Mul(Z, beta) both = Add(step, ahead) Y = Add(both, X2)""",
     ),
     "linear_regression": (
-        "Y = X·A + B", "T[N,M] X, T[M,K] A, T[R,K] B", "T[] Y", {}, "product = MatMul(X, A) Y = Add(product, B)",
+        "Y = X·A + B", "T[?,?] X, T[?,?] A, T[?,?] B", "T[] Y", {}, "product = MatMul(X, A) Y = Add(product, B)",
     ),
     "square_error": ("Y = Σ w·(X2 − X1)²", PAIR, "T[1] Y", {}, "d = Sub(X2, X1) terms = Mul(d, d)"),
     "grad_square_error": (
-        "Y_grad = 2·w·(X2 − X1)", PAIR, "T[A,B] Y_grad", {"two": 2}, "d = Sub(X2, X1) slope = Mul(d, two)",
+        "Y_grad = 2·w·(X2 − X1)", PAIR, "T[?,?] Y_grad", {"two": 2}, "d = Sub(X2, X1) slope = Mul(d, two)",
     ),
     "grad_loss_square_error": (
         "Y = m/2·Σ w·(X2 − X1)², Y_grad = m·w·(X2 − X1)", PAIR, BOTH, {"multiply": 2, "half": 0.5},
@@ -54,13 +54,13 @@ FUNCTIONS: dict[str, tuple[str, str, str, dict[str, float], str]] = {
     ),
     "grad_sigmoid_neg_log_loss_error": (
         "p = min(max(σ(X2), ε), 1 − ε), Y = −Σ w·(X1·ln p + (1 − X1)·ln(1 − p)), Y_grad = w·(p − X1)",
-        "int64[A,B] X1, T[A,B] X2", BOTH, {"eps": 1e-5, "one": 1},
+        "int64[?,?] X1, T[?,?] X2", BOTH, {"eps": 1e-5, "one": 1},
         """raw = Sigmoid(X2) low = Max(raw, eps) top = Sub(one, eps) p = Min(low, top) y = CastLike(X1, X2)
            q = Sub(one, p) z = Sub(one, y) log_p = Log(p) log_q = Log(q) yes = Mul(y, log_p) no = Mul(z, log_q)
            sum = Add(yes, no) terms = Neg(sum) slope = Sub(p, y)""",
     ),
     "grad_penalty_elastic_error": (
-        "Y = l1·Σ|X| + l2·Σ X², Y_grad = l1·sign(X) + 2·l2·X", "T[A,B] X", BOTH, {**STRENGTHS, "two": 2},
+        "Y = l1·Σ|X| + l2·Σ X², Y_grad = l1·sign(X) + 2·l2·X", "T[?,?] X", BOTH, {**STRENGTHS, "two": 2},
         """size = Abs(X) size1 = Mul(size, l1_weight) sign = Sign(X) sign1 = Mul(sign, l1_weight)
            x2 = Mul(X, l2_weight) square2 = Mul(X, x2) terms = Add(size1, square2)
            twice = Mul(x2, two) slope = Add(sign1, twice)""",
@@ -136,7 +136,7 @@ def function_onnx_graph(
     if weight_name is not None and weight_name in re.findall(r"\w+", inputs + nodes):
         raise ConfigError("The weights' name must be new.", got=repr(weight_name), fix="Choose another, as 'weight'.")
     if weight_name is not None:
-        inputs += f", T[M] {weight_name}"
+        inputs += f", T[?] {weight_name}"
         nodes += f" column = Constant<value_ints=[-1, 1]>() by_row = Reshape({weight_name}, column)"
     if "terms" in nodes:
         terms = "terms" if weight_name is None else "weighted"

@@ -128,3 +128,12 @@ def test_what_a_function_does_not_know_is_rejected(name: str, arguments: dict) -
 def test_an_unknown_function_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'axpyw'"):
         function_onnx_graph("axpyw3")
+
+
+def test_labels_of_one_column_are_spread_over_the_predictions_columns() -> None:
+    scores = np.float32([[0.5, -1], [2, 0]])
+    labels = np.array([[1], [0]])
+    loss, slope = Session(function_onnx_graph("grad_sigmoid_neg_log_loss_error")).run({"X1": labels, "X2": scores})
+    p = expit(scores)
+    np.testing.assert_allclose(slope, p - labels, rtol=1e-5)
+    np.testing.assert_allclose(loss, [-(labels * np.log(p) + (1 - labels) * np.log(1 - p)).sum()], rtol=1e-5)
