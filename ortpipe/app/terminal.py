@@ -26,7 +26,7 @@ def printable(text: str) -> str:
     return COMMANDING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-class Stream:
+class TerminalStream:
     """A stream of text in front of standard output or error.
 
     Attributes:
@@ -86,7 +86,7 @@ def _warn(text: str) -> None:
 
 @contextlib.contextmanager
 def streams() -> Iterator[None]:
-    """Put a `Stream` in front of both: standard error forgives, standard output only once a run begins.
+    """Put a `TerminalStream` in front of both: standard error forgives, standard output only once a run begins.
 
     A number that was closed before the program began is opened on nothing: else the next file, such as a database,
     would get it, and what libraries print would go into that file.
@@ -105,7 +105,7 @@ def streams() -> Iterator[None]:
             try:
                 stream.flush()
             except OSError:  # an error was told already; the interpreter would tell another
-                cast("Stream", stream).give_up()
+                cast("TerminalStream", stream).give_up()
         sys.stdout, sys.stderr = before
 
 
@@ -116,11 +116,11 @@ def forgive() -> None:
         _warn(_unsaid.pop(0))
 
 
-def _stream(stream: TextIO | Stream | None, number: int, *, forgiving: bool = False) -> TextIO:
+def _stream(stream: TextIO | TerminalStream | None, number: int, *, forgiving: bool = False) -> TextIO:
     if stream is None:
         stream = open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         _unsaid.append(f"{NAMES[number]} is closed; the run goes on")
-    if not isinstance(stream, Stream):
-        stream = Stream(stream, number, forgiving=forgiving)
+    if not isinstance(stream, TerminalStream):
+        stream = TerminalStream(stream, number, forgiving=forgiving)
     stream.forgiving = stream.forgiving or forgiving
     return cast("TextIO", stream)

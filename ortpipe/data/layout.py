@@ -24,7 +24,7 @@ LISTED = 12
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """Which columns of a table are read, as what."""
 
     source: TableSource  # what the user says of the columns
@@ -105,7 +105,7 @@ class Layout:
         return notes
 
 
-def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None) -> Layout:
+def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None) -> TableLayout:
     """Return which columns are read as what, from the schema of each file; refuse what does not fit its source."""
     named = {
         "label": source.labels,
@@ -137,12 +137,12 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
             if name not in names[file]:
                 rule, fix = "Every file holds the columns of the first one.", nearest(name, names[file])
                 raise DataError(rule, got=f"{file} without {name!r}", fix=fix)
-    kinds = {name: _dtype(source, name, schemas) for name in Layout(source, inputs, part, {}).used}
+    kinds = {name: _dtype(source, name, schemas) for name in TableLayout(source, inputs, part, {}).used}
     dtypes = {name: dtype for name, dtype in kinds.items() if dtype is not None}
     if part in dtypes:
         rule, fix = "split.column holds the words train, validation and test.", "Choose a column of text."
         raise DataError(rule, got=f"column {part!r} of {dtypes[part]}", fix=fix)
-    return Layout(source, inputs, part, dtypes)
+    return TableLayout(source, inputs, part, dtypes)
 
 
 def _dtype(source: TableSource, name: str, schemas: Mapping[str, pa.Schema]) -> np.dtype | None:

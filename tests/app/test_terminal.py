@@ -14,7 +14,7 @@ import pytest
 
 from ortpipe.app import terminal
 from ortpipe.app.command_list import command
-from ortpipe.app.terminal import Stream, streams
+from ortpipe.app.terminal import TerminalStream, streams
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_printed_is_said_once_in_the_log(
 ) -> None:
     monkeypatch.setattr(terminal, "_unsaid", [])
     with os.fdopen(broken, "w") as file, caplog.at_level(logging.WARNING):
-        stream = Stream(file, 2, forgiving=True)
+        stream = TerminalStream(file, 2, forgiving=True)
         for _ in range(3):
             stream.write("lost\n")
             stream.flush()
@@ -84,7 +84,7 @@ def test_what_cannot_be_printed_is_said_once_in_the_log(
 def test_the_streams_are_put_back() -> None:
     before = sys.stdout, sys.stderr
     with streams():
-        assert isinstance(sys.stderr, Stream)
+        assert isinstance(sys.stderr, TerminalStream)
         assert sys.stderr.encoding == before[1].encoding
     assert (sys.stdout, sys.stderr) == before
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from ortpipe.data.arrow import matches
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import parted
-from ortpipe.data.layout import Layout
+from ortpipe.data.layout import TableLayout
 from ortpipe.data.rows import Rows
 from ortpipe.data.stream import Stream
 from ortpipe.data.table import TableSource
@@ -136,7 +136,7 @@ class Csv(TableSource):
             error.add_note(place)
             raise
 
-    def _leading_zeros(self, file: Path, layout: Layout) -> dict[str, str]:
+    def _leading_zeros(self, file: Path, layout: TableLayout) -> dict[str, str]:
         """Return what is lost of codes such as 01234, by column: read as numbers, they lose their zeros."""
         from pyarrow import csv
 

@@ -32,7 +32,7 @@ Activation = tuple[str, dict[str, float]]  # one of them, and its numbers
 
 
 @dataclass
-class Step:
+class CellStep:
     """What a cell's formula is written with: the step's builder, one direction's weights, its activations."""
 
     op: Builder
@@ -59,12 +59,12 @@ class Step:
         return _split(self.op, x, [p * self.hidden for p in parts], axis=-1)
 
 
-def rnn(step: Step, x: Value, h: Value) -> tuple[Value, ...]:
+def rnn(step: CellStep, x: Value, h: Value) -> tuple[Value, ...]:
     """h = f(x + h·Rᵀ), where x stands for x·Wᵀ + b, here and below."""
     return (step.activate(0, step.op.Gemm(h, step.weights["r"], x, transB=1)),)
 
 
-def gru(step: Step, x: Value, h: Value) -> tuple[Value, ...]:
+def gru(step: CellStep, x: Value, h: Value) -> tuple[Value, ...]:
     """z, r = f(x + h·Rᵀ);  n = g(x + (r ∘ h)·Rᵀ);  h = (1 − z) ∘ n + z ∘ h.
 
     With linear_before_reset, n = g(x + r ∘ (h·Rᵀ + b_R)).
@@ -82,7 +82,7 @@ def gru(step: Step, x: Value, h: Value) -> tuple[Value, ...]:
     return ((1 - z) * n + z * h,)
 
 
-def lstm(step: Step, x: Value, h: Value, c: Value) -> tuple[Value, ...]:
+def lstm(step: CellStep, x: Value, h: Value, c: Value) -> tuple[Value, ...]:
     """i, f = σ(x + h·Rᵀ + p ∘ c);  c = f ∘ c + i ∘ g(x + h·Rᵀ);  o = σ(x + h·Rᵀ + p ∘ c);  h = o ∘ k(c).
 
     With input_forget, f = 1 − i.
@@ -144,7 +144,7 @@ def recurrent(op: Builder, node: Node) -> Sequence[Value | None]:
         scanned = [v if way == "forward" else flipped(op, v) for v in (x, mask) if v is not None]
         scanned[0] = _projected(op, node, scanned[0], weights, cell.gates, hidden)
         own = functions[d * len(cell.activations) :][: len(cell.activations)]
-        ends = _scan(op, Step(op, node, hidden, weights, own), cell, [s[d] for s in first], scanned, wants_all)
+        ends = _scan(op, CellStep(op, node, hidden, weights, own), cell, [s[d] for s in first], scanned, wants_all)
         if wants_all and way == "reverse":
             ends[-1] = flipped(op, ends[-1])
         results.append(ends)
@@ -229,7 +229,7 @@ def _projected(op: Builder, node: Node, x: Value, weights: dict[str, Value], gat
 
 
 def _scan(
-    op: Builder, step: Step, cell: Cell, starts: Sequence[Value], scanned: Sequence[Value], wants_all: bool
+    op: Builder, step: CellStep, cell: Cell, starts: Sequence[Value], scanned: Sequence[Value], wants_all: bool
 ) -> list[Value]:
     """Return one direction's last states and, where wanted, h of every step [T, N, hidden].
 
