@@ -73,7 +73,7 @@ class UnknownNameError(ConfigError, KeyError):
     """A name that its catalogue does not have (a KeyError, as of any mapping)."""
 
 
-class ModelError(OrtpipeError):
+class ModelError(OrtpipeError, RuntimeError):
     """An ONNX model cannot be read, checked or run."""
 
 
@@ -85,7 +85,7 @@ class ConvertError(OrtpipeError):
     """A source that cannot become a forward model."""
 
 
-class LossError(OrtpipeError, ValueError):
+class LossError(OrtpipeError, ValueError, RuntimeError):
     """A loss that does not fit the model."""
 
 
@@ -97,11 +97,11 @@ class DeriveError(OrtpipeError, ValueError):
     """A graph whose gradient cannot be built."""
 
 
-class TrainError(OrtpipeError, ValueError):
+class TrainError(OrtpipeError, ValueError, RuntimeError):
     """Training that cannot start."""
 
 
-class ConvergenceError(TrainError, RuntimeError):
+class ConvergenceError(TrainError):
     """Training whose loss became nan or infinite."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.contest import PEERS, check, entrants
-from benchmarks.earlier.__main__ import FAILED, PASSED, PURPOSE, Result
+from benchmarks.earlier.__main__ import FAILED, PASSED, PURPOSE, Result, may_match
 from benchmarks.earlier.known import DELIBERATE
 from benchmarks.work import MODELS, OPTIMIZERS, prepare
 
@@ -67,6 +67,13 @@ def test_a_test_of_an_earlier_library_that_does_not_end_as_listed_fails() -> Non
     assert Result(name, "passed", "", 0.0).verdict()[0] == FAILED
     assert Result("onnxcustom/test_x/test_y", "passed", "", 0.0).verdict()[0] == PASSED
     assert Result("onnxcustom/test_x/test_y", "skipped", "Skipped: no GPU", 0.0).verdict()[0] == FAILED
+
+
+def test_files_that_hold_nothing_of_an_expression_are_not_run(tmp_path: Path) -> None:
+    file = tmp_path / "test_small.py"
+    file.write_text(SMALL)
+    chosen = {"": True, "test_rate": True, "RATE and x": True, "small": True, "not rate": True, "loss or nan": False}
+    assert {expression: may_match(expression, file) for expression in chosen} == chosen
 
 
 def test_a_checkout_of_an_earlier_library_is_rewritten_run_and_judged(tmp_path: Path) -> None:

@@ -68,10 +68,17 @@ def copied(checkout: Path, package: str, folder: Path) -> tuple[list[Path], list
     return both[0], both[1]
 
 
+def may_match(expression: str, file: Path) -> bool:
+    """Return whether pytest's -k may choose a test of a file, so that others need no process."""
+    words = re.findall(r"\w+", expression.lower())
+    text = f"{file.stem} {file.read_text(encoding='utf-8')}".lower()
+    return not words or "not" in words or any(word in text for word in words if word not in ("and", "or"))
+
+
 def run_tests(package: str, files: list[Path], options: argparse.Namespace) -> list[Result]:
     """Run test files in a process each, so that a crash ends only its own."""
     results: list[Result] = []
-    for file in files:
+    for file in filter(lambda file: may_match(options.k, file), files):
         print(file.stem, file=sys.stderr, flush=True)
         log = file.with_suffix(".jsonl")
         command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", "-p", "no:xdist"]

@@ -64,6 +64,11 @@ _HOMES = {
 __all__ = sorted(name for name in _HOMES if not name.startswith("_"))
 
 
+def __dir__() -> list[str]:
+    """Return the public names, for completion."""
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     if name not in _HOMES:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.compat.devices import cpu, numpy_to_ort_value
+from ortpipe.compat.devices import cpu, get_ort_device, numpy_to_ort_value
 from ortpipe.data.batches import order
 from ortpipe.errors import DataError
 
@@ -46,7 +46,8 @@ class OrtDataLoader:
         device: Any = "cpu",
         random_iter: bool = True,
     ) -> None:
-        self.batch_size, self.device, self.random_iter = batch_size, cpu(device), random_iter
+        self.batch_size, self.random_iter = batch_size, random_iter
+        cpu(device)
         self.seed, self._passes = 0, 0
         self.X_np, self.y_np = np.ascontiguousarray(X), np.ascontiguousarray(y)
         self.y_np = self.y_np.reshape(-1, 1) if self.y_np.ndim == 1 else self.y_np
@@ -58,6 +59,26 @@ class OrtDataLoader:
                     got=", ".join(str(a.shape) for a in self.data_np),
                     fix="Give as many of each.",
                 )
+
+    @property
+    def device(self) -> Any:
+        """The runtime's device, which is the CPU."""
+        return get_ort_device("cpu")
+
+    @property
+    def X_ort(self) -> Any:
+        """Features as the runtime's C++ OrtValue."""
+        return self.data_ort[0]
+
+    @property
+    def y_ort(self) -> Any:
+        """Labels as the runtime's C++ OrtValue."""
+        return self.data_ort[1]
+
+    @property
+    def w_ort(self) -> Any:
+        """Weights as the runtime's C++ OrtValue, or None."""
+        return None if self.w_np is None else self.data_ort[2]
 
     @property
     def data_np(self) -> tuple[np.ndarray, ...]:
@@ -78,7 +99,7 @@ class OrtDataLoader:
         return len(self.X_np)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(..., ..., batch_size={self.batch_size!r}, device={self.device!r})"
+        return f"{type(self).__name__}(..., ..., batch_size={self.batch_size!r}, device='cpu')"
 
     def iter_numpy(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield batches (features, labels[, weights]); arrays of their own."""

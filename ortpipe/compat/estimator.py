@@ -32,6 +32,10 @@ WORDS = {  # in the stages' errors → the argument
 }
 
 
+class OptimizerNameError(ConfigError, NotImplementedError):
+    """Another optimizer than SGD's (a NotImplementedError, as in the original)."""
+
+
 class Estimator(Parameters, ABC):
     """Trains a model's weights; a subclass says what the loss is."""
 
@@ -52,7 +56,7 @@ class Estimator(Parameters, ABC):
 
     def _check(self) -> None:
         if self.training_optimizer_name != "SGDOptimizer":
-            raise ConfigError(
+            raise OptimizerNameError(
                 "training_optimizer_name must be 'SGDOptimizer'.",
                 got=repr(self.training_optimizer_name),
                 fix="Choose momentum by learning_rate=LearningRateSGDNesterov(…), other optimizers in train/optimizer.",

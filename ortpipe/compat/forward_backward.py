@@ -13,7 +13,7 @@ from ortpipe.compat.devices import cpu, provider_to_device
 from ortpipe.compat.forward_backward_graphs import Graphs, build
 from ortpipe.compat.models import saved
 from ortpipe.compat.parameters import warn_unused
-from ortpipe.errors import ConfigError, TrainError, nearest
+from ortpipe.errors import ConfigError, ModelError, TrainError, nearest
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 
@@ -158,12 +158,13 @@ class OrtGradientForwardBackward:
         return self.cls_type_()
 
     def get_initializer(self, name: str, exc: bool = True) -> np.ndarray | None:
-        """Return a copy of an initializer; of an unknown name None, or with `exc` a ConfigError."""
+        """Return a copy of an initializer; of an unknown name None, or with `exc` a ModelError."""
         for tensor in self.onnx_model.graph.initializer:
             if tensor.name == name:
                 return np.array(onnx.numpy_helper.to_array(tensor))
         if exc:
-            _known("initializer", [name], [t.name for t in self.onnx_model.graph.initializer])
+            names = [t.name for t in self.onnx_model.graph.initializer]
+            raise ModelError("A model must have the initializer.", got=repr(name), fix=nearest(name, names))
         return None
 
     def save_onnx_graph(self, folder: Any, prefix: str | None = None, suffix: str | None = None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the earlier losses, penalties and learning rates share: ONNX functions, and arrays that change in place."""
 
+import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -26,13 +27,22 @@ class BaseLearningOnnx(Parameters, ABC):
     def build_onnx_function(self, opset: int, device: Any, *args: Any) -> None:
         """Make the ONNX functions; an optimizer calls this when it is made."""
 
+    def get_params(self, deep: bool = False) -> dict[str, Any]:
+        """Return the constructor's arguments that are kept under their own names."""
+        return {name: getattr(self, name) for name in self._get_param_names() if hasattr(self, name)}
+
+    def __sklearn_clone__(self) -> Any:
+        """Copy an object of somebody's own class: not all that it was made with need be kept under its name."""
+        return copy.deepcopy(self) if is_own(self) else super().__sklearn_clone__()
+
     def save_onnx_graph(self, folder: Any, prefix: str | None = None, suffix: str | None = None) -> dict[str, Any]:
         """Write the ONNX functions into a folder (`bytes` instead of a folder returns them as bytes)."""
         return saved(vars(self), folder, short(type(self).__name__), prefix, suffix)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {k: v for k, v in state.items() if not k.endswith(("_sess_", "_bind_", "_binds_", "ro_"))}
+        kept = {k: v for k, v in state.items() if not k.endswith(("_sess_", "_bind_", "_binds_", "ro_"))}
+        return {k: v for k, v in kept.items() if not type(v).__module__.startswith("onnxruntime.")}
 
     def _call_iobinding(self, sess: Any, bind: Any) -> None:
         sess.run_with_iobinding(bind, None)

@@ -25,6 +25,10 @@ from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.training import random_parameters
 
 
+class FolderError(ConfigError, FileNotFoundError):
+    """A folder that does not exist (a FileNotFoundError, as in the original)."""
+
+
 def prepared(onx: onnx.ModelProto, *, one_batch: bool = True, any_rows: bool = False) -> ir.Model:
     """Return a copy in an opset that the runtime loads, in standard operators, with named dimensions.
 
@@ -170,10 +174,10 @@ def saved(
     returned as bytes.
 
     Raises:
-        ConfigError: the folder does not exist.
+        FolderError: the folder does not exist.
     """
     if folder is not bytes and not Path(folder).is_dir():
-        raise ConfigError("The folder to save graphs into must exist.", got=folder, fix="Create it first.")
+        raise FolderError("The folder to save graphs into must exist.", got=folder, fix="Create it first.")
     found: dict[str, Any] = {}
     for key, part in parts.items():
         if hasattr(part, "save_onnx_graph"):

@@ -38,7 +38,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
     def __repr__(self, N_CHAR_MAX: int = LONGEST) -> str:
         given = self.get_params()
         names = inspect.signature(type(self)).parameters  # in their own order
-        shown = [f"{name}={_short(given[name], N_CHAR_MAX)}" for name in names]
+        shown = [f"{name}={_short(given[name], N_CHAR_MAX)}" for name in names if name in given]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 

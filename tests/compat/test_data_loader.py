@@ -7,7 +7,7 @@ import onnx.parser
 import onnxruntime as ort
 import pytest
 
-from ortpipe.compat import OrtDataLoader
+from ortpipe.compat import OrtDataLoader, ort_device_to_string
 from ortpipe.errors import ConfigError, DataError
 
 X = np.arange(46.0).reshape(23, 2)
@@ -71,6 +71,14 @@ def test_a_loader_is_pickled_and_shown():
     loader = pickle.loads(pickle.dumps(OrtDataLoader(X, Y, batch_size=5)))
     assert len(loader) == 23
     assert repr(loader) == "OrtDataLoader(..., ..., batch_size=5, device='cpu')"
+
+
+def test_a_loader_has_its_arrays_and_its_device_as_objects_of_the_runtime():
+    loader = OrtDataLoader(X, Y, 2 * Y)
+    assert [value.shape() for value in (loader.X_ort, loader.y_ort, loader.w_ort)] == [[23, 2], [23, 1], [23]]
+    np.testing.assert_array_equal(loader.y_ort.numpy(), Y.reshape(-1, 1))
+    assert OrtDataLoader(X, Y).w_ort is None
+    assert ort_device_to_string(loader.device) == "cpu"
 
 
 def test_other_devices_and_ragged_arrays_are_refused():

@@ -273,7 +273,7 @@ def test_progress_is_shown_when_verbose(capsys):
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
-        ({"training_optimizer_name": "Adam"}, ConfigError, "LearningRateSGDNesterov"),
+        ({"training_optimizer_name": "Adam"}, NotImplementedError, "LearningRateSGDNesterov"),
         ({"device": "tpu"}, ConfigError, "device must be"),
         ({"validation_every": 0}, ConfigError, "validation_every"),
         ({"max_iter": 0}, ConfigError, "at least 1"),

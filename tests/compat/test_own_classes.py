@@ -23,6 +23,7 @@ from ortpipe.compat import (
     SquareLearningLoss,
     device_to_providers,
     function_onnx_graph,
+    numpy_to_ort_value,
 )
 from ortpipe.errors import ConvergenceError
 
@@ -60,6 +61,17 @@ class BoundLoss(GraphLoss):
             bind.bind_output(name, device)
         self._call_iobinding(self.loss_grad_sess_._sess, bind)
         return tuple(bind.get_outputs())
+
+
+class Scaled(LearningRateSGD):
+    """A rate that keeps its argument under another name, and an object of the runtime."""
+
+    def __init__(self, share):
+        super().__init__(0.1 * share, learning_rate="constant")
+        self.part = share
+
+    def build_onnx_function(self, opset, device, n_tensors):
+        self.alpha_ = numpy_to_ort_value(np.zeros(1, np.float32), device)
 
 
 class NumpyLoss(BaseLearningLoss):
@@ -221,6 +233,14 @@ def test_own_classes_are_selected_pickled_and_cloned():
     assert_equal(copy, model)
     assert_equal(copy.fit(X, Y, X_val=X[:9], y_val=Y[:9]), model)
     assert repr(clone(model)) == repr(model)
+
+
+def test_own_classes_need_not_keep_their_arguments_by_name():
+    model = fitted(learning_rate=Scaled(2.0))
+    assert "Scaled(" in repr(model)
+    for copy in (clone(model), pickle.loads(pickle.dumps(model))):
+        assert (copy.learning_rate.part, copy.learning_rate.eta0) == (2.0, 0.2)
+        assert copy.fit(X, Y).train_losses_ == model.train_losses_
 
 
 def test_what_diverges_in_python_leaves_the_state_of_the_last_whole_pass():
