@@ -202,7 +202,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         """Change the trained weights or their velocities, in the order of `weights_to_train`; None leaves one.
 
         Args:
-            state: arrays.
+            state: arrays; those that `get_full_state` returns will do.
             check_trained: kept for its name: there is a state once fit has run.
             kind: `weight` or `grad`.
             zero: set zeros of these shapes.
@@ -212,6 +212,9 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             TrainError: another number of arrays, or another shape.
         """
         present = self._state(_folder(kind))
+        inputs = len(state) - len(self.weights_to_train)
+        if inputs > 0 and inputs == len(self.train_session_.input_names):
+            state = state[inputs:]
         if len(state) != len(self.weights_to_train):
             raise TrainError(
                 "A state has one array per weight.",

@@ -13,6 +13,7 @@ from ortpipe.compat.devices import get_ort_device
 from ortpipe.compat.forward_backward import Tensor
 from ortpipe.compat.models import saved, short
 from ortpipe.compat.parameters import Parameters
+from ortpipe.errors import DataError
 from ortpipe.runtime.session import Session
 
 
@@ -84,13 +85,24 @@ def put(target: Any, value: Any) -> Any:
 
 
 def run(model: onnx.ModelProto, values: Mapping[str, Any]) -> list[Tensor]:
-    """Return a function's results; inputs are cast to its types, and a missing weight is 1 for every row."""
+    """Return a function's results; inputs are cast to its types, and a missing weight is 1 for every row.
+
+    Raises:
+        DataError: there are row weights, and the function has no third input to read them from.
+    """
     feeds: dict[str, np.ndarray] = {}
+    if values["weight"] is not None and len(model.graph.input) < 3:
+        raise DataError(
+            "Row weights need a loss whose function reads them.",
+            got="row weights, and a function of labels and predictions alone",
+            fix="Give the optimizer a weight_name, such as 'weight'.",
+        )
     for value in model.graph.input:
         tensor = value.type.tensor_type
-        given = values[value.name]
+        name = value.name if value.name in values else "weight"
+        given = values[name]
         array = np.ones(len(feeds["X1"])) if given is None else array_of(given)
-        if value.name == "weight":
+        if name == "weight":
             array = array.reshape(-1, *[1] * (len(tensor.shape.dim) - 1))
         feeds[value.name] = np.ascontiguousarray(array, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     return [np.asarray(result).view(Tensor) for result in _session(model.SerializeToString()).run(feeds)]

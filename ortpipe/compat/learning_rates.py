@@ -47,7 +47,7 @@ class BaseLearningRate(BaseLearningOnnx):
 
     @abstractmethod
     def update_learning_rate(self, t: int) -> Self:
-        """Move on to the rate after t passes."""
+        """Move on to the rate after t passes: 1 after the first, where the original said 0."""
 
     def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
         """Make nothing."""
@@ -74,8 +74,12 @@ class BaseLearningRate(BaseLearningOnnx):
         return next(copy.copy(self).loop(1))
 
     def optimizer(self, rows: int = 1) -> Optimizer:
-        """Return the optimizer of the train stage, with the first rate divided by the rows of a batch."""
-        return SGD(self.first() / rows)
+        """Return the optimizer of the train stage, for a rate that is divided by the rows of a batch."""
+        return SGD(self._scale() / rows)
+
+    def _scale(self) -> float:
+        """Return what the schedule of the train stage multiplies."""
+        return 1.0
 
     def after(self, losses: Sequence[float]) -> None:
         """Move on to the rate that follows passes of these training losses."""
@@ -89,7 +93,7 @@ class BaseLearningRate(BaseLearningOnnx):
         Raises:
             ConfigError: another name.
         """
-        if isinstance(class_name, int | float | np.number):
+        if isinstance(class_name, int | float | np.number) and not isinstance(class_name, bool):
             return LearningRateSGD(float(class_name), **kwargs)
         members: dict[type, Sequence[str]] = {
             LearningRateSGD: ("SGD",),
@@ -101,13 +105,13 @@ class BaseLearningRate(BaseLearningOnnx):
 
 @dataclass(frozen=True)
 class _Loop(Schedule):
-    """The rates of somebody's own class, as multiples of the first one."""
+    """The rates of somebody's own class, the first of which may be 0."""
 
     rate: Any
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
         values = np.array([*copy.copy(self.rate).loop(int(np.max(step)))])
-        return lr * values[np.asarray(step) - 1] / values[0]
+        return lr * values[np.asarray(step) - 1]
 
 
 class LearningRateSGD(BaseLearningRate):
@@ -158,6 +162,10 @@ class LearningRateSGD(BaseLearningRate):
     def first(self) -> float:
         """Return η₀, the rate of the first pass."""
         return super().first() if is_own(self) else self.eta0
+
+    def _scale(self) -> float:
+        """Return what the schedule of the train stage multiplies."""
+        return super()._scale() if is_own(self) else self.eta0
 
     def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
         """Make the ONNX function of a step."""
@@ -227,8 +235,8 @@ class LearningRateSGDNesterov(LearningRateSGD):
         self.optimizer()  # checks the momentum
 
     def optimizer(self, rows: int = 1) -> Optimizer:
-        """Return the optimizer of the train stage, with rate η₀ divided by the rows of a batch."""
-        return OPTIMIZERS["nesterov" if self.nesterov else "momentum"](self.first() / rows, self.momentum)
+        """Return the optimizer of the train stage, for a rate that is divided by the rows of a batch."""
+        return OPTIMIZERS["nesterov" if self.nesterov else "momentum"](self._scale() / rows, self.momentum)
 
     def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
         """Make the ONNX function of a step."""

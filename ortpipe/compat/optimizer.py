@@ -14,7 +14,7 @@ from ortpipe.compat.devices import cpu
 from ortpipe.compat.estimator import Estimator, Tensors
 from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import artifact_of, exact, prepared
-from ortpipe.errors import TrainError, nearest
+from ortpipe.errors import ConfigError, TrainError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish
@@ -98,6 +98,13 @@ class OrtGradientOptimizer(Estimator):
         self.saved_gradient, self.sample_weight_name = saved_gradient, sample_weight_name
         cpu(device)
         self._check()
+        own = not self.learning_rate.update_weights.__module__.startswith("ortpipe.")
+        if self.learning_rate.needs_grad and own:
+            raise ConfigError(
+                "Steps by velocities of one's own need OrtGradientForwardBackwardOptimizer.",
+                got=repr(self.learning_rate),
+                fix="Train with that class, or take a LearningRateSGDNesterov.",
+            )
 
     @functools.cached_property
     def train_session_(self) -> Session:

@@ -40,7 +40,7 @@ class Parts:
 
 
 class DivergedError(ConvergenceError):
-    """Training whose loss became nan or infinite, with the tensors after the last whole pass."""
+    """Training whose loss or weights became nan or infinite, with the tensors after the last whole pass."""
 
     tensors: dict[str, np.ndarray]
 
@@ -56,7 +56,7 @@ def train_in_python(
     """Return the tensors of train for a forward model, in the order of rows that train has.
 
     Raises:
-        DivergedError: a loss is not finite.
+        DivergedError: a loss or a weight is not finite.
     """
     device, loss, penalty, rate = get_ort_device("cpu"), parts.loss, parts.penalty, parts.rate
     facts = forward.facts
@@ -97,20 +97,24 @@ def train_in_python(
                 _check(value, number, rate, whole)
                 gradients = function.backward([gradient])[inputs:]
                 for place, (weight, slope) in enumerate(zip(weights, gradients, strict=True)):
-                    if is_own(penalty):
-                        _moved([weight], penalty.update_weights(place, device, weight))
-                    elif isinstance(penalty, ElasticLearningPenalty):
+                    own = type(penalty).update_weights is not ElasticLearningPenalty.update_weights
+                    if isinstance(penalty, ElasticLearningPenalty) and not own:
                         slope = slope + penalty.gradient(weight.numpy())
+                    else:
+                        _moved([weight], penalty.update_weights(place, device, weight))
                     arguments = (place, device, weight, numpy_to_ort_value(array_of(slope)), config.batch_size)
                     moved = rate.update_weights(*arguments, velocity=velocities[place])
                     _moved([weight, velocities[place]], moved)
                 kept["step"].append(value)
                 kept["rate"].append(rate.value)
                 total += value
+        if not all(np.isfinite(weight.numpy()).all() for weight in weights):
+            raise _diverged(f"weights that are not in pass {number}; learning rate {rate.value:g}", whole)
         kept["train"].append(total / batches.count)
         validation = None
         if isinstance(data.validation, Rows):
             value, _ = loss_of(rows_of(forward, data.validation), training=False)
+            value = penalty.penalty_loss(device, value, *weights)
             validation = float(array_of(value).reshape(())) / len(data.validation)
             _check(validation, number, rate, whole)
             kept["validation"].append(validation)
@@ -137,11 +141,13 @@ def rows_of(forward: Artifact, rows: Rows) -> dict[str, np.ndarray]:
 
 def _check(loss: float, number: int, rate: BaseLearningRate, whole: dict[str, np.ndarray]) -> None:
     if not np.isfinite(loss):
-        error = DivergedError(
-            "Training must keep losses finite.", got=f"loss {loss} in pass {number}; learning rate {rate.value:g}"
-        )
-        error.tensors = whole
-        raise error
+        raise _diverged(f"loss {loss} in pass {number}; learning rate {rate.value:g}", whole)
+
+
+def _diverged(got: str, whole: dict[str, np.ndarray]) -> DivergedError:
+    error = DivergedError("Training must keep losses and weights finite.", got=got)
+    error.tensors = whole
+    return error
 
 
 def _moved(targets: list[Any], results: Any) -> None:

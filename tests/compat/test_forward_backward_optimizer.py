@@ -191,7 +191,10 @@ def test_weights_and_velocities_are_read_and_set():
     w, b = model.get_state()
     assert not w.any()
     np.testing.assert_allclose(model.losses(X, Y), (b - Y.ravel()) ** 2)
-    for wrong in ([w], [w.ravel(), b]):
+    model.set_state([None, w + 1, b])
+    model.set_state(model.get_full_state())
+    assert (model.get_state()[0] == 1).all()
+    for wrong in ([w], [w.ravel(), b], [None, None, w, b]):
         with pytest.raises(TrainError):
             model.set_state(wrong)
     with pytest.raises(TrainError, match="velocities"):

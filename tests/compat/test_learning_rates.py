@@ -84,8 +84,9 @@ def test_rates_are_any_numbers_of_numpy():
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ConfigError, match="Adam"):
-        LearningRateSGD.select("Adam")
+    for wrong in ("Adam", True):
+        with pytest.raises(ConfigError, match=str(wrong)):
+            LearningRateSGD.select(wrong)
 
 
 @pytest.mark.parametrize("rate", [LearningRateSGD(0.2), LearningRateSGDNesterov(0.2, momentum=0.5, nesterov=False)])

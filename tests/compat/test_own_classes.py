@@ -21,11 +21,12 @@ from ortpipe.compat import (
     OrtGradientForwardBackwardOptimizer,
     OrtGradientOptimizer,
     SquareLearningLoss,
+    add_loss_output,
     device_to_providers,
     function_onnx_graph,
     numpy_to_ort_value,
 )
-from ortpipe.errors import ConvergenceError
+from ortpipe.errors import ConfigError, ConvergenceError, DataError
 
 MODEL = """<ir_version: 10, opset_import: ["": 15]> g (float[N,3] X) => (float[N,1] y)
  <float[3,1] w = {0.5, -1, 2}, float[1] b = {0.3}> { z = MatMul(X, w) y = Add(z, b) }"""
@@ -179,6 +180,7 @@ def test_ortpipes_own_rates_and_penalties_do_the_same_beside_it(rate, penalty):
     parts = (NumpyLoss, SquareLearningLoss)
     own, same = (fitted(learning_loss=part(), learning_rate=clone(rate), learning_penalty=penalty) for part in parts)
     np.testing.assert_allclose(own.train_losses_, same.train_losses_, rtol=1e-5)
+    np.testing.assert_allclose(own.validation_losses_, same.validation_losses_, rtol=1e-4)
     for kind in ("weight", "grad"):
         for a, b in zip(own.get_state(kind), same.get_state(kind), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
@@ -251,6 +253,69 @@ def test_what_diverges_in_python_leaves_the_state_of_the_last_whole_pass():
     assert isinstance(error.value, RuntimeError)
     assert np.isfinite(model.train_losses_).all()
     assert all(np.isfinite(w).all() for w in model.get_state())
+
+
+def test_a_class_that_changes_nothing_trains_as_the_one_that_it_derives_from():
+    class Same(ElasticLearningPenalty):
+        pass
+
+    penalties = (Same(0.01, 0.02), ElasticLearningPenalty(0.01, 0.02))
+    assert_equal(*(fitted(learning_penalty=penalty, validation_every=1) for penalty in penalties))
+
+
+def test_row_weights_are_refused_by_a_function_that_does_not_read_them_and_have_any_name():
+    with pytest.raises(DataError, match="weight_name"):
+        fitted(weighted=True, learning_loss=GraphLoss())
+    with pytest.raises(DataError, match="weight_name"):
+        fitted(learning_loss=GraphLoss()).losses(X, Y, WEIGHTS)
+    named = fitted(weighted=True, learning_loss=GraphLoss(), weight_name="importance")
+    assert_equal(named, fitted(weighted=True, weight_name="importance"))
+    same = fitted(weighted=True, weight_name="weight")
+    np.testing.assert_allclose(named.score(X, Y, WEIGHTS), same.score(X, Y, WEIGHTS) / 2, rtol=1e-4)
+
+
+class Ascending(Halving):
+    """A rate that begins at 0."""
+
+    def update_learning_rate(self, t):
+        self.value_ = self.eta0 * min(t, 3) / 3
+        return self
+
+    def init_learning_rate(self):
+        return self.update_learning_rate(0)
+
+
+def test_a_rate_of_ones_own_may_begin_at_zero():
+    w, b = np.array([[0.5], [-1], [2]]), np.array([0.3])
+    for t in range(6):
+        d = X @ w + b - Y
+        w, b = w - 0.1 * min(t, 3) / 3 / 53 * X.T @ d, b - 0.1 * min(t, 3) / 3 / 53 * d.sum(axis=0)
+    own = fitted(learning_rate=Ascending(), batch_size=53, warm_start=True)
+    loss = add_loss_output(onnx.parser.parse_model(MODEL))
+    whole = OrtGradientOptimizer(loss, ["w", "b"], max_iter=6, batch_size=53, learning_rate=Ascending(0.05))
+    state = whole.set_params(warm_start=True).fit(X, Y).get_state()
+    for got in (own.get_state(), [state["w"], state["b"]]):
+        np.testing.assert_allclose(got[0], w, rtol=1e-5)
+        np.testing.assert_allclose(got[1], b, rtol=1e-5)
+
+
+def test_the_optimizer_of_a_loss_model_refuses_steps_by_velocities_of_ones_own():
+    class Heavy(LearningRateSGDNesterov):
+        def update_weights(self, n_bind, device, statei, gradienti, batch_size, velocity=None):
+            raise AssertionError("never called")
+
+    model = add_loss_output(onnx.parser.parse_model(MODEL))
+    with pytest.raises(ConfigError, match="velocities"):
+        OrtGradientOptimizer(model, ["w", "b"], learning_rate=Heavy(0.01))
+
+
+def test_weights_that_are_nan_after_the_last_step_are_a_divergence():
+    class Broken(Halving):
+        def update_weights(self, n_bind, device, statei, gradienti, batch_size, velocity=None):
+            return np.full_like(statei.numpy(), np.nan)
+
+    with pytest.raises(ConvergenceError):
+        fitted(learning_rate=Broken(), batch_size=53, max_iter=1)
 
 
 def test_bases_are_abstract():
