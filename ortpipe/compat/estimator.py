@@ -1,6 +1,7 @@
 """What onnxcustom's two optimizer classes share: fit is the train stage, and the state is its tensors."""
 
 import logging
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -308,8 +309,6 @@ def _check_rows(artifact: Artifact, rows: RowSet, size: int) -> None:
 
 
 def _width(artifact: Artifact) -> int | None:
-    """Return how many columns the label has, where that is known."""
-    [shape] = [i.type.tensor_type.shape.dim for i in artifact.model.graph.input if i.name == artifact.facts.label] or [
-        ()
-    ]
-    return shape[1].dim_value or None if len(shape) == 2 else len(shape) or None
+    """Return how many numbers the label of a row has, where that is known."""
+    shapes = [i.type.tensor_type.shape.dim for i in artifact.model.graph.input if i.name == artifact.facts.label]
+    return next((math.prod(dim.dim_value for dim in shape[1:]) or None for shape in shapes if len(shape)), None)

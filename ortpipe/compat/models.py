@@ -1,8 +1,9 @@
 """A user's model as the stages want it, and graphs as the user wants them."""
 
 import contextlib
+import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,23 @@ def as_table(graph: ir.Graph, value: ir.Value) -> ir.Value:
     table.shape = ir.Shape([rows, math.prod(sizes) if len(sizes) == len(others) else None])
     graph.outputs.append(table)
     return table
+
+
+def labels_as_table(graph: ir.Graph, name: str, shape: Sequence[int]) -> None:
+    """Read labels of more than two dimensions from a table [N, K], which rows have.
+
+    `shape` says what the graph leaves open; where neither knows their sizes, they stay as they are.
+    """
+    labels = query.value(graph, name)
+    rows, *others = list(labels.shape or ["N"])
+    sizes = [d if isinstance(d, int) else n for d, n in itertools.zip_longest(others, shape[1:])][: len(others)]
+    if len(sizes) < 2 or not all(isinstance(size, int) for size in sizes):
+        return
+    table = ir.Value(name=name, type=labels.type, shape=ir.Shape([rows, math.prod(sizes)]))
+    graph.inputs[graph.inputs.index(labels)] = table
+    op = Builder(graph, "label", before=graph[0])
+    op.rename(labels, f"{name}/labels")
+    ir.convenience.replace_all_uses_with(labels, op.Reshape(table, op.const(np.array([-1, *sizes]))))
 
 
 def _freed(model: ir.Model) -> ir.Model | None:

@@ -13,7 +13,7 @@ from ortpipe.artifact import Artifact, read_metadata
 from ortpipe.compat.devices import cpu
 from ortpipe.compat.estimator import Estimator, Tensors
 from ortpipe.compat.learning_rates import BaseLearningRate
-from ortpipe.compat.models import artifact_of, exact, prepared
+from ortpipe.compat.models import artifact_of, exact, labels_as_table, prepared
 from ortpipe.errors import ConfigError, TrainError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
@@ -131,7 +131,7 @@ class OrtGradientOptimizer(Estimator):
 
     def _gradients(self, y: Any = None, sample_weight: Any = None) -> Artifact:
         weights = exact(self.weights_to_train, [t.name for t in self.model_onnx.graph.initializer], "initializer")
-        return derive(self._loss_model(weights), DeriveConfig(parameters=weights))
+        return derive(self._loss_model(weights, np.shape(y)), DeriveConfig(parameters=weights))
 
     def _begin(self, artifact: Artifact) -> None:
         super()._begin(artifact)
@@ -150,11 +150,12 @@ class OrtGradientOptimizer(Estimator):
         super()._keep(tensors, done, validated=validated)
         self.validation_losses_ = self.validation_losses_ or []
 
-    def _loss_model(self, weights: Sequence[str]) -> Artifact:
-        """Return the graph that computes the loss, a scalar, and what its inputs are for."""
+    def _loss_model(self, weights: Sequence[str], labels: Sequence[int]) -> Artifact:
+        """Return the graph that computes the loss, a scalar, of labels of this shape, and what its inputs are for."""
         model = prepared(self.model_onnx, any_rows=True)
         loss = query.value(model.graph, self._loss_name())
         inputs, label, weight = self._roles(model.graph, loss)
+        labels_as_table(model.graph, label, labels)
         if loss.shape is None or loss.shape.rank():
             op = Builder(model.graph, "loss")
             scalar = op.ReduceSum(loss, keepdims=0)

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_regression
 from sklearn.linear_model import LinearRegression
 
-from ortpipe.compat import LearningRateSGD, LearningRateSGDNesterov, OrtGradientOptimizer
+from ortpipe.compat import LearningRateSGD, LearningRateSGDNesterov, OrtGradientOptimizer, add_loss_output
 from ortpipe.errors import ConfigError, ConvergenceError, DataError, DeriveError, NotFittedError, TrainError
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -293,6 +293,17 @@ def test_weights_that_do_not_fit_the_model_are_refused():
         optimizer(WEIGHTED).fit(X, Y)
     with pytest.raises(DeriveError, match="Did you mean 'w'"):
         OrtGradientOptimizer(parsed(), ["ww"]).fit(X, Y)
+
+
+@pytest.mark.parametrize("rest", ["2,3", "T,3"])
+def test_labels_of_any_rank_are_trained_on(rest):
+    text = f"g (double[N,{rest}] X) => (double[N,{rest}] y) <double[3] w = {{1, 2, 3}}> {{ y = Mul(X, w) }}"
+    model = add_loss_output(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {text}'))
+    rows = np.random.default_rng(0).normal(size=(40, 2, 3))
+    got = OrtGradientOptimizer(model, ["w"], learning_rate=0.1, max_iter=50).fit(rows, 2 * rows, X_val=rows, y_val=rows)
+    np.testing.assert_allclose(got.get_state()["w"], 2, atol=1e-2)
+    assert got.validation_losses_[-1] == pytest.approx((rows**2).sum() / 40, rel=0.05)
+    assert sorted(got.save_onnx_graph(bytes)) == ["gradient_onnx", "learning_rate", "model_onnx"]
 
 
 def test_row_weights_have_their_input_by_name_or_none():
