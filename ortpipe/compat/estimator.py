@@ -198,12 +198,16 @@ class Estimator(Parameters, ABC):
             nothing = np.zeros(0)
             tensors = {"losses/train": nothing, "losses/validation": nothing, **first}
         self._keep(tensors, done, validated=data.validation is not None)
+        raise self._said(error) from error
+
+    def _said(self, error: ConvergenceError) -> ConvergenceError:
+        """Return an error of the train stage in words of the arguments."""
         eta = self.learning_rate.first()
-        raise ConvergenceError(
+        return ConvergenceError(
             "Training must keep losses and weights finite.",
             got=re.sub(r"learning rate [^;]+", f"learning rate {eta:g}", str(error.got)),
-            fix=f"Lower learning_rate ({eta / 10:g}), or scale X.",
-        ) from error
+            fix=f"Lower learning_rate ({eta / 10:g}), or scale X." if eta else "Lower learning_rate, or scale X.",
+        )
 
     def _keep(self, tensors: Tensors, done: int, *, validated: bool) -> None:
         losses = tensors["losses/train"].tolist()

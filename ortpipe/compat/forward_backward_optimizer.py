@@ -283,7 +283,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             super()._diverged(error, artifact, data, passes, start)
         from sklearn.exceptions import ConvergenceWarning
 
-        warnings.warn(str(error), ConvergenceWarning, stacklevel=4)
+        warnings.warn(str(self._said(error)), ConvergenceWarning, stacklevel=4)
         losses = np.array([*passes, *[np.nan] * (self.max_iter - len(passes))])
         nans = {f"parameter/{k}": np.full_like(artifact.initializers[k], np.nan) for k in artifact.facts.parameters}
         nans |= {"losses/train": losses, "losses/validation": np.full(len(losses), np.nan)}

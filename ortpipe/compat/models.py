@@ -39,9 +39,8 @@ def prepared(onx: onnx.ModelProto, *, one_batch: bool = True, any_rows: bool = F
     Raises:
         ModelError: the model is not valid, or has no form in such an opset.
     """
-    plain, _ = without_zip_map(lowered(onx))
+    plain, _ = without_zip_map(lowered(_shaped(onx)))
     model = parsed(plain)
-    shape_inputs(model.graph)
     if not one_batch:
         name_dimensions(model)
     standardize(model.graph)
@@ -58,6 +57,16 @@ def shape_inputs(graph: ir.Graph) -> None:
     for value in query.data_inputs(graph):
         if value.shape is None:
             value.shape = ir.Shape([None, None])
+
+
+def _shaped(onx: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model all of whose inputs say how many dimensions they have: itself, where they do."""
+    types = [i.type.tensor_type for i in onx.graph.input if i.type.HasField("tensor_type")]
+    if all(tensor.HasField("shape") for tensor in types):
+        return onx
+    model = parsed(onx)
+    shape_inputs(model.graph)
+    return ir.to_proto(model)
 
 
 def as_table(graph: ir.Graph, value: ir.Value) -> ir.Value:

@@ -17,7 +17,7 @@ from ortpipe.compat.models import first_weights
 from ortpipe.data.batches import Batches
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import ConvergenceError
+from ortpipe.errors import ConvergenceError, DataError
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.losses import Epoch
 
@@ -57,6 +57,7 @@ def train_in_python(
 
     Raises:
         DivergedError: a loss or a weight is not finite.
+        DataError: there are more or fewer labels than a loss of ortpipe compares.
     """
     device, loss, penalty, rate = get_ort_device("cpu"), parts.loss, parts.penalty, parts.rate
     facts = forward.facts
@@ -81,6 +82,11 @@ def train_in_python(
     def loss_of(batch: Arrays, training: bool) -> tuple[Any, Any]:
         given = [*(batch[name] for name in facts.inputs), *weights]
         [predicted] = function.forward(given, training=training)
+        if not is_own(loss) and predicted.shape != batch[LABEL].shape:
+            wide = predicted.shape[1]
+            raise DataError(
+                "y has as many columns as the model predicts.", got=f"{batch[LABEL].shape[1]}", fix=f"Give {wide}."
+            )
         row_weights = numpy_to_ort_value(batch[WEIGHT]) if WEIGHT in batch else None
         return loss.loss_gradient(
             device, numpy_to_ort_value(batch[LABEL]), numpy_to_ort_value(predicted), weight=row_weights

@@ -249,7 +249,7 @@ def test_divergence_is_an_error_or_a_warning():
     with pytest.raises(ConvergenceError, match="finite"):
         optimizer(learning_rate=1e6, max_iter=50).fit(X, Y)
     model = optimizer(learning_rate=1e6, max_iter=50, exc=False, warm_start=True)
-    with pytest.warns(ConvergenceWarning, match="finite"):
+    with pytest.warns(ConvergenceWarning, match=r"learning rate 1e\+06(.|\n)*Lower learning_rate \(100000\)"):
         model.fit(X, Y, X_val=X, y_val=Y)
     assert len(model.train_losses_) == 50
     assert np.isnan(model.train_losses_[-1])
@@ -420,3 +420,19 @@ def test_a_step_of_the_square_loss_is_the_originals():
     rate = LearningRateSGD(1.2, learning_rate="constant")
     fitted = OrtGradientForwardBackwardOptimizer(model, batch_size=20, learning_rate=rate).fit(x, 3 * x)
     assert fitted.get_state()[0].item() == pytest.approx(3)
+
+
+@pytest.mark.parametrize("shapeless", ["input", "output", "input output"])
+def test_a_model_without_shapes_trains_as_one_with_shapes(shapeless):
+    model = optimizer(warm_start=True).model_onnx
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for part in shapeless.split():
+        getattr(bare.graph, part)[0].type.tensor_type.ClearField("shape")
+    content = bare.SerializeToString()
+    one, other = (OrtGradientForwardBackwardOptimizer(m, max_iter=3, warm_start=True).fit(X, Y) for m in (bare, model))
+    for a, b in zip(one.get_state(), other.get_state(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    assert one.score(X, Y) == pytest.approx(other.score(X, Y), rel=1e-5)
+    assert [g.shape for g in one.train_function_.forward([X, *one.get_state()])] == [(len(X), 1)]
+    assert bare.SerializeToString() == content

@@ -357,3 +357,23 @@ def test_errors_of_the_stages_speak_of_the_arguments(weights, text, match):
     with pytest.raises(DeriveError, match=match) as error:
         OrtGradientOptimizer(parsed(text), weights).fit(X, Y)
     assert "derive." not in str(error.value)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dims", ["N,4,3", "N,T,3", "N,4,K"])
+def test_weighted_labels_of_any_rank_follow_the_formula(dims, weighted):
+    text = f"g (double[N,4,2] X) => (double[{dims}] y) <double[2,3] w = {{1, 2, 3, 4, 5, 6}}> {{ y = MatMul(X, w) }}"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17]> {text}')
+    rng = np.random.default_rng(0)
+    x, v = rng.normal(size=(23, 4, 2)), rng.uniform(0.5, 2, 23)
+    loss = add_loss_output(model, weight_name="weight" if weighted else None)
+    rate = LearningRateSGD(0.05, learning_rate="constant")
+    got = OrtGradientOptimizer(loss, ["w"], max_iter=3, batch_size=23, learning_rate=rate, warm_start=True)
+    got.fit(x, x @ np.ones((2, 3)), v if weighted else None)
+    w = np.arange(1.0, 7).reshape(2, 3)
+    for _ in range(3):
+        d = x @ w - x @ np.ones((2, 3))
+        w = w - 0.1 / 23 * np.einsum("n,ntk,ntj->kj", v if weighted else np.ones(23), x, d)
+    np.testing.assert_allclose(got.get_state()["w"], w, rtol=1e-6)
+    with pytest.raises(DataError):
+        got.fit(x, np.ones((23, 7)), v if weighted else None)

@@ -318,6 +318,15 @@ def test_weights_that_are_nan_after_the_last_step_are_a_divergence():
         fitted(learning_rate=Broken(), batch_size=53, max_iter=1)
 
 
+def test_labels_of_another_width_are_not_spread_over_the_columns():
+    text = MODEL.replace("float[3,1] w = {0.5, -1, 2}", "float[3,2] w = {0.5, -1, 2, 1, 1, 1}").replace(
+        "[N,1]", "[N,2]"
+    )
+    model = onnx.parser.parse_model(text)
+    with pytest.raises(DataError, match="Give 2"):
+        OrtGradientForwardBackwardOptimizer(model, learning_rate=Halving()).fit(X, Y)
+
+
 def test_bases_are_abstract():
     for base in (BaseLearningLoss, BaseLearningPenalty, BaseLearningRate):
         with pytest.raises(TypeError, match="abstract"):
