@@ -3,9 +3,9 @@
 import difflib
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 
 class OrtpipeError(Exception):
@@ -103,6 +103,8 @@ class TrainError(OrtpipeError, ValueError, RuntimeError):
 
 class ConvergenceError(TrainError):
     """Training whose loss became nan or infinite."""
+
+    tensors: Mapping[str, Any] = {}  # train's after the last whole epoch, where batches were trained on
 
 
 class NotFittedError(TrainError, AttributeError):

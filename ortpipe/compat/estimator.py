@@ -14,7 +14,7 @@ from ortpipe.artifact import Artifact, under
 from ortpipe.compat.devices import get_ort_device
 from ortpipe.compat.initializers import replace_initializers_into_onnx
 from ortpipe.compat.learning_rates import BaseLearningRate
-from ortpipe.compat.models import first_weights, in_words, saved, short
+from ortpipe.compat.models import in_words, saved, short
 from ortpipe.compat.parameters import Parameters
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.errors import ConfigError, ConvergenceError, DataError, NotFittedError, TrainError, nearest
@@ -146,12 +146,10 @@ class Estimator(Parameters, ABC):
 
         before = getattr(self, "tensors_", {})  # weights that are nan have no steps to continue from
         start = before if self.warm_start and "losses/step" in before else None
-        done = 0 if start is None else len(start["losses/train"])
-        passes: list[float] = []
+        done, validated = 0 if start is None else len(start["losses/train"]), data.validation is not None
         with tqdm(total=self.max_iter, disable=self.verbose < 1) as bar:
 
             def report(epoch: Any) -> None:
-                passes.append(epoch.loss)
                 self._on_pass(epoch)
                 if self.verbose > 1:
                     bar.set_description(f"loss={epoch.loss:.3g} lr={epoch.rate:.3g}")
@@ -160,9 +158,9 @@ class Estimator(Parameters, ABC):
             try:
                 tensors = self._tensors(artifact, data, done + self.max_iter, report, start)
             except ConvergenceError as error:
-                self._diverged(error, artifact, data, passes, start)
+                self._diverged(error, done, validated=validated)
                 return
-        self._keep(tensors, done, validated=data.validation is not None)
+        self._keep(tensors, done, validated=validated)
 
     def _config(self, passes: int) -> TrainConfig:
         """Return train's settings, with rate η / batch size: a step follows the mean gradient of a sum over rows."""
@@ -184,20 +182,10 @@ class Estimator(Parameters, ABC):
     def _on_pass(self, epoch: Any) -> None:
         """Do nothing more about a pass over the rows."""
 
-    def _diverged(
-        self, error: ConvergenceError, artifact: Artifact, data: Data, passes: list[float], start: Tensors | None
-    ) -> None:
-        """Keep the state after the last whole pass, which the same training gives again, and raise the error."""
-        done = 0 if start is None else len(start["losses/train"])
-        if hasattr(error, "tensors"):
-            tensors: Tensors = error.tensors
-        elif passes:
-            tensors = self._tensors(artifact, data, done + len(passes), lambda epoch: None, start)
-        else:
-            first = start or {f"parameter/{k}": v for k, v in first_weights(artifact, self._config(1)).items()}
-            nothing = np.zeros(0)
-            tensors = {"losses/train": nothing, "losses/validation": nothing, **first}
-        self._keep(tensors, done, validated=data.validation is not None)
+    def _diverged(self, error: ConvergenceError, done: int, *, validated: bool) -> None:
+        """Keep the state after the last whole pass, and raise the error."""
+        nothing = {"losses/train": np.zeros(0), "losses/validation": np.zeros(0)}  # of no pass there are no losses
+        self._keep({**nothing, **error.tensors}, done, validated=validated)
         raise self._said(error) from error
 
     def _said(self, error: ConvergenceError) -> ConvergenceError:

@@ -275,19 +275,19 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             text = "[OrtGradientForwardBackwardOptimizer._iteration] pass %d loss=%g lr=%g"
             logging.getLogger("ortpipe").info(text, epoch.number, epoch.loss, epoch.rate)
 
-    def _diverged(
-        self, error: ConvergenceError, artifact: Artifact, data: Data, passes: list[float], start: Tensors | None
-    ) -> None:
+    def _diverged(self, error: ConvergenceError, done: int, *, validated: bool) -> None:
         """Without `exc` warn, and keep what is known: the losses, then nan; weights of nan."""
         if self.exc:
-            super()._diverged(error, artifact, data, passes, start)
+            super()._diverged(error, done, validated=validated)
         from sklearn.exceptions import ConvergenceWarning
 
         warnings.warn(str(self._said(error)), ConvergenceWarning, stacklevel=4)
-        losses = np.array([*passes, *[np.nan] * (self.max_iter - len(passes))])
-        nans = {f"parameter/{k}": np.full_like(artifact.initializers[k], np.nan) for k in artifact.facts.parameters}
+        losses = np.full(self.max_iter, np.nan)
+        known = error.tensors.get("losses/train", losses[:0])[done:]
+        losses[: len(known)] = known
+        nans = {k: np.full_like(v, np.nan) for k, v in error.tensors.items() if k.startswith("parameter/")}
         nans |= {"losses/train": losses, "losses/validation": np.full(len(losses), np.nan)}
-        self._keep(nans, 0, validated=data.validation is not None)
+        self._keep(nans, 0, validated=validated)
 
 
 def _columns(y: Any) -> int:

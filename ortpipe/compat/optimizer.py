@@ -14,7 +14,7 @@ from ortpipe.compat.devices import cpu
 from ortpipe.compat.estimator import Estimator, Tensors
 from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import artifact_of, exact, labels_as_table, prepared
-from ortpipe.errors import ConfigError, TrainError, nearest
+from ortpipe.errors import ConfigError, ConvergenceError, TrainError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish
@@ -140,9 +140,9 @@ class OrtGradientOptimizer(Estimator):
             for path, model in ((self.saved_gradient, artifact.model), (f"{self.saved_gradient}.training.onnx", step)):
                 Path(path).write_bytes(model.SerializeToString(deterministic=True))
 
-    def _diverged(self, *arguments: Any) -> None:
+    def _diverged(self, error: ConvergenceError, done: int, *, validated: bool) -> None:
         try:
-            super()._diverged(*arguments)
+            super()._diverged(error, done, validated=validated)
         finally:
             self.train_losses_.append(np.inf)
 

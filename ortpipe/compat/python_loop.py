@@ -39,12 +39,6 @@ class Parts:
         return any(map(is_own, (self.loss, self.penalty, self.rate)))
 
 
-class DivergedError(ConvergenceError):
-    """Training whose loss or weights became nan or infinite, with the tensors after the last whole pass."""
-
-    tensors: dict[str, np.ndarray]
-
-
 def train_in_python(
     forward: Artifact,
     data: Data,
@@ -56,7 +50,7 @@ def train_in_python(
     """Return the tensors of train for a forward model, in the order of rows that train has.
 
     Raises:
-        DivergedError: a loss or a weight is not finite.
+        ConvergenceError: a loss or a weight is not finite; it has the tensors of the last whole pass.
         DataError: there are more or fewer labels than a loss of ortpipe compares.
     """
     device, loss, penalty, rate = get_ort_device("cpu"), parts.loss, parts.penalty, parts.rate
@@ -150,8 +144,8 @@ def _check(loss: float, number: int, rate: BaseLearningRate, whole: dict[str, np
         raise _diverged(f"loss {loss} in pass {number}; learning rate {rate.value:g}", whole)
 
 
-def _diverged(got: str, whole: dict[str, np.ndarray]) -> DivergedError:
-    error = DivergedError("Training must keep losses and weights finite.", got=got)
+def _diverged(got: str, whole: dict[str, np.ndarray]) -> ConvergenceError:
+    error = ConvergenceError("Training must keep losses and weights finite.", got=got)
     error.tensors = whole
     return error
 

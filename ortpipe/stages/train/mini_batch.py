@@ -29,7 +29,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     """Return train's tensors.
 
     Raises:
-        ConvergenceError: a loss or a parameter is not finite.
+        ConvergenceError: a loss or a parameter is not finite; `tensors` are those of the last whole epoch.
         DataError: the rows do not fit the model.
         TrainError: the start is of another training.
     """
@@ -67,7 +67,11 @@ def solve(training: Training) -> dict[str, np.ndarray]:
             if late or (every is not None and result.number % every == 0):
                 training.report(checkpoint())
                 last = time.monotonic()
-    except BaseException as error:  # a person or the system stops the run: keep what is done; what diverged is no state
+    except ConvergenceError as error:  # what diverged is no state to go on from: no checkpoint
+        loop.back_to_whole_epochs()
+        error.tensors = tensors(loop.values)
+        raise
+    except BaseException as error:  # a person or the system stops the run: keep what is done
         if not isinstance(error, Exception) and loop.back_to_whole_epochs():
             stop(loop.losses.watched, loop.values)
             training.report(checkpoint())
