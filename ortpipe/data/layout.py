@@ -54,10 +54,10 @@ class TableLayout:
         text: Any = np.float32 if self.source.encode_of(name) == "one_hot" else np.int64
         return np.result_type(*(self.dtypes.get(column, text) for column in self.inputs[name]))
 
-    def blocks(self, name: str, categories: Categories) -> dict[str, tuple[Category, ...]]:
+    def blocks(self, name: str, categories: Categories) -> list[tuple[str, tuple[Category, ...]]]:
         """Return an input's columns, each with the values that become a column of 0 and 1 each, if they do."""
         one_hot = self.source.encode_of(name) == "one_hot"
-        return {column: categories.get(column, ()) if one_hot else () for column in self.inputs[name]}
+        return [(column, categories.get(column, ()) if one_hot else ()) for column in self.inputs[name]]
 
     def column(self, table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
         """Return a column's values; as text where the user says that they are words."""
@@ -81,8 +81,9 @@ class TableLayout:
         """Return how many inputs came from which columns, and a warning where they are surely too many."""
         notes = []
         for name in self.inputs:
-            widths = {column: len(values) or 1 for column, values in self.blocks(name, categories).items()}
-            total, widest = sum(widths.values()), sorted(widths, key=lambda column: -widths[column])
+            blocks = [(column, len(values) or 1) for column, values in self.blocks(name, categories)]
+            widths, total = dict(blocks), sum(width for _, width in blocks)
+            widest = sorted(widths, key=lambda column: -widths[column])
             shown = [column if widths[column] == 1 else f"{column} {widths[column]}" for column in widest[:LISTED]]
             more = [f"{len(widest) - LISTED:,} more"] if len(widest) > LISTED else []
             whose = f"{name}: " if len(self.inputs) > 1 else ""

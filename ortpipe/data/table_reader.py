@@ -79,7 +79,7 @@ class TableReader:
         self._columns = {
             name: tuple(
                 column_name
-                for column, values in layout.blocks(name, self._categories).items()
+                for column, values in layout.blocks(name, self._categories)
                 for column_name in ([f"{column}={value}" for value in values] or [column])
             )
             for name in layout.inputs
@@ -102,7 +102,7 @@ class TableReader:
         for name, columns in self._columns.items():
             inputs[name] = array = np.zeros((table.num_rows, len(columns)), layout.dtype(name))
             at = 0
-            for column, values in layout.blocks(name, self._categories).items():
+            for column, values in layout.blocks(name, self._categories):
                 if column in layout.dtypes:
                     array[:, at] = layout.numbers(table, column)
                 elif values:

@@ -72,6 +72,13 @@ def test_columns_come_in_the_order_that_is_asked_for_and_keep_their_type(table):
     assert rows.categories == {}
 
 
+def test_a_column_that_an_input_names_twice_stands_in_it_twice(table):
+    rows = table(inputs={"X": ("bmi", "vip", "bmi")})()
+    assert rows.columns["X"] == ("bmi", "vip=False", "vip=True", "bmi")
+    np.testing.assert_array_equal(rows.inputs["X"], np.stack([FRAME.bmi, ~FRAME.vip, FRAME.vip, FRAME.bmi], axis=1))
+    assert rows.notes[0].startswith("4 inputs from 2 columns: vip 2, bmi;")
+
+
 def test_labels_may_be_words_several_columns_or_truth_values(table):
     assert sorted(set(table(label="city")().label.tolist())) == ["Oslo", "Rome", "Łódź"]
     assert table(label=("age", "bmi"))().label.shape == (len(FRAME), 2)
