@@ -134,13 +134,13 @@ class TableReader:
         if name == source.sample_weight or (name in source.labels and not isinstance(source.label, str)):
             refuse_text(column, name, file, first)
         encoded = column.dictionary_encode()
-        words, codes = encoded.dictionary, encoded.indices.to_numpy()
+        words, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
         if name in self._texts and is_text(table.column(name).type):
-            self._texts[name].see(words, codes, file, first)
-        hasher.add(name, words.to_pylist(), codes)
+            self._texts[name].see(encoded.dictionary, codes, file, first)
+        hasher.add(name, words, codes)
         if name in self._values:
             if len(self._values[name]) <= MANY or not layout.one_hot(name):
-                self._values[name].update(words.to_pylist())
+                self._values[name].update(words)
             if name not in self._texts or not self._texts[name].mostly_numbers:  # those are refused for another reason
                 self._refuse_many(name)
 

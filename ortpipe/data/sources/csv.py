@@ -146,9 +146,9 @@ class Csv(TableSource):
             return notes
         convert = csv.ConvertOptions(column_types=dict.fromkeys(whole, "string"), include_columns=whole)
         for piece in csv.open_csv(file, self._options, csv.ParseOptions(delimiter=self.delimiter), convert):
-            for name in whole:
+            for name in [name for name in whole if name not in notes]:
                 zeros = matches(piece.column(name), r"^[-+]?0\d")
-                if name not in notes and zeros.any():
+                if zeros.any():
                     code = piece.column(name)[int(zeros.argmax())].as_py()
                     notes[name] = (
                         f"column {name!r} is read as numbers: {code} as {int(code)}; codes are words: "
