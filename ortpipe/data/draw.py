@@ -27,7 +27,7 @@ class Draw:
     config: SplitConfig  # the fractions and the seed
     quotas: Sequence[tuple[int, int, int]]  # of each class, its rows, how many are held out, and how many of these test
     classes: Mapping[Any, int] | None  # label → class, in sorted order; None: all rows are of one
-    before: np.ndarray  # int [groups, classes]: how many rows of each class precede a group
+    before: np.ndarray  # int [groups + 1, classes]: how many rows of each class precede a group, and at last all
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -63,8 +63,7 @@ class Draw:
 
     def check_group(self, group: int, seen: np.ndarray) -> None:
         """Raise if a group that was read to its end had other rows, or others of a class, than when it was counted."""
-        after = self.before[group + 1] if group + 1 < len(self.before) else [rows for rows, *_ in self.quotas]
-        if any(self.config.fractions) and (seen != after).any():
+        if any(self.config.fractions) and (seen != self.before[group + 1]).any():
             raise _changed(f"other rows, or labels, in group {group + 1} than when they were counted")
 
     def _next(self, number: int, seen: np.ndarray, count: int) -> np.ndarray:
@@ -104,8 +103,7 @@ def draw_of(config: SplitConfig, counts: np.ndarray, labels: Iterable[Iterable[n
             rule, fix = "Every part of the split must have rows.", "Choose larger fractions or give more rows."
             raise DataError(rule, key=name, got=f"split.{name}={fraction} of {rows} rows", fix=fix)
     if not config.stratify or not any(config.fractions):
-        before = np.concatenate([[0], np.cumsum(counts)[:-1]])[:, None]
-        return Draw(config, [(rows, test + validation, test)], None, before)
+        return Draw(config, [(rows, test + validation, test)], None, _summed(counts[:, None]))
     groups = [_count(pieces) for pieces in labels]
     values = sorted(set().union(*groups))
     table = np.array([[group[value] for value in values] for group in groups])
@@ -118,8 +116,12 @@ def draw_of(config: SplitConfig, counts: np.ndarray, labels: Iterable[Iterable[n
     tests = _apportioned(test, sizes)
     held = tests + _apportioned(validation, sizes - tests)
     quotas = list(zip(sizes.tolist(), held.tolist(), tests.tolist(), strict=True))
-    before = np.cumsum(table, axis=0) - table
-    return Draw(config, quotas, {value: number for number, value in enumerate(values)}, before)
+    return Draw(config, quotas, {value: number for number, value in enumerate(values)}, _summed(table))
+
+
+def _summed(table: np.ndarray) -> np.ndarray:
+    """Return the sums of the first 0, 1, 2, … rows."""
+    return np.pad(np.cumsum(table, axis=0), ((1, 0), (0, 0)))
 
 
 def _distinct(label: np.ndarray) -> tuple[list[Any], np.ndarray]:
