@@ -2,7 +2,7 @@
 
 import math
 import zipfile
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,7 +174,7 @@ class ArrayReader:
 
 
 @dataclass(frozen=True)
-class ArraySource(Windowed):
+class ArraySource(Windowed, ABC):
     """Arrays by name: `label` and `sample_weight` name theirs, every other array is an input by its name.
 
     Attributes:
