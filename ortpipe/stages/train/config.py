@@ -76,7 +76,7 @@ class TrainConfig(Config):
         epochs: passes over the training rows, those before a continuation included.
         batch_size: rows per step; the last batch of an epoch may be smaller.
         drop_last: leave that smaller one out.
-        init: `keep` starts from the model's own weights, `random` from new ones (see `initial.py`).
+        init: `keep` starts from the model's own weights, `random` from new ones (see `random_parameters`).
         shuffle: draw a new order of rows for every epoch.
         seed: of the order and of the random weights.
         clip: bounds of the gradient.
