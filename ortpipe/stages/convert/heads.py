@@ -147,9 +147,10 @@ def _is_linear(output: ir.Value) -> bool:
         seen.add(value)
         if node.op_type in PRODUCTS:
             return True
-        if node.op_type in UNBOUNDED or (node.op_type in SAME_VALUES and node.op_type != "Clip"):
-            read = node.inputs if node.op_type in UNBOUNDED else node.inputs[:1]
-            stack += [v for v in read if v is not None]
+        if node.op_type in UNBOUNDED:
+            stack += [v for v in node.inputs if v is not None]
+        elif node.op_type in SAME_VALUES and node.op_type != "Clip":
+            stack += [v for v in node.inputs[:1] if v is not None]
     return False
 
 

@@ -98,28 +98,30 @@ def written_softmax(value: ir.Value) -> ir.Value | None:
     total = broadcast(bottom)
     match made(top), made(total):
         case ("Exp", [z]), ("ReduceSum", [summed, *_]) if summed is top and reduces_last(total, top):
-            match made(z):
-                case "Sub", [shifted, largest]:
-                    match made(broadcast(largest)):
-                        case "ReduceMax", [of, *_] if of is shifted:
-                            return shifted
-            return z
+            return unshifted(z)
     return None
+
+
+def unshifted(value: ir.Value) -> ir.Value:
+    """Return z of z − max z; anything else as it is."""
+    match made(value):
+        case "Sub", [z, largest]:
+            match made(broadcast(largest)):
+                case "ReduceMax", [of, *_] if of is z:
+                    return z
+    return value
 
 
 def scaled_to_sum_1(value: ir.Value) -> ir.Value | None:
     """Return p of p / Σ p, where a row of zeros may stay one."""
     top, bottom = quotient(value)
-    match made(bottom):
-        case "Where", [_, _, bottom]:
-            pass
-    total = broadcast(bottom)
+    guard, chosen = made(bottom)
+    total = broadcast(chosen[2] if guard == "Where" else bottom)
     match made(total):
         case "ReduceSum", [summed, *_]:
-            match made(summed):
-                case "Abs", [summed]:
-                    pass
-            return top if summed is top and reduces_last(total, top) else None
+            size, of = made(summed)
+            terms = of[0] if size == "Abs" else summed
+            return top if terms is top and reduces_last(total, top) else None
     return None
 
 
