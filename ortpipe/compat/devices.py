@@ -141,3 +141,9 @@ def numpy_to_ort_value(arr: np.ndarray, device: Any = None) -> Any:
     value = OrtValue.ortvalue_from_shape_and_type(list(arr.shape), arr.dtype.type, place)
     value.update_inplace(np.ascontiguousarray(arr))
     return value
+
+
+def array_of(value: Any) -> np.ndarray:
+    """Return an array, an OrtValue or a CPU tensor (also one that has a gradient) as a plain array."""
+    plain = value.detach() if hasattr(value, "detach") else value
+    return np.asarray(plain.numpy() if hasattr(plain, "numpy") else plain)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from ortpipe.artifact import Artifact, under
-from ortpipe.compat.devices import get_ort_device
+from ortpipe.compat.devices import array_of, get_ort_device
 from ortpipe.compat.initializers import replace_initializers_into_onnx
 from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import in_words, saved, short
@@ -227,7 +227,7 @@ class Estimator(Parameters, ABC):
         for name, value in state.items():
             if name not in present:
                 raise TrainError("A state must name trained weights.", got=repr(name), fix=nearest(name, present))
-            array = np.asarray(value.numpy() if hasattr(value, "numpy") else value, present[name].dtype)
+            array = np.asarray(array_of(value), present[name].dtype)
             if array.shape != present[name].shape:
                 raise TrainError(
                     "A new weight must have the shape of the old one.",

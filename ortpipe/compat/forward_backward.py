@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortpipe.compat.devices import cpu, provider_to_device
+from ortpipe.compat.devices import array_of, cpu, provider_to_device
 from ortpipe.compat.forward_backward_graphs import Graphs, build
 from ortpipe.compat.models import saved
 from ortpipe.compat.parameters import warn_unused
@@ -290,7 +290,7 @@ class OrtGradientForwardBackwardFunction:
         for place, tensor in enumerate(tensors):
             if tensor is None:
                 raise TrainError("Every input has a value.", got=f"None at place {place}", fix="Give an array.")
-        return [np.ascontiguousarray(_array(tensor)).view(Tensor) for tensor in tensors]
+        return [np.ascontiguousarray(array_of(tensor)).view(Tensor) for tensor in tensors]
 
     @staticmethod
     def device_name(device: Any) -> str:
@@ -350,7 +350,7 @@ def _copied(array: np.ndarray) -> Tensor:
 def _cotangent(name: str, gradient: Any, y: np.ndarray) -> np.ndarray:
     if gradient is None:
         return np.zeros_like(y)
-    array = np.asarray(_array(gradient), y.dtype)
+    array = np.asarray(array_of(gradient), y.dtype)
     if array.size != y.size:
         raise TrainError(
             "The gradient of an output has the output's shape.",
@@ -358,13 +358,6 @@ def _cotangent(name: str, gradient: Any, y: np.ndarray) -> np.ndarray:
             fix="Give one number per element.",
         )
     return np.ascontiguousarray(array.reshape(y.shape))
-
-
-def _array(tensor: Any) -> np.ndarray:
-    if isinstance(tensor, np.ndarray):
-        return tensor
-    plain = tensor.detach() if hasattr(tensor, "detach") else tensor
-    return np.asarray(plain.numpy() if hasattr(plain, "numpy") else plain)
 
 
 def _known(kind: str, names: Sequence[str], choices: Sequence[str]) -> list[str]:

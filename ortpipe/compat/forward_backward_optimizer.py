@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from ortpipe.artifact import Artifact
-from ortpipe.compat.devices import cpu
+from ortpipe.compat.devices import array_of, cpu
 from ortpipe.compat.estimator import Estimator, Report, Tensors, rows
 from ortpipe.compat.forward_backward import (
     OrtGradientForwardBackward,
@@ -18,7 +18,7 @@ from ortpipe.compat.forward_backward import (
     Tensor,
 )
 from ortpipe.compat.functions import function_onnx_graph
-from ortpipe.compat.learning_base import array_of, is_own
+from ortpipe.compat.learning_base import is_own
 from ortpipe.compat.learning_losses import BaseLearningLoss
 from ortpipe.compat.learning_penalties import BaseLearningPenalty, ElasticLearningPenalty
 from ortpipe.compat.learning_rates import BaseLearningRate

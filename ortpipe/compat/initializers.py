@@ -14,6 +14,7 @@ import onnx_ir as ir
 from numpy.typing import DTypeLike
 
 from ortpipe.artifact import without_metadata
+from ortpipe.compat.devices import array_of
 from ortpipe.compat.models import trained_by_default
 from ortpipe.errors import ConfigError, ModelError, nearest
 from ortpipe.graph import query
@@ -113,8 +114,7 @@ def replace_initializers_into_onnx(model: onnx.ModelProto, results: Mapping[str,
         if name not in tensors:
             raise ModelError("Only initializers can be replaced.", got=repr(name), fix=nearest(name, tensors))
         tensor = tensors[name]
-        array = onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
-        array = np.array(array.numpy() if hasattr(array, "numpy") else array)
+        array = onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else array_of(value)
         if array.shape != tuple(tensor.dims):
             raise ModelError(
                 "A new value must have the initializer's shape.",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortpipe.compat.devices import get_ort_device
+from ortpipe.compat.devices import array_of, get_ort_device
 from ortpipe.compat.forward_backward import Tensor
 from ortpipe.compat.models import saved, short
 from ortpipe.compat.parameters import Parameters
@@ -68,11 +68,6 @@ class BaseLearningOnnx(Parameters, ABC):
 def is_own(part: object) -> bool:
     """Return whether an object is of a class that was written outside of ortpipe."""
     return not type(part).__module__.startswith("ortpipe.")
-
-
-def array_of(value: Any) -> np.ndarray:
-    """Return an array, an OrtValue or a CPU tensor as an array."""
-    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
 
 
 def put(target: Any, value: Any) -> Any:

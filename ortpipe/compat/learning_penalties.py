@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ortpipe.compat.devices import array_of
 from ortpipe.compat.functions import function_onnx_graph
-from ortpipe.compat.learning_base import BaseLearningOnnx, array_of, put
+from ortpipe.compat.learning_base import BaseLearningOnnx, put
 from ortpipe.compat.parameters import by_name
 from ortpipe.settings import NotNegative, checked
 

@@ -10,8 +10,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from ortpipe.compat.devices import array_of
 from ortpipe.compat.functions import function_onnx_graph
-from ortpipe.compat.learning_base import BaseLearningOnnx, array_of, is_own, put
+from ortpipe.compat.learning_base import BaseLearningOnnx, is_own, put
 from ortpipe.compat.parameters import by_name
 from ortpipe.errors import ConfigError, TrainError, nearest
 from ortpipe.settings import NotNegative, Positive, checked

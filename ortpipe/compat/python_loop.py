@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ortpipe.artifact import Artifact, under
-from ortpipe.compat.devices import get_ort_device, numpy_to_ort_value
+from ortpipe.compat.devices import array_of, get_ort_device, numpy_to_ort_value
 from ortpipe.compat.forward_backward import OrtGradientForwardBackward
-from ortpipe.compat.learning_base import array_of, is_own, put
+from ortpipe.compat.learning_base import is_own, put
 from ortpipe.compat.learning_losses import BaseLearningLoss
 from ortpipe.compat.learning_penalties import BaseLearningPenalty, ElasticLearningPenalty
 from ortpipe.compat.learning_rates import BaseLearningRate
