@@ -144,6 +144,6 @@ def numpy_to_ort_value(arr: np.ndarray, device: Any = None) -> Any:
 
 
 def array_of(value: Any) -> np.ndarray:
-    """Return an array, an OrtValue or a CPU tensor (also one that has a gradient) as a plain array."""
+    """Return an array, an OrtValue or a CPU tensor (also one that has a gradient) as a plain array in its memory."""
     plain = value.detach() if hasattr(value, "detach") else value
     return np.asarray(plain.numpy() if hasattr(plain, "numpy") else plain)

@@ -67,9 +67,12 @@ def train_in_python(
     kept = {key: list(map(float, under("losses", start or {}).get(key, ()))) for key in LOSSES}
 
     def tensors() -> dict[str, np.ndarray]:
-        found = {f"parameter/{name}": value.numpy() for name, value in zip(names, weights, strict=True)}
-        if rate.needs_grad:
-            found |= {f"optimizer/velocity/{n}": array_of(value) for n, value in zip(names, velocities, strict=True)}
+        states = {"parameter": weights} | ({"optimizer/velocity": velocities} if rate.needs_grad else {})
+        found = {  # copies: an OrtValue's numpy() is its memory, in which the next steps write
+            f"{folder}/{name}": np.array(value.numpy())
+            for folder, values in states.items()
+            for name, value in zip(names, values, strict=True)
+        }
         found |= {f"initial/{name}": array for name, array in initial.items()}
         return found | {f"losses/{key}": np.array(values) for key, values in kept.items()}
 

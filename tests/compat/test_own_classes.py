@@ -255,6 +255,19 @@ def test_what_diverges_in_python_leaves_the_state_of_the_last_whole_pass():
     assert all(np.isfinite(w).all() for w in model.get_state())
 
 
+@pytest.mark.parametrize("rate", [LearningRateSGD, LearningRateSGDNesterov])
+def test_the_state_of_the_last_whole_pass_is_that_of_a_fit_of_so_many_passes(rate):
+    model = OrtGradientForwardBackwardOptimizer(onnx.parser.parse_model(MODEL), learning_loss=GraphLoss())
+    model.set_params(learning_rate=rate(300, learning_rate="constant"), max_iter=60)
+    with pytest.raises(ConvergenceError):
+        model.fit(X, Y)
+    state, velocities, passes = model.get_state(), model.get_state("grad"), len(model.train_losses_)
+    assert 1 <= passes < 60
+    whole = model.set_params(max_iter=passes).fit(X, Y)
+    for got, expected in ((state, whole.get_state()), (velocities, whole.get_state("grad"))):
+        assert [a.tobytes() for a in got] == [b.tobytes() for b in expected]
+
+
 def test_a_class_that_changes_nothing_trains_as_the_one_that_it_derives_from():
     class Same(ElasticLearningPenalty):
         pass
