@@ -23,6 +23,7 @@ from ortpipe.stages.train.losses import Epoch
 
 Arrays = Mapping[str, np.ndarray]
 LABEL, WEIGHT = "\0label", "\0weight"  # beside the names of inputs
+LOSSES = ("step", "rate", "train", "validation")
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ def train_in_python(
     velocities = [numpy_to_ort_value(velocity[name]) for name in names] if rate.needs_grad else [None] * len(names)
     model = OrtGradientForwardBackward(forward.model, names, facts.inputs, [facts.prediction])
     function, inputs = model.new_instance(), len(facts.inputs)
+    differentiated = type(penalty).update_weights is ElasticLearningPenalty.update_weights  # not overridden
     batches = Batches(data.train, lambda rows: rows_of(forward, rows), config.batch_size, seed=config.seed)
     kept = {key: list(map(float, under("losses", start or {}).get(key, ()))) for key in LOSSES}
 
@@ -100,8 +102,7 @@ def train_in_python(
                 _check(value, number, rate, whole)
                 gradients = function.backward([gradient])[inputs:]
                 for place, (weight, slope) in enumerate(zip(weights, gradients, strict=True)):
-                    own = type(penalty).update_weights is not ElasticLearningPenalty.update_weights
-                    if isinstance(penalty, ElasticLearningPenalty) and not own:
+                    if differentiated:
                         slope = slope + penalty.gradient(weight.numpy())
                     else:
                         _moved([weight], penalty.update_weights(place, device, weight))
@@ -129,9 +130,6 @@ def train_in_python(
         steps = len(kept["step"])
         report(Epoch(number, config.epochs, kept["train"][-1], validation, used, steps, steps))
     return whole
-
-
-LOSSES = ("step", "rate", "train", "validation")
 
 
 def rows_of(forward: Artifact, rows: Rows) -> dict[str, np.ndarray]:
