@@ -25,6 +25,7 @@ from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import artifact_of, as_table, exact, prepared, trained_by_default
 from ortpipe.compat.parameters import warn_unused
 from ortpipe.compat.python_loop import LABEL, WEIGHT, Parts, rows_of, train_in_python
+from ortpipe.compat.rewriter import get_onnx_opset
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvergenceError, TrainError
@@ -118,7 +119,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
 
     def build_onnx_function(self) -> None:
         """Make the ONNX functions of the loss, the penalty and the learning rate."""
-        opset = max(o.version for o in self.model_onnx.opset_import if o.domain in ("", "ai.onnx"))
+        opset = get_onnx_opset(self.model_onnx)
         self.learning_loss.build_onnx_function(opset, self.device, self.weight_name)
         for part in (self.learning_rate, self.learning_penalty):
             part.build_onnx_function(opset, self.device, len(self.weights_to_train))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -19,7 +18,7 @@ from ortpipe.compat.unreduced_loss import unreduced_onnx_loss
 from ortpipe.errors import ConfigError, LossError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
+from ortpipe.graph.check import finish, parsed
 from ortpipe.settings import Config
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import Loss, Scores
@@ -198,8 +197,8 @@ class NegLogLearningLoss(StageLoss):
             )
         if width == 2:
             op = Builder(model.graph, "score")
-            second = op.Gather(score, op.const(np.array([1])), axis=1)
-            second.type, second.shape = score.type, ir.Shape(["N", 1])
+            second = op.Gather(score, [1], axis=1)
+            second.shape = ir.Shape(["N", 1])
             model.graph.outputs.append(second)
             score = second
         name = str(score.name)
@@ -215,14 +214,12 @@ def _scores(loss: bytes) -> bytes:
 @functools.cache
 def _function(loss: Any, opset: int, weighted: bool) -> bytes:
     """Return the function (X1, X2, weight) → (Y, Y_grad) of a loss, of labels and predictions in float32."""
-    score = ir.val("X2", ir.DataType.FLOAT, ["N", 1 if isinstance(loss, Log) else "K"])
-    graph = ir.Graph([score], [], nodes=[], opset_imports={"": opset}, name=type(loss).__name__)
-    graph.outputs.append(Builder(graph, "score").Identity(score))
-    graph.outputs[0].type, graph.outputs[0].shape = score.type, score.shape
-    forward = artifact_of(ir.Model(graph, ir_version=10), ())
-    if isinstance(loss, Log):
-        name = forward.facts.prediction
-        forward = Artifact(forward.model, replace(forward.facts, task="binary", classes=(0, 1), logits=name))
+    log = isinstance(loss, Log)
+    task: dict[str, Any] = {"task": "binary", "classes": (0, 1), "logits": "score"} if log else {}
+    table = f"float[N,{1 if log else 'K'}]"
+    signature = f"{type(loss).__name__} ({table} X2) => ({table} score)"
+    text = f'<ir_version: 10, opset_import: ["": {opset}]> {signature} {{ score = Identity(X2) }}'
+    forward = artifact_of(parsed(onnx.parser.parse_model(text)), (), **task)
     whole = add_loss(forward, AddLossConfig(loss, "sum", weighted, "total", "X1", "weight"))
     derived = derive(whole, DeriveConfig(parameters=(), inputs=("X2",), forward_outputs=False))
     model = derived.ir_model()
@@ -231,8 +228,8 @@ def _function(loss: Any, opset: int, weighted: bool) -> bytes:
     graph.inputs[:] = [read[name] for name in ("X1", "X2", "weight") if name in read]
     op = Builder(graph, "loss")
     total = query.value(graph, str(facts.loss))
-    flat = op.Reshape(total, op.const(np.array([-1])))
-    flat.type, flat.shape = total.type, ir.Shape([1])
+    flat = op.Reshape(total, [-1])
+    flat.shape = ir.Shape([1])
     gradient = query.value(graph, facts.input_gradients["X2"])
     graph.outputs[:] = [op.rename(flat, "Y"), op.rename(gradient, "Y_grad")]
     return finish(model).SerializeToString(deterministic=True)

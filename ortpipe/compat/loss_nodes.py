@@ -96,10 +96,10 @@ def _loss(
     op = Builder(graph, "loss", names=Names({*given, *existing_names}))
     terms = LOSSES[score](**settings)(op, label, Scores(output, None, 2 if log else None))
     if weight_name is not None:
-        table = op.Reshape(terms, op.const(np.array([0, -1])))
-        terms = op.Mul(table, op.Reshape(weight, op.const(np.array([-1, 1]))))
+        table = op.Reshape(terms, [0, -1])
+        terms = op.Mul(table, op.Reshape(weight, [-1, 1]))
     total = (op.ReduceMean if log else op.ReduceSum)(terms, keepdims=0)
-    op.Reshape(total, op.const(np.array([1, 1]))).name = loss_name
+    op.Reshape(total, [1, 1]).name = loss_name
     initializers, nodes = _nodes(graph, given, existing_names)
     info = onnx.helper.make_tensor_value_info
     inputs = [info(label_name, int(label.dtype or elem), shape)]

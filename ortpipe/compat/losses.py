@@ -218,7 +218,7 @@ def _as_documented(artifact: Artifact, shape: ir.Shape | None) -> ir.Model:
     op = Builder(graph, "loss", before=graph[0])
     if facts.sample_weight is not None:
         weight = query.value(graph, facts.sample_weight)
-        column, uses = op.Reshape(weight, op.const(np.array([-1, 1]))), [*weight.uses()]
+        column, uses = op.Reshape(weight, [-1, 1]), [*weight.uses()]
         column.type, column.shape = weight.type, weight.shape
         _read_instead(uses, column)
         assert weight.shape is not None
@@ -226,14 +226,14 @@ def _as_documented(artifact: Artifact, shape: ir.Shape | None) -> ir.Model:
     if facts.classes is not None:
         label = query.value(graph, str(facts.label))
         uses = [*label.uses()]
-        index = op.Max(label, op.Mul(label, op.const(np.array(-3))))  # Gather would take −1 for the last class
+        index = op.Max(label, op.Mul(label, -3))  # Gather would take −1 for the last class
         checked = op.Gather(op.const(np.array([0, 1])), index)
         checked.producer().name = f"every {facts.label} must be 0 or 1, the index of its class"
         checked.type, checked.shape = label.type, label.shape
         _read_instead(uses, checked)
     elif shape is not None and shape.rank() != 2:
         label = query.value(graph, str(facts.label))
-        table, uses = op.Reshape(label, op.const(np.array([0, -1]))), [*label.uses()]
+        table, uses = op.Reshape(label, [0, -1]), [*label.uses()]
         table.type, table.shape, label.shape = label.type, label.shape, shape
         _read_instead(uses, table)
     graph.outputs[:] = [query.value(graph, str(name)) for name in (facts.loss, *facts.outputs)]

@@ -75,9 +75,8 @@ def as_table(graph: ir.Graph, value: ir.Value) -> ir.Value:
         return value
     rows, *others = list(value.shape) if value.shape is not None and value.shape.rank() else ["N", None]
     op = Builder(graph, "table")
-    table = op.Reshape(value, op.const(np.array([0, -1])))
+    table = op.Reshape(value, [0, -1])
     sizes = [d for d in others if isinstance(d, int)]
-    table.type = value.type
     table.shape = ir.Shape([rows, math.prod(sizes) if len(sizes) == len(others) else None])
     graph.outputs.append(table)
     return table
@@ -97,7 +96,7 @@ def labels_as_table(graph: ir.Graph, name: str, shape: Sequence[int]) -> None:
     graph.inputs[graph.inputs.index(labels)] = table
     op = Builder(graph, "label", before=graph[0])
     op.rename(labels, f"{name}/labels")
-    ir.convenience.replace_all_uses_with(labels, op.Reshape(table, op.const(np.array([-1, *sizes]))))
+    ir.convenience.replace_all_uses_with(labels, op.Reshape(table, [-1, *sizes]))
 
 
 def _freed(model: ir.Model) -> ir.Model | None:
@@ -156,8 +155,8 @@ def as_one_element(model: ir.Model, loss: str) -> None:
     """Give a scalar loss the shape [1, 1] under which users of the originals read it."""
     scalar = query.value(model.graph, loss)
     op = Builder(model.graph, "loss")
-    matrix = op.Reshape(scalar, op.const(np.array([1, 1])))
-    matrix.type, matrix.shape = scalar.type, ir.Shape([1, 1])
+    matrix = op.Reshape(scalar, [1, 1])
+    matrix.shape = ir.Shape([1, 1])
     model.graph.outputs[model.graph.outputs.index(scalar)] = matrix
     op.rename(scalar, f"{loss}/scalar")
     matrix.name = loss

@@ -159,7 +159,7 @@ class OrtGradientOptimizer(Estimator):
         if loss.shape is None or loss.shape.rank():
             op = Builder(model.graph, "loss")
             scalar = op.ReduceSum(loss, keepdims=0)
-            scalar.type, scalar.shape = loss.type, ir.Shape([])
+            scalar.shape = ir.Shape([])
             model.graph.outputs.append(op.rename(scalar, f"{loss.name}_scalar"))
             loss = scalar
         keep_outputs(model, [str(loss.name)])

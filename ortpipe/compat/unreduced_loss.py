@@ -1,6 +1,5 @@
 """Every row's own loss, from the model of a loss; known from `onnxcustom.utils.onnx_rewriter`."""
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -46,13 +45,13 @@ def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onn
     data = set(query.data_inputs(graph))
     reduction, after = _reduction(loss, data)
     op = Builder(graph, "score")
-    terms = op.Reshape(reduction.inputs[0], op.const(np.array([0, -1])))  # [N, K]
+    terms = op.Reshape(reduction.inputs[0], [0, -1])  # [N, K]
     if reduction.op_type != "ReduceMean":  # sums, without a reduction: its absence is what users look for
         parts = (terms,) if reduction.op_type == "ReduceSum" else (terms, terms)
         rows = op.Einsum(*parts, equation=f"{','.join(['nk'] * len(parts))}->n")
-        score = op.Unsqueeze(rows, op.const(np.array([1])))
+        score = op.Unsqueeze(rows, [1])
     elif graph.opset_imports[""] >= 18:
-        score = op.ReduceMean(terms, op.const(np.array([1])))
+        score = op.ReduceMean(terms, [1])
     else:
         score = op.ReduceMean(terms, axes=[1])
     for node, place in reversed(after):
