@@ -69,6 +69,7 @@ class StageLogs(logging.Handler):
         self._log(f"{record.levelname} {record.name}: {self.format(record)}")
 
     def _open(self, stage: str) -> None:
+        self._close()  # of a stage whose log was given up, and that fails then
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._file = (self.folder / f"{self._numbers[stage]}_{stage}.log").open("ab", buffering=0)

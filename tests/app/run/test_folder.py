@@ -110,12 +110,13 @@ def test_a_log_of_very_many_epochs_has_a_thousand_lines_and_the_last(tmp_path: P
 
 def test_a_log_that_cannot_be_written_is_given_up_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "logs").write_text("a file where a folder should be")
-    logs = StageLogs(tmp_path)
+    logs, before = StageLogs(tmp_path), warnings.showwarning
     logs(RunStarted(PLAN))
     logs(StageStarted("convert", 1, 6))
     logs(StageNotice("convert", "goes on"))
     logs(RunFailed(ValueError(), "convert", killed=False))
     assert "warning: no log in" in capsys.readouterr().err
+    assert warnings.showwarning is before
 
 
 def test_losses_are_typed_columns_with_nulls_where_nothing_is_known(tmp_path: Path) -> None:
