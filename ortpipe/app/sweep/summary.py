@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortpipe.app.run.record import FAILED, FINISHED, KILLED, RunRecord
-from ortpipe.app.sweep.job import Row, read_jobs, read_sweep
+from ortpipe.app.sweep.job import Row, read_jobs
 from ortpipe.app.sweep.overrides import names, short
 from ortpipe.app.table import aligned
 from ortpipe.metrics import greater_is_better, label
@@ -25,12 +25,6 @@ class Summary:
 
     objective: str
     rows: Sequence[Row]
-
-    @classmethod
-    def of(cls, folder: Path) -> Summary:
-        """Return what is in a sweep's folder."""
-        sweep, manifest = read_sweep(folder)
-        return cls(manifest.objective, read_jobs(sweep))
 
     @property
     def varying(self) -> list[str]:
@@ -146,7 +140,6 @@ def _short(cell: object, column: str) -> str:
 
 def best_job(folder: Path) -> Path | None:
     """Return the folder of a sweep's best job; None for what is no sweep, or has no result."""
-    if RunRecord.read(folder).sweep is None:
-        return None
-    ranked = Summary.of(folder).ranked
+    record = RunRecord.read(folder)
+    ranked = Summary(record.sweep.objective, read_jobs(record)).ranked if record.sweep is not None else ()
     return ranked[0].run.folder if ranked else None

@@ -37,6 +37,7 @@ class Sweep:
         know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
         guard()
         build_key("objective", config.objective)
+        self._objective = config.objective
         recorder = build_key("recorder", OmegaConf.to_container(config.recorder, resolve=True))
         folder = Path(config.hydra.sweep.dir).absolute()
         hold(folder, "hydra.sweep.dir")
@@ -62,10 +63,10 @@ class Sweep:
     def end(self, error: BaseException | None) -> None:
         """Write the summary into the sweep's folder, print it, and close the sweep's record."""
         record, folder = self.record, self.record.folder
-        for _, job in read_jobs(record):
+        summary = Summary(self._objective, read_jobs(record))
+        for _, job in summary.rows:
             if job.status == RUNNING:  # though the sweep is over
                 job.end(KILLED, at=last_sign(job.folder))
-        summary = Summary.of(folder)
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
         if not summary.rows and not stopped:  # no job began, such as where a value is no choice of its group
             self._recording.withdraw()
