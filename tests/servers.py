@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -13,11 +14,21 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Popen
 
 NOBODY = 65534
+
+
+@contextlib.contextmanager
+def afterwards(command: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a line of a shell after the block, also where this process is killed in it: its end closes the pipe."""
+    waiting = ["sh", "-c", f"read -r _; {command}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(waiting, stdin=subprocess.PIPE, start_new_session=True, **{**quiet, **options}) as process:
+        yield process
 
 
 @contextlib.contextmanager
@@ -33,17 +44,13 @@ def mlflow_server(backend: str, folder: Path) -> Iterator[tuple[str, subprocess.
     with open(folder / "server.log", "wb") as log:
         process = Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     address = f"http://127.0.0.1:{port}"
-    try:
+    with process, afterwards(f"kill -9 -{process.pid}"):  # its worker too
         for _ in range(600):
             assert process.poll() is None, (folder / "server.log").read_text()
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=5):
                 break
             time.sleep(0.1)
         yield address, process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)  # its worker too
-        process.wait()
 
 
 @contextlib.contextmanager
@@ -63,13 +70,13 @@ def postgresql() -> Iterator[str]:
             done = subprocess.run(command, cwd=folder, stdout=log, stderr=log, timeout=120, **user)  # type: ignore[call-overload]
             assert done.returncode == 0, Path(log.name).read_text()
 
+        stop = f"{shlex.quote(str(programs / 'pg_ctl'))} -D {folder}/data -w -m immediate stop"
         with tempfile.NamedTemporaryFile("w") as log:
             call("initdb", "-U", "ortpipe", "-A", "trust", "--no-sync", "-E", "UTF8")
-            call("pg_ctl", "-w", "-o", f"-k {folder} -c listen_addresses='' -c fsync=off", "start")
-            try:
+            with afterwards(stop, cwd=folder, stdout=log, stderr=log, **user) as stopped:
+                call("pg_ctl", "-w", "-o", f"-k {folder} -c listen_addresses='' -c fsync=off", "start")
                 yield f"postgresql+psycopg://ortpipe@/postgres?host={folder}"
-            finally:
-                call("pg_ctl", "-w", "-m", "immediate", "stop")
+            assert stopped.returncode == 0, Path(log.name).read_text()
 
 
 def _installed() -> Path | None:
