@@ -1,6 +1,7 @@
 """Add nodes to a graph by writing formulas: values in, values out, no random names."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -101,11 +102,12 @@ class Builder:
         >>> [node.op_type for node in op.graph]
         ['Constant', 'Sub', 'Mul']
         """
-        before = _WRITES.set(self)
-        try:
-            yield
-        finally:
-            _WRITES.reset(before)
+        with _ARITHMETIC:
+            before = _WRITES.set(self)
+            try:
+                yield
+            finally:
+                _WRITES.reset(before)
 
     def _add(
         self,
@@ -178,10 +180,28 @@ _WRITES: ContextVar[Builder] = ContextVar("writes")
 
 
 class _Arithmetic:
-    """What onnx-ir asks for a + b of two values: one for all threads, whose builders are their own."""
+    """What onnx-ir asks for a + b of two values, in the whole process, while a thread writes formulas.
+
+    A thread that writes none is answered by whoever was asked before, and is asked again once nobody writes any.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._open, self._before = threading.Lock(), 0, None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._open += 1
+            asked: Any = ir.set_value_magic_handler(self)
+            self._before = self._before if asked is self else asked
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                ir.set_value_magic_handler(self._before)
 
     def __getattr__(self, op_type: str) -> Op:
-        return getattr(_WRITES.get(), op_type)
+        return getattr(_WRITES.get(self._before), op_type)
 
 
-ir.set_value_magic_handler(_Arithmetic())
+_ARITHMETIC = _Arithmetic()

@@ -1,3 +1,6 @@
+import contextlib
+import threading
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -153,3 +156,61 @@ def test_inputs_and_renamed_values_give_way_to_names_that_are_there():
 def test_what_is_no_operator_is_an_attribute_error():
     with pytest.raises(AttributeError, match="relu"):
         Builder(graph(), "f").relu(None)
+
+
+class Asked:
+    """Somebody else's answer to a + b of values."""
+
+    def Add(self, a, b):
+        return "theirs"
+
+
+@pytest.fixture
+def theirs():
+    before = ir.set_value_magic_handler(Asked())
+    yield
+    ir.set_value_magic_handler(before)
+
+
+def test_formulas_leave_the_arithmetic_of_values_to_whoever_had_it(theirs):
+    own = graph()
+    x, op, inner = own.inputs[0], Builder(own, "f"), Builder(graph(), "g")
+    with op.formulas():
+        with contextlib.suppress(ZeroDivisionError), inner.formulas():
+            assert (x + x).name == "g/Add"
+            raise ZeroDivisionError
+        assert (x + x).name == "f/Add"
+    assert x + x == "theirs"
+
+
+def test_values_have_no_arithmetic_outside_of_formulas():
+    x = graph().inputs[0]
+    with Builder(graph(), "f").formulas():
+        pass
+    with pytest.raises(ValueError, match="magic handler"):
+        x + x
+
+
+def test_threads_write_formulas_of_their_own_and_leave_others_theirs(theirs):
+    own, results, meet = graph(), {}, threading.Barrier(2, timeout=60)
+    x = own.inputs[0]
+
+    def write(prefix, first):
+        op = Builder(graph(), prefix)
+        with op.formulas():
+            meet.wait()
+            results[prefix] = (x + x).name
+            if not first:
+                meet.wait()  # the first has left, whose end is not the end of this one
+                results[f"{prefix} again"] = (x + x).name
+        if first:
+            results["outside"] = x + x
+            meet.wait()
+
+    threads = [threading.Thread(target=write, args=("a", True)), threading.Thread(target=write, args=("b", False))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {"a": "a/Add", "b": "b/Add", "b again": "b/Add_1", "outside": "theirs"}
+    assert x + x == "theirs"
