@@ -1,6 +1,7 @@
 """Add nodes to a graph by writing formulas: values in, values out, no random names."""
 
 import contextlib
+import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -75,7 +76,7 @@ class Builder:
         self._prefix = prefix
         self._before = before
         self._names = Names(used_names(graph)) if names is None else names
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
+        self._constants: dict[tuple[np.dtype, tuple[int, ...], bytes], ir.Value] = {}
 
     def __getattr__(self, op_type: str) -> Op:
         if not op_type[:1].isupper():
@@ -90,7 +91,10 @@ class Builder:
         given = [x for x in inputs if isinstance(x, ir.Value)]
         like = min(given, key=lambda x: x.dtype in (None, ir.DataType.BOOL), default=None)  # the first of a known type
         values = (self.like(x, like) if isinstance(x, int | float) else x for x in inputs)
-        return [self.const(np.array(x, np.int64)) if isinstance(x, Sequence | np.ndarray) else x for x in values]
+        return [self._vector(x) if isinstance(x, Sequence | np.ndarray) else x for x in values]
+
+    def _vector(self, numbers: Iterable[Any]) -> ir.Value:
+        return self.const(np.array(list(map(operator.index, numbers)), np.int64))  # which refuses fractions
 
     @contextlib.contextmanager
     def formulas(self) -> Iterator[None]:
@@ -137,7 +141,7 @@ class Builder:
     def const(self, value: Any) -> ir.Value:
         """Return a constant that training never touches (a Constant node; initializers are for parameters)."""
         array = np.asarray(value)
-        key = (array.dtype.str, array.shape, array.tobytes())
+        key = (array.dtype, array.shape, array.tobytes())
         if key not in self._constants:
             strings = [s.encode() for s in array.ravel().tolist()] if array.dtype.kind == "U" else None
             tensor = ir.tensor(array) if strings is None else ir.StringTensor(strings, shape=ir.Shape(array.shape))

@@ -214,3 +214,10 @@ def test_threads_write_formulas_of_their_own_and_leave_others_theirs(theirs):
         thread.join()
     assert results == {"a": "a/Add", "b": "b/Add", "b again": "b/Add_1", "outside": "theirs"}
     assert x + x == "theirs"
+
+
+@pytest.mark.parametrize("numbers", [[0.5], np.array([0.5, 2]), "12"])
+def test_a_vector_among_the_inputs_holds_integers(numbers):
+    own = graph()
+    with pytest.raises(TypeError, match="integer"):
+        Builder(own, "f").Mul(own.inputs[0], numbers)
