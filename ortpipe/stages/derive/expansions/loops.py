@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
+from ortpipe.errors import DeriveError
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.derive.backward import ranked
 
@@ -27,15 +28,7 @@ def scan(op: Builder, node: Node) -> Sequence[Value | None] | None:
     """Turn what is scanned outside of the scan: onnx.reference knows no axis but the first, and no way but forward."""
     count, body = node.attributes["num_scan_inputs"].as_int(), node.attributes["body"].as_graph()
     states, outputs = len(node.inputs) - count, len(node.outputs) - len(node.inputs) + count
-    turns = {  # (axis, backward) of each scanned input and output
-        side: list(
-            zip(
-                *(node.attributes.get_ints(f"scan_{side}_{what}", [0] * number) for what in ("axes", "directions")),
-                strict=True,
-            )
-        )
-        for side, number in (("input", count), ("output", outputs))
-    }
+    turns = {side: _turns(node, side, number) for side, number in (("input", count), ("output", outputs))}
     if not any(any(turn) for side in turns.values() for turn in side):
         for name in ("input_axes", "input_directions", "output_axes", "output_directions"):
             node.attributes.pop(f"scan_{name}", None)
@@ -60,6 +53,20 @@ def scan(op: Builder, node: Node) -> Sequence[Value | None] | None:
             values[j] = op.Transpose(values[j], perm=np.argsort(order).tolist())
         values[j] = flipped(op, values[j], axis) if backward else values[j]
     return values
+
+
+def _turns(node: Node, side: str, count: int) -> list[tuple[int, int]]:
+    """Return of each scanned input, or output, its axis and whether it is scanned backwards."""
+    turns = []
+    for name in (f"scan_{side}_axes", f"scan_{side}_directions"):
+        turns.append(node.attributes.get_ints(name, [0] * count))
+        if len(turns[-1]) != count:
+            raise DeriveError(
+                f"A Scan's {name} has one entry for each scanned {side}.",
+                got=f"{len(turns[-1])} for {count} at node {node.name or node.outputs[0].name!r}",
+                fix="Export the model again: onnxruntime does not run it either.",
+            )
+    return list(zip(*turns, strict=True))
 
 
 def loop(op: Builder, node: Node) -> Sequence[Value | None] | None:

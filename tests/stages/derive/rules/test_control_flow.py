@@ -229,6 +229,14 @@ def test_random_numbers_in_a_branch_are_refused():
         worst_error(parsed(text), {"c": np.array(True), **feeds_of({"x": (3,)})})
 
 
+@pytest.mark.parametrize(("side", "wrong"), [("input", 2), ("output", 3)])
+def test_a_scan_with_more_directions_than_it_scans_is_refused(side, wrong):
+    directions = f"num_scan_inputs = 1, scan_{side}_directions = {[0] * wrong}"
+    model = parsed(RECURRENCE.replace("num_scan_inputs = 1", directions))
+    with pytest.raises(DeriveError, match=f"scan_{side}_directions has one entry for each scanned {side}"):
+        expanded(model, ["h0"])
+
+
 def test_an_operator_without_a_rule_inside_a_body_is_named():
     text = """g (float[3,3] h0, float[T,3,3] x) => (float[3,3] h)
      { h = Scan<num_scan_inputs = 1, body = step (float[3,3] was, float[3,3] now) => (float[3,3] is)
