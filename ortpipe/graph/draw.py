@@ -31,7 +31,7 @@ class Drawing:
 
     def __init__(self, model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> None:
         self.edges: list[tuple[int, int, str]] = []
-        self._parameters, self._numbers = parameters, itertools.count()
+        self._parameters, self._numbers = frozenset(parameters), itertools.count()
         self.box = self._box(model.graph, model.graph.name or "graph", {})
 
     def _box(self, graph: onnx.GraphProto, title: str, outer: Mapping[str, int]) -> Box:
