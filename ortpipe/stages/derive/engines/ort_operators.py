@@ -141,7 +141,7 @@ def batch_normalization(op: Builder, node: Node) -> list[Value] | None:
     if training:
         mu = _mean(op, x, axes)
         sigma = _mean(op, (x - mu) * (x - mu), axes)
-    y = (x - mu) / _root(op, node, sigma, x) * scale + bias
+    y = (x - mu) / _root(op, node, sigma) * scale + bias
     momentum = node.attributes.get_float("momentum", 0.9)
     pairs = [(mean, mu), (variance, sigma)] if training else []
     return [y, *(op.Add(op.Mul(r, momentum), op.Reshape(v, vector) * (1 - momentum)) for r, v in pairs)]
@@ -156,7 +156,7 @@ def layer_normalization(op: Builder, node: Node) -> list[Value] | None:
     axes = list(range(node.attributes.get_int("axis", -1) % rank, rank))
     mu = _mean(op, x, axes)
     centred = x - mu
-    root = _root(op, node, _mean(op, centred * centred, axes), x)
+    root = _root(op, node, _mean(op, centred * centred, axes))
     y = centred / root * scale
     others = zip((mu, 1 / root), node.outputs[1:], strict=False)
     return [y + bias if bias is not None else y, *(op.cast(v, like) for v, like in others)]
@@ -168,8 +168,8 @@ def _mean(op: Builder, x: Value, axes: list[int]) -> Value:
     return op.ReduceMean(x, op.const(np.array(axes)))
 
 
-def _root(op: Builder, node: Node, variance: Value, like: Value) -> Value:
-    return op.Sqrt(variance + node.attributes.get_float("epsilon", 1e-05))
+def _root(op: Builder, node: Node, variance: Value) -> Value:
+    return op.Sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
 
 
 def transpose(op: Builder, node: Node) -> list[Value] | None:

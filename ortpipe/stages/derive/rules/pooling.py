@@ -38,10 +38,8 @@ def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     shared[windows.kernel == 1] = 1  # how many windows may share a place
     if op.opset >= 16 or shared.prod() == 1:
         return [op.put(x, indices, dy, add=bool(shared.prod() > 1))]
-    parts, n = (
-        [],
-        len(shared),
-    )  # before opset 16 nothing scatters and adds: every n-th window shares no place with the next
+    # before opset 16 nothing scatters and adds: every n-th window shares no place with the next
+    parts, n = [], len(shared)
     for start in np.ndindex(*shared):
         part, places = (op.Slice(v, start, [FAR] * n, range(2, n + 2), shared) for v in (dy, indices))
         parts.append(op.put(x, places, part))
