@@ -167,6 +167,21 @@ def test_keys_and_tokens_that_say_themselves_what_they_are_are_hidden_under_any_
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Basic b3duZXI6czNjcjN0", "Basic ***"),
+        (f"github_pat_{'s3cr3t' * 6}", "***"),
+        ("/callback?code=s3cr3t", "/callback?code=***"),
+        ("/blob?x-sig=s3cr3t", "/blob?x-sig=***"),
+        ("host%3A%2F%2Fowner%3As3cr3t%40host", "host%3A%2F%2Fowner%3A***%40host"),
+    ],
+)
+def test_what_says_itself_that_it_is_a_secret_needs_no_other_word_beside_it(text: str, shown: str) -> None:
+    assert redact.redacted(text) == shown
+    assert redact.hidden({"note": text}) == {"note": shown}
+
+
 def test_our_own_words_are_not_taken_for_secrets() -> None:
     with pytest.raises(ConfigError) as raised:
         completed({"data": {"source": {"params": {"token": "***"}}}}, {})
