@@ -179,7 +179,15 @@ def test_numbers_from_the_environment_are_read_as_python_writes_them(optimizer, 
     assert {name: getattr(made, name) for name in expected} == expected
 
 
-@pytest.mark.parametrize("text", ["1:30", "", "null"])
+def test_lists_and_null_come_from_the_environment_too():
+    assert build_key("evaluate", {"metrics": "[r2, log_loss]"}).metrics == ("r2", "log_loss")
+    assert build_key("evaluate", {"metrics": "null"}).metrics is None
+    assert build_key("penalty", {"terms": "{w: {l2: 1e-3}}"}).terms == {"w": {"l2": 1e-3}}
+    with pytest.raises(ConfigError, match=r"evaluate\.metrics\.1 must be the name of a metric"):
+        build_key("evaluate", {"metrics": "[r2, mze]"})
+
+
+@pytest.mark.parametrize("text", ["1:30", "", "null", "[5]", "[5"])
 def test_text_that_writes_no_number_is_none_at_the_front_door_either(text):
     with pytest.raises(ConfigError, match=r"train\.epochs must be a whole number"):
         build_key("train", {"epochs": text, "optimizer": {"name": "sgd"}})

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import yaml
+
 from ortpipe.app.tracking.recorders import RECORDERS, Recorder
 from ortpipe.data.split import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest, under
@@ -174,10 +176,10 @@ def _plain(node: Any, hint: Any, name: str, default: Any) -> Any:
 
 
 def _read(node: Any) -> Any:
-    """Return a value with numbers for the texts that write them, as a variable of the environment has to.
+    """Return a value with what its texts write, as a variable of the environment has to: numbers, null, lists of them.
 
-    >>> _read(["1e-3", "010", "1:30", "true"])
-    [0.001, 10, '1:30', True]
+    >>> _read(["1e-3", "010", "1:30", "true", "[1, null]"])
+    [0.001, 10, '1:30', True, [1, None]]
     """
     if isinstance(node, list | tuple):
         return [_read(part) for part in node]
@@ -185,10 +187,14 @@ def _read(node: Any) -> Any:
         return {key: _read(part) for key, part in node.items()}
     if not isinstance(node, str):
         return node
+    if node.startswith(("[", "{")):
+        with contextlib.suppress(yaml.YAMLError):
+            return _read(yaml.load(node, yaml.BaseLoader))  # which leaves numbers as texts
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(node)
-    return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(node.lower(), node)
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "null": None}
+    return words.get(node.lower(), node)
 
 
 def keys(cls: Any = RunConfig, prefix: str = "") -> Iterator[str]:
