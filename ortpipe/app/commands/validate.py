@@ -70,8 +70,9 @@ def _check_parts(config: dict[str, Any], errors: list[OrtpipeError | str]) -> st
     if (objective := values.get("objective", "loss")) != "loss" and artifact is not None and data is not None:
         with collected(problems, "objective"):
             check_objective(objective, artifact.facts.task, weighted=data.weighted)
-    # data that could not be read have an error of their own, and no estimator is fitted on them
-    errors += [problem for problem in problems if type(problem.__cause__).__name__ != "NotFittedError"]
+    if data is None:  # which has an error of its own, and no estimator is fitted on it
+        problems = [problem for problem in problems if type(problem.__cause__).__name__ != "NotFittedError"]
+    errors += problems
     return "" if artifact is None or errors or data is None else _summary(data, artifact)
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import ROOT, ortpipe
+from sklearn.exceptions import NotFittedError
 
-from ortpipe.errors import ConfigError, OrtpipeError
+from ortpipe.errors import ConfigError, ConvertError, OrtpipeError
 
 EXPERIMENT = """# @package _global_
 defaults:
@@ -187,6 +188,17 @@ def test_an_objective_that_is_no_metric_or_does_not_fit_is_refused(call: Callabl
 def test_an_estimator_that_is_not_named_is_told_beside_the_rest(call: Callable[..., str]) -> None:
     with pytest.raises(ConfigError, match=r"2 errors(.|\n)*estimator=None(.|\n)*train.epochs"):
         call("validate", "~experiment", "name=mine", "data=iris", "train.epochs=0")
+
+
+def test_an_estimator_that_names_itself_unfitted_after_its_fit_is_told(
+    call: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ConvertError("The estimator has a form.") from NotFittedError("its inner one")
+
+    monkeypatch.setattr("ortpipe.stages.convert.sources.sklearn_estimator.build", refuse)
+    source = ["data=iris", "convert=sklearn", "convert.source.estimator=sklearn.linear_model.LogisticRegression"]
+    assert "The estimator has a form." in refused(call, "~experiment", *source, "add_loss=log")
 
 
 def test_two_runtimes_in_one_environment_are_found_where_the_runtime_group_itself_is_wrong(
