@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import report
 from benchmarks.earlier.known import DELIBERATE, GONE, reason
 from benchmarks.earlier.rewrites import REWRITES, rewritten
 from benchmarks.earlier.speed import print_speed
@@ -102,14 +103,8 @@ def run_examples(package: str, scripts: list[Path], pictures: Path, options: arg
     for script in scripts:
         if options.k and options.k not in script.stem:
             continue
-        command = [
-            sys.executable,
-            "-W",
-            "ignore",
-            str(Path(__file__).parent / "example.py"),
-            str(script),
-            str(pictures),
-        ]
+        example = Path(__file__).parent / "example.py"
+        command = [sys.executable, "-W", "ignore", str(example), str(script), str(pictures)]
         started = time.perf_counter()
         try:
             done = subprocess.run(
@@ -131,12 +126,10 @@ def run_examples(package: str, scripts: list[Path], pictures: Path, options: arg
 
 def table(results: list[Result]) -> str:
     """Return one row per test, and how many have each verdict."""
-    rows = ["| test or example | verdict | reason | s |", "|---|---|---|---|"]
-    verdicts = [(result, *result.verdict()) for result in results]
-    rows += [f"| {r.name} | {verdict} | {reason} | {r.seconds:.1f} |" for r, verdict, reason in verdicts]
-    counts = Counter(verdict for _, verdict, _ in verdicts)
-    rows += ["", ", ".join(f"{counts[kind]} {kind}" for kind in (PASSED, PURPOSE, IS_GONE, FAILED))]
-    return "\n".join(rows)
+    rows = [(result.name, *result.verdict(), f"{result.seconds:.1f}") for result in results]
+    counts = Counter(verdict for _, verdict, *_ in rows)
+    numbers = ", ".join(f"{counts[kind]} {kind}" for kind in (PASSED, PURPOSE, IS_GONE, FAILED))
+    return f"{report.table(('test or example', 'verdict', 'reason', 's'), rows)}\n\n{numbers}"
 
 
 def _environment(settings: dict[str, str]) -> dict[str, str]:
