@@ -120,14 +120,14 @@ class Estimator(Parameters, ABC):
                 if weighted
                 else "Make the loss with add_loss_output(…, weight_name=…).",
             )
-        validation = None
+        given, validation = rows(facts.inputs, X, y, sample_weight), None
         if X_val is not None:
             validation = rows(facts.inputs, X_val, y_val, np.ones(len(y_val)) if weighted else None)
-        data = Data(rows(facts.inputs, X, y, sample_weight), validation)
-        for part in (data.train, data.validation):
-            columns = part.label.size // max(1, len(part)) if isinstance(part, Rows) else width
-            if columns != (width or columns):
+        for part in (given,) if validation is None else (given, validation):
+            columns = part.label.size // max(1, len(part))
+            if width is not None and columns != width:
                 raise DataError("y has as many columns as the model predicts.", got=columns, fix=f"Give {width}.")
+        data = Data(given, validation)
         _check_rows(artifact, data.train, self.batch_size)
         if len(data.train) < self.batch_size:
             text = "[%s.fit] %d rows are fewer than batch_size=%d, which the step is divided by all the same"
