@@ -14,9 +14,8 @@ from ortpipe.graph.builder import Builder
 
 AVERAGE = "average"  # the slot of averaged parameters, which take the parameters' place in what training gives
 Outputs = tuple[ir.Value, Sequence[ir.Value]]  # u and the next state
-Scalar = Callable[
-    [np.ndarray, np.ndarray], np.ndarray
-]  # of the rates [steps] and the steps' numbers from 1, in float64
+# of the rates [steps] and the steps' numbers from 1, in float64
+Scalar = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Inputs(NamedTuple):
