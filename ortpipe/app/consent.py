@@ -26,10 +26,10 @@ def mapped(node: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
     return change(key, node)
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each dotted key that repro uses with its value."""
-    found: dict[str, Any] = {}
-    mapped({name: value for name, value in config.items() if name not in ELSEWHERE}, found.__setitem__)
+def _settings(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return each dotted key that repro uses with its value: all of them, for names may hold dots too."""
+    found: list[tuple[str, Any]] = []
+    mapped({name: value for name, value in config.items() if name not in ELSEWHERE}, lambda *one: found.append(one))
     return found
 
 
@@ -42,12 +42,12 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
     ['convert.source.trust=True: opening m.pkl runs what it holds']
     """
     found, settings = [], _settings(config)
-    for key, value in settings.items():
+    for key, value in settings:
         name = key.rpartition(".")[2]
         if name in NAMES and value is not None:
             found.append(f"{key}={value}, whose module is looked for in {folder or 'the working folder'} first")
         elif name == "trust" and value:
-            path = settings.get("convert.source.path") if key == "convert.source.trust" else None
+            path = dict(settings).get("convert.source.path") if key == "convert.source.trust" else None
             found.append(f"{key}={value}: opening {path or 'the file'} runs what it holds")
         elif isinstance(value, str) and ENVIRONMENT.search(value):
             names = ", ".join(ENVIRONMENT.findall(value))
@@ -57,15 +57,17 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
 
 def completed(config: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recorded config with the secrets that it does not hold: given now, or read from the environment."""
-    secrets = {
-        k for k, value in _settings(config).items() if isinstance(value, str) and (MASK in value or "${oc." in value)
-    }
+
+    def is_secret(value: Any) -> bool:
+        return isinstance(value, str) and (MASK in value or "${oc." in value)
+
+    secrets = {key for key, value in _settings(config) if is_secret(value)}
     if strange := sorted(set(given) - secrets):
         fix = "Give only what its config.yaml writes as ***."
         raise ConfigError("A run is made again with its own config.", got=", ".join(strange), fix=fix)
 
     def complete(key: str, value: Any) -> Any:
-        if key not in secrets:
+        if key not in secrets or not is_secret(value):
             return value
         if key in given:
             know(given[key])
