@@ -53,7 +53,6 @@ class StageFinished:
     seconds: float  # it took in this run
     key: str  # of the result
     parts: Mapping[str, Any]  # what the key stands for, see `digest.parts_of`
-    input: str | None  # the digest of its input; None for the first stage
     output: str  # the digest of its result
     stored: Path | None  # the folder that holds the same artifact in the store, if one does
     hit: Entry | None  # that it was taken from; None where the stage ran

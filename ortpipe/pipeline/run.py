@@ -53,7 +53,7 @@ def run(
             output = hit.output if hit is not None else artifact.digest()
             for note in artifact.facts.lineage[-1].get("notes", ()) if artifact.facts.lineage else ():
                 notify(note)
-            emit(events.StageFinished(name, number, artifact, seconds, key, parts, digest, output, stored, hit))
+            emit(events.StageFinished(name, number, artifact, seconds, key, parts, output, stored, hit))
             digest = output
             if number == 1:
                 for later in plan[1:]:

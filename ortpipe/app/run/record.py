@@ -24,10 +24,11 @@ from ortpipe.pipeline.events import StageFinished
 from ortpipe.settings import Config, Must, checked
 
 FILE = "run.json"
-FORMAT = 2
+FORMAT = 3
 COMMAND = "ortpipe.command"  # the tag with the command that started the run
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as MLflow calls them
 DEEPEST = 100  # groups in a config
+PARTS = {"version": int, "input": str | None, "packages": dict[str, str], "machine": str}  # of every stage's key
 GROUPS = ("recorder", "paths", "convert")  # of a config, that are looked into before it is checked
 
 
@@ -36,24 +37,22 @@ class StageRecord(Config):
     """A stage that finished; where its result was in the store, `origin` says by which run it was computed."""
 
     name: Annotated[str, Must("the name of a stage", re.compile(r"\w+").fullmatch)]
-    version: int  # of its code
     key: str  # of its result in the store
     parts: dict[str, Any]  # what the key stands for, see `digest.parts_of`
-    input: str | None  # the digest of its input artifact; None for the first stage
     output: str  # the digest of its result
     seconds: float  # it took in this run
     origin: dict[str, Any] | None = None  # `folder` and `mlflow` of that run, `made` when, and in how many `seconds`
 
     def __post_init__(self) -> None:
-        checked(self.parts.get("packages"), dict[str, str], "parts.packages")
-        checked(self.parts.get("machine"), str, "parts.machine")
+        for name, kind in PARTS.items():
+            checked(self.parts.get(name), kind, f"parts.{name}")
 
     @classmethod
     def of(cls, event: StageFinished) -> Self:
         """Return the record of a stage that has just finished."""
-        entry, version = event.hit, event.parts["version"]
+        entry = event.hit
         origin = None if entry is None else {**entry.run, "made": entry.made, "seconds": entry.seconds}
-        return cls(event.name, version, event.key, dict(event.parts), event.input, event.output, event.seconds, origin)
+        return cls(event.name, event.key, dict(event.parts), event.output, event.seconds, origin)
 
 
 @dataclass(frozen=True)
@@ -157,11 +156,9 @@ class RunRecord(Config):
                 facts[name] = None if facts[name] is None else kind(**facts[name])
             return cls(folder.absolute(), **facts)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            fix, reason = (
-                "Name a folder that a run wrote: they lie in outputs/runs and outputs/multiruns.",
-                _reason(error),
-            )
-            raise TrackingError(f"A run folder has a readable {FILE}.", got=f"{file}: {reason}", fix=fix) from error
+            rule, got = f"A run folder has a readable {FILE}.", f"{file}: {_reason(error)}"
+            fix = "Name a folder that a run wrote: they lie in outputs/runs and outputs/multiruns."
+            raise TrackingError(rule, got=got, fix=fix) from error
 
     @classmethod
     def read_closed(cls, folder: Path) -> Self:
@@ -173,7 +170,9 @@ class RunRecord(Config):
 
 
 def _reason(error: Exception) -> str:
-    return f"{error.rule} Got: {error.got}" if isinstance(error, ConfigError) else str(error)
+    if not isinstance(error, ConfigError):
+        return str(error)
+    return error.rule if error.got is None else f"{error.rule} Got: {error.got}"
 
 
 def read_config(folder: Path) -> dict[str, Any]:

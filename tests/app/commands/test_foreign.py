@@ -99,6 +99,16 @@ def test_secrets_are_given_again_and_nothing_else_is(monkeypatch: pytest.MonkeyP
         completed(config, {**given, "seed": 1})
 
 
+def test_a_name_with_dots_covers_nothing_that_a_record_asks_for() -> None:
+    params = {"a": {"trust": True, "b": "${oc.env:MINE}"}, "a.trust": False, "a.b": 1}
+    assert executes({"data": {"source": {"params": params}}}, None) == [
+        "data.source.params.a.trust=True: opening the file runs what it holds",
+        "data.source.params.a.b is read from the environment: MINE",
+    ]
+    with pytest.raises(ConfigError, match="Set MINE"):
+        completed({"data": {"source": {"params": params}}}, {})
+
+
 @pytest.mark.parametrize("text", ["1e-3", "010", "1:30", "[1, a]"])
 def test_a_variable_is_decoded_as_the_run_decoded_it(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("N", text)
@@ -164,7 +174,7 @@ def test_a_config_of_aliases_is_not_unfolded(command: Callable[[list[str]], None
 
 
 @pytest.mark.parametrize(
-    "text", ["[1]", "[" * 100_000, '"x"', "null", '{"stages": [{}], "format": 2, "folder": 5, "convert": 1}']
+    "text", ["[1]", "[" * 100_000, '"x"', "null", '{"stages": [{}], "format": 3, "folder": 5, "convert": 1}']
 )
 @pytest.mark.parametrize("name", ["environment.json", "run.json", "config.yaml"])
 def test_a_record_of_another_shape_is_refused(name: str, text: str, folder: Path) -> None:

@@ -13,9 +13,15 @@ from ortpipe.errors import TrackingError
 
 
 def record(folder: Path) -> RunRecord:
-    parts = {"packages": {"numpy": "2"}, "machine": "x86_64", "convert": {"source": {"name": "onnx"}}}
+    parts = {
+        "version": 1,
+        "input": None,
+        "packages": {"numpy": "2"},
+        "machine": "x86_64",
+        "convert": {"source": {"name": "onnx"}},
+    }
     origin = {"folder": "elsewhere", "made": 1.5, "seconds": 2.0}
-    stages = [StageRecord("convert", 1, "key", parts, None, "output", 0.1, origin)]
+    stages = [StageRecord("convert", "key", parts, "output", 0.1, origin)]
     metrics = {"r2": {"before": float("-inf"), "trained": 0.5}}
     job = JobRecord("sweep", 3, {"seed": "1"})
     return RunRecord(folder, "mine", this_process(), {"convert": "onnx"}, stages=stages, metrics=metrics, job=job)

@@ -61,7 +61,7 @@ def test_slow_epochs_are_recorded_as_they_come_and_the_others_at_the_end(
     state.end(FINISHED, at=state.started + 3_600_000)
     for number, stage in ((5, "train"), (6, "evaluate")):
         artifact = load_artifact(made / "stages" / f"{number}_{stage}")
-        recording(StageFinished(stage, number, artifact, 1.0, "key", {}, None, artifact.digest(), None, None))
+        recording(StageFinished(stage, number, artifact, 1.0, "key", {}, artifact.digest(), None, None))
     recording(RunFinished(artifact))
     assert (steps("loss/train"), steps("loss/validation")) == ([1, 2, 3, 4, 5, 6], [2, 4, 6])
     assert len(steps("loss/step")) == len(load_artifact(made / "stages" / "5_train").tensors["losses/step"])
