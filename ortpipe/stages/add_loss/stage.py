@@ -50,7 +50,11 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
         label = op.input(config.label_name, ir.DataType.INT64, [rows, 1])
     else:
         label = op.input(config.label_name, _dtype(prediction), [rows, columns])
-    terms = config.loss(op, label, scores)
+    with op.formulas():
+        terms = config.loss(op, label, scores)
+    terms_per_row: Any = 1 if facts.task == "binary" else terms.shape[-1] if terms.shape is not None else None
+    if config.reduction == "mean" and not isinstance(terms_per_row, int):
+        terms, terms_per_row = op.ReduceSum(terms, [-1], keepdims=1), 1
     weight = None
     if config.sample_weight:
         weight = op.input(config.weight_name, _dtype(prediction), [rows, 1])
@@ -59,7 +63,6 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
         loss = op.ReduceSum(terms, keepdims=0)
     else:  # the mean over N rows of the sum over K terms: K times the mean of all
         loss = op.ReduceMean(terms, keepdims=0)
-        terms_per_row = 1 if facts.task == "binary" else columns
         loss = op.Mul(loss, op.like(terms_per_row, prediction)) if terms_per_row != 1 else loss
     loss.type, loss.shape = ir.TensorType(_dtype(prediction)), ir.Shape([])
     op.rename(loss, config.loss_name)

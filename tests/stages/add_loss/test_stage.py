@@ -85,15 +85,20 @@ def test_adding_a_second_loss_takes_other_names(linear):
     assert (twice.facts.loss, twice.facts.label) == ("loss_1", "label_1")
 
 
+VALUES = "cosine or elastic or epsilon_insensitive or gamma or huber or l1 or l2 or poisson or quantile or "
+VALUES += "squared_epsilon_insensitive or tweedie"
+TWO = "focal or hinge or log or modified_huber or squared_hinge"
+
+
 @pytest.mark.parametrize(
     ("task", "loss", "fitting"),
     [
-        ("regression", "log", "elastic or l1 or l2"),
-        ("regression", "cross_entropy", "elastic or l1 or l2"),
-        ("binary", "l2", "log"),
-        ("binary", "cross_entropy", "log"),
-        ("multiclass", "log", "cross_entropy"),
-        ("multilabel", "cross_entropy", "log"),
+        ("regression", "log", VALUES),
+        ("regression", "cross_entropy", VALUES),
+        ("binary", "l2", TWO),
+        ("binary", "cross_entropy", TWO),
+        ("multiclass", "log", "cross_entropy or focal or hinge"),
+        ("multilabel", "cross_entropy", TWO),
     ],
 )
 def test_a_loss_that_does_not_fit_the_task_is_refused_with_those_that_do(from_text, task, loss, fitting):

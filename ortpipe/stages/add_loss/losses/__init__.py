@@ -1,25 +1,12 @@
 """The catalogue of losses: each is a frozen dataclass that is called to write its per-row terms."""
 
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
 
 import onnx_ir as ir
 
 from ortpipe.graph.builder import Builder
 from ortpipe.settings import Catalogue
-
-
-class Scores(NamedTuple):
-    """What a loss compares the label with.
-
-    `prediction` [N, K] holds values or probabilities; `logits` [N, K] ([N, 1] for two classes) is None where the
-    graph has none; `classes` is their number, None for a regression; `opposite` logits are a pair [−s, s] of which s
-    is the logit.
-    """
-
-    prediction: ir.Value
-    logits: ir.Value | None
-    classes: int | None
-    opposite: bool = False
+from ortpipe.stages.add_loss.scores import Scores as Scores
 
 
 class Loss(Protocol):
@@ -28,16 +15,28 @@ class Loss(Protocol):
     tasks: ClassVar[tuple[str, ...]]
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
-        """Return the terms [N, K] whose sum over K is the row's loss."""
+        """Return the terms [N, E…, K] or [N, E…, 1] whose sum over the last axis is an element's loss."""
 
 
 LOSSES: Catalogue[type[Loss]] = Catalogue(
     "loss",
     {
+        "cosine": "ortpipe.stages.add_loss.losses.cosine:CosineDistance",
         "cross_entropy": "ortpipe.stages.add_loss.losses.cross_entropy:CrossEntropy",
         "elastic": "ortpipe.stages.add_loss.losses.elastic:Elastic",
+        "epsilon_insensitive": "ortpipe.stages.add_loss.losses.epsilon_insensitive:EpsilonInsensitive",
+        "focal": "ortpipe.stages.add_loss.losses.focal:Focal",
+        "gamma": "ortpipe.stages.add_loss.losses.gamma:Gamma",
+        "hinge": "ortpipe.stages.add_loss.losses.hinge:Hinge",
+        "huber": "ortpipe.stages.add_loss.losses.huber:Huber",
         "l1": "ortpipe.stages.add_loss.losses.l1:L1",
         "l2": "ortpipe.stages.add_loss.losses.l2:L2",
         "log": "ortpipe.stages.add_loss.losses.log:Log",
+        "modified_huber": "ortpipe.stages.add_loss.losses.modified_huber:ModifiedHuber",
+        "poisson": "ortpipe.stages.add_loss.losses.poisson:Poisson",
+        "quantile": "ortpipe.stages.add_loss.losses.quantile:Quantile",
+        "squared_epsilon_insensitive": "ortpipe.stages.add_loss.losses.squared_epsilon_insensitive:SquaredInsensitive",
+        "squared_hinge": "ortpipe.stages.add_loss.losses.squared_hinge:SquaredHinge",
+        "tweedie": "ortpipe.stages.add_loss.losses.tweedie:Tweedie",
     },
 )

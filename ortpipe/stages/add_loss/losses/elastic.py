@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortpipe.errors import ConfigError
 from ortpipe.graph.builder import Builder
 from ortpipe.settings import Config, NotNegative
-from ortpipe.stages.add_loss.losses import Scores
+from ortpipe.stages.add_loss.scores import Scores
 
 
 @dataclass(frozen=True)

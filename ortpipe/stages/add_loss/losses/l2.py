@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortpipe.graph.builder import Builder
 from ortpipe.settings import Config
-from ortpipe.stages.add_loss.losses import Scores
+from ortpipe.stages.add_loss.scores import Scores
 
 
 @dataclass(frozen=True)

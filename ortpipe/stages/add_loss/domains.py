@@ -1,0 +1,58 @@
+"""Which labels and predictions a loss is defined for."""
+
+from typing import Literal
+
+import onnx_ir as ir
+
+from ortpipe.errors import LossError
+from ortpipe.graph import query
+from ortpipe.settings import Must
+
+# log: the prediction is log μ, any number; identity: it is μ itself, which must be positive
+Link = Literal["log", "identity"]
+
+# of labels, whole arrays at once
+NOT_NEGATIVE = Must("not negative", lambda y: y >= 0)
+POSITIVE = Must("positive", lambda y: y > 0)
+ZERO_OR_ONE = Must("0 or 1", lambda y: (y == 0) | (y == 1))
+
+ABOVE_ZERO = ("Exp", "Sigmoid", "Softmax", "Softplus")
+SAME_SIGN = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+
+
+def check_link(prediction: ir.Value, link: Link, loss: str) -> None:
+    """Refuse a mean that its graph does not keep above 0."""
+    if link == "identity" and not is_positive(prediction):
+        node = prediction.producer()
+        raise LossError(
+            f"{loss} with link=identity reads a prediction that is always positive, the mean itself.",
+            got=f"{prediction.name!r}, which {node.op_type if node is not None else 'nothing'} computes",
+            key="loss.link",
+            fix="Set {key}=log: the prediction is then the logarithm of the mean, which any number is. Or end the "
+            "model in Exp or Softplus.",
+        )
+
+
+def is_positive(value: ir.Value) -> bool:
+    """Return whether the graph alone says that a value is above 0 (but for what rounds to it)."""
+    known = query.constant(value)
+    if known is not None and not value.is_initializer():
+        return bool((known > 0).all())
+    node = value.producer()
+    if node is None or node.domain:
+        return False
+    given = [x for x in node.inputs if x is not None]
+    if node.op_type in SAME_SIGN:
+        return is_positive(given[0])
+    if node.op_type in ("Max", "Clip"):  # of Clip's inputs the second is the least
+        return any(map(is_positive, given[:2] if node.op_type == "Clip" else given))
+    if node.op_type == "Add":
+        return any(is_positive(a) and (is_positive(b) or _not_negative(b)) for a, b in (given, given[::-1]))
+    if node.op_type in ("Mul", "Div"):
+        return all(map(is_positive, given))
+    return node.op_type in ABOVE_ZERO
+
+
+def _not_negative(value: ir.Value) -> bool:
+    node = value.producer()
+    return node is not None and node.op_type in ("Abs", "Relu", "Sqrt")

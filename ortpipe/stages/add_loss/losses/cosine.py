@@ -1,0 +1,32 @@
+"""Cosine distance: l = 1 − ŷ·y / (‖ŷ‖·‖y‖)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
+from ortpipe.settings import Config, Positive
+from ortpipe.stages.add_loss.scores import Scores
+
+
+@dataclass(frozen=True)
+class CosineDistance(Config):
+    """The distance of an embedding from the vector it should point along, as `torch.nn.CosineEmbeddingLoss` of pairs.
+
+    Attributes:
+        eps: the least norm that is divided by; the derivative at a shorter ŷ is that of the product alone.
+    """
+
+    eps: Positive = 1e-8
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return 1 − ŷ·y / (max(‖ŷ‖, ε)·max(‖y‖, ε)) [N, E…, 1]."""
+        y = scores.prediction
+        product = op.ReduceSum(op.Mul(y, label), [-1], keepdims=1)
+        return op.Sub(1, op.Div(product, op.Mul(self._norm(op, y), self._norm(op, label))))
+
+    def _norm(self, op: Builder, value: Any) -> Any:
+        square = op.ReduceSum(op.Mul(value, value), [-1], keepdims=1)
+        return op.Sqrt(op.Max(square, self.eps**2))  # under the root, whose derivative at 0 is infinite

@@ -1,0 +1,25 @@
+"""ε-insensitive error: l = Σₖ max(0, |ŷₖ − yₖ| − ε)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
+from ortpipe.settings import Config, NotNegative
+from ortpipe.stages.add_loss.scores import Scores
+
+
+@dataclass(frozen=True)
+class EpsilonInsensitive(Config):
+    """The error of support vector regression (Vapnik, 1995), as scikit-learn's SGDRegressor and LinearSVR.
+
+    Its derivative is 0 where |d| = ε, as there.
+    """
+
+    epsilon: NotNegative = 0.1
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return max(0, |ŷ − y| − ε) [N, E…, K]."""
+        return op.Relu(op.Sub(op.Abs(op.Sub(scores.prediction, label)), self.epsilon))

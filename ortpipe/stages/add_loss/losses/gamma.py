@@ -1,0 +1,32 @@
+"""Gamma loss: l = Σₖ log μₖ + yₖ/μₖ, half the gamma deviance but for what no prediction changes."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
+from ortpipe.settings import Config
+from ortpipe.stages.add_loss.domains import POSITIVE, Link, check_link
+from ortpipe.stages.add_loss.scores import Scores
+
+
+@dataclass(frozen=True)
+class Gamma(Config):
+    """The loss of positive amounts whose spread grows with their mean, as scikit-learn's GammaRegressor.
+
+    Attributes:
+        link: what the prediction is: `log`: log μ, any number; `identity`: μ itself, which the graph must keep above 0.
+    """
+
+    link: Link = "log"
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
+    labels = POSITIVE
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return ŷ + y·exp(−ŷ), or log ŷ + y/ŷ [N, E…, K]."""
+        y = scores.prediction
+        check_link(y, self.link, "gamma")
+        if self.link == "log":
+            return op.Add(y, op.Mul(label, op.Exp(op.Neg(y))))
+        return op.Add(op.Log(y), op.Div(label, y))

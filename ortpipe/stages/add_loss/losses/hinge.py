@@ -1,0 +1,32 @@
+"""Hinge loss: l = max(0, 1 − s·z) of s = ±1; of several classes max(0, 1 + maxₖ≠ᵧ zₖ − zᵧ)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
+from ortpipe.settings import Config
+from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
+from ortpipe.stages.add_loss.scores import Scores, margin, required, truth
+
+
+@dataclass(frozen=True)
+class Hinge(Config):
+    """The loss of support vector machines on raw scores, `sklearn.metrics.hinge_loss`; of several labels, their sum.
+
+    Several classes are those of Crammer and Singer (2001). Its derivative at the kink, s·z = 1, is 0; where classes tie
+    for the largest score, the first of them gets it.
+    """
+
+    tasks: ClassVar[tuple[str, ...]] = ("binary", "multiclass", "multilabel")
+    labels = ZERO_OR_ONE  # of several labels
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return max(0, 1 − s·z) [N, E…, 1], or [N, E…, K] for K labels."""
+        if scores.classes is None or scores.classes == 2:
+            return op.Relu(op.Sub(1, margin(op, label, scores, "hinge")))
+        z, own = required(scores, "hinge"), truth(op, label, scores)
+        charged = op.Add(z, op.Sub(1, own))  # zₖ + 1 of every other class
+        largest, _ = op.TopK(charged, [1], axis=-1, outputs=2)
+        return op.Sub(largest, op.ReduceSum(op.Mul(z, own), [-1], keepdims=1))

@@ -1,0 +1,32 @@
+"""Poisson loss: l = Σₖ μₖ − yₖ·log μₖ, half the Poisson deviance but for what no prediction changes."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
+from ortpipe.settings import Config
+from ortpipe.stages.add_loss.domains import NOT_NEGATIVE, Link, check_link
+from ortpipe.stages.add_loss.scores import Scores
+
+
+@dataclass(frozen=True)
+class Poisson(Config):
+    """The loss of counts y ≥ 0, as `torch.nn.PoissonNLLLoss` and scikit-learn's PoissonRegressor.
+
+    Attributes:
+        link: what the prediction is: `log`: log μ, any number; `identity`: μ itself, which the graph must keep above 0.
+    """
+
+    link: Link = "log"
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
+    labels = NOT_NEGATIVE
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return exp(ŷ) − y·ŷ, or ŷ − y·log ŷ [N, E…, K]."""
+        y = scores.prediction
+        check_link(y, self.link, "poisson")
+        if self.link == "log":
+            return op.Sub(op.Exp(y), op.Mul(label, y))
+        return op.Sub(y, op.Mul(label, op.Log(y)))

@@ -1,0 +1,27 @@
+"""Quantile (pinball) loss: l = Σₖ max(q·d, (q − 1)·d) of d = yₖ − ŷₖ."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import onnx_ir as ir
+from annotated_types import Gt, Lt
+
+from ortpipe.graph.builder import Builder
+from ortpipe.settings import Config
+from ortpipe.stages.add_loss.scores import Scores
+
+
+@dataclass(frozen=True)
+class Quantile(Config):
+    """The loss whose best constant is the quantile q (Koenker and Bassett, 1978), `mean_pinball_loss` of scikit-learn.
+
+    Its derivative by ŷ is −q below the label, 1 − q above it, and at it the middle of both.
+    """
+
+    quantile: Annotated[float, Gt(0), Lt(1)] = 0.5
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return ½·|d| + (q − ½)·d [N, E…, K]."""
+        difference = op.Sub(label, scores.prediction)
+        return op.Add(op.Mul(op.Abs(difference), 0.5), op.Mul(difference, self.quantile - 0.5))

@@ -1,0 +1,23 @@
+"""Squared ε-insensitive error: l = Σₖ max(0, |ŷₖ − yₖ| − ε)²."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
+from ortpipe.settings import Config, NotNegative
+from ortpipe.stages.add_loss.scores import Scores
+
+
+@dataclass(frozen=True)
+class SquaredInsensitive(Config):
+    """The square of the ε-insensitive error, as scikit-learn's SGDRegressor and LinearSVR; smooth at |d| = ε."""
+
+    epsilon: NotNegative = 0.1
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return max(0, |ŷ − y| − ε)² [N, E…, K]."""
+        beyond = op.Relu(op.Sub(op.Abs(op.Sub(scores.prediction, label)), self.epsilon))
+        return op.Mul(beyond, beyond)
