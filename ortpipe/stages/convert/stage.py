@@ -84,7 +84,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
     with under("source"):
         meaning = dict(vars(forward.meaning(predicted)))
-    notes = [sentence(choice.trained, choice.left, by_default=True)]
+    notes = [*forward.notes, sentence(choice.trained, choice.left, by_default=True)]
     if choice.shared:
         shared = [f"{name} (by {count} nodes)" for name, count in choice.shared.items()]
         notes.append(

@@ -434,3 +434,39 @@ def test_a_prediction_without_one_entry_per_row_is_refused():
 def test_a_model_that_the_checker_refuses_is_refused():
     with pytest.raises(ModelError, match=r"onnx\.checker"):
         convert(parse(LINEAR.replace("MatMul(X, w)", "MatMul(X, X)")))
+
+
+HIDDEN = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[N, 3] X) => (float[N, 2] Y)
+{ w = Constant <value = float[3, 2] {1, 2, 3, 4, 5, 6}> ()  b = Constant <value = float[2] {0.5, -0.5}> ()
+  h = MatMul(X, w)  Y = Add(h, b) }
+"""
+
+
+@pytest.mark.parametrize(("lift", "parameters"), [(True, ("w", "b")), (("w*",), ("w",))])
+def test_weights_in_constants_are_lifted_and_said(tmp_path, lift, parameters):
+    onnx.save(parse(HIDDEN), tmp_path / "a.onnx")
+    artifact = convert(None, source(tmp_path / "a.onnx", lift=lift), data=some())
+    assert artifact.facts.parameters == parameters
+    assert (
+        f"lifts {len(parameters)} weights from constants: {', '.join(parameters)}" in artifact.facts.lineage[0]["notes"]
+    )
+
+
+def test_weights_that_stay_constants_leave_nothing_to_train(tmp_path):
+    onnx.save(parse(HIDDEN), tmp_path / "a.onnx")
+    with pytest.raises(ConvertError, match=r"weights in source\.lift"):
+        convert(None, source(tmp_path / "a.onnx", lift=False))
+    with pytest.raises(ConvertError, match=r"lift must match a parameter"):
+        convert(None, source(tmp_path / "a.onnx", lift=("nothing",)))
+
+
+def test_constants_in_what_ortpipe_wrote_stay(tmp_path):
+    model = parse(
+        HIDDEN.replace("float[N, 2] Y)", "float[N, 2] Y) <float[3, 2] v = {1, 2, 3, 4, 5, 6}>").replace(
+            "h = MatMul(X, w)", "i = MatMul(X, w) j = MatMul(X, v) h = Add(i, j)"
+        )
+    )
+    model.metadata_props.add(key="ortpipe.task", value='"regression"')
+    assert convert(model).facts.parameters == ("v",)

@@ -21,6 +21,7 @@ class Forward:
     meaning: Callable[[np.ndarray | None], Meaning]  # by the prediction of real rows (None where there are none)
     expected: Callable[[Mapping[str, np.ndarray]], np.ndarray]  # the source's own prediction for a model's inputs
     origin: str  # what to say of the source in messages
+    notes: tuple[str, ...] = ()  # what was changed or assumed on the way, for the user
 
 
 class ModelSource(Protocol):

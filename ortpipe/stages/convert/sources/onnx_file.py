@@ -1,6 +1,6 @@
 """An .onnx file (external data included), from any exporter."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -15,8 +15,10 @@ from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph import query, serial
 from ortpipe.graph.batch import name_batch
 from ortpipe.graph.check import finish, parsed
+from ortpipe.graph.lift import float_constants, lift
 from ortpipe.graph.lower import lowered
 from ortpipe.graph.modes import to_inference
+from ortpipe.graph.parameters import some
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Config
 from ortpipe.stages.convert.heads import read_head
@@ -41,6 +43,9 @@ class OnnxFile(Config):
             the graph and the values of real rows. Of two columns, the logit is the second less the first,
             and of opposite ones, [−s, s], the second.
         classes: the label of each class index; by default what the model says, else 0, 1, 2 …
+        lift: whether weights in Constant nodes, and those of branches, become initializers, which training can move:
+            those that it would move by default if they were initializers, or names and globs of constants. In a file
+            that ortpipe wrote, constants are what must not be trained, and stay.
     """
 
     path: str = field(metadata={"identity": False})  # `files` are told apart by content
@@ -48,6 +53,7 @@ class OnnxFile(Config):
     task: Task | None = None
     scores: Literal["logits", "probabilities"] | None = None
     classes: tuple[int | str, ...] | None = None
+    lift: bool | tuple[str, ...] = True
 
     def files(self) -> tuple[Path, ...]:
         """Return what is read, of that what is there: the file and its external data."""
@@ -64,6 +70,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     metadata = read_metadata(model)
     forward = parsed(original)
     graph = forward.graph
+    constants = float_constants(graph)
     classes = config.classes or tuple(metadata.get("classes", ())) or zipped or classes_in(graph)
     for value in query.data_inputs(graph):
         if value.shape is not None and value.shape.rank() and isinstance(value.shape[0], int):
@@ -75,13 +82,14 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     standardize(graph)
     forward = name_batch(forward)
     graph = forward.graph
+    lifted = _lift(graph, constants, config, written=bool(metadata))
     output = _prediction(graph, config.prediction if config.prediction is not None else metadata.get("prediction"))
     head, output = read_head(graph, output)
     if not query.float_initializers(graph, output):
         raise ConvertError(
-            "A model needs at least one float initializer that its prediction depends on.",
+            "A prediction must depend on at least one float initializer, or on a constant that is a weight.",
             got=f"{config.path}: none for output {output.name!r}",
-            fix="Export the weights as initializers, not as Constant nodes.",
+            fix="Choose another output with {at}prediction, or name constants that are weights in {at}lift.",
         )
     name = str(output.name)
     labelled = any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs)
@@ -102,7 +110,19 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
         meaning=lambda rows: Prediction(name, width_of(output), labelled, head, told, rows).meaning(),
         expected=expected,
         origin=config.path,
+        notes=(f"lifts {len(lifted)} weights from constants: {some(lifted)}",) if lifted else (),
     )
+
+
+def _lift(graph: ir.Graph, constants: Sequence[ir.Value], config: OnnxFile, *, written: bool) -> list[str]:
+    """Make initializers of the constants that are weights; return their names."""
+    if config.lift is False or not constants or (config.lift is True and written):
+        return []
+    floats = [o for o in graph.outputs if o.dtype in query.FLOATS]
+    if config.lift is True:
+        return lift(graph, constants, floats)
+    patterns = config.lift
+    return lift(graph, constants, floats, lambda names: query.select(patterns, names, ConvertError, "lift"))
 
 
 def _prediction(graph: ir.Graph, choice: str | int | None) -> ir.Value:

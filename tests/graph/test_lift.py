@@ -1,0 +1,43 @@
+import onnx_ir as ir
+import pytest
+
+from ortpipe.graph.check import finish
+from ortpipe.graph.lift import float_constants, lift
+
+TEXT = """
+<ir_version: 10, opset_import: ["" : 21]> g (float[N, 2] X, bool c) => (float[N, 2] y) {
+  w = Constant <value = float[2, 2] {1, 2, 3, 4}> ()  v = Identity(w)  b = Constant <value_floats = [1.0, 2.0]> ()
+  low = Constant <value = float {0}> ()  half = Constant <value_floats = [0.5]> ()
+  h = MatMul(X, v)  s = Add(h, b)  r = Clip(s, low)  t = Mul(r, half)
+  y = If(c) <then_branch = t1 () => (float[N, 2] a) { k = Constant <value = float[2, 2] {1, 0, 0, 1}> ()
+                                                      a = MatMul(t, k) },
+             else_branch = t2 () => (float[N, 2] d) <float[2, 2] k = {5, 6, 7, 8}> { d = MatMul(t, k) }> }
+"""
+
+
+def constants(names=None):
+    model = ir.from_onnx_text(TEXT)
+    graph = model.graph
+    lifted = lift(graph, float_constants(graph), graph.outputs, None if names is None else lambda _: names)
+    return model, lifted
+
+
+def test_weights_in_constants_and_in_branches_become_initializers_and_settings_stay():
+    model, lifted = constants()
+    assert lifted == ["w", "b", "k_1", "k_2"]  # two branches, each with its own k
+    assert [len(model.graph.initializers[name].uses()) for name in lifted] == [1] * 4
+    finish(model)
+    assert [node.op_type for node in model.graph][:2] == ["Identity", "Constant"]
+
+
+@pytest.mark.parametrize("names", [[], ["b"]])
+def test_what_is_named_is_lifted_and_nothing_else(names):
+    before = len(list(ir.from_onnx_text(TEXT).graph))
+    model, lifted = constants(names)
+    assert lifted == names == list(model.graph.initializers)
+    assert len(list(model.graph)) == before - len(names)
+
+
+def test_a_lifted_weight_says_where_it_came_from():
+    model, _ = constants()
+    assert model.graph.initializers["w"].meta["origin"] == {"node": "w", "attribute": "value"}
