@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -49,9 +50,8 @@ def lift(
         tensor, name = ir.convenience.get_const_tensor(old), str(old.name)
         assert tensor is not None
         name = name if taken[name] == 1 else names.fresh(name)
-        new = ir.Value(
-            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(list(tensor.shape)), const_value=tensor
-        )  # type: ignore[arg-type]
+        dims: list[Any] = list(tensor.shape)
+        new = ir.val(name, tensor.dtype, dims, const_value=tensor)
         tensor.name = name
         new.meta["origin"] = {"initializer": str(old.name)}
         if old.producer() is not None:
