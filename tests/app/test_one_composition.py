@@ -1,0 +1,83 @@
+"""A run's config is composed once, and is the one that Hydra composes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hydra._internal import hydra as application
+from hydra._internal import utils
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from ortpipe.app.compose import packaged_conf
+from ortpipe.app.one_composition import OneComposition, compose_once
+
+
+def begun(
+    loader: type[ConfigLoaderImpl], overrides: Sequence[str], multirun: bool, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, int]:
+    """Return the mode and the config with which Hydra's application begins, or its error, and its compositions."""
+    monkeypatch.setattr(application, "ConfigLoaderImpl", loader)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    compositions, begins = [], []
+    defaults = ConfigLoaderImpl._compose_config_from_defaults_list
+
+    def composed(self: Any, *arguments: Any, **options: Any) -> Any:
+        compositions.append(1)
+        return defaults(self, *arguments, **options)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", composed)
+    path = utils.create_config_search_path(str(packaged_conf()))
+    hydra = application.Hydra.create_main_hydra2("ortpipe", path)
+
+    def begin(mode: RunMode) -> Any:
+        return lambda config_name, overrides, task_function: begins.append(
+            f"{mode} {OmegaConf.to_yaml(hydra.compose_config(config_name, overrides, mode))}"
+        )
+
+    hydra.run, hydra.multirun = begin(RunMode.RUN), begin(RunMode.MULTIRUN)  # type: ignore[method-assign]
+    given = [*overrides]
+    try:
+        mode = hydra.get_mode("config", given)
+        utils._run_app(not multirun, multirun, mode, hydra, "config", lambda config: None, given)
+    except Exception as error:  # noqa: BLE001 - the same is to come of both
+        begins.append(repr(error))
+    finally:
+        GlobalHydra.instance().clear()
+        monkeypatch.undo()
+    return begins[0], len(compositions)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "multirun", "times"),
+    [
+        (["seed=3", "hydra.verbose=true"], False, 1),
+        (["hydra.mode=RUN"], False, 1),
+        (["~experiment", "data=iris", "add_loss=cross_entropy"], False, 1),
+        (["seed=1,2"], True, 2),
+        (["seed=3"], True, 2),
+        (["hparams_search=grid"], False, 2),
+        (["hydra.mode=MULTIRUN", "seed=1,2"], False, 2),
+        (["seed=1,2"], False, 1),
+        (["nonsense=1"], False, 2),
+        (["train.epochs=[", "seed=1"], False, 0),
+        (["data=no_such"], False, 0),
+    ],
+)
+def test_what_begins_is_what_hydra_begins(
+    overrides: Sequence[str], multirun: bool, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, count = begun(OneComposition, overrides, multirun, monkeypatch)
+    theirs, _ = begun(ConfigLoaderImpl, overrides, multirun, monkeypatch)
+    assert ours == theirs
+    assert count == times
+
+
+def test_the_command_line_composes_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "ConfigLoaderImpl", ConfigLoaderImpl)
+    compose_once()
+    assert application.ConfigLoaderImpl is OneComposition
