@@ -33,7 +33,7 @@ def atomic_write(path: Path, content: str | bytes) -> Path:
     except BaseException:  # Ctrl-C too must leave nothing half-written
         partial.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    sync(path.parent)
     return path
 
 
@@ -49,12 +49,12 @@ def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
     try:
         yield partial
         for file in (*partial.iterdir(), partial):
-            _sync(file)
+            sync(file)
         _take_place(partial, target, once)
     except BaseException:  # as in atomic_write
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _sync(target.parent)
+    sync(target.parent)
 
 
 def _take_place(folder: Path, target: Path, once: bool) -> None:
@@ -79,7 +79,7 @@ def _take_place(folder: Path, target: Path, once: bool) -> None:
     shutil.rmtree(older, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk; Windows opens no folders, and keeps their names."""
     windows = os.name == "nt"
     if windows and path.is_dir():

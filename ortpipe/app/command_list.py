@@ -11,13 +11,21 @@ COMMANDS = (
     "init",
     "plan",
     "repro",
+    "restore",
     "run-stage",
     "schedule",
     "show",
     "sync",
     "validate",
 )
-PATHS = ("diff", "init", "repro", "show", "sync")  # they take files and folders, which the shell itself completes
+PATHS = (
+    "diff",
+    "init",
+    "repro",
+    "restore",
+    "show",
+    "sync",
+)  # they take files and folders, which the shell itself completes
 FIRST = {
     "cache": ("gc", "ls", "rm", "verify"),
     "run-stage": ("add_loss", "convert", "derive", "evaluate", "penalty", "train"),

@@ -5,6 +5,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Names, used_names
+from ortpipe.graph.origins import KEY, mark
 from ortpipe.graph.readers import Use, UseFinder
 
 
@@ -38,6 +39,7 @@ def untie(model: ir.Model, output: ir.Value) -> None:
             label += f"/{reason.replace(' ', '_')}" if reason else ""
             fresh = names.fresh(f"{name}/{label}")
             copy = ir.val(fresh, const_value=ir.tensor(query.array(value), dtype=value.dtype, name=fresh))
+            mark(copy, value.meta.get(KEY) or {"initializer": name})
             graph.register_initializer(copy)
             known = {value: copy}
             for use in group:

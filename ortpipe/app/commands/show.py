@@ -115,6 +115,7 @@ def _text(subject: FoundModel) -> str:
 
 def _record(record: dict[str, Any]) -> list[str]:
     rest = {k: v for k, v in record.items() if k not in ("stage", "version")}
+    rest |= {"origins": f"of {', '.join(rest['origins'])}"} if "origins" in rest else {}
     shown = {k: v[:SHORT] if k in ("input", "data") else v for k, v in rest.items()}
     return [record["stage"], f"version {record['version']}", ", ".join(f"{k} {v}" for k, v in shown.items())]
 

@@ -14,6 +14,7 @@ from ortpipe.errors import ConvertError, under
 from ortpipe.graph import query
 from ortpipe.graph.check import finish
 from ortpipe.graph.modes import is_statistic, to_inference
+from ortpipe.graph.origins import marked
 from ortpipe.graph.parameters import choose, sentence, some
 from ortpipe.graph.untie import untie
 from ortpipe.runtime.session import Session
@@ -74,6 +75,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         constants=tuple(choice.left),
     )
     record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
+    record |= {"origins": origins} if (origins := marked(graph)) else {}
     predicted = None
     if data is not None:
         rows = data.train.head(ROWS)

@@ -1,5 +1,7 @@
 """ai.onnx.ml operators of linear models, rewritten in standard ones: their weights become initializers."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -7,10 +9,12 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.origins import mark
 from ortpipe.graph.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.patterns import width_of
 
 ML = "ai.onnx.ml"
+Steps = list[list[Any]]  # of a parameter's origin
 RIGID = ("SVM", "TreeEnsemble")  # how operators begin that keep all their numbers in attributes
 
 
@@ -19,7 +23,8 @@ def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
     targets = node.attributes.get_int("targets", 1)
     if (transform := node.attributes.get_string("post_transform", "NONE")) != "NONE":
         raise _unsupported(node, f"post_transform={transform}")
-    return [_scores(op, node, _floats(node, "coefficients").reshape(targets, -1), _floats(node, "intercepts"))]
+    weight = _floats(node, "coefficients").reshape(targets, -1)
+    return [_scores(op, node, weight, _floats(node, "intercepts"), [["reshape", *weight.shape]])]
 
 
 def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
@@ -30,6 +35,7 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     transform = node.attributes.get_string("post_transform", "NONE")
     x = node.inputs[0]
     rows = weight.reshape(-1, (None if x is None else width_of(x)) or weight.size // len(classes))
+    steps: Steps = [["reshape", *rows.shape]]
     bias = bias if bias.size else np.zeros(len(rows), np.float32)
     if len(rows) != len(classes):  # the runtime adds the second class by a rule of its own
         raise _unsupported(node, f"coefficients for {len(rows)} scores and {len(classes)} classes")
@@ -38,7 +44,8 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     opposite = len(rows) == 2 and np.array_equal(rows[0], -rows[1]) and np.array_equal(bias[0], -bias[1])
     if opposite and transform != "SOFTMAX":
         rows, bias = rows[-1:], bias[-1:]
-    scores = _scores(op, node, rows, bias)
+        steps = [*steps, ["opposite"]]
+    scores = _scores(op, node, rows, bias, steps)
     if transform != "NONE":
         scores = op.Softmax(scores, axis=-1) if transform == "SOFTMAX" else op.Sigmoid(scores)
     if len(rows) < len(classes):
@@ -147,10 +154,16 @@ def classes_of(node: ir.Node) -> tuple[int | str, ...]:
     raise _unsupported(node, "no class labels")
 
 
-def _scores(op: Builder, node: ir.Node, weight: np.ndarray, bias: np.ndarray) -> ir.Value:
-    inputs = [_float_input(op, node), op.parameter("coefficient", np.ascontiguousarray(weight.T))]
+def _scores(op: Builder, node: ir.Node, weight: np.ndarray, bias: np.ndarray, steps: Steps) -> ir.Value:
+    """Return x · weightᵀ + bias; `steps` lead from the coefficients to the weight, all but the first to the bias."""
+    place = {"node": node.outputs[0].name}
+    coefficient = op.parameter("coefficient", np.ascontiguousarray(weight.T))
+    mark(coefficient, {**place, "attribute": "coefficients", "transform": [*steps, ["transpose"]]})
+    inputs = [_float_input(op, node), coefficient]
     if bias.size:
-        inputs.append(op.parameter("intercept", bias))
+        intercept = op.parameter("intercept", bias)
+        mark(intercept, {**place, "attribute": "intercepts", "transform": steps[1:]})
+        inputs.append(intercept)
     return op.Gemm(*inputs)
 
 

@@ -1,0 +1,112 @@
+"""Where a parameter comes from in its source's file, and the way back: steps that can be taken in both directions.
+
+What convert makes of attributes, fused inputs and merged weights has an origin, plain JSON in convert's lineage record:
+`{"node": the first output's name, "attribute": name}`, `{"node": …, "input": number}` or `{"initializer": name}`, and
+where it is not that array itself `"transform": [[step, *arguments], …]`, from the file's array to the parameter. A text
+among the arguments is the name of an initializer of the file, whose array the step gets.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+Origin = Mapping[str, Any]
+Read = Callable[[str], np.ndarray]  # an initializer of the file by name
+KEY = "origin"  # in an ir.Value's meta
+
+_Get = Callable[..., np.ndarray]  # (array, *arguments) → the next one
+_Put = Callable[..., np.ndarray]  # (array, new next one, *arguments) → the array with that in it
+
+
+def mark(value: ir.Value, origin: Origin) -> ir.Value:
+    """Say of a parameter where it comes from; convert records it."""
+    value.meta[KEY] = dict(origin)
+    return value
+
+
+def marked(graph: ir.Graph) -> dict[str, Origin]:
+    """Return the origins of a graph's initializers, of those that have one."""
+    return {name: value.meta[KEY] for name, value in graph.initializers.items() if KEY in value.meta}
+
+
+def put(array: np.ndarray, new: np.ndarray, transform: Sequence[Sequence[Any]], read: Read) -> np.ndarray:
+    """Return the file's array with a parameter's new values in it.
+
+    Raises:
+        ValueError: shapes do not fit.
+        KeyError: a step, or an initializer that one names, is not known.
+
+    >>> put(np.zeros(4), np.array([[1], [2]]), [["reshape", 2, 2], ["slice", 1, 0, 1], ["transpose"]], {}.get)
+    Traceback (most recent call last):
+    ...
+    ValueError: shape (2, 1) instead of (1, 2)
+    >>> put(np.zeros(4), np.array([[1, 2]]), [["reshape", 2, 2], ["slice", 1, 0, 1], ["transpose"]], {}.get)
+    array([1., 0., 2., 0.])
+    """
+    if not transform:
+        if array.shape != new.shape:
+            raise ValueError(f"shape {new.shape} instead of {array.shape}")
+        return new
+    (step, *arguments), *rest = transform
+    values = [read(one) if isinstance(one, str) else one for one in arguments]
+    get, back = STEPS[step]
+    return back(array, put(get(array, *values), new, rest, read), *values)
+
+
+def take(array: np.ndarray, transform: Sequence[Sequence[Any]], read: Read) -> np.ndarray:
+    """Return the parameter that an array of the file is."""
+    for step, *arguments in transform:
+        array = STEPS[step][0](array, *[read(one) if isinstance(one, str) else one for one in arguments])
+    return array
+
+
+def _permute_back(array: np.ndarray, new: np.ndarray, *axes: int) -> np.ndarray:
+    return np.transpose(new, np.argsort(axes))
+
+
+def _between(array: np.ndarray, axis: int, start: int, stop: int) -> tuple[slice, ...]:
+    return (*[slice(None)] * (axis % array.ndim), slice(start, stop))
+
+
+def _slice_back(array: np.ndarray, new: np.ndarray, *where: int) -> np.ndarray:
+    whole = array.astype(np.result_type(array, new), copy=True)
+    whole[_between(array, *where)] = new
+    return whole
+
+
+def _opposite_back(array: np.ndarray, new: np.ndarray) -> np.ndarray:
+    first = np.where(-new == array[:1], array[:1], -new)  # a zero keeps its sign
+    return np.concatenate([first, new])
+
+
+def _aligned(factor: Any, array: np.ndarray, axis: int) -> np.ndarray:
+    """Return numbers per channel so that they multiply an array's axis; one number as it is."""
+    factor = np.asarray(factor)
+    return (
+        factor if factor.size == 1 else factor.reshape([-1 if i == axis % array.ndim else 1 for i in range(array.ndim)])
+    )
+
+
+def _dequantize(array: np.ndarray, scale: Any, zero: Any = None, axis: int = 1) -> np.ndarray:
+    shifted = array.astype(np.float64) - (0 if zero is None else _aligned(zero, array, axis).astype(np.float64))
+    return shifted * _aligned(scale, array, axis).astype(np.float64)
+
+
+def _quantize(array: np.ndarray, new: np.ndarray, scale: Any, zero: Any = None, axis: int = 1) -> np.ndarray:
+    """Return round(new / scale) + zero, within the type's bounds, as QuantizeLinear does."""
+    shift = 0 if zero is None else _aligned(zero, array, axis).astype(np.float64)
+    steps = np.rint(new.astype(np.float64) / _aligned(scale, array, axis).astype(np.float64)) + shift
+    bounds = np.iinfo(array.dtype)
+    return np.clip(steps, bounds.min, bounds.max).astype(array.dtype)
+
+
+STEPS: dict[str, tuple[_Get, _Put]] = {
+    "reshape": (lambda array, *dims: array.reshape(dims), lambda array, new, *dims: new.reshape(array.shape)),
+    "transpose": (lambda array: np.swapaxes(array, -1, -2), lambda array, new: np.swapaxes(new, -1, -2)),
+    "permute": (lambda array, *axes: np.transpose(array, axes), _permute_back),
+    "slice": (lambda array, *where: array[_between(array, *where)], _slice_back),
+    "opposite": (lambda array: array[1:], _opposite_back),  # two rows [−s, s] as one
+    "dequantize": (_dequantize, _quantize),
+}

@@ -1,0 +1,201 @@
+"""Trained weights back into the .onnx file that they were read from; whatever was not trained stays as it is there."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ortpipe.errors import ModelError
+from ortpipe.files import sync, temporary
+from ortpipe.graph.origins import Origin, put, take
+from ortpipe.graph.parameters import some
+from ortpipe.graph.serial import files
+from ortpipe.graph.tensors_in_place import ExternalPart, OnnxBytes, Slot, renamed
+from ortpipe.graph.wire import edited
+
+Arrays = Mapping[str, np.ndarray]
+SOURCE = "Name the file that the run read; ortpipe show RUN says which."
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What came of it.
+
+    Attributes:
+        written: the parameters whose values in the file changed.
+        kept: those that the file held already.
+        rounding: of those that the file holds in a narrower type, the largest |written − trained|.
+        files: what was written, the .onnx file last; nothing where its bytes are as they were and it is the same file.
+    """
+
+    written: tuple[str, ...]
+    kept: tuple[str, ...]
+    rounding: Mapping[str, float]
+    files: tuple[Path, ...]
+
+
+def restore(file: Path, output: Path, trained: Arrays, untrained: Arrays, origins: Mapping[str, Origin]) -> Restored:
+    """Write trained weights into a copy of an .onnx file, or into itself where `output` is that file.
+
+    Its bytes are edited in place: names, opset, metadata, order, layout of tensors and external data stay, also fields
+    that no version of onnx knows. Everything is decided before anything is written; each file appears whole.
+
+    Args:
+        file: what the model was converted from.
+        output: what is written; its external data go beside it.
+        trained: parameters and running statistics by name.
+        untrained: other float initializers; where the file has one of the name it must hold the same.
+        origins: where parameters are in the file that are no initializers of it: see `graph/origins.py`.
+
+    Raises:
+        ModelError: a parameter has no place in the file, another shape there, or the file is another model.
+    """
+    source = OnnxBytes(file)
+    _refuse_other(source, untrained)
+    slots = {name: _find(source, name, origins.get(name)) for name in trained}
+    if lost := [name for name, slot in slots.items() if slot is None]:
+        raise ModelError(
+            "Every trained weight goes back to its place in the file.",
+            got=f"{file} has none for {some(lost)}",
+            fix=SOURCE + " A bare model.onnx does not say where weights come from that convert made: name the run. "
+            "A head that convert put on has no place in the file.",
+        )
+    arrays, rounding = _new_arrays(source, slots, trained, origins)  # type: ignore[arg-type]
+    changed = {slot: array for slot, array in arrays.items() if array.tobytes() != slot.array.tobytes()}
+    where = {slot.name for slot in changed}
+    written = tuple(name for name, slot in slots.items() if slot is not None and slot.name in where)
+    kept = tuple(name for name in slots if name not in written)
+    return Restored(written, kept, rounding, tuple(_write(source, changed, output)))
+
+
+def _find(source: OnnxBytes, name: str, origin: Origin | None) -> Slot | None:
+    if origin is None:
+        return source.initializer(name)
+    if "initializer" in origin:
+        return source.initializer(origin["initializer"])
+    if "attribute" in origin:
+        return source.attribute(origin["node"], origin["attribute"])
+    return source.input(origin["node"], origin["input"])
+
+
+def _refuse_other(source: OnnxBytes, untrained: Arrays) -> None:
+    """Refuse a file whose weights that were not trained are others: with it, the trained ones predict otherwise."""
+    other = []
+    for name, array in untrained.items():
+        slot = source.initializer(name)
+        if slot is not None and (
+            slot.array.shape != array.shape or _cast(array, slot.array.dtype).tobytes() != slot.array.tobytes()
+        ):
+            other.append(name)
+    if other:
+        rule = "What was not trained is in the file as it was in training."
+        raise ModelError(rule, got=f"{source.path}: other values of {some(other)}", fix=SOURCE)
+
+
+def _new_arrays(
+    source: OnnxBytes, slots: Mapping[str, Slot], trained: Arrays, origins: Mapping[str, Origin]
+) -> tuple[dict[Slot, np.ndarray], dict[str, float]]:
+    """Return each slot's new array, and what casting the parameters to the file's types rounded."""
+    steps = {name: _steps(origins.get(name, {})) for name in slots}
+
+    def read(name: str) -> np.ndarray:
+        slot = source.initializer(name)
+        if slot is None:
+            raise KeyError(f"the file has no {name!r}")
+        return slot.array
+
+    by_name = {slot.name: slot for slot in slots.values()}
+    arrays, misfits = {name: slot.array for name, slot in by_name.items()}, []
+    for name, slot in slots.items():
+        try:
+            whole = put(arrays[slot.name], trained[name], steps[name], read)
+            if whole.shape != slot.array.shape:
+                raise ValueError(f"shape {list(whole.shape)} instead of {list(slot.array.shape)}")
+            arrays[slot.name] = whole
+        except (ValueError, KeyError, TypeError) as error:
+            misfits.append(f"{name}: {error.args[0]!s}")
+    if misfits:
+        raise ModelError("A weight fits its place in the file.", got=f"{source.path}: {'; '.join(misfits)}", fix=SOURCE)
+    clashing = [
+        name
+        for name, slot in slots.items()
+        if put(arrays[slot.name], trained[name], steps[name], read).tobytes() != arrays[slot.name].tobytes()
+    ]
+    if clashing:
+        raise ModelError(
+            "Weights that share a place in the file have one value.",
+            got=f"{source.path}: training parted {some(clashing)}",
+            fix="Train without convert.untie, or use the run's own model.onnx.",
+        )
+    cast = {name: _cast(arrays[name], slot.array.dtype) for name, slot in by_name.items()}
+    rounding = {}
+    for name, slot in slots.items():
+        with np.errstate(invalid="ignore"):
+            off = np.abs(take(cast[slot.name], steps[name], read).astype(np.float64) - trained[name].astype(np.float64))
+        if not np.isfinite(off).all():
+            got = f"{name!r}, which is {slot.array.dtype} there: some trained values are beyond its largest"
+            raise ModelError("The file's types hold the trained values.", got=got, fix="Use the run's own model.onnx.")
+        if worst := float(off.max(initial=0.0)):
+            rounding[name] = worst
+    return {by_name[name]: array for name, array in cast.items()}, rounding
+
+
+def _steps(origin: Origin) -> list[list[object]]:
+    """Return an origin's transform as a list of steps."""
+    steps = origin.get("transform", [])
+    return [[steps]] if isinstance(steps, str) else steps
+
+
+def _cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(array.shape)
+
+
+def _write(source: OnnxBytes, changed: Mapping[Slot, np.ndarray], output: Path) -> list[Path]:
+    """Write the data files and then the .onnx file: all of them beside their places, before the first takes its own."""
+    in_place = output.exists() and output.samefile(source.path)
+    folder, new_folder = source.path.parent.resolve(), output.parent.resolve()
+    data: dict[Path, list[tuple[ExternalPart, np.ndarray]]] = {}
+    if new_folder != folder:
+        data = {file: [] for file in files(source.path)[1:]}
+    for slot, array in changed.items():
+        if slot.stored is not None:
+            data.setdefault(source.data_file(slot.stored.location), []).append((slot.stored, array))
+    prefix = f"{output.name}." if new_folder == folder and not in_place else None  # the original keeps its own
+    partials, sha1 = dict[Path, Path](), dict[Path, str]()
+    with contextlib.ExitStack() as stack:
+
+        def partial(target: Path) -> Path:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partials[target] = temporary(target)
+            stack.callback(partials[target].unlink, missing_ok=True)
+            return partials[target]
+
+        for file, parts in data.items():
+            place = file.relative_to(folder).as_posix()
+            copy = partial(new_folder / (renamed(place, prefix) if prefix else place))
+            shutil.copyfile(file, copy)
+            with open(copy, "r+b") as weights:
+                for stored, array in parts:
+                    weights.seek(stored.offset)
+                    weights.write(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+                weights.seek(0)
+                sha1[file] = hashlib.file_digest(weights, "sha1").hexdigest()
+        edits = [edit for slot, array in changed.items() if slot.stored is None for edit in source.edits(slot, array)]
+        model = edited(source.data, [*edits, *source.moved(dict.fromkeys(data, prefix), sha1)])
+        if not (in_place and model == source.data):
+            partial(output).write_bytes(model)
+        for target, written in partials.items():
+            if target.exists():
+                shutil.copymode(target, written)
+            sync(written)
+        for target, written in partials.items():
+            os.replace(written, target)
+    for parent in {target.parent for target in partials}:
+        sync(parent)
+    return list(partials)

@@ -1,0 +1,183 @@
+"""Tensors of an .onnx file by where they stand in it: read, and written over in the form that they have there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import onnx
+
+from ortpipe.errors import ModelError
+from ortpipe.graph.wire import BYTES, VARINT, Edit, Field, fields, varint
+
+# Numbers of fields in onnx.proto.
+GRAPH, NODE, INITIALIZER = 7, 1, 5
+INPUT, OUTPUT, ATTRIBUTE = 1, 2, 5
+ATTRIBUTE_NAME, ATTRIBUTE_FLOAT, ATTRIBUTE_TENSOR, ATTRIBUTE_FLOATS = 1, 2, 5, 7
+TENSOR_NAME, RAW, EXTERNAL = 8, 9, 13
+NUMBERS = (RAW, 4, 5, 7, 10, 11)  # or float_data, int32_data, int64_data, double_data, uint64_data
+FLOAT_DATA, DOUBLE_DATA = 4, 10
+KEY, VALUE = 1, 2
+
+
+@dataclass(frozen=True)
+class ExternalPart:
+    """A tensor in a file of external data."""
+
+    location: str
+    offset: int
+    size: int  # in bytes
+    place: Field  # of the location, in the .onnx file
+    checksum: Field | None  # of the data file's SHA-1, where that is written
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """A place for numbers in an .onnx file: a tensor, or a float attribute."""
+
+    name: str
+    array: np.ndarray = field(repr=False)
+    held: tuple[Field, ...]  # the fields of its numbers: one, or several that follow each other
+    fixed: bool  # each number takes as many bytes as its type has
+    stored: ExternalPart | None = None
+
+
+class OnnxBytes:
+    """An .onnx file as bytes, and the places of its weights.
+
+    Raises:
+        ModelError: it is missing, damaged, or points at data outside its folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            rule, fix = "The .onnx file must exist.", "Check the path; relative ones start at the current folder."
+            raise ModelError(rule, got=path, fix=fix)
+        self.path, self.data = path, path.read_bytes()
+        graphs = [one for one in fields(self.data) if one.number == GRAPH and one.kind == BYTES]
+        inner = [one for graph in graphs for one in fields(self.data, graph) if one.kind == BYTES]
+        self.initializers = {self._text(one, TENSOR_NAME): one for one in inner if one.number == INITIALIZER}
+        self._nodes = {self._text(one, OUTPUT): one for one in inner if one.number == NODE}
+        if not self._nodes:
+            fix = "Name the file that the model was converted from."
+            raise ModelError("The file must hold an ONNX model with at least one node.", got=f"{path}: none", fix=fix)
+
+    def initializer(self, name: str) -> Slot | None:
+        """Return an initializer."""
+        return self._tensor(name, self.initializers[name]) if name in self.initializers else None
+
+    def attribute(self, node: str, name: str) -> Slot | None:
+        """Return an attribute of floats, or a tensor, of the node whose first output has that name."""
+        if node not in self._nodes:
+            return None
+        for one in fields(self.data, self._nodes[node]):
+            if one.number != ATTRIBUTE or self._text(one, ATTRIBUTE_NAME) != name:
+                continue
+            inner = list(fields(self.data, one))
+            tensor = next((part for part in inner if part.number == ATTRIBUTE_TENSOR), None)
+            if tensor is not None:
+                return self._tensor(f"{name} of {node}", tensor)
+            held = tuple(part for part in inner if part.number in (ATTRIBUTE_FLOAT, ATTRIBUTE_FLOATS))
+            array = np.frombuffer(b"".join(self.data[part.begin : part.end] for part in held), "<f4")
+            shape = () if held and held[0].number == ATTRIBUTE_FLOAT else array.shape
+            return Slot(f"{name} of {node}", array.reshape(shape), held, fixed=True) if held else None
+        return None
+
+    def input(self, node: str, place: int) -> Slot | None:
+        """Return what a node reads there: an initializer, or what a Constant node holds."""
+        if node not in self._nodes:
+            return None
+        names = [self._read(one) for one in fields(self.data, self._nodes[node]) if one.number == INPUT]
+        if place >= len(names):
+            return None
+        held = (self.attribute(names[place], name) for name in ("value", "value_floats", "value_float"))
+        return self.initializer(names[place]) or next((slot for slot in held if slot is not None), None)
+
+    def edits(self, slot: Slot, array: np.ndarray) -> Iterator[Edit]:
+        """Yield what gives a slot, whose numbers lie in this file, another array of the same type and shape.
+
+        The numbers are spread over the fields that hold them now: packed, one in each, or in pieces.
+        """
+        little, place = array.astype(array.dtype.newbyteorder("<"), copy=False), 0
+        if slot.fixed:
+            numbers = little.tobytes()
+            for one in slot.held:
+                yield Edit(one, numbers[place : (place := place + one.end - one.begin)])
+            return
+        plain = little if little.dtype.kind in "iu" else little.view(f"<u{little.dtype.itemsize}")
+        codes = [varint(number) for number in plain.ravel().tolist()]
+        for one in slot.held:
+            count = 1 if one.kind == VARINT else sum(byte < 0x80 for byte in self.data[one.begin : one.end])
+            yield Edit(one, b"".join(codes[place : (place := place + count)]))
+
+    def _tensor(self, name: str, place: Field) -> Slot:
+        tensor = onnx.TensorProto.FromString(self.data[place.begin : place.end])
+        stored = self._stored(tensor, place)
+        held = tuple(one for one in fields(self.data, place) if one.number in NUMBERS)
+        fixed = not held or held[0].number in (RAW, FLOAT_DATA, DOUBLE_DATA)
+        if stored is not None:
+            with open(self.data_file(stored.location), "rb") as file:
+                file.seek(stored.offset)
+                tensor.raw_data = file.read(stored.size)
+            tensor.data_location = tensor.DEFAULT
+            del tensor.external_data[:]
+        try:
+            return Slot(name, onnx.numpy_helper.to_array(tensor), held, fixed, stored)
+        except ValueError as error:
+            fix = "The file, or its external data, is damaged."
+            raise ModelError(
+                "A tensor has the bytes that its shape needs.", got=f"{name!r}: {error}", fix=fix
+            ) from error
+
+    def _stored(self, tensor: onnx.TensorProto, place: Field) -> ExternalPart | None:
+        if tensor.data_location != tensor.EXTERNAL:
+            return None
+        said = {entry.key: entry.value for entry in tensor.external_data}
+        where: dict[str, Field] = {}
+        for entry in (one for one in fields(self.data, place) if one.number == EXTERNAL):
+            where |= {self._text(entry, KEY): one for one in fields(self.data, entry) if one.number == VALUE}
+        item = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).itemsize
+        size = int(said.get("length", math.prod(tensor.dims) * item))
+        return ExternalPart(
+            said["location"], int(said.get("offset", 0)), size, where["location"], where.get("checksum")
+        )
+
+    def data_file(self, location: str) -> Path:
+        """Return a file of external data, which lies in the folder of the .onnx file or below."""
+        folder = self.path.parent.resolve()
+        file = (folder / location).resolve()
+        if not (file.is_relative_to(folder) and file.is_file()):
+            got = f"{location!r} of {self.path}"
+            raise ModelError("External data lie beside the .onnx file.", got=got, fix="Keep its files together.")
+        return file
+
+    def moved(self, places: Mapping[Path, str | None], sha1: Mapping[Path, str]) -> Iterator[Edit]:
+        """Yield what tensors say of their data files that are written anew: a prefix of the name, and the SHA-1."""
+        for message in self.initializers.values():
+            stored = self._stored(onnx.TensorProto.FromString(self.data[message.begin : message.end]), message)
+            if stored is None or (file := self.data_file(stored.location)) not in places:
+                continue
+            if (prefix := places[file]) is not None:
+                yield Edit(stored.place, renamed(stored.location, prefix).encode())
+            if stored.checksum is not None:
+                yield Edit(stored.checksum, sha1[file].encode())
+
+    def _text(self, message: Field, number: int) -> str:
+        """Return a message's first text of that number."""
+        return next((self._read(one) for one in fields(self.data, message) if one.number == number), "")
+
+    def _read(self, text: Field) -> str:
+        return self.data[text.begin : text.end].decode(errors="replace")
+
+
+def renamed(location: str, prefix: str) -> str:
+    """Return a location with something in front of the file's name.
+
+    >>> renamed("weights/w.bin", "new.")
+    'weights/new.w.bin'
+    """
+    place = PurePosixPath(location)
+    return str(place.with_name(prefix + place.name))

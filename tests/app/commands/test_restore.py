@@ -1,0 +1,129 @@
+"""ortpipe restore: the original file with trained weights predicts what the trained artifact predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from command import ROOT
+
+from ortpipe import (
+    LOSSES,
+    OPTIMIZERS,
+    AddLossConfig,
+    Artifact,
+    ConvertConfig,
+    Data,
+    DeriveConfig,
+    Rows,
+    TrainConfig,
+    add_loss,
+    convert,
+    derive,
+    load_artifact,
+    save_artifact,
+    train,
+)
+from ortpipe.errors import ConfigError, ModelError
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
+
+HEAD = '<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 3]> '
+MODELS = {
+    "regressor": """g (float[N,2] X) => (float[N,1] y) {
+        y = ai.onnx.ml.LinearRegressor<coefficients = [1.0, 0.0], intercepts = [0.5]>(X) }""",
+    "classifier of two": """g (float[N,2] X) => (int64[N] label, float[N,2] p) {
+        label, p = ai.onnx.ml.LinearClassifier<coefficients = [-1.0, -0.0, 1.0, 0.0], intercepts = [0.0, 0.0],
+            classlabels_ints = [0, 1], post_transform = "LOGISTIC">(X) }""",
+    "classifier of three": """g (float[N,2] X) => (int64[N] label, float[N,3] p) {
+        label, p = ai.onnx.ml.LinearClassifier<coefficients = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+            intercepts = [0.0, 1.0, 2.0], classlabels_ints = [0, 1, 2], post_transform = "SOFTMAX">(X) }""",
+    "batches": """g (float[N,2] X) => (float[N,1] y)
+        <float[2,2] w = {1, 2, 3, 4}, float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] mean = {0, 0},
+         float[2] var = {1, 1}, float[2,1] v = {1, -1}>
+        { h = MatMul(X, w) n, m1, v1 = BatchNormalization<training_mode = 1>(h, s, b, mean, var) y = MatMul(n, v) }""",
+}
+
+
+def _rows(label: np.ndarray) -> Data:
+    x = np.random.default_rng(0).normal(size=(16, 2)).astype(np.float32)
+    return Data(train=Rows({"X": x}, label))
+
+
+def _trained(source: Artifact, data: Data, loss: str) -> Artifact:
+    ready = derive(add_loss(source, AddLossConfig(loss=LOSSES[loss]())), DeriveConfig())
+    return train(ready, TrainConfig(epochs=2, batch_size=8, optimizer=OPTIMIZERS["sgd"](lr=0.1)), data=data)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_restored_file_predicts_what_the_trained_model_does(
+    name: str, tmp_path: Path, call: Callable[..., str]
+) -> None:
+    file = tmp_path / "file.onnx"
+    onnx.save(onnx.parser.parse_model(HEAD + MODELS[name]), file)
+    classes = {"classifier of two": 2, "classifier of three": 3}.get(name)
+    label = np.arange(16) % classes if classes else np.linspace(0, 1, 16, dtype=np.float32)[:, None]
+    data = _rows(label)
+    source = convert(str(file), data=data)
+    trained = _trained(source, data, {2: "log", 3: "cross_entropy", None: "l2"}[classes])
+    save_artifact(source, tmp_path / "source")
+    save_artifact(trained, tmp_path / "trained")
+
+    call("restore", "source", "--into", "file.onnx", "--output", "same.onnx")
+    assert (tmp_path / "same.onnx").read_bytes() == file.read_bytes()
+    said = call("restore", "trained", "--into", "file.onnx")
+    restored = onnx.load("file.trained.onnx")
+    assert said.splitlines()[-1] == "file     file.trained.onnx"
+    assert [n.op_type for n in restored.graph.node] == [n.op_type for n in onnx.load(file).graph.node]
+    if name == "batches":  # which predicts in training mode: the weights themselves are compared
+        arrays = {t.name: onnx.numpy_helper.to_array(t).tolist() for t in restored.graph.initializer}
+        assert arrays == {t: array.tolist() for t, array in trained.initializers.items()}
+        assert arrays["mean"] != [0, 0] != arrays["b"]
+        return
+    feed = {"X": data.train.inputs["X"]}
+    session = onnxruntime.InferenceSession("file.trained.onnx")
+    ours = onnxruntime.InferenceSession(trained.model.SerializeToString())
+    output = trained.facts.prediction
+    np.testing.assert_allclose(session.run([output], feed)[0], ours.run([output], feed)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_copies_of_a_merged_weight_go_back_while_they_are_equal(tmp_path: Path, call: Callable[..., str]) -> None:
+    text = """g (float[N,2] X) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}>
+        { [a] h = MatMul(X, w) [b] y = MatMul(h, w) }"""
+    file = tmp_path / "file.onnx"
+    onnx.save(onnx.parser.parse_model(HEAD + text), file)
+    data = _rows(np.zeros((16, 2), np.float32))
+    source = convert(None, ConvertConfig(source=OnnxFile(path=str(file)), untie=True), data=data)
+    assert source.facts.lineage[0]["origins"] == {"w/a": {"initializer": "w"}, "w/b": {"initializer": "w"}}
+    save_artifact(source, tmp_path / "source")
+    save_artifact(_trained(source, data, "l2"), tmp_path / "trained")
+    call("restore", "source", "--into", "file.onnx", "--in-place")
+    with pytest.raises(ModelError, match=r"(?s)training parted w/a.*convert\.untie"):
+        call("restore", "trained", "--into", "file.onnx")
+
+
+def test_of_a_bare_file_weights_go_back_by_their_names(
+    tmp_path: Path, call: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "digits.onnx"
+    file.write_bytes((ROOT / "conf" / "models" / "digits.onnx").read_bytes())
+    call("run-stage", "convert", "--input", "digits.onnx", "--output", "forward.onnx")
+    said = call("restore", "forward.onnx", "--into", "digits.onnx", "--in-place")
+    assert said.splitlines()[-1] == "file     digits.onnx: as it was"
+    with pytest.raises(ConfigError, match="must not be there"):
+        call("restore", "forward.onnx", "--into", "digits.onnx", "--output", "forward.onnx")
+    with pytest.raises(ConfigError, match="says which of its weights were trained"):
+        call("restore", "digits.onnx", "--into", "digits.onnx")
+    with pytest.raises(ModelError, match="must exist"):
+        call("restore", "forward.onnx", "--into", "nowhere.onnx")
+
+
+def test_weights_of_an_estimator_have_no_place_in_another_file(linear: Path, call: Callable[..., str]) -> None:
+    into = str(ROOT / "conf" / "models" / "digits.onnx")
+    with pytest.raises(ModelError, match="has none for intercept"):
+        call("restore", str(linear), "--into", into, "--output", "new.onnx")
+    assert load_artifact(linear / "stages" / "5_train").facts.parameters == ("coefficient", "intercept")
+    assert not Path("new.onnx").exists()

@@ -1,0 +1,262 @@
+"""Trained weights go back into a file whose other bytes stay, whoever wrote it and in whatever form."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from ortpipe.errors import ModelError
+from ortpipe.graph import restore as module
+from ortpipe.graph.restore import restore
+from ortpipe.graph.wire import Edit, edited, fields, varint
+
+TEXT = """<ir_version: 10, opset_import: ["": 21], producer_name: "elsewhere">
+    g (float[N,2] X) => (float[N,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {0, 0, 1}>
+    { h = MatMul(X, w) y = Add(h, b) }"""
+W, B = np.arange(6, dtype=np.float32).reshape(2, 3) + 0.25, np.float32([1, 2, 3])
+OLD = {"w": np.arange(1, 7, dtype=np.float32).reshape(2, 3), "b": np.float32([0, 0, 1])}
+TYPES = ("float32", "float16", "bfloat16", "float64")
+
+
+def _model(dtype: str = "float32", *, raw: bool = True) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(TEXT)
+    kind = {"float32": 1, "float16": 10, "bfloat16": 16, "float64": 11}[dtype]
+    for tensor in model.graph.initializer:
+        values = OLD[tensor.name]
+        if raw:
+            array = values.astype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+            tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, kind, values.shape, array.tobytes(), raw=True))
+        else:
+            tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, kind, values.shape, values.ravel()))
+    return model
+
+
+def _saved(model: onnx.ModelProto, path: Path) -> Path:
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    return {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
+
+
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_each_type_and_layout_is_written_over_as_it_is_there(dtype: str, raw: bool, tmp_path: Path) -> None:
+    file, output = _saved(_model(dtype, raw=raw), tmp_path / "model.onnx"), tmp_path / "new.onnx"
+    done = restore(file, output, {"w": W, "b": B}, {}, {})
+    assert done.written == ("w", "b")
+    expected = _model(dtype, raw=raw)  # the same file, but for the numbers
+    for tensor, values in zip(expected.graph.initializer, (W, B), strict=True):
+        fresh = onnx.numpy_helper.to_array(tensor).dtype
+        made = onnx.helper.make_tensor(
+            tensor.name, tensor.data_type, values.shape, values.astype(fresh).tobytes() if raw else values.ravel(), raw
+        )
+        tensor.CopyFrom(made)
+    assert output.read_bytes() == expected.SerializeToString()
+    assert _arrays(file)["w"].astype(np.float32).tolist() == OLD["w"].tolist()
+
+
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_without_training_the_file_is_the_same(dtype: str, raw: bool, tmp_path: Path) -> None:
+    file, output = _saved(_model(dtype, raw=raw), tmp_path / "model.onnx"), tmp_path / "new.onnx"
+    done = restore(file, output, OLD, {}, {})
+    assert (done.written, done.kept, done.rounding) == ((), ("w", "b"), {})
+    assert output.read_bytes() == file.read_bytes()
+    assert restore(file, file, OLD, {}, {}).files == ()
+
+
+def test_fields_that_nobody_knows_and_any_order_stay(tmp_path: Path) -> None:
+    data = _model().SerializeToString()
+    [graph] = [one for one in fields(data) if one.number == 7]
+    parts = [data[one.prefix - 1 : one.end] for one in fields(data, graph)]  # each tag is one byte here
+    unknown = varint(999 << 3) + varint(7)
+    shuffled = b"".join([*reversed(parts), unknown])
+    around = [data[one.prefix - 1 : one.end] for one in fields(data) if one.number != 7]
+    odd = unknown + bytes([7 << 3 | 2]) + varint(len(shuffled)) + shuffled + b"".join(around)
+    (file := tmp_path / "odd.onnx").write_bytes(odd)
+    restore(file, tmp_path / "new.onnx", {"w": W}, {"b": OLD["b"]}, {})
+    new = (tmp_path / "new.onnx").read_bytes()
+    assert new.replace(W.tobytes(), OLD["w"].tobytes()) == odd
+    assert new != odd
+
+
+def test_numbers_in_fields_of_their_own_stay_there(tmp_path: Path) -> None:
+    """The first writers did not pack float_data."""
+    data = _model(raw=False).SerializeToString()
+    [graph] = [one for one in fields(data) if one.number == 7]
+    tensors = [one for one in fields(data, graph) if one.number == 5]
+    edits = []
+    for tensor in tensors:
+        parts = b""
+        for one in fields(data, tensor):
+            value = data[one.begin : one.end]
+            if one.number == 4:
+                parts += b"".join(bytes([4 << 3 | 5]) + value[i : i + 4] for i in range(0, len(value), 4))
+            else:
+                parts += data[one.prefix - 1 : one.end]
+        edits.append(Edit(tensor, parts))
+    (file := tmp_path / "old.onnx").write_bytes(edited(data, edits))
+    restore(file, tmp_path / "new.onnx", {"w": W, "b": B}, {}, {})
+    assert (tmp_path / "new.onnx").stat().st_size == file.stat().st_size > len(data)
+    assert _arrays(tmp_path / "new.onnx")["w"].tolist() == W.tolist()
+
+
+def _external(folder: Path, *, one_file: bool = True) -> Path:
+    folder.mkdir(parents=True)
+    model, path = _model(), folder / "model.onnx"
+    onnx.save(
+        model, path, save_as_external_data=True, all_tensors_to_one_file=one_file, location="w.bin", size_threshold=0
+    )
+    return path
+
+
+def test_external_data_are_written_whole_in_another_folder(tmp_path: Path) -> None:
+    file = _external(tmp_path / "a")
+    before = (file.with_name("w.bin")).read_bytes()
+    output = tmp_path / "b" / "model.onnx"
+    done = restore(file, output, {"w": W}, {"b": OLD["b"]}, {})
+    assert [one.name for one in done.files] == ["w.bin", "model.onnx"]
+    assert output.read_bytes() == file.read_bytes()  # it only says where the weights are
+    assert output.with_name("w.bin").read_bytes() == before.replace(OLD["w"].tobytes(), W.tobytes())
+    assert file.with_name("w.bin").read_bytes() == before
+    assert _arrays(output)["w"].tolist() == W.tolist()
+    assert sorted(one.name for one in output.parent.iterdir()) == ["model.onnx", "w.bin"]
+
+
+def test_beside_the_original_external_data_get_a_name_of_their_own(tmp_path: Path) -> None:
+    file = _external(tmp_path / "a", one_file=False)
+    before = {one.name: one.read_bytes() for one in file.parent.iterdir()}
+    output = file.with_name("new.onnx")
+    restore(file, output, {"w": W}, {"b": OLD["b"]}, {})
+    assert {name: file.with_name(name).read_bytes() for name in before} == before
+    assert {one.name for one in file.parent.iterdir()} - set(before) == {"new.onnx", "new.onnx.w"}
+    assert {k: v.tolist() for k, v in _arrays(output).items()} == {"w": W.tolist(), "b": OLD["b"].tolist()}
+
+
+def test_in_place_only_what_changed_is_written(tmp_path: Path) -> None:
+    file = _external(tmp_path / "a")
+    os.chmod(file.with_name("w.bin"), 0o640)
+    done = restore(file, file, {"w": W}, {}, {})
+    assert [one.name for one in done.files] == ["w.bin"]
+    assert _arrays(file)["w"].tolist() == W.tolist()
+    assert file.with_name("w.bin").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_checksum_of_external_data_is_that_of_the_new_ones(tmp_path: Path) -> None:
+    file = _external(tmp_path / "a")
+    model = onnx.load(file, load_external_data=False)
+    for tensor in model.graph.initializer:
+        tensor.external_data.add(key="checksum", value="0" * 40)
+    _saved(model, file)
+    restore(file, file, {"w": W}, {}, {})
+    digest = hashlib.sha1(file.with_name("w.bin").read_bytes()).hexdigest()
+    for tensor in onnx.load(file, load_external_data=False).graph.initializer:
+        assert {entry.key: entry.value for entry in tensor.external_data}["checksum"] == digest
+
+
+def test_a_failure_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _external(tmp_path / "a")
+    before = {one.name: one.read_bytes() for one in file.parent.iterdir()}
+
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "sync", full)
+    with pytest.raises(OSError, match="No space"):
+        restore(file, file, {"w": W}, {}, {})
+    assert {one.name: one.read_bytes() for one in file.parent.iterdir()} == before
+
+
+def test_what_a_coarser_type_rounds_is_said(tmp_path: Path) -> None:
+    file = _saved(_model("float16"), tmp_path / "model.onnx")
+    done = restore(file, tmp_path / "new.onnx", {"w": W + np.float32(1e-5), "b": B}, {}, {})
+    assert done.rounding == {"w": pytest.approx(1e-5, rel=0.2)}
+    with pytest.raises(ModelError, match=r"(?s)hold the trained values.*'w', which is float16 there"):
+        restore(file, tmp_path / "newer.onnx", {"w": W * 1e6}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("trained", "untrained", "origins", "message"),
+    [
+        ({"w": W, "head/0/weight": W}, {}, {}, "has none for head/0/weight"),
+        ({"w": W.T}, {}, {}, r"w: shape \(3, 2\) instead of \(2, 3\)"),
+        ({"w": W}, {"b": B}, {}, "other values of b"),
+        ({"c": W}, {}, {"c": {"node": "h", "attribute": "value"}}, "has none for c"),
+        ({"c": W}, {}, {"c": {"node": "h", "input": 0}}, "has none for c"),
+        ({"c": W}, {}, {"c": {"node": "h", "input": 7}}, "has none for c"),
+        ({"c": W}, {}, {"c": {"node": "nowhere", "input": 1}}, "has none for c"),
+        ({"c": W}, {}, {"c": {"initializer": "w", "transform": [["twist"]]}}, "c: twist"),
+        ({"c": W, "d": W + 1}, {}, {n: {"initializer": "w"} for n in "cd"}, "training parted c"),
+    ],
+)
+def test_what_cannot_go_back_is_refused_before_anything_is_written(
+    trained: dict[str, np.ndarray],
+    untrained: dict[str, np.ndarray],
+    origins: dict[str, dict[str, object]],
+    message: str,
+    tmp_path: Path,
+) -> None:
+    file = _saved(_model(), tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match=message):
+        restore(file, tmp_path / "new.onnx", trained, untrained, origins)
+    assert [one.name for one in tmp_path.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", bytes(64), b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"])
+def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> None:
+    (file := tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(ModelError):
+        restore(file, tmp_path / "new.onnx", {"w": W}, {}, {})
+
+
+def test_parts_of_a_tensor_go_back_by_their_origins(tmp_path: Path) -> None:
+    file, output = _saved(_model(), tmp_path / "model.onnx"), tmp_path / "new.onnx"
+    parts = {"left": np.float32([[9], [8]]), "rest": np.float32([[1, 2], [3, 4]])}
+    origins = {
+        "left": {"node": "h", "input": 1, "transform": [["slice", 1, 0, 1]]},
+        "rest": {"initializer": "w", "transform": [["slice", 1, 1, 3], ["transpose"]]},
+    }
+    restore(file, output, parts, {}, origins)
+    assert _arrays(output)["w"].tolist() == [[9, 1, 3], [8, 2, 4]]
+
+
+def test_quantized_weights_go_back_rounded(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y)
+        <int8[2,2] q = {1, -2, 3, 4}, float s = {0.5}, int8 z = {1}>
+        { w = DequantizeLinear(q, s, z) y = MatMul(X, w) }"""
+    file, output = _saved(onnx.parser.parse_model(text), tmp_path / "model.onnx"), tmp_path / "new.onnx"
+    origins = {"w": {"node": "w", "input": 0, "transform": [["dequantize", "s", "z", 0]]}}
+    held = np.float32([[0, -1.5], [1, 1.5]])
+    assert restore(file, output, {"w": held}, {}, origins).written == ()
+    assert output.read_bytes() == file.read_bytes()
+    done = restore(file, output, {"w": held + np.float32([[0.1, 0], [-70, 0.5]])}, {}, origins)
+    assert _arrays(output)["q"].tolist() == [[1, -2], [-128, 5]]  # as int32_data, whose length grows by nine bytes
+    assert done.rounding["w"] == pytest.approx(4.5)
+    onnx.checker.check_model(onnx.load(output), full_check=True)
+
+
+def test_values_of_constant_nodes_go_back(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y) {
+        w = Constant<value = float[2,2] {1, 2, 3, 4}>() b = Constant<value_floats = [1.0, 2.0]>()
+        c = Constant<value_float = 3.0>() h = Gemm(X, w, b) y = Mul(h, c) }"""
+    file, output = _saved(onnx.parser.parse_model(text), tmp_path / "model.onnx"), tmp_path / "new.onnx"
+    new = {"w": W[:, :2], "b": B[1:], "c": np.float32(5)}
+    origins = {
+        "w": {"node": "w", "attribute": "value"},
+        "b": {"node": "h", "input": 2},
+        "c": {"node": "c", "attribute": "value_float"},
+    }
+    assert restore(file, output, new, {}, origins).written == ("w", "b", "c")
+    found = {
+        n.output[0]: onnx.helper.get_node_attr_value(n, n.attribute[0].name) for n in onnx.load(output).graph.node[:3]
+    }
+    assert onnx.numpy_helper.to_array(found["w"]).tolist() == new["w"].tolist()
+    assert (found["b"], found["c"]) == ([2, 3], 5)
+    assert output.stat().st_size == file.stat().st_size
