@@ -45,7 +45,8 @@ class Must:
 def one_of(noun: str, names: Iterable[str], *others: str) -> Must:
     """Return the bound of text that is the name of a member of `names`, or one of `others`."""
     valid = (*others, *names)
-    return Must(" or ".join([f"the name of {article(noun)}", *map(repr, others)]), valid.__contains__, valid)
+    words = " or ".join([f"the name of {article(noun)}", *map(repr, others)])
+    return Must(words, lambda name: name in valid or (isinstance(names, Catalogue) and name in names), valid)
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def test_every_choice_of_a_group_composes(group: str, tmp_path: Path) -> None:
 
 def test_the_readme_names_every_member_of_the_catalogues() -> None:
     text = (ROOT / "README.md").read_text()
-    members = [*LOSSES, *PENALTIES, *ENGINES, *OPTIMIZERS, *SCHEDULES, *RECORDERS, *CONVERT_SOURCES]
+    members = [*LOSSES, *METRICS, *PENALTIES, *ENGINES, *OPTIMIZERS, *SCHEDULES, *RECORDERS, *CONVERT_SOURCES]
     members += [name for name in DATA_SOURCES if name != "bundled"]  # its sets are choices of their own
     assert [m for m in members if f"`{m}`" not in text] == []
 

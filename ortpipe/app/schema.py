@@ -11,9 +11,9 @@ import yaml
 from ortpipe.app.tracking.recorders import RECORDERS, Recorder
 from ortpipe.data.split import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest, under
-from ortpipe.metrics import METRICS, OBJECTIVES, UNWEIGHTED
+from ortpipe.metrics import OBJECTIVE, UNWEIGHTED
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.settings import Catalogue, Config, article, catalogue_of, checked, fields_of, one_of
+from ortpipe.settings import Catalogue, Config, article, catalogue_of, checked, fields_of
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.derive.config import DeriveConfig
@@ -52,7 +52,7 @@ class RunConfig(Config):
     seed: int = 0
     name: str = "run"
     resume: str | None = None
-    objective: Annotated[str, one_of("metric", [*METRICS, *OBJECTIVES[1:]], OBJECTIVES[0])] = "loss"
+    objective: Annotated[str, OBJECTIVE] = "loss"
 
     def __post_init__(self) -> None:
         metrics = self.evaluate.metrics

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ortpipe.errors import EvaluateError
-from ortpipe.settings import Catalogue
+from ortpipe.settings import Catalogue, Must
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A keyword of a metric that its name may end in: `mean_pinball_loss_0.9`."""
+
+    name: str
+    bound: Must
+    kind: type[float] | type[int] = float
 
 
 @dataclass(frozen=True)
@@ -23,42 +33,109 @@ class Metric:
     reads: Literal["label", "probability"]  # predicted values or labels, or probabilities
     greater_is_better: bool
     params: Mapping[str, Any] = field(default_factory=dict)  # its keywords
+    shown: tuple[str, ...] = ()  # the tasks that it is computed for unless metrics are named
+    parameter: Parameter | None = None  # the keyword that is part of its name
 
     def __call__(
         self, truth: np.ndarray, label: np.ndarray, probability: np.ndarray | None, weight: np.ndarray | None
     ) -> float:
-        """Return the metric of predictions against the truth, rows weighted if they have weights; nan without value."""
+        """Return the metric of predictions against the truth, rows weighted if they have weights; nan without value.
+
+        Raises:
+            EvaluateError: it is not defined for such labels or predictions.
+        """
         from sklearn import metrics
         from sklearn.exceptions import UndefinedMetricWarning
 
         read, params = label, dict(self.params)
         if self.reads == "probability":
             assert probability is not None
-            read = probability[:, 1] if self.function == "roc_auc_score" else probability
+            of_one = truth.ndim == 1 and probability.shape[1] == 2 and self.function != "log_loss"
+            read = probability[:, 1] if of_one else probability
             if read is probability and truth.ndim == 1:
                 params["labels"] = list(range(probability.shape[1]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UndefinedMetricWarning)
-            return float(getattr(metrics, self.function)(truth, read, sample_weight=weight, **params))
+            warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
+            try:
+                return float(getattr(metrics, self.function)(truth, read, sample_weight=weight, **params))
+            except ValueError as error:
+                rule, fix = "A metric must be defined for the labels and the predictions.", "Choose another metric."
+                raise EvaluateError(rule, got=f"{self.function}: {error}", fix=fix) from error
+
+
+class Metrics(Catalogue[Metric]):
+    """The catalogue, with the metrics whose names end in a parameter.
+
+    >>> METRICS["top_k_accuracy_5"].params, "mean_pinball_loss_2" in METRICS
+    ({'k': 5}, False)
+    """
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or self._named(name) is not None
+
+    def __getitem__(self, name: str) -> Metric:
+        return self._named(name) or super().__getitem__(name)
+
+    def _named(self, name: object) -> Metric | None:
+        base, _, number = str(name).rpartition("_")
+        metric = super().__getitem__(base) if super().__contains__(base) else None
+        if metric is None or metric.parameter is None:
+            return None
+        try:
+            value = metric.parameter.kind(number)
+        except ValueError:
+            return None
+        fits = metric.parameter.bound.holds(value)
+        return replace(metric, params={**metric.params, metric.parameter.name: value}) if fits else None
 
 
 CLASSES = ("binary", "multiclass")
-METRICS: Catalogue[Metric] = Catalogue(
+LABELS = (*CLASSES, "multilabel")
+VALUES = ("regression",)
+MACRO = {"average": "macro", "zero_division": 0}
+ALPHA = Parameter("alpha", Must("from 0 to 1", lambda alpha: 0 <= alpha <= 1))
+POWER = Parameter("power", Must("at most 0, or at least 1", lambda power: power <= 0 or 1 <= power < math.inf))
+PLACES = Parameter("k", Must("at least 1", lambda k: k >= 1), int)
+METRICS = Metrics(
     "metric",
     {
-        "r2": Metric("r2_score", ("regression",), "label", True),
-        "mean_squared_error": Metric("mean_squared_error", ("regression",), "label", False),
-        "mean_absolute_error": Metric("mean_absolute_error", ("regression",), "label", False),
-        "accuracy": Metric("accuracy_score", (*CLASSES, "multilabel"), "label", True),
-        "f1_macro": Metric(
-            "f1_score", (*CLASSES, "multilabel"), "label", True, {"average": "macro", "zero_division": 0}
+        "r2": Metric("r2_score", VALUES, "label", True, shown=VALUES),
+        "mean_squared_error": Metric("mean_squared_error", VALUES, "label", False, shown=VALUES),
+        "mean_absolute_error": Metric("mean_absolute_error", VALUES, "label", False, shown=VALUES),
+        "root_mean_squared_error": Metric("root_mean_squared_error", VALUES, "label", False),
+        "median_absolute_error": Metric("median_absolute_error", VALUES, "label", False),
+        "mean_absolute_percentage_error": Metric("mean_absolute_percentage_error", VALUES, "label", False),
+        "explained_variance": Metric("explained_variance_score", VALUES, "label", True),
+        "mean_pinball_loss": Metric("mean_pinball_loss", VALUES, "label", False, {"alpha": 0.5}, parameter=ALPHA),
+        "mean_poisson_deviance": Metric("mean_poisson_deviance", VALUES, "label", False),
+        "mean_gamma_deviance": Metric("mean_gamma_deviance", VALUES, "label", False),
+        "mean_tweedie_deviance": Metric(
+            "mean_tweedie_deviance", VALUES, "label", False, {"power": 1.5}, parameter=POWER
         ),
-        "log_loss": Metric("log_loss", CLASSES, "probability", False),
-        "roc_auc": Metric("roc_auc_score", ("binary",), "probability", True),
+        "d2_absolute_error": Metric("d2_absolute_error_score", VALUES, "label", True),
+        "d2_pinball": Metric("d2_pinball_score", VALUES, "label", True, {"alpha": 0.5}, parameter=ALPHA),
+        "d2_tweedie": Metric("d2_tweedie_score", VALUES, "label", True, {"power": 1.5}, parameter=POWER),
+        "accuracy": Metric("accuracy_score", LABELS, "label", True, shown=LABELS),
+        "f1_macro": Metric("f1_score", LABELS, "label", True, MACRO, shown=LABELS),
+        "precision_macro": Metric("precision_score", LABELS, "label", True, MACRO),
+        "recall_macro": Metric("recall_score", LABELS, "label", True, MACRO),
+        "balanced_accuracy": Metric("balanced_accuracy_score", CLASSES, "label", True),
+        "matthews_corrcoef": Metric("matthews_corrcoef", CLASSES, "label", True),
+        "log_loss": Metric("log_loss", CLASSES, "probability", False, shown=CLASSES),
+        "roc_auc": Metric("roc_auc_score", LABELS, "probability", True, {"multi_class": "ovr"}, shown=("binary",)),
+        "average_precision": Metric("average_precision_score", ("binary", "multilabel"), "probability", True),
+        "top_k_accuracy": Metric(
+            "top_k_accuracy_score", ("multiclass",), "probability", True, {"k": 2}, parameter=PLACES
+        ),
     },
 )
 UNWEIGHTED = "_unweighted"  # ends the name of a metric that counts each row once, beside the one that weighs them
-OBJECTIVES = ("loss", *(f"{name}{UNWEIGHTED}" for name in METRICS))  # what a sweep compares by, besides metrics
+OBJECTIVE = Must(  # what a sweep compares by
+    "the name of a metric or 'loss'",
+    lambda name: name == "loss" or str(name).removesuffix(UNWEIGHTED) in METRICS,
+    ("loss", *METRICS, *(f"{name}{UNWEIGHTED}" for name in METRICS)),
+)
 
 
 def label(name: str, measured: Collection[str]) -> str:
@@ -82,19 +159,20 @@ def greater_is_better(name: str) -> bool:
     return found is not None and found.greater_is_better
 
 
-def fitting(task: str) -> tuple[str, ...]:
-    """Return the names of the metrics that fit a task.
+def shown(task: str) -> tuple[str, ...]:
+    """Return the names of the metrics that are computed for a task unless others are named.
 
-    >>> fitting("regression")
+    >>> shown("regression")
     ('r2', 'mean_squared_error', 'mean_absolute_error')
     """
-    return tuple(name for name, metric in METRICS.items() if task in metric.tasks)
+    return tuple(name for name, metric in METRICS.items() if task in metric.shown)
 
 
 def check_fits(name: str, task: str, key: str | None = None) -> None:
     """Refuse a metric, named by a setting `key`, that does not fit the model's task."""
-    if name not in fitting(task):
-        rule, fix = "A metric must fit the model's task.", f"Choose from {', '.join(fitting(task))}."
+    if task not in METRICS[name].tasks:
+        fitting = [name for name, metric in METRICS.items() if task in metric.tasks]
+        rule, fix = "A metric must fit the model's task.", f"Choose from {', '.join(fitting)}."
         raise EvaluateError(rule, key=key, got=f"{name} for a {task} model", fix=fix)
 
 

@@ -5,8 +5,9 @@ import pytest
 from sklearn import metrics
 
 from ortpipe.errors import ConfigError, EvaluateError
-from ortpipe.metrics import METRICS, check_objective, greater_is_better
+from ortpipe.metrics import METRICS, check_objective, greater_is_better, shown
 from ortpipe.stages.evaluate.config import EvaluateConfig
+from ortpipe.stages.train.config import EarlyStopConfig
 
 RNG = np.random.default_rng(6)
 CLASSES = RNG.integers(0, 3, 40)
@@ -84,10 +85,86 @@ MEMBERS = [
         lambda w: metrics.roc_auc_score(BINARY, CHANCE[:, 1], sample_weight=w),
     ),
 ]
+LINE, GUESS = RNG.gamma(2.0, size=(2, 40, 1))  # positive, as deviances want them
+MANY = RNG.uniform(size=(40, 3))
+
+
+def more(name, task, function, **params):
+    """Return the row of a metric that is its function of scikit-learn with these keywords."""
+    truth, label, probability = {
+        "regression": (LINE, GUESS, None),
+        "binary": (BINARY, CHANCE.argmax(1), CHANCE),
+        "multiclass": (CLASSES, PROBABILITY.argmax(1), PROBABILITY),
+        "multilabel": (LABELS, (MANY > 0.5).astype(int), MANY),
+    }[task]
+    read = label
+    if METRICS[name].reads == "probability":
+        read = probability[:, 1] if task == "binary" else probability
+    return name, task, truth, label, probability, lambda w: function(truth, read, sample_weight=w, **params)
+
+
+MACRO = {"average": "macro", "zero_division": 0}
+MEMBERS += [
+    more("root_mean_squared_error", "regression", metrics.root_mean_squared_error),
+    more("median_absolute_error", "regression", metrics.median_absolute_error),
+    more("mean_absolute_percentage_error", "regression", metrics.mean_absolute_percentage_error),
+    more("explained_variance", "regression", metrics.explained_variance_score),
+    more("mean_pinball_loss", "regression", metrics.mean_pinball_loss, alpha=0.5),
+    more("mean_pinball_loss_0.9", "regression", metrics.mean_pinball_loss, alpha=0.9),
+    more("mean_poisson_deviance", "regression", metrics.mean_poisson_deviance),
+    more("mean_gamma_deviance", "regression", metrics.mean_gamma_deviance),
+    more("mean_tweedie_deviance", "regression", metrics.mean_tweedie_deviance, power=1.5),
+    more("mean_tweedie_deviance_3", "regression", metrics.mean_tweedie_deviance, power=3),
+    more("d2_absolute_error", "regression", metrics.d2_absolute_error_score),
+    more("d2_pinball", "regression", metrics.d2_pinball_score, alpha=0.5),
+    more("d2_pinball_0.1", "regression", metrics.d2_pinball_score, alpha=0.1),
+    more("d2_tweedie", "regression", metrics.d2_tweedie_score, power=1.5),
+    more("precision_macro", "multiclass", metrics.precision_score, **MACRO),
+    more("recall_macro", "multiclass", metrics.recall_score, **MACRO),
+    more("recall_macro", "multilabel", metrics.recall_score, **MACRO),
+    more("balanced_accuracy", "multiclass", metrics.balanced_accuracy_score),
+    more("matthews_corrcoef", "binary", metrics.matthews_corrcoef),
+    more("roc_auc", "multiclass", metrics.roc_auc_score, multi_class="ovr"),
+    more("roc_auc", "multilabel", metrics.roc_auc_score),
+    more("average_precision", "binary", metrics.average_precision_score),
+    more("average_precision", "multilabel", metrics.average_precision_score),
+    more("top_k_accuracy", "multiclass", metrics.top_k_accuracy_score, k=2),
+]
 
 
 def test_the_table_of_members_is_the_catalogue():
-    assert {row[0] for row in MEMBERS} == set(METRICS)
+    assert {row[0] for row in MEMBERS if row[0] in list(METRICS)} == set(METRICS)
+    assert all(row[0] in METRICS for row in MEMBERS)
+
+
+@pytest.mark.parametrize(
+    "name", ["mean_pinball_loss_2", "mean_pinball_loss_", "top_k_accuracy_0", "top_k_accuracy_1.5", "r2_1", "_1"]
+)
+def test_a_name_with_a_number_that_its_metric_does_not_take_is_none(name):
+    assert name not in METRICS
+    with pytest.raises(ConfigError, match="the name of a metric"):
+        EvaluateConfig((name,))
+
+
+def test_a_name_with_a_number_is_watched_and_compared_by():
+    assert greater_is_better("top_k_accuracy_5")
+    assert not greater_is_better("mean_pinball_loss_0.9_unweighted")
+    check_objective("d2_tweedie_1", "regression", weighted=False)
+    assert EarlyStopConfig(monitor="d2_pinball_0.9").sign == -1
+
+
+def test_few_metrics_are_computed_unless_they_are_named():
+    assert [len(shown(task)) for task in ("regression", "binary", "multiclass", "multilabel")] == [3, 4, 3, 2]
+
+
+def test_a_metric_that_is_not_defined_for_the_labels_says_why():
+    with pytest.raises(EvaluateError, match=r"mean_gamma_deviance: (.|\n)*strictly positive"):
+        METRICS["mean_gamma_deviance"](LINE - 5, GUESS, None, None)
+
+
+def test_roc_auc_of_classes_that_the_rows_lack_has_no_value():
+    truth = np.arange(10) % 2
+    assert np.isnan(METRICS["roc_auc"](truth, truth, PROBABILITY[:10], None))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -100,7 +177,9 @@ def test_it_is_scikit_learns_number(name, task, truth, label, probability, publi
 
 @pytest.mark.parametrize(("name", "task", "truth", "label", "probability", "published"), MEMBERS)
 def test_a_perfect_prediction_is_best(name, task, truth, label, probability, published):
-    certain = None if probability is None else np.eye(probability.shape[1])[truth]
+    certain = None
+    if probability is not None:
+        certain = truth if task == "multilabel" else np.eye(probability.shape[1])[truth]
     best, seen = METRICS[name](truth, truth, certain, None), METRICS[name](truth, label, probability, None)
     assert (best > seen) == METRICS[name].greater_is_better
     assert best == pytest.approx(1.0 if METRICS[name].greater_is_better else 0.0, abs=1e-12)

@@ -8,7 +8,7 @@ from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import EvaluateError
 from ortpipe.graph.edit import set_initializers
-from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, fitting
+from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, shown
 from ortpipe.metrics.predictions import predicted, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -42,7 +42,7 @@ def evaluate(
     facts, model = artifact.facts, artifact.model
     check(facts, config, data=data)
     assert data.test is not None
-    names = config.metrics or fitting(facts.task)
+    names = config.metrics or shown(facts.task)
     known = {state: folder for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)}
     whole = artifact.ir_model()
     sessions = {state: _session(whole, under(folder, artifact.tensors), runtime) for state, folder in known.items()}

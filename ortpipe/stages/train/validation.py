@@ -80,7 +80,9 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
     check_fits(name, facts.task, "early_stop.monitor")
     rows = data.validation.sample()
     label = truth(facts, rows)
-    certain = np.eye(max(len(facts.classes or ()), 2))[label] if METRICS[name].reads == "probability" else None
+    certain = None
+    if METRICS[name].reads == "probability":
+        certain = label if facts.task == "multilabel" else np.eye(max(len(facts.classes or ()), 2))[label]
     value = METRICS[name](label, label, certain, rows.sample_weight)
     if not np.isfinite(value):
         raise EvaluateError(

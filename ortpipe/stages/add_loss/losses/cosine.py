@@ -12,7 +12,7 @@ from ortpipe.stages.add_loss.scores import Scores
 
 @dataclass(frozen=True)
 class CosineDistance(Config):
-    """The distance of an embedding from the vector it should point along, as `torch.nn.CosineEmbeddingLoss` of pairs.
+    """The distance of an embedding from the vector it should point along, 1 − `torch.nn.functional.cosine_similarity`.
 
     Attributes:
         eps: the least norm that is divided by; the derivative at a shorter ŷ is that of the product alone.
