@@ -17,6 +17,7 @@ from ortpipe.graph.wire import BYTES, VARINT, Edit, Field, fields, varint
 GRAPH, NODE, INITIALIZER = 7, 1, 5
 INPUT, OUTPUT, ATTRIBUTE = 1, 2, 5
 ATTRIBUTE_NAME, ATTRIBUTE_FLOAT, ATTRIBUTE_TENSOR, ATTRIBUTE_FLOATS = 1, 2, 5, 7
+ATTRIBUTE_GRAPHS = (6, 11)
 TENSOR_NAME, RAW, EXTERNAL = 8, 9, 13
 NUMBERS = (RAW, 4, 5, 7, 10, 11)  # or float_data, int32_data, int64_data, double_data, uint64_data
 FLOAT_DATA, DOUBLE_DATA = 4, 10
@@ -57,24 +58,35 @@ class OnnxBytes:
             rule, fix = "The .onnx file must exist.", "Check the path; relative ones start at the current folder."
             raise ModelError(rule, got=path, fix=fix)
         self.path, self.data = path, path.read_bytes()
-        graphs = [one for one in fields(self.data) if one.number == GRAPH and one.kind == BYTES]
-        inner = [one for graph in graphs for one in fields(self.data, graph) if one.kind == BYTES]
-        self.initializers = {self._text(one, TENSOR_NAME): one for one in inner if one.number == INITIALIZER}
-        self._nodes = {self._text(one, OUTPUT): one for one in inner if one.number == NODE}
+        self._initializers: dict[str, list[Field]] = {}
+        self._nodes: dict[str, list[Field]] = {}
+        for graph in (one for one in fields(self.data) if one.number == GRAPH and one.kind == BYTES):
+            self._index(graph)
         if not self._nodes:
             fix = "Name the file that the model was converted from."
             raise ModelError("The file must hold an ONNX model with at least one node.", got=f"{path}: none", fix=fix)
 
+    def _index(self, graph: Field) -> None:
+        """Note a graph's initializers and nodes by name, and those of the graphs inside it."""
+        for one in (one for one in fields(self.data, graph) if one.kind == BYTES):
+            if one.number == INITIALIZER:
+                self._initializers.setdefault(self._text(one, TENSOR_NAME), []).append(one)
+            elif one.number == NODE:
+                self._nodes.setdefault(self._text(one, OUTPUT), []).append(one)
+                for attribute in (part for part in fields(self.data, one) if part.number == ATTRIBUTE):
+                    for inner in (part for part in fields(self.data, attribute) if part.number in ATTRIBUTE_GRAPHS):
+                        self._index(inner)
+
     def initializer(self, name: str) -> Slot | None:
-        """Return an initializer."""
-        return self._tensor(name, self.initializers[name]) if name in self.initializers else None
+        """Return the one initializer of that name; in branches, there may be several."""
+        places = self._initializers.get(name, ())
+        return self._tensor(name, places[0]) if len(places) == 1 else None
 
     def attribute(self, node: str, name: str) -> Slot | None:
         """Return an attribute of floats, or a tensor, of the node whose first output has that name."""
-        if node not in self._nodes:
-            return None
-        for one in fields(self.data, self._nodes[node]):
-            if one.number != ATTRIBUTE or self._text(one, ATTRIBUTE_NAME) != name:
+        names = ("value", "value_floats", "value_float") if name == "value" else (name,)  # of a Constant
+        for one in self._parts(node, ATTRIBUTE):
+            if self._text(one, ATTRIBUTE_NAME) not in names:
                 continue
             inner = list(fields(self.data, one))
             tensor = next((part for part in inner if part.number == ATTRIBUTE_TENSOR), None)
@@ -88,13 +100,13 @@ class OnnxBytes:
 
     def input(self, node: str, place: int) -> Slot | None:
         """Return what a node reads there: an initializer, or what a Constant node holds."""
-        if node not in self._nodes:
-            return None
-        names = [self._read(one) for one in fields(self.data, self._nodes[node]) if one.number == INPUT]
-        if place >= len(names):
-            return None
-        held = (self.attribute(names[place], name) for name in ("value", "value_floats", "value_float"))
-        return self.initializer(names[place]) or next((slot for slot in held if slot is not None), None)
+        names = [self._read(one) for one in self._parts(node, INPUT)]
+        return (self.initializer(names[place]) or self.attribute(names[place], "value")) if place < len(names) else None
+
+    def _parts(self, node: str, number: int) -> list[Field]:
+        """Return the fields of that number of the one node whose first output has that name."""
+        places = self._nodes.get(node, ())
+        return [one for one in fields(self.data, places[0]) if one.number == number] if len(places) == 1 else []
 
     def edits(self, slot: Slot, array: np.ndarray) -> Iterator[Edit]:
         """Yield what gives a slot, whose numbers lie in this file, another array of the same type and shape.
@@ -156,7 +168,7 @@ class OnnxBytes:
 
     def moved(self, places: Mapping[Path, str | None], sha1: Mapping[Path, str]) -> Iterator[Edit]:
         """Yield what tensors say of their data files that are written anew: a prefix of the name, and the SHA-1."""
-        for message in self.initializers.values():
+        for message in (one for places in self._initializers.values() for one in places):
             stored = self._stored(onnx.TensorProto.FromString(self.data[message.begin : message.end]), message)
             if stored is None or (file := self.data_file(stored.location)) not in places:
                 continue

@@ -251,7 +251,7 @@ def test_values_of_constant_nodes_go_back(tmp_path: Path) -> None:
     origins = {
         "w": {"node": "w", "attribute": "value"},
         "b": {"node": "h", "input": 2},
-        "c": {"node": "c", "attribute": "value_float"},
+        "c": {"node": "c", "attribute": "value"},
     }
     assert restore(file, output, new, {}, origins).written == ("w", "b", "c")
     found = {
@@ -260,3 +260,19 @@ def test_values_of_constant_nodes_go_back(tmp_path: Path) -> None:
     assert onnx.numpy_helper.to_array(found["w"]).tolist() == new["w"].tolist()
     assert (found["b"], found["c"]) == ([2, 3], 5)
     assert output.stat().st_size == file.stat().st_size
+
+
+def test_weights_of_branches_go_back_where_their_name_is_the_only_one(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X, bool on) => (float[N,2] y) {
+        y = If(on) <then_branch = a () => (float[N,2] p) <float[2,2] w = {1, 2, 3, 4}, float[2] b = {1, 1}>
+                       { v = Constant<value = float[2] {1, 2}>() h = Mul(X, v) k = MatMul(h, w) p = Add(k, b) },
+                    else_branch = c () => (float[N,2] q) <float[2] b = {2, 2}> { q = Add(X, b) }> }"""
+    file, output = _saved(onnx.parser.parse_model(text), tmp_path / "model.onnx"), tmp_path / "new.onnx"
+    new = {"w": W[:, :2], "v": B[:2] * 3}
+    origins = {"w": {"initializer": "w"}, "v": {"node": "v", "attribute": "value"}}
+    assert restore(file, output, new, {}, origins).written == ("w", "v")
+    then = onnx.load(output).graph.node[0].attribute[0].g
+    assert onnx.numpy_helper.to_array(then.initializer[0]).tolist() == new["w"].tolist()
+    assert onnx.numpy_helper.to_array(then.node[0].attribute[0].t).tolist() == [3, 6]
+    with pytest.raises(ModelError, match="has none for b"):
+        restore(file, tmp_path / "newer.onnx", {"b": B[:2]}, {}, {"b": {"initializer": "b"}})
