@@ -1,10 +1,10 @@
 """What a stage's result depends on, and the key that stands for it."""
 
-import contextlib
 import dataclasses
 import hashlib
 import platform
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -96,8 +96,13 @@ def _identity_of_fields(config: Any) -> dict[str, Any]:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of those packages that are installed."""
-    found = {}
-    for package in packages:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+    found = {package: _version(package) for package in packages}
+    return {package: version for package, version in found.items() if version is not None}
+
+
+@cache  # each stage of a run asks for some, and a process keeps what it has imported
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

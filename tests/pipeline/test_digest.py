@@ -61,7 +61,7 @@ def test_a_key_differs_by_input_data_provider_threads_version_and_packages(monke
     monkeypatch.setattr("ortpipe.stages.train.stage.VERSION", 99)
     later = key(TRAIN, BASE, data=data)
     monkeypatch.undo()
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0")
+    monkeypatch.setattr("ortpipe.pipeline.digest._version", lambda name: "0.0")
     elsewhere = key(TRAIN, BASE, data=data)
     monkeypatch.undo()
     keys = [
