@@ -12,58 +12,68 @@ from typing import Any
 import onnx
 import onnx.inliner
 import onnx_ir as ir
-from onnx import version_converter
 
 from ortpipe.errors import ModelError
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, parsed
+from ortpipe.graph.opsets import LIFTED, at_opset
 from ortpipe.graph.query import all_nodes
 from ortpipe.graph.serial import IR_VERSION, OLDEST_IR_VERSION, OPSET
 from ortpipe.graph.sound import FIX, check_valid
 
 Axis = tuple[Any, int, int]  # its size (None: not known), its stride, and how many places a window spans
+MICROSOFT = "com.microsoft"
+OLDEST = 16  # from here on what is scattered adds up
+NAMELESS = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 99}  # and the opset in which ONNX has them
 POOLS = ("AveragePool", "LpPool", "MaxPool")
 
 
 def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model at an opset and IR version that the training runtime loads.
 
-    Models at opset 13 to 21 keep theirs; newer ones are converted down, older ones up. Local functions are inlined,
-    and windows that runtimes slide otherwise than ONNX says get explicit pads.
+    Models at opset 16 to 21 keep theirs, and newer ones are converted down; older ones are converted up to 18, for
+    below 16 nothing can add up what several indices point at: the gradient of an embedding would be a matrix of its
+    size times the tokens. Optimised files below 18 are, too. Local functions, and ONNX's of newer opsets, are inlined;
+    windows that runtimes slide otherwise than ONNX says get explicit pads.
 
     Raises:
         ModelError: the model is not valid, or an operator has no form in that opset.
     """
-    check_valid(model)
-    if model.functions:
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    fused = _name_runtimes_own(own)
+    check_valid(own)
+    if own.functions:
         try:
-            model = onnx.inliner.inline_local_functions(model)
+            own = onnx.inliner.inline_local_functions(own)
         except RuntimeError as error:
             got = str(error).strip().splitlines()[-1]
             raise ModelError("Local functions are called as they are defined.", got=got, fix=FIX) from error
-    else:
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        model = copy
     opsets: dict[str, int] = {}
-    for entry in model.opset_import:  # some exporters list the default domain twice, or by its other name
+    for entry in own.opset_import:  # some exporters list the default domain twice, or by its other name
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         opsets[domain] = max(entry.version, opsets.get(domain, 0))
-    del model.opset_import[:]
-    model.opset_import.extend(onnx.helper.make_opsetid(domain, v) for domain, v in sorted(opsets.items()))
-    version = opsets.get("", OPSET)
-    if not 13 <= version <= OPSET:
-        target = OPSET if version > OPSET else 13
-        try:
-            model = version_converter.convert_version(model, target)
-        except (RuntimeError, onnx.shape_inference.InferenceError) as error:
-            raise ModelError(
-                f"The training runtime runs opset 13 to {OPSET}; a model at another opset must have an equal there.",
-                got=f"opset {version}: {str(error).strip().splitlines()[-1]}",
-                fix=f"Export the model with opset {OPSET} or lower.",
-            ) from error
-    model.ir_version = min(max(model.ir_version, OLDEST_IR_VERSION), IR_VERSION)
-    return with_plain_windows(model)
+    del own.opset_import[:]
+    own.opset_import.extend(onnx.helper.make_opsetid(domain, v) for domain, v in sorted(opsets.items()))
+    own = at_opset(own, opsets.get("", OPSET), LIFTED if fused else OLDEST)
+    for node in all_nodes(own.graph):
+        if node.domain == MICROSOFT and node.op_type in NAMELESS:
+            node.domain = ""
+    own.ir_version = min(max(own.ir_version, OLDEST_IR_VERSION), IR_VERSION)
+    return with_plain_windows(own)
+
+
+def _name_runtimes_own(model: onnx.ModelProto) -> bool:
+    """Move operators that onnxruntime adds to ONNX's domain to its own; say whether a model holds any of that."""
+    version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=OPSET)
+    domains = {o.domain for o in model.opset_import}
+    for node in all_nodes(model.graph):
+        if node.domain in ("", "ai.onnx") and version < NAMELESS.get(node.op_type, 0):
+            node.domain = MICROSOFT
+            if MICROSOFT not in domains:
+                domains.add(MICROSOFT)
+                model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
+    return any(node.domain == MICROSOFT for node in all_nodes(model.graph))
 
 
 def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -14,11 +14,12 @@ Rewrite = Callable[[Builder, ir.Node], Sequence[ir.Value | None] | None]
 def rewrite(
     graph: ir.Graph, table: Mapping[str, Rewrite], domain: str = "", nodes: Iterable[ir.Node] | None = None
 ) -> None:
-    """Rewrite in place a graph's nodes, or some of them, of the operators in the table."""
+    """Rewrite in place a graph's nodes, or some of them (of its subgraphs too), of the operators in the table."""
     names = Names(used_names(graph))
     for node in list(graph if nodes is None else nodes):
         if node.op_type in table and node.domain == domain:
-            op = Builder(graph, node.name or node.op_type, before=node, names=names)
+            inner = node.graph if isinstance(node.graph, ir.Graph) else graph
+            op = Builder(inner, node.name or node.op_type, before=node, names=names)
             with op.formulas():
                 values = table[node.op_type](op, node)
             if values is not None:

@@ -23,7 +23,7 @@ from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 
-VERSION = 7
+VERSION = 8
 ROWS = 256  # how many real rows the prediction is compared on
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 

@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Collection, Sequence
 
-import onnx
 import onnx_ir as ir
-from onnx import inliner
 from onnx_ir import Graph, Node
 from onnx_ir.passes.common import InlinePass
 
-from ortpipe.graph import query
+from ortpipe.graph import functions, query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import infer, inferred
+from ortpipe.graph.check import infer
 from ortpipe.graph.rewrite import replace
 from ortpipe.graph.sizes import fold_sizes
 from ortpipe.stages.derive.expansions import EXPANSIONS
@@ -30,7 +28,7 @@ def expanded(model: ir.Model, outputs: Sequence[str], targets: Sequence[str] = (
     def without_rule(model: ir.Model) -> set[str]:
         nodes = between(model.graph, outputs, targets)
         nodes += [n for node in nodes for inner in query.subgraphs(node) for n in inner.all_nodes()]
-        return {n.op_type for n in nodes if not n.domain and _is_function(n)} - {*RULES, *KEPT}
+        return {n.op_type for n in nodes if not n.domain and functions.is_function(n)} - {*RULES, *KEPT}
 
     model = _inlined(model, without_rule)
     fold_sizes(model)
@@ -52,15 +50,11 @@ def _inlined(model: ir.Model, choose: Callable[[ir.Model], set[str]]) -> ir.Mode
     if model.functions:
         InlinePass()(model)
         infer(model)
-    _write_defaults(model)
+    functions.write_defaults(model)
     for _ in range(3):  # a body may call functions again
-        chosen = [("", op_type) for op_type in sorted(choose(model))]
-        if not chosen:
+        if not (chosen := choose(model)):
             break
-        proto = ir.to_proto(model)
-        held = ((tensor.name, tensor.data_type, tensor.dims) for tensor in proto.graph.initializer)
-        proto.graph.value_info.extend(onnx.helper.make_tensor_value_info(*t) for t in held)  # some bodies need types
-        model = ir.from_proto(inferred(inliner.inline_selected_functions(proto, chosen, inline_schema_functions=True)))
+        model = ir.from_proto(functions.with_bodies(ir.to_proto(model), chosen))
     return model
 
 
@@ -106,18 +100,3 @@ def without_identities(graph: Graph) -> None:
             x.type, x.shape = x.type or y.type, x.shape or y.shape
             ir.convenience.replace_all_uses_with(y, x)
             node.graph.remove(node, safe=True)
-
-
-def _write_defaults(model: ir.Model) -> None:
-    """Write out every function's default attributes: a body may refer to one by name."""
-    opset = model.graph.opset_imports.get("", 1)
-    for node in model.graph.all_nodes():
-        if not node.domain and _is_function(node):
-            for name, attribute in onnx.defs.get_schema(node.op_type, opset, "").attributes.items():
-                if name not in node.attributes and attribute.default_value.name:
-                    node.attributes[name] = ir.from_proto(attribute.default_value)
-
-
-def _is_function(node: Node) -> bool:
-    schema = onnx.defs.get_schema(node.op_type, node.domain)
-    return bool(schema.has_function or schema.has_context_dependent_function)

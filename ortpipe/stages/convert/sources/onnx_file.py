@@ -21,6 +21,7 @@ from ortpipe.graph.modes import to_inference
 from ortpipe.graph.parameters import some
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Config
+from ortpipe.stages.convert.dialects import write_standard
 from ortpipe.stages.convert.heads import read_head
 from ortpipe.stages.convert.meaning import Prediction, Told
 from ortpipe.stages.convert.patterns import width_of
@@ -79,6 +80,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
                 got=f"input {value.name!r} of shape {list(value.shape)}",
                 fix="Export the model with a dynamic batch dimension.",
             )
+    write_standard(forward)
     standardize(graph)
     forward = name_batch(forward)
     graph = forward.graph

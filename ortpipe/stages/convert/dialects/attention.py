@@ -1,0 +1,206 @@
+"""onnxruntime's transformer operators: embeddings, rotary positions and attention.
+
+Shapes: B rows, S queries, T keys and values (past ones first), N heads of H; masks are int32.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir import Node, Value
+
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.rewrite import Rewrite
+from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
+from ortpipe.stages.convert.dialects.layers import normalized
+
+MASKED = -10000.0  # what a mask adds where a file says nothing else
+
+
+def embed_layer_normalization(op: Builder, node: Node) -> list[Value | None]:
+    """LayerNormalization of word[ids] + position[places] + segment[segments]; how many of each mask are 1; the sum."""
+    ids, segments, words, positions, segment, gamma, beta, mask, places = (*node.inputs, None, None)[:9]
+    at = op.Gather(positions, places) if places is not None else op.Slice(positions, [0], _size(op, ids, 1), [0])
+    total = op.Gather(words, ids) + at
+    if segment is not None:
+        total = total + op.Gather(segment, segments)
+    count = None
+    if len(node.outputs) > 1 and _is_read(node.outputs[1]):
+        if mask is None:
+            count = op.Expand(op.const(np.int32(0)), _size(op, ids, 0))
+        else:
+            count = op.ReduceSum(op.Cast(op.Equal(mask, 1), to=ir.DataType.INT32), [1], keepdims=0)
+    return [normalized(op, node, total, gamma, beta)[0], count, total][: len(node.outputs)]
+
+
+def rotary_embedding(op: Builder, node: Node) -> list[Value]:
+    """(x₁, x₂) → (x₁·cos − x₂·sin, x₁·sin + x₂·cos) of the halves, or neighbours, of each head."""
+    x, places, cosines, sines = node.inputs
+    assert x is not None and places is not None and cosines is not None
+    get = node.attributes.get_int
+    size, heads, rank = get("rotary_embedding_dim", 0), get("num_heads", 0), rank_of(x)
+    if get("is_packed_batching", 0):
+        raise unsupported(node, "is_packed_batching=1")
+    split = x
+    if rank == 3:
+        head = [0, 0, heads, -1] if size else [0, 0, -1, _last(cosines, node) * 2]
+        split = op.Reshape(x, head)
+    if rank_of(places) == 1:  # the place of the first
+        length = op.Squeeze(_size(op, x, rank - 2 if rank == 4 else 1))
+        places = op.Unsqueeze(op.Add(op.Range(0, length, 1), places), [0])
+    cos, sin = (op.Unsqueeze(op.Gather(table, places), [2 if rank == 3 else 1]) for table in (cosines, sines))
+    rest = None
+    if size:
+        split, rest = op.Slice(split, [0], [size], [-1]), op.Slice(split, [size], [np.iinfo(np.int64).max], [-1])
+    if get("interleaved", 0):
+        pairs = op.Reshape(split, [0, 0, 0, -1, 2])
+        first, second = (op.Gather(pairs, op.const(np.int64(i)), axis=-1) for i in (0, 1))
+    else:
+        half = size // 2 or _last(cosines, node)
+        first, second = op.Slice(split, [0], [half], [-1]), op.Slice(split, [half], [2 * half], [-1])
+    turned = [first * cos - second * sin, first * sin + second * cos]
+    if get("interleaved", 0):
+        y = op.Concat(*(op.Unsqueeze(part, [-1]) for part in turned), axis=-1)
+        y = op.Reshape(y, [0, 0, 0, -1])
+    else:
+        y = op.Concat(*turned, axis=-1)
+    y = y if rest is None else op.Concat(y, rest, axis=-1)
+    return [op.Reshape(y, [0, 0, -1]) if rank == 3 else y]
+
+
+def attention(op: Builder, node: Node) -> list[Value | None]:
+    """Attention of x · weights + bias with itself."""
+    x, weights, bias, mask, past, added, length = (*node.inputs, *[None] * 5)[:7]
+    assert weights is not None
+    get = node.attributes.get_int
+    if get("do_rotary", 0) or get("past_present_share_buffer", 0) or length is not None:
+        raise unsupported(node, "do_rotary or past_present_share_buffer")
+    heads, sizes = get("num_heads"), list(node.attributes.get_ints("qkv_hidden_sizes") or [])
+    sizes = sizes or [_last(weights, node) // 3] * 3
+    projected = op.MatMul(x, weights)
+    if bias is not None:
+        projected = projected + bias
+    q, k, v = (_heads(op, part, heads) for part in op.Split(projected, sizes, axis=-1, outputs=3))
+    olds: list[Value | None] = [None]
+    if past is not None:
+        olds = [_slice(op, past, i, 0) for i in (0, 1)]
+        k, v = (op.Concat(old, new, axis=2) for old, new in zip(olds, (k, v), strict=True))
+    y = _attend(op, node, q, k, v, sizes[0] // heads, mask, added, olds[0])
+    present = None
+    if len(node.outputs) > 1:
+        present = op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0)
+    return [y, present]
+
+
+def multi_head_attention(op: Builder, node: Node) -> list[Value | None]:
+    """Attention of queries, keys and values, which are packed, or three inputs, plus their biases."""
+    query, key, value, bias, mask, added, past_key, past_value, *more = (*node.inputs, *[None] * 7)[:10]
+    assert query is not None
+    if any(x is not None for x in more) or len(node.outputs) > 3:
+        raise unsupported(node, "a cache that is shared, or scores as an output")
+    heads, packed = node.attributes.get_int("num_heads"), rank_of(query) == 5
+    size = _last(query, node) // (1 if packed else heads)
+    ranks = [rank_of(x) if x is not None else 0 for x in (query, key, value)]
+    parts: list[Any] = [query, key, value]
+    if packed:  # [B, T, N, 3, H]
+        parts = [op.Reshape(_slice(op, query, i, 3), [0, 0, -1]) for i in range(3)]
+    elif ranks[1] == 5:  # [B, T, N, 2, H]
+        parts[1:] = (op.Reshape(_slice(op, key, i, 3), [0, 0, -1]) for i in range(2))
+    if None in parts:
+        raise unsupported(node, "no key or no value")
+    if bias is not None:
+        sizes = [heads * size] * 2
+        biases = op.Split(bias, [*sizes, _last(bias, node) - sum(sizes)], axis=0, outputs=3)
+        parts = [x if rank == 4 else x + b for x, rank, b in zip(parts, ranks, biases, strict=True)]
+    # keys and values of four axes are those of a cross attention, computed beforehand
+    q, k, v = (x if rank == 4 else _heads(op, x, heads) for x, rank in zip(parts, ranks, strict=True))
+    if past_key is not None:
+        k, v = op.Concat(past_key, k, axis=2), op.Concat(past_value, v, axis=2)
+    return [_attend(op, node, q, k, v, size, mask, added, past_key), k, v][: len(node.outputs)]
+
+
+def _slice(op: Builder, x: Value | None, index: int, axis: int) -> Value:
+    """Return one entry along an axis, which goes."""
+    return op.Gather(x, op.const(np.int64(index)), axis=axis)
+
+
+def _heads(op: Builder, x: Value, heads: int) -> Value:
+    """[B, S, N·H] → [B, N, S, H]."""
+    return op.Transpose(op.Reshape(x, [0, 0, heads, -1]), perm=[0, 2, 1, 3])
+
+
+def _attend(
+    op: Builder,
+    node: Node,
+    q: Value,
+    k: Value,
+    v: Value,
+    size: int,
+    mask: Value | None,
+    added: Value | None,
+    past: Value | None,
+) -> Value:
+    """softmax(scale · q · kᵀ + added, masked) · v, heads joined: [B, S, N·H]."""
+    scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(size)
+    scores = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2])) * scale
+    if added is not None:
+        scores = scores + added
+    if mask is not None:
+        filler = node.attributes.get_float("mask_filter_value", MASKED)
+        scores = scores + op.Where(_kept(op, node, mask, q, k), op.like(0, q), op.like(filler, q))
+    if node.attributes.get_int("unidirectional", 0):
+        assert q.dtype is not None
+        rows = op.Range(0, op.Squeeze(_size(op, q, 2)), 1)
+        rows = op.Unsqueeze(rows if past is None else op.Add(rows, _size(op, past, 2)), [1])
+        seen = op.LessOrEqual(op.Range(0, op.Squeeze(_size(op, k, 2)), 1), rows)
+        scores = op.Where(seen, scores, op.like(float(q.dtype.min), q))
+    y = op.MatMul(op.Softmax(scores, axis=-1), v)
+    return op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1])
+
+
+def _kept(op: Builder, node: Node, mask: Value, q: Value, k: Value) -> Value:
+    """Return where a mask lets look, as booleans that broadcast to [B, N, S, T]."""
+    match rank_of(mask):
+        case 2:
+            return op.Greater(op.Unsqueeze(mask, [1, 2]), 0)
+        case 3:
+            return op.Greater(op.Unsqueeze(mask, [1]), 0)
+        case 1:  # [B] ends, or [2B] ends and then starts
+            places = op.Cast(op.Range(0, op.Squeeze(_size(op, k, 2)), 1), to=ir.DataType.INT32)
+            rows = _size(op, q, 0)
+            ends = op.Slice(mask, [0], rows)
+            kept = op.Less(places, op.Unsqueeze(ends, [1, 2, 3]))
+            batch = node.inputs[0].shape if node.inputs[0] is not None else None
+            if mask.shape is not None and batch is not None and mask.shape[0] == batch[0]:
+                return kept
+            starts = op.Slice(op.Concat(mask, op.Sub(ends, ends), axis=0), rows, rows + rows)
+            return op.And(kept, op.GreaterOrEqual(places, op.Unsqueeze(starts, [1, 2, 3])))
+        case rank:
+            raise unsupported(node, f"a mask of {rank} axes")
+
+
+def _size(op: Builder, x: Value | None, axis: int) -> Value:
+    """Return one dimension as a vector."""
+    return op.Shape(x, start=axis, end=axis + 1)
+
+
+def _last(value: Value, node: Node) -> int:
+    """Return a value's last dimension, which must be static."""
+    rank_of(value)
+    size = value.shape[-1] if value.shape is not None else None
+    if not isinstance(size, int):
+        raise unsupported(node, f"the last dimension of {value.name!r} is not known")
+    return size
+
+
+def _is_read(value: Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+ATTENTION: dict[str, Rewrite] = {
+    "Attention": attention,
+    "EmbedLayerNormalization": embed_layer_normalization,
+    "MultiHeadAttention": multi_head_attention,
+    "RotaryEmbedding": rotary_embedding,
+}

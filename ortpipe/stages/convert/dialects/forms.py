@@ -1,0 +1,42 @@
+"""What the rewrites of operators from other domains share."""
+
+from onnx_ir import Node, Value
+
+from ortpipe.errors import ConvertError
+
+MICROSOFT = "com.microsoft"
+
+
+class Unranked(Exception):
+    """A rewrite needs the rank of a value whose shape inference has not been asked about yet."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(value.name)
+        self.value = value
+
+
+def rank_of(value: Value) -> int:
+    """Return a value's number of axes (Unranked: not known)."""
+    if value.shape is None:
+        raise Unranked(value)
+    return value.shape.rank()
+
+
+def called(node: Node) -> str:
+    """Return how messages call a node."""
+    return f"{node.domain}.{node.op_type} at node {node.name or node.outputs[0].name!r}"
+
+
+def unsupported(node: Node, why: str) -> ConvertError:
+    """Return the error for a form of an operator that no rewrite covers."""
+    return ConvertError(
+        "onnxruntime's fused operators are written as ONNX's own where their form has an equal there.",
+        got=f"{called(node)}: {why}",
+        fix=WAY_OUT,
+    )
+
+
+WAY_OUT = (
+    "Convert the file from which this one was optimised, or derive from a value behind it: "
+    "freeze the weights in front of it (derive.frozen)."
+)

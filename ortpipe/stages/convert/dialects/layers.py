@@ -1,0 +1,181 @@
+"""onnxruntime's fused layers: products, convolutions, activations and normalizations with what stood beside them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir import Node, Value
+
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.rewrite import Rewrite
+from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
+
+EPSILON = 1e-12  # of com.microsoft's normalizations where a file says none
+ACTIVATIONS: dict[str, tuple[str, ...]] = {  # what a fused operator may end in, and what its numbers are called
+    "Clip": ("min", "max"),
+    "HardSigmoid": ("alpha", "beta"),
+    "LeakyRelu": ("alpha",),
+    "Relu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+}
+
+
+def gelu(op: Builder, x: Value) -> Value:
+    """x · Φ(x)."""
+    return x * ((op.Erf(x * math.sqrt(0.5)) + 1) * 0.5)
+
+
+def fast_gelu(op: Builder, node: Node) -> list[Value]:
+    """Gelu's approximation by tanh, of x + bias: ½x · (1 + tanh(√(2/π) · (x + 0.044715·x³)))."""
+    x = _biased(op, *node.inputs)
+    return [x * ((op.Tanh(x * (1 + x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1) * 0.5)]
+
+
+def quick_gelu(op: Builder, node: Node) -> list[Value]:
+    """x · σ(alpha · x)."""
+    [x] = node.inputs
+    return [x * op.Sigmoid(x * node.attributes.get_float("alpha", 1.702))]  # type: ignore[operator]
+
+
+def fused_mat_mul(op: Builder, node: Node) -> list[Value]:
+    """alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾; transBatch moves the first axis behind the batches, where MatMul's rows are."""
+    operands = []
+    for x, side in zip(node.inputs, "AB", strict=True):
+        assert x is not None
+        flags = [node.attributes.get_int(f"{name}{side}", 0) for name in ("trans", "transBatch")]
+        rank = rank_of(x) if any(flags) else 0
+        axes = list(range(rank))
+        if flags[1]:
+            axes = [*axes[1:-1], 0, axes[-1]]
+        if flags[0] and rank > 1:
+            axes[-2:] = axes[:-3:-1]
+        operands.append(x if axes == list(range(rank)) else op.Transpose(x, perm=axes))
+    alpha, y = node.attributes.get_float("alpha", 1.0), op.MatMul(*operands)
+    return [y if alpha == 1 else y * alpha]
+
+
+def fused_gemm(op: Builder, node: Node) -> list[Value]:
+    """activation(Gemm(a, b, c))."""
+    numbers = [node.attributes.get_float(f"activation_{name}", None) for name in ("alpha", "beta", "gamma")]
+    y = op.Gemm(*node.inputs, **_rest(node, "activation"))
+    return [_activated(op, node, y, [n for n in numbers if n is not None])]
+
+
+def fused_conv(op: Builder, node: Node) -> list[Value]:
+    """activation(Conv(x, w, b) + z)."""
+    x, w, b, z = (*node.inputs, None, None)[:4]
+    y = op.Conv(x, w, b, **_rest(node, "activation"))
+    return [_activated(op, node, y if z is None else y + z, node.attributes.get_floats("activation_params", ()))]
+
+
+def nhwc_conv(op: Builder, node: Node) -> list[Value]:
+    """Conv with the channels last; its weights are those of a Conv."""
+    x, *weights = node.inputs
+    assert x is not None
+    rank = rank_of(x)
+    turned = op.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
+    return [op.Transpose(op.Conv(turned, *weights, **_rest(node)), perm=[0, *range(2, rank), 1])]
+
+
+def rms_normalization(op: Builder, node: Node) -> list[Value | None]:
+    """SimplifiedLayerNormalization: gamma · x / √(mean x² + epsilon)."""
+    x, gamma = node.inputs
+    if (axis := node.attributes.get_int("axis", -1)) != -1:
+        assert x is not None
+        axis %= rank_of(x)
+    return _by_root(op, node, x, gamma, axis)
+
+
+def skip_layer_normalization(op: Builder, node: Node) -> list[Value | None]:
+    """LayerNormalization of x + skip + bias, which is the fourth output."""
+    x, skip, gamma, beta, bias = (*node.inputs, None, None)[:5]
+    total = _biased(op, _biased(op, x, skip), bias)
+    return [*normalized(op, node, total, gamma, beta), total]
+
+
+def skip_rms_normalization(op: Builder, node: Node) -> list[Value | None]:
+    """SkipSimplifiedLayerNormalization: the same without the mean."""
+    x, skip, gamma, bias = (*node.inputs, None)[:4]
+    total = _biased(op, _biased(op, x, skip), bias)
+    return [*_by_root(op, node, total, gamma, -1), None, total][: len(node.outputs)]
+
+
+def bias_dropout(op: Builder, node: Node) -> list[Value]:
+    """Dropout(x + bias) + residual, and the mask."""
+    x, bias, residual, *settings = (*node.inputs, None, None)[: max(len(node.inputs), 3)]
+    seed = {"seed": node.attributes["seed"].as_int()} if "seed" in node.attributes else {}
+    y, mask = op.Dropout(_biased(op, x, bias), *settings, outputs=2, **seed)
+    return [_biased(op, y, residual), mask]
+
+
+def renamed(op: Builder, node: Node) -> list[Value]:
+    """An operator that ONNX has as well, as it is there."""
+    attributes = _rest(node)
+    if len(node.outputs) == 1:
+        return [getattr(op, node.op_type)(*node.inputs, **attributes)]
+    return list(getattr(op, node.op_type)(*node.inputs, outputs=len(node.outputs), **attributes))
+
+
+def _biased(op: Builder, x: Value | None, bias: Value | None = None) -> Value:
+    assert x is not None
+    return x if bias is None else op.Add(x, bias)
+
+
+def normalized(
+    op: Builder, node: Node, x: Value | None, gamma: Value | None, beta: Value | None = None
+) -> list[Value | None]:
+    """Return LayerNormalization's outputs, as many as the node has of them."""
+    epsilon = node.attributes.get_float("epsilon", EPSILON)
+    if any(y.uses() or y.is_graph_output() for y in node.outputs[1:3]) and node.op_type.startswith("Skip"):
+        return list(op.LayerNormalization(x, gamma, beta, axis=-1, epsilon=epsilon, outputs=3))
+    return [op.LayerNormalization(x, gamma, beta, axis=-1, epsilon=epsilon), None, None]
+
+
+def _by_root(op: Builder, node: Node, x: Value | None, gamma: Value | None, axis: int) -> list[Value | None]:
+    """Return gamma · x / √(mean x² + epsilon), and 1 / √…; halves are joined in float32."""
+    assert x is not None and gamma is not None
+    default = 1e-5 if node.op_type == "SimplifiedLayerNormalization" else EPSILON
+    wide = op.Cast(x, to=ir.DataType.FLOAT) if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else x
+    axes = [-1] if axis == -1 else range(axis, rank_of(x))
+    root = op.Sqrt(op.ReduceMean(wide * wide, axes) + node.attributes.get_float("epsilon", default))
+    inverse = op.Reciprocal(root)
+    return [op.cast(wide * inverse, gamma) * gamma, inverse]
+
+
+def _activated(op: Builder, node: Node, y: Value, numbers: Sequence[float]) -> Value:
+    name = node.attributes.get_string("activation", "")
+    if not name:
+        return y
+    if name not in ACTIVATIONS:
+        raise unsupported(node, f"activation={name}")
+    if name == "Clip":
+        return op.Clip(y, *numbers)
+    return getattr(op, name)(y, **dict(zip(ACTIVATIONS[name], numbers, strict=False)))
+
+
+def _rest(node: Node, *without: str) -> dict[str, Any]:
+    """Return a node's attributes but those whose names begin so."""
+    return {name: a.value for name, a in node.attributes.items() if not (without and name.startswith(without))}
+
+
+LAYERS: dict[str, Rewrite] = {
+    "BiasDropout": bias_dropout,
+    "BiasGelu": lambda op, node: [gelu(op, _biased(op, *node.inputs))],
+    "FastGelu": fast_gelu,
+    "FusedConv": fused_conv,
+    "FusedGemm": fused_gemm,
+    "FusedMatMul": fused_mat_mul,
+    "GatherND": renamed,
+    "Gelu": lambda op, node: [gelu(op, _biased(op, *node.inputs))],
+    "NhwcConv": nhwc_conv,
+    "Pad": renamed,
+    "QuickGelu": quick_gelu,
+    "Range": renamed,
+    "SimplifiedLayerNormalization": rms_normalization,
+    "SkipLayerNormalization": skip_layer_normalization,
+    "SkipSimplifiedLayerNormalization": skip_rms_normalization,
+    "TransposeMatMul": fused_mat_mul,
+    "Trilu": renamed,
+}
