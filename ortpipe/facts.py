@@ -31,6 +31,8 @@ class Facts:
     prediction: str  # the float output that losses and metrics read: values, or probabilities
     parameters: tuple[str, ...]  # the initializers that training may change; after derive, those it does change
     constants: tuple[str, ...] = ()  # the float initializers that are trained only where they are named
+    class_axis: int | None = None  # of the prediction, where its classes or columns are; its rank: nowhere, each number
+    # stands for itself; None: the last, of [N, K]
     logits: str | None = None  # the value before the last Sigmoid or Softmax, where there is one
     opposite: bool | None = None  # True: the logits are one score twice, [−s, s], of which s is the logit
     classes: tuple[int | str, ...] | None = None  # label of each class index

@@ -1,6 +1,7 @@
 """Rows as a model's feeds: bound by name, cast to the input's type, labels mapped to class indices."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -61,12 +62,18 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
 
 
 def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
-    """Return the labels: class indices [N, 1] where the facts hold classes, else numbers [N, K]."""
+    """Return the labels: class indices [N, E…, 1] where the facts hold classes, else numbers [N, E…, K].
+
+    E… are the elements of a row, such as steps or pixels: none of a prediction [N, K].
+    """
     assert facts.label is not None
     dtype, shape = _input(model, facts.label)
-    if facts.classes is not None and facts.task != "multilabel":
-        return class_index(facts, rows.label).reshape(-1, 1)
     label = rows.label
+    if facts.classes is not None and facts.task != "multilabel":
+        index = class_index(facts, label)
+        return index.reshape(-1, 1) if len(shape) <= 2 else fit_label(facts, index, shape[:-1])[..., None]
+    if len(shape) > 2:
+        return fit_label(facts, _cast(label, dtype, "label"), shape)
     width = shape[1] if len(shape) > 1 else None
     if label.ndim == 1:
         label = label.reshape(-1, 1)
@@ -86,11 +93,40 @@ def check_labels(facts: Facts, rows: RowSet) -> None:
         class_index(facts, rows.labels)
 
 
+def fit_label(facts: Facts, label: np.ndarray, shape: Sequence[int | None]) -> np.ndarray:
+    """Return labels of elements in this shape: class indices [N, E…], or values [N, E…, K].
+
+    Values come in the prediction's own layout, its columns at `facts.class_axis`; dimensions of 1 may be left out.
+    A size that is None is free.
+    """
+    values, axis = facts.task in ("regression", "multilabel"), facts.class_axis
+    own = list(shape[1:])
+    if values and axis is not None and axis < len(own):
+        own.insert(axis - 1, own.pop())
+    exact = _agree(label.shape[1:], own)
+    sizes = list(label.shape[1:]) if exact else [d for d in label.shape[1:] if d != 1]
+    if not exact and not _agree(sizes, [d for d in own if d != 1]):
+        raise DataError(
+            "Labels must have the shape of the model's prediction.",
+            got=f"{_shown(label.shape[1:])} per row",
+            fix=f"Give {_shown(tuple(own))} {'values' if values else 'classes'} per row, or say where the prediction "
+            "has its classes with convert.source.class_axis.",
+        )
+    rest = iter(sizes)
+    fitted = label if exact else label.reshape(len(label), *(1 if d == 1 else next(rest) for d in own))
+    return np.moveaxis(fitted, axis, -1) if values and axis is not None and axis < len(own) else fitted
+
+
+def _agree(sizes: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    return len(sizes) == len(wanted) and all(w in (None, d) for w, d in zip(wanted, sizes, strict=True))
+
+
 def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:
-    """Return each label's class index, int64 [N]."""
+    """Return each label's class index, int64 [N], or [N, …] of elements."""
     classes = facts.classes or ()
-    label = given.reshape(len(given)) if given.ndim == 2 and given.shape[1] == 1 else given
-    if label.ndim != 1:
+    plain = facts.class_axis is None
+    label = given.reshape(len(given)) if plain and given.ndim == 2 and given.shape[1] == 1 else given
+    if plain and label.ndim != 1:
         rule, got = "A classifier's labels are one class per row.", f"labels of shape {given.shape}"
         raise DataError(rule, got=got, fix="Give one column of classes, or train a multilabel model.")
     index = {c: i for i, c in enumerate(classes)}
@@ -99,7 +135,7 @@ def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:
     if unknown:
         rule, got = "Every label must be a class that the model knows.", ", ".join(repr(v) for v in unknown[:5])
         raise DataError(rule, got=got, fix=f"Its classes are {', '.join(repr(c) for c in classes[:10])}.")
-    return np.array([index[v] for v in values.tolist()], np.int64)[inverse]
+    return np.array([index[v] for v in values.tolist()], np.int64)[inverse].reshape(label.shape)
 
 
 def _input(model: onnx.ModelProto, name: str) -> tuple[np.dtype, tuple[int | None, ...]]:

@@ -1,62 +1,126 @@
 """What metrics compare: the labels of rows, and a model's output as labels and probabilities."""
 
-from typing import Literal
+import math
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ortpipe.artifact import Facts
-from ortpipe.data.feeds import class_index
-from ortpipe.data.rows import Rows
-from ortpipe.errors import EvaluateError
+from ortpipe.data.feeds import class_index, fit_label
+from ortpipe.data.rows import Rows, RowSet
+from ortpipe.errors import DataError, EvaluateError
 
 Seen = Literal["sum", "unit", "outside"]
 SUMS = {"float64": 1e-4, "float32": 1e-3}  # how far the probabilities of a row may sum from 1 (clipped ones do)
 HALF_SUM = 2e-2  # likewise in float16 and bfloat16
+ELEMENTS = 10_000_000  # that a metric is computed on at most
+
+
+class Compared(NamedTuple):
+    """What a metric reads, entry by entry: of rows, or of their elements (steps, pixels), row after row."""
+
+    truth: np.ndarray  # class indices [M], else labels [M, K]
+    label: np.ndarray  # predicted, likewise
+    probability: np.ndarray | None  # [M, classes]
+    weight: np.ndarray | None  # [M]: each entry has its row's
 
 
 def truth(facts: Facts, rows: Rows) -> np.ndarray:
-    """Return class indices [N] of a classifier's rows, else labels [N, K]: int64 of many labels, float64 of values."""
+    """Return class indices [N] of a classifier's rows, else labels [N, K]: int64 of many labels, float64 of values.
+
+    Those of elements stay as they are given, [N, …].
+    """
     if facts.task in ("binary", "multiclass"):
         return class_index(facts, rows.label)
-    label = rows.label if rows.label.ndim == 2 else rows.label.reshape(-1, 1)
+    label = rows.label.reshape(-1, 1) if rows.label.ndim == 1 else rows.label
     return label.astype(np.int64 if facts.task == "multilabel" else np.float64)
 
 
+def rows_at_most(facts: Facts, rows: RowSet) -> int:
+    """Return how many rows have as many elements as a metric reads at most."""
+    elements = 1 if facts.class_axis is None else rows.head(1).label.size
+    return max(1, ELEMENTS // elements)
+
+
+def compared(facts: Facts, truth: np.ndarray, prediction: np.ndarray, weight: np.ndarray | None) -> Compared:
+    """Return the entries that `truth` and `facts.prediction` have of the same rows.
+
+    Raises:
+        EvaluateError: they have other shapes, or the prediction is not what the facts say.
+    """
+    label, probability = predicted(facts, prediction)
+    if facts.class_axis is not None:
+        truth = _fitted(facts, truth, label.shape)
+    if label.shape[1:] != truth.shape[1:]:
+        rule, fix = "Labels must have the width of the model's prediction.", "Choose other labels or another model."
+        got = f"test labels of shape {truth.shape}, predictions of shape {label.shape}"
+        raise EvaluateError(rule, got=got, fix=fix)
+    entry = () if facts.task in ("binary", "multiclass") else label.shape[-1:]
+    elements = label.shape[1 : label.ndim - len(entry)]
+    if elements:
+        weight = None if weight is None else np.repeat(weight, math.prod(elements))
+        probability = None if probability is None else probability.reshape(-1, probability.shape[-1])
+        truth, label = truth.reshape(-1, *entry), label.reshape(-1, *entry)
+    return Compared(truth, label, probability, weight)
+
+
+def _fitted(facts: Facts, truth: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        return fit_label(facts, truth, shape)
+    except DataError as error:
+        raise EvaluateError(error.rule, got=error.got, fix=error.fix) from error
+
+
 def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return values [N, K], or class indices [N] and probabilities [N, classes], from `facts.prediction` [N, K]."""
+    """Return values [N, E…, K], or class indices [N, E…] and probabilities [N, E…, classes].
+
+    They are what `facts.prediction` says of each row's elements; of a prediction [N, K] there are no E….
+    """
     if not (finite := np.isfinite(prediction).reshape(len(prediction), -1).all(axis=1)).all():
         raise EvaluateError(
             "A metric reads finite predictions.",
             got=f"nan or inf in {(~finite).sum()} of {len(finite)} rows of {facts.prediction!r}",
             fix="Scale the inputs, or train with a lower rate (train.optimizer.lr).",
         )
+    prediction = classes_last(prediction, facts.class_axis)
     values = prediction.astype(np.float64)
     if facts.task == "regression":
         return values, None
     raw = facts.logits == facts.prediction  # the model ends in scores
     if facts.opposite:
         values = values / 2
-    exclusive = facts.task == "multiclass" or (values.shape[1] == 2 and facts.task == "binary")
+    exclusive = facts.task == "multiclass" or (values.shape[-1] == 2 and facts.task == "binary")
     if not raw and (seen := look(prediction)) != "sum" and (exclusive or seen == "outside"):
         raise EvaluateError(
             "A metric of probabilities reads values in [0, 1]; those of exclusive classes sum to 1 in each row.",
             got=f"{facts.prediction!r}: values from {values.min():.6g} to {values.max():.6g}, sums of rows from "
-            f"{values.sum(axis=1).min():.6g} to {values.sum(axis=1).max():.6g}",
+            f"{values.sum(axis=-1).min():.6g} to {values.sum(axis=-1).max():.6g}",
             fix="Set convert.source.scores=logits if they are raw scores, or export a model that gives probabilities.",
         )
     if exclusive:
         probability = _softmax(values) if raw else np.clip(values, 0, 1)
-        probability = probability / probability.sum(axis=1, keepdims=True)  # float32 rows sum to 1 ± 1e-7
-        return probability.argmax(axis=1), probability
+        probability = probability / probability.sum(axis=-1, keepdims=True)  # float32 rows sum to 1 ± 1e-7
+        return probability.argmax(axis=-1), probability
     p = 1 / (1 + np.exp(-np.clip(values, -700, 700))) if raw else np.clip(values, 0, 1)
     if facts.task == "multilabel":
         return (p > 0.5).astype(np.int64), p
-    probability = np.hstack([1 - p, p])
-    return probability.argmax(axis=1), probability
+    probability = np.concatenate([1 - p, p], axis=-1)
+    return probability.argmax(axis=-1), probability
+
+
+def classes_last(array: np.ndarray, axis: int | None) -> np.ndarray:
+    """Return a prediction as [N, E…, K], of which `axis` says where K is (see `Facts.class_axis`).
+
+    >>> classes_last(np.zeros((5, 3, 8, 8)), 1).shape, classes_last(np.zeros((5, 8, 8)), 3).shape
+    ((5, 8, 8, 3), (5, 8, 8, 1))
+    """
+    if axis is None:
+        return array
+    return array[..., None] if axis == array.ndim else np.moveaxis(array, axis, -1)
 
 
 def look(prediction: np.ndarray) -> Seen:
-    """Return what a prediction [N, K] looks like: rows in [0, 1] that sum to 1, in [0, 1], or values outside.
+    """Return what a prediction [N, …, K] looks like: rows in [0, 1] that sum to 1, in [0, 1], or values outside.
 
     >>> look(np.array([[0.5, 0.5], [1.0, 0.0]])), look(np.array([[0.5], [0.2]])), look(np.array([[-1.0, 1.0]]))
     ('sum', 'unit', 'outside')
@@ -65,10 +129,10 @@ def look(prediction: np.ndarray) -> Seen:
     values = prediction.astype(np.float64)
     if not ((values >= -allowed) & (values <= 1 + allowed)).all():
         return "outside"
-    sums = values.reshape(len(values), -1).sum(axis=1)
-    return "sum" if values.ndim == 2 and values.shape[1] > 1 and (abs(sums - 1) <= allowed).all() else "unit"
+    sums = values.sum(axis=-1)
+    return "sum" if values.ndim > 1 and values.shape[-1] > 1 and (abs(sums - 1) <= allowed).all() else "unit"
 
 
 def _softmax(z: np.ndarray) -> np.ndarray:
-    e: np.ndarray = np.exp(z - z.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)
+    e: np.ndarray = np.exp(z - z.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)

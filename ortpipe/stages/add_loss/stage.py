@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
@@ -19,12 +20,13 @@ VERSION = 4
 def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     """Return the model with a label input, an optional weight input and a scalar loss output in front.
 
-    loss = Σᵢ wᵢ·lᵢ, divided by N where the reduction is `mean`. Labels are numbers [N, K] for a regression, class
-    indices [N, 1] (int64) for a classifier. New names collide with nothing; the forward outputs stay.
+    loss = Σᵢ wᵢ·lᵢ, divided by N where the reduction is `mean`. The row's own loss lᵢ is Σₖ tᵢₖ of the loss's terms t,
+    or the mean over its elements e (steps, pixels) of Σₖ tᵢₑₖ. Labels are numbers [N, E…, K] for a regression, class
+    indices [N, E…, 1] (int64) for a classifier, whatever axis of the prediction holds its K columns; E… are the
+    elements, none of a prediction [N, K]. New names collide with nothing; the forward outputs stay.
 
     Raises:
-        LossError: the loss is not one for the model's task, or the width K of the prediction, by which the mean of
-            several columns is multiplied, is not known.
+        LossError: the loss is not one for the model's task, or the rank of the prediction is not known.
 
     >>> from sklearn.linear_model import LinearRegression
     >>> from ortpipe.stages.convert.stage import convert
@@ -37,24 +39,30 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     check(facts, config)
     model = artifact.ir_model()
     graph = model.graph
-    prediction = query.value(graph, facts.prediction)
+    output, op = query.value(graph, facts.prediction), Builder(graph, "loss")
+    rank, axis = _layout(facts, output)
+    prediction = logits = classes_last(op, output, rank, axis)
+    if facts.logits not in (None, facts.prediction):
+        logits = classes_last(op, query.value(graph, str(facts.logits)), rank, axis)
     scores = Scores(
         prediction,
-        query.value(graph, facts.logits) if facts.logits is not None else None,
+        logits if facts.logits is not None else None,
         len(facts.classes) if facts.classes is not None else None,
         bool(facts.opposite),
     )
-    rows, columns = _rows_and_columns(prediction, config)
-    op = Builder(graph, "loss")
+    rows, *elements, columns = _sizes(prediction)
     if facts.classes is not None and facts.task != "multilabel":
-        label = op.input(config.label_name, ir.DataType.INT64, [rows, 1])
+        label = op.input(config.label_name, ir.DataType.INT64, [rows, *elements, 1])
     else:
-        label = op.input(config.label_name, _dtype(prediction), [rows, columns])
+        label = op.input(config.label_name, _dtype(prediction), [rows, *elements, columns])
+    fitted = _as_elements(op, label, prediction)
     with op.formulas():
-        terms = config.loss(op, label, scores)
+        terms = config.loss(op, fitted, scores)
     terms_per_row: Any = 1 if facts.task == "binary" else terms.shape[-1] if terms.shape is not None else None
     if config.reduction == "mean" and not isinstance(terms_per_row, int):
         terms, terms_per_row = op.ReduceSum(terms, [-1], keepdims=1), 1
+    if elements:  # terms [N, E…, K]: they count as one row, of [N, K]
+        terms = op.ReduceMean(terms, [*range(1, 1 + len(elements))], keepdims=0)
     weight = None
     if config.sample_weight:
         weight = op.input(config.weight_name, _dtype(prediction), [rows, 1])
@@ -75,6 +83,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
         label=label.name,
         sample_weight=weight.name if weight is not None else None,
         reduction=config.reduction,
+        class_axis=axis,
     )
 
 
@@ -92,19 +101,47 @@ def check(facts: Facts, config: AddLossConfig) -> None:
     )
 
 
-def _rows_and_columns(prediction: ir.Value, config: AddLossConfig) -> tuple[int | str, Any]:
-    """Return the prediction's own N and K, each a number or a name; a nameless N is called so."""
-    shape = [d if isinstance(d, int) else d.value for d in prediction.shape] if prediction.shape is not None else []
-    if len(shape) != 2 or (config.reduction == "mean" and not isinstance(shape[1], int)):
+def _layout(facts: Facts, prediction: ir.Value) -> tuple[int, int | None]:
+    """Return the prediction's rank, and `facts.class_axis`, which only [N, K] leaves to be the last."""
+    rank = prediction.shape.rank() if prediction.shape is not None else 0
+    if not rank:
         raise LossError(
-            "A loss reads a prediction of shape [N, K] with a known K.",
+            "A loss reads a prediction of known rank, one entry per row.",
             got=f"{prediction.name!r} of shape {prediction.shape}",
-            fix="Choose another output with convert.source.prediction, or export the model with "
-            f"{'its single column kept, [N, 1]' if len(shape) == 1 else 'that dimension fixed'}.",
+            fix="Choose another output with convert.source.prediction.",
         )
-    rows, columns = shape
-    inferred = str(rows).startswith("unk__")  # a name that shape inference made up
-    return "N" if inferred or rows is None else rows, columns
+    return rank, max(1, rank - 1) if facts.class_axis is None and rank != 2 else facts.class_axis
+
+
+def classes_last(op: Builder, value: ir.Value, rank: int, axis: int | None) -> ir.Value:
+    """Return a prediction, or its logits, as [N, E…, K] (see `Facts.class_axis`)."""
+    if axis is None or axis == rank - 1:
+        return value
+    order = [*(i for i in range(rank) if i != axis), *([axis] if axis < rank else [])]
+    moved = op.Transpose(value, perm=order) if axis < rank else op.Unsqueeze(value, [-1])
+    if value.shape is not None:
+        moved.shape = ir.Shape([*(value.shape[i] for i in order), *([1] if axis == rank else [])])
+    return moved
+
+
+def _sizes(prediction: ir.Value) -> list[Any]:
+    """Return the prediction's own N, E…, and K, each a number, a name or None; a nameless N is called so."""
+    assert prediction.shape is not None
+    sizes = [d if isinstance(d, int) else d.value for d in prediction.shape]
+    rows, *rest = [None if str(d).startswith("unk__") else d for d in sizes]  # a name that shape inference made up
+    return ["N" if rows is None else rows, *rest]
+
+
+def _as_elements(op: Builder, label: ir.Value, prediction: ir.Value) -> ir.Value:
+    """Return labels that cannot be broadcast to the prediction's elements where only the run knows how many it has."""
+    assert label.shape is not None
+    if all(isinstance(size, int) for size in list(label.shape)[1:-1]):
+        return label
+    last = label.shape[-1]
+    sizes = op.Concat(op.Shape(prediction, end=-1), op.const(np.array([last if isinstance(last, int) else -1])), axis=0)
+    fitted = op.Reshape(label, sizes)
+    fitted.shape = label.shape
+    return fitted
 
 
 def _dtype(value: ir.Value) -> ir.DataType:

@@ -1,7 +1,7 @@
 """What the end of a graph says of its prediction: probabilities or raw scores, and the logits behind them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.convert import patterns
+from ortpipe.stages.convert.moves import SILENT, between, followed, written_again
 from ortpipe.stages.convert.patterns import DEPTH, SAME_VALUES, Peeled, made, of_pair, peel, rank_of, width_of
 
 Kind = Literal["softmax", "sigmoid", "pair", "log_softmax", "log_sigmoid", "opposite"]
@@ -33,6 +34,7 @@ class Head:
     logits: ir.Value | None = None  # of the prediction's type and shape ([N, 1] for a pair)
     bound: Bound | None = None  # the prediction lies in [0, 1], because a softmax or sigmoid made it
     linear: bool = False  # it comes straight from a product with weights, so that it can have any value
+    axis: int | None = None  # of the prediction, that a softmax runs over
 
 
 def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
@@ -42,6 +44,8 @@ def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
     of it (in place), so that the logits have the prediction's own shape; the output is then another value of the same
     name.
     """
+    if rank_of(output) not in (None, 2):
+        return _read_elements(graph, output)
     peeled = peel(output)
     while (scaled := patterns.scaled_to_sum_1(peeled.value)) is not None and _bound(scaled) == "sum":  # it does already
         inner = peel(scaled)
@@ -70,6 +74,24 @@ def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
         return Head(bound=bound), output
     logits, output = _moved(graph, kind, logits, peeled, output)
     return Head(kind, logits, bound), output
+
+
+def _read_elements(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
+    """Return the head of an output of another rank than 2, such as steps [N, T, K] or images [N, K, H, W]."""
+    peeled = peel(output, ordered=False)
+    kind, logits = _activation(peeled.value)
+    node, rank = peeled.value.producer(), rank_of(peeled.value)
+    nodes, axis = between(peeled.value, output), None
+    if kind in ("softmax", "log_softmax") and rank is not None and node is not None:
+        axis = followed(node.attributes.get_int("axis", -1) % rank, nodes)
+    if kind == "log_softmax" and axis is not None:
+        return Head(kind, output, axis=axis), output
+    if logits is None or kind not in ("softmax", "sigmoid") or (kind == "softmax" and axis is None):
+        bound = _bound(output)
+        return Head(bound=bound, linear=bound is None and _is_linear(output)), output
+    if logits.dtype != output.dtype or any(node.op_type not in SILENT for node in nodes):
+        logits, output = _moved(graph, kind, logits, peeled, output, nodes, axis)
+    return Head(kind, logits, "sum" if kind == "softmax" else "unit", axis=axis), output
 
 
 def _activation(value: ir.Value) -> tuple[Kind | None, ir.Value | None]:
@@ -173,19 +195,28 @@ def _are_rows(activated: ir.Value, kind: Kind, output: ir.Value) -> bool:
 
 
 def _moved(
-    graph: ir.Graph, kind: Kind, logits: ir.Value, peeled: Peeled, output: ir.Value
+    graph: ir.Graph,
+    kind: Kind,
+    logits: ir.Value,
+    peeled: Peeled,
+    output: ir.Value,
+    nodes: Sequence[ir.Node] = (),
+    axis: int | None = None,
 ) -> tuple[ir.Value, ir.Value]:
-    """Write the activation again behind the changes of shape and type; return the new logits and output."""
+    """Write the activation again behind the changes of shape and type; return the new logits and output.
+
+    Of elements, `nodes` are those changes and `axis` is that of the softmax; else the output is [N, K].
+    """
     producer, name = output.producer(), output.name
     assert producer is not None and output.dtype is not None and logits.dtype is not None
     op = Builder(graph, "head", before=producer)
     width = 1 if kind == "pair" else width_of(output)
-    shaped = op.Reshape(logits, op.const(np.array([-1, width])))
+    shaped = written_again(op, nodes, logits) if nodes else op.Reshape(logits, op.const(np.array([-1, width])))
     z = op.cast(shaped, output) if logits.dtype != output.dtype else shaped
-    z.type, z.shape = ir.TensorType(output.dtype), ir.Shape(["N", width])
+    z.type, z.shape = ir.TensorType(output.dtype), output.shape if nodes else ir.Shape(["N", width])
     wider = output.dtype.itemsize > logits.dtype.itemsize  # what was computed in fewer digits stays so
     inner = op.cast(z, logits) if wider else z
-    p = op.Softmax(inner, axis=-1) if kind == "softmax" else op.Sigmoid(inner)
+    p = op.Softmax(inner, axis=-1 if axis is None else axis) if kind == "softmax" else op.Sigmoid(inner)
     p = op.cast(p, output) if wider else p
     p = op.Concat(op.Sub(op.like(1, output), p), p, axis=-1) if kind == "pair" else p
     if (peeled.low, peeled.high) != (0.0, 1.0):

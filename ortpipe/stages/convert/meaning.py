@@ -1,6 +1,8 @@
 """What a prediction means: values, probabilities or raw scores; decided from the graph and from real rows."""
 
+import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,7 +10,7 @@ import numpy as np
 
 from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError
-from ortpipe.metrics.predictions import Seen, look
+from ortpipe.metrics.predictions import Seen, classes_last, look
 from ortpipe.stages.convert.heads import Head
 
 Form = Literal["logits", "probabilities"]
@@ -24,6 +26,7 @@ class Meaning:
     classes: tuple[int | str, ...] | None = None  # the label of each class index
     opposite: bool | None = None  # it is [−s, s], and s the logit: half the difference of its columns, not all of it
     notes: tuple[str, ...] = ()  # what the user should know of how this was decided
+    class_axis: int | None = None  # see `Facts.class_axis`
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Told:
     task: Task | None = None
     scores: Form | None = None
     classes: tuple[int | str, ...] | None = None
+    class_axis: int | Literal["none"] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Prediction:
     """A float output, and the evidence of what it is."""
 
     name: str
-    width: int | None  # its last dimension, where that is known
+    shape: Sequence[int | None] | None  # what is known of it from the graph
     labelled: bool  # the model has an output of labels too
     head: Head  # what is certain from the graph
     told: Told  # what is said explicitly, which is believed where it can be true
@@ -48,6 +52,10 @@ class Prediction:
 
     def meaning(self) -> Meaning:
         """Return what the prediction is; refuse evidence that contradicts itself or what is told, or leaves a doubt."""
+        meaning = self._meaning()
+        return dataclasses.replace(meaning, class_axis=self._axis, notes=(*meaning.notes, *self._axis_notes()))
+
+    def _meaning(self) -> Meaning:
         form = self.told.scores or self._form()
         task = self.told.task or self._task(form)
         if task == "regression":
@@ -65,15 +73,79 @@ class Prediction:
         self._check_scores(task)
         opposite = None
         if task == "binary" and self.width == 2:
-            rows = self.rows  # where all are zeros, as a fresh layer gives them, they prove nothing
-            shown = rows is not None and rows.any() and (rows[:, 0] == -rows[:, 1]).all()
+            rows = self._columns  # where all are zeros, as a fresh layer gives them, they prove nothing
+            shown = rows is not None and rows.any() and (rows[..., 0] == -rows[..., 1]).all()
             opposite = bool(shown) or self.head.kind == "opposite" or None
         note = () if self.told.scores or self.head.linear else (self._note(form, task),)
         return Meaning(task, self.name, classes, opposite, note)
 
     @functools.cached_property
     def _seen(self) -> Seen | None:
-        return None if self.rows is None else look(self.rows)
+        return None if self._columns is None else look(self._columns)
+
+    @functools.cached_property
+    def _columns(self) -> np.ndarray | None:
+        """The prediction of real rows [N, E…, K]."""
+        return None if self.rows is None else classes_last(self.rows, self._axis)
+
+    @functools.cached_property
+    def _axis(self) -> int | None:
+        """Where the classes or columns are; None: last, of [N, K]."""
+        told, shape = self.told.class_axis, self.shape if self.rows is None else self.rows.shape
+        rank = 2 if shape is None else len(shape)
+        if told is not None:
+            axis = rank if told == "none" else told % rank if -rank < told < rank else 0
+            if axis < 1:
+                raise ConvertError(
+                    "{key} must be an axis of the prediction behind its rows, or none.",
+                    key="class_axis",
+                    got=f"{told} for output {self.name!r} of shape {self._shown}",
+                    fix="Leave it out where the graph ends in a Softmax; none: each number stands for itself.",
+                )
+            return None if (axis, rank) == (1, 2) else axis
+        if rank == 2:
+            return None
+        return self._likely_axis(rank) if self.head.axis is None else self.head.axis
+
+    def _likely_axis(self, rank: int) -> int:
+        """Return the axis that is not the rows' and most likely the classes'; where each stands for itself, the rank.
+
+        It is the last or, as in images [N, K, H, W], the first behind the rows: the one that is 1 or alone is known,
+        or that has the classes' number; of four dimensions and more the first.
+        """
+        if rank == 1:
+            return 1
+        known = [None] * rank if self.shape is None else self.shape
+        count = 2 if self.told.task == "binary" else len(self.told.classes or ()) or None
+        for alike in (lambda d: d == 1, lambda d: d == count is not None, lambda d: d is not None):
+            match [axis for axis in (1, rank - 1) if alike(known[axis])]:
+                case [axis]:
+                    return axis
+        if self.told.task == "binary" and 1 not in (known[1], known[-1]):
+            return rank
+        return 1 if rank > 3 else rank - 1
+
+    def _axis_notes(self) -> tuple[str, ...]:
+        """Return what to say where the axis of the classes or columns is a guess."""
+        shape = self.shape if self.rows is None else self.rows.shape
+        if shape is None or len(shape) < 3 or self._axis is None or not self.told.class_axis is self.head.axis is None:
+            return ()
+        where = "nowhere: each number stands for itself" if self._axis == len(shape) else f"along axis {self._axis}"
+        return (
+            f"the classes (or columns) of output {self.name!r} of shape {self._shown} are taken to lie {where}; if "
+            "they do not, set convert.source.class_axis",
+        )
+
+    @property
+    def width(self) -> int | None:
+        """The number of classes or columns, where that is known."""
+        shape, axis = self.shape, -1 if self._axis is None else self._axis
+        return None if not shape else 1 if axis == len(shape) else shape[axis]
+
+    @property
+    def _shown(self) -> str:
+        shape = self.shape if self.shape is not None else ["N", *self.rows.shape[1:]] if self.rows is not None else []
+        return f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
 
     def _form(self) -> Form | None:
         """Return what the values are, from the graph and the rows; None: not known."""
@@ -122,7 +194,8 @@ class Prediction:
             raise ConvertError(
                 "A binary model must predict one or two columns, a multiclass model one for each class.",
                 got=f"{self.width} in output {self.name!r} of a {task} model",
-                fix="Correct {at}task, or choose another output with {at}prediction.",
+                fix="Correct {at}task, choose another output with {at}prediction, or set {at}class_axis=none where "
+                "each number is a label of its own, as of steps.",
             )
         columns = 2 if task == "binary" else self.width
         if classes is not None and len(classes) != columns:

@@ -30,6 +30,11 @@ def rank_of(value: ir.Value) -> int | None:
     return value.shape.rank() if value.shape is not None else None
 
 
+def sizes_of(value: ir.Value) -> list[int | None] | None:
+    """Return a value's dimensions, None where one is not known, or nothing is."""
+    return None if value.shape is None else [d if isinstance(d, int) else None for d in value.shape]
+
+
 def width_of(value: ir.Value) -> int | None:
     """Return a value's last dimension, where that is known."""
     width = value.shape[-1] if value.shape is not None and value.shape.rank() else None
@@ -45,8 +50,11 @@ class Peeled:
     high: float = 1.0
 
 
-def peel(value: ir.Value, clipped: float = CLIPPED) -> Peeled:
-    """Look through nodes that keep the values and their order, and through a Clip to [ε, 1 − ε] with ε so small."""
+def peel(value: ir.Value, clipped: float = CLIPPED, *, ordered: bool = True) -> Peeled:
+    """Look through nodes that keep the values and their order, and through a Clip to [ε, 1 − ε] with ε so small.
+
+    Where they need not be `ordered`, through any Transpose too.
+    """
     low, high = 0.0, 1.0
     for _ in range(DEPTH):
         op_type, inputs = made(value)
@@ -55,7 +63,7 @@ def peel(value: ir.Value, clipped: float = CLIPPED) -> Peeled:
             break
         if op_type == "Cast" and inputs[0].dtype not in query.FLOATS:
             break
-        if op_type == "Transpose" and not _keeps_order(node, inputs[0]):
+        if op_type == "Transpose" and ordered and not _keeps_order(node, inputs[0]):
             break
         if op_type == "Clip":
             bounds = _clip_bounds(*inputs[1:])
@@ -83,13 +91,9 @@ def _clip_bounds(low: ir.Value | None = None, high: ir.Value | None = None) -> t
 
 
 def is_class_axis(node: ir.Node, value: ir.Value) -> bool:
-    """Say whether a softmax runs over the classes of each row: the one dimension besides the batch that is not 1."""
+    """Say whether a softmax runs over the classes of each row, or of each of its elements: not over the batch."""
     axis = node.attributes.get_int("axis", -1)
-    if value.shape is None:
-        return axis == -1
-    rank = value.shape.rank()
-    axis += rank if axis < 0 else 0
-    return axis == rank - 1 or (axis > 0 and all(d == 1 for i, d in enumerate(value.shape) if i not in (0, axis)))
+    return axis == -1 if value.shape is None else axis % value.shape.rank() > 0
 
 
 def written_softmax(value: ir.Value) -> ir.Value | None:

@@ -10,6 +10,8 @@ from ortpipe.artifact import under
 from ortpipe.metrics import label
 from ortpipe.picture import picture
 
+SHOWN = 200_000  # entries that are drawn at most
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -56,7 +58,8 @@ def _losses(artifact: Artifact, axes: Axes) -> None:
 
 
 def _predicted(artifact: Artifact, axes: Axes) -> None:
-    truth, predicted = artifact.tensors["evaluation/label"], artifact.tensors["evaluation/prediction"]
+    every = slice(None, None, -(-len(artifact.tensors["evaluation/label"]) // SHOWN))
+    truth, predicted = (artifact.tensors[f"evaluation/{name}"][every] for name in ("label", "prediction"))
     for k in range(truth.shape[1]):
         name = f"output {k}" if truth.shape[1] > 1 else None
         axes.scatter(truth[:, k], predicted[:, k], s=14, alpha=0.6, label=name)

@@ -9,7 +9,7 @@ from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import EvaluateError
 from ortpipe.graph.edit import set_initializers
 from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, shown
-from ortpipe.metrics.predictions import predicted, truth
+from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.settings import typed
@@ -32,7 +32,9 @@ def evaluate(
 
     A model that comes without the weights of a state, such as a bare file, has no metrics of that state.
     Where rows have weights, each metric counts them, and the same name with `_unweighted` counts each row once.
-    Its tensors gain `evaluation/label` and `evaluation/prediction` (class indices, or values [N, K]).
+    Its tensors gain `evaluation/label` and `evaluation/prediction` (class indices, or values [N, K]). Where rows have
+    elements (steps, pixels), each element counts as a row, with the weight of its own; of more than ten million only
+    those of evenly spaced rows do.
 
     Raises:
         EvaluateError: there are no test rows, a metric does not fit the task, or one that was asked for has no value.
@@ -49,26 +51,23 @@ def evaluate(
     labels: list[np.ndarray] = []
     weights: list[np.ndarray] = []
     predictions: dict[str, list[np.ndarray]] = {state: [] for state in known}
-    for piece in data.test.pieces(config.rows):
+    for piece in data.test.pieces(min(config.rows, rows_at_most(facts, data.test))):
         rows = feed_inputs(model, facts, piece)
         labels.append(truth(facts, piece))
         weights += [] if piece.sample_weight is None else [piece.sample_weight]
         for state, session in sessions.items():
             predictions[state] += session.run(rows, [facts.prediction])
     label, weight = np.concatenate(labels), np.concatenate(weights) if weights else None
-    kinds = {"": weight} if weight is None else {"": weight, UNWEIGHTED: None}
+    kinds = ("",) if weight is None else ("", UNWEIGHTED)
     table: dict[str, dict[str, float]] = {f"{name}{kind}": {} for name in names for kind in kinds}
     for state, made in predictions.items():
-        found, probability = predicted(facts, np.concatenate(made))
-        if label.shape[1:] != found.shape[1:]:
-            rule, fix = "Labels must have the width of the model's prediction.", "Choose other labels or another model."
-            got = f"test labels of shape {label.shape}, predictions of shape {found.shape}"
-            raise EvaluateError(rule, got=got, fix=fix)
+        entries = compared(facts, label, np.concatenate(made), weight)
         for name in names:
-            for kind, weighs in kinds.items():
-                table[f"{name}{kind}"][state] = METRICS[name](label, found, probability, weighs)
+            for kind in kinds:
+                weighs = None if kind else entries.weight
+                table[f"{name}{kind}"][state] = METRICS[name](*entries._replace(weight=weighs))
         if state == "trained":
-            trained = found
+            final = {"evaluation/label": entries.truth, "evaluation/prediction": entries.label}
     # ROC AUC of one class or R² of one row have no value: they are left out, unless they were asked for
     undefined = [name for name, row in table.items() if not np.isfinite(list(row.values())).all()]
     if config.metrics is not None and undefined:
@@ -80,7 +79,7 @@ def evaluate(
     return artifact.next(
         "evaluate",
         VERSION,
-        tensors={**artifact.tensors, "evaluation/label": label, "evaluation/prediction": trained},
+        tensors={**artifact.tensors, **final},
         metrics={name: row for name, row in table.items() if name not in undefined},
         notes=() if weight is None else [BOTH],
     )

@@ -10,7 +10,7 @@ from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import to_inference
 from ortpipe.metrics import METRICS, check_fits
-from ortpipe.metrics.predictions import predicted, truth
+from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
@@ -32,7 +32,7 @@ class Validation:
         to_inference(model)
         self._types = input_types(model)
         self._held = None if rows.on_disk else [self._read(piece) for piece in rows.pieces()]
-        self._every = -(-self._count // KEPT)
+        self._every = -(-self._count // min(KEPT, rows_at_most(artifact.facts, rows)))
         self._session = Session(finish(model), runtime)
 
     def __call__(self, values: Arrays) -> dict[str, float]:
@@ -53,8 +53,8 @@ class Validation:
         found = {LOSS: total}
         if self._metric is not None:
             truths, made, *weights = (np.concatenate(arrays) for arrays in zip(*kept, strict=True))
-            label, probability = predicted(self._facts, made)
-            found[self._metric] = METRICS[self._metric](truths, label, probability, weights[0] if weights else None)
+            entries = compared(self._facts, truths, made, weights[0] if weights else None)
+            found[self._metric] = METRICS[self._metric](*entries)
         return found
 
     def _read(self, rows: Rows) -> Piece:
@@ -80,6 +80,8 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
     check_fits(name, facts.task, "early_stop.monitor")
     rows = data.validation.sample()
     label = truth(facts, rows)
+    if facts.class_axis is not None:  # of elements the first pass says whether it has a value
+        return
     certain = None
     if METRICS[name].reads == "probability":
         certain = label if facts.task == "multilabel" else np.eye(max(len(facts.classes or ()), 2))[label]

@@ -24,7 +24,7 @@ from ortpipe.settings import Config
 from ortpipe.stages.convert.dialects import write_standard
 from ortpipe.stages.convert.heads import read_head
 from ortpipe.stages.convert.meaning import Prediction, Told
-from ortpipe.stages.convert.patterns import width_of
+from ortpipe.stages.convert.patterns import sizes_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
 
@@ -44,6 +44,9 @@ class OnnxFile(Config):
             the graph and the values of real rows. Of two columns, the logit is the second less the first,
             and of opposite ones, [−s, s], the second.
         classes: the label of each class index; by default what the model says, else 0, 1, 2 …
+        class_axis: the prediction's axis of classes or columns, such as 1 of images [N, K, H, W], or `none`: each
+            number stands for itself; by default that of its Softmax, else the last one, or 1 of images. Its other axes
+            are the elements of a row, each with a label and a loss of its own: steps, pixels.
         lift: whether weights in Constant nodes, and those of branches, become initializers, which training can move:
             those that it would move by default if they were initializers, or names and globs of constants. In a file
             that ortpipe wrote, constants are what must not be trained, and stay.
@@ -54,6 +57,7 @@ class OnnxFile(Config):
     task: Task | None = None
     scores: Literal["logits", "probabilities"] | None = None
     classes: tuple[int | str, ...] | None = None
+    class_axis: int | Literal["none"] | None = None
     lift: bool | tuple[str, ...] = True
 
     def files(self) -> tuple[Path, ...]:
@@ -99,7 +103,8 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     scores = config.scores
     if scores is None and written.get("task", "regression") != "regression":
         scores = "logits" if written.get("logits") == name else "probabilities"
-    told = Told(config.task or written.get("task"), scores, classes)
+    axis = config.class_axis if config.class_axis is not None else written.get("class_axis")
+    told = Told(config.task or written.get("task"), scores, classes, axis)
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         inference = parsed(original)
@@ -109,7 +114,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     return Forward(
         forward,
         prediction=name,
-        meaning=lambda rows: Prediction(name, width_of(output), labelled, head, told, rows).meaning(),
+        meaning=lambda rows: Prediction(name, sizes_of(output), labelled, head, told, rows).meaning(),
         expected=expected,
         origin=config.path,
         notes=(f"lifts {len(lifted)} weights from constants: {some(lifted)}",) if lifted else (),
