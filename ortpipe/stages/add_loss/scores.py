@@ -13,8 +13,8 @@ class Scores(NamedTuple):
     """What a loss compares the label with: [N, E…, 1] of class indices, or [N, E…, K] of values.
 
     `prediction` [N, E…, K] holds values or probabilities of a row's elements E…, such as steps or pixels (none: it is
-    [N, K]); `logits` likewise (K = 1 for two classes) is None where the graph has none; `classes` is their number, None for a regression; `opposite` logits are a pair [−s, s] of which s
-    is the logit.
+    [N, K]); `logits` likewise (K = 1 for two classes) is None where the graph has none; `classes` is their number,
+    None for a regression; `opposite` logits are a pair [−s, s] of which s is the logit.
     """
 
     prediction: ir.Value
