@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 from benchmarks.contest import PEERS, check, entrants
 from benchmarks.earlier.__main__ import FAILED, PASSED, PURPOSE, Result, may_match
 from benchmarks.earlier.known import DELIBERATE
+from benchmarks.models import data
+from benchmarks.models.__main__ import Entry, entries, judged, overrides
+from benchmarks.models.job import main as fine_tune
 from benchmarks.work import MODELS, OPTIMIZERS, prepare
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,3 +108,31 @@ class TestSmall(ExtTestCase):
     def test_slow(self):
         time.sleep(60)
 """
+
+
+def test_the_benchmark_of_real_files_fine_tunes_compares_and_judges(tmp_path: Path) -> None:
+    digit = {
+        "height": 8,
+        "width": 8,
+        "layout": "N1HW",
+        "scale": 1 / 16,
+        "alphabet": "0123456789",
+        "length": 1,
+        "place": 0,
+    }
+    entry = Entry("digits==0", "digits.onnx", "captchas", digit, batch=4, settings=("train.optimizer.lr=0.01",))
+    path = ROOT / "conf" / "models" / entry.file
+    fine_tune(tmp_path, overrides(entry, path, path.parent))
+    outcome = judged(entry, path, tmp_path, Path(sys.executable))
+    assert outcome.wrong == []
+    assert outcome.row[-1] == "trains"
+    assert "float64" in outcome.cells["gradients"]
+    refused = dataclasses.replace(entry, refused="trees")
+    assert judged(refused, path, tmp_path, Path(sys.executable)).wrong == ["trains, though it should be refused"]
+
+
+def test_every_file_of_the_benchmark_is_one_of_a_version_with_data_of_its_kind() -> None:
+    listed = entries()
+    assert len({e.name for e in listed}) == len(listed) >= 24
+    assert len({e.package for e in listed if e.refused is None}) >= 12
+    assert [e.name for e in listed if "==" not in e.package or not hasattr(data, e.data)] == []
