@@ -127,7 +127,8 @@ class UseFinder:
         carries = op in CARRYING and not self.given.isdisjoint(inputs)
         if layer or carries or ((op in VIEWS or selects) and inputs[0] in self.given):
             self.given |= outputs
-        if layer or not self.behind.isdisjoint(read) or any(n.op_type in LAYERS for n in inner):
+        depends = op not in ("Shape", "Size") and not self.behind.isdisjoint(read)
+        if layer or depends or any(n.op_type in LAYERS for n in inner):
             self.behind |= outputs
         if (op in PRODUCTS and len(moving) > 1) or (op in SCALING and self.scores.intersection(inputs)):
             self.scores |= outputs

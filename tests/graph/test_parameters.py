@@ -237,6 +237,12 @@ TABLE = {  # text, arrays, what is trained; left: name → reason
         {"w": normal(D, D), "inverse": 1 / 10000 ** (np.arange(0, D, 2) / D)[None]},
         {"inverse": "frequencies"},
     ),
+    "frequencies of as many positions as a layer gives": (
+        "float[N,8] X) => (float[N,4] y) { h = MatMul(X, w) n = Shape<end=1>(h) m = Cast<to=1>(n) k = Expand(m, n) "
+        'f = Einsum<equation="i,j->ij">(k, inverse) c = Cos(f) s = Sin(f) p = Concat<axis=1>(c, s) y = Add(h, p) }',
+        {"w": normal(8, 4), "inverse": np.array([1, 0.01])},
+        {"inverse": "frequencies"},
+    ),
     "a token that is learned": (
         f"{X8} {{ h = MatMul(X, w) s = Constant<value_ints=[1, 1, 16]>() "
         "e = Expand(token, s) y = Concat<axis=1>(e, h) }",
