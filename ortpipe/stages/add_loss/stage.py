@@ -62,7 +62,9 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     if config.reduction == "mean" and not isinstance(terms_per_row, int):
         terms, terms_per_row = op.ReduceSum(terms, [-1], keepdims=1), 1
     if elements:  # terms [N, E…, K]: they count as one row, of [N, K]
-        terms = op.ReduceMean(terms, [*range(1, 1 + len(elements))], keepdims=0)
+        axes = [*range(1, 1 + len(elements))]
+        old = graph.opset_imports[""] < 18  # there the axes are an attribute
+        terms = op.ReduceMean(terms, axes=axes, keepdims=0) if old else op.ReduceMean(terms, axes, keepdims=0)
     weight = None
     if config.sample_weight:
         weight = op.input(config.weight_name, _dtype(prediction), [rows, 1])

@@ -9,6 +9,7 @@ from ortpipe.errors import LossError
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import VERSION, add_loss
+from ortpipe.stages.convert.stage import convert
 
 LINEAR = "g (float[N,2] X) => (float[N,1] y) <float[2,1] w = {0.5, -2}, float[1] b = {0.25}> { y = Gemm(X, w, b) }"
 NAMED = """g (float[N,2] loss) => (float[N,1] label, float[N,1] sample_weight)
@@ -152,3 +153,13 @@ def test_two_columns_that_do_not_add_up_to_one_are_divided_by_their_sum(from_tex
     forward = from_text(text, task="binary", classes=(0, 1))
     got = run(add_loss(forward, AddLossConfig(LOSSES["log"]())).model, {"X": p, "label": label})["loss"]
     assert got == pytest.approx(-(np.log(0.6 / 0.8) + np.log(0.5 / 0.6)) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("opset", [17, 18])
+def test_a_loss_over_steps_is_their_mean_at_every_opset(run, opset):
+    text = "g (float[N,3,2] x) => (float[N,3,2] y) <float[2,2] w = {1, 0, 0, 1}> { y = MatMul(x, w) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n' + text)
+    x = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    loss = add_loss(convert(model), AddLossConfig(LOSSES["l2"]()))
+    given = run(loss.model, {"x": x, "label": np.zeros_like(x)}, ["loss"])
+    assert given["loss"] == pytest.approx((x**2).sum(-1).mean())
