@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import types
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -136,6 +138,7 @@ def _values(
 
 def _value(hint: Any, node: Any, entry: dataclasses.Field[Any], problems: list[OrtpipeError]) -> Any:
     """Return a field's value, or None once `problems` says why there is none."""
+    hint = group_of(hint) if node is not None else hint
     catalogue, member = catalogue_of(hint), None
     inner: list[OrtpipeError] = []
     with collected(problems):
@@ -152,6 +155,16 @@ def _value(hint: Any, node: Any, entry: dataclasses.Field[Any], problems: list[O
                 return hint(**values)
     problems += [problem.under(entry.name) for problem in inner]
     return None
+
+
+def group_of(hint: Any) -> Any:
+    """Return an annotation without the None beside a group of keys: the group, or the annotation as it is.
+
+    >>> group_of(PathsConfig | None).__name__, group_of(str | None)
+    ('PathsConfig', str | None)
+    """
+    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else ()
+    return next((part for part in parts if dataclasses.is_dataclass(part)), hint)
 
 
 def _name_in(catalogue: Catalogue[Any], node: Any) -> str:
@@ -206,5 +219,5 @@ def keys(cls: Any = RunConfig, prefix: str = "") -> Iterator[str]:
             yield f"{path}.name"
             for member in catalogue.values():
                 yield from keys(member, f"{path}.")
-        elif dataclasses.is_dataclass(hint):
-            yield from keys(hint, f"{path}.")
+        elif dataclasses.is_dataclass(group := group_of(hint)):
+            yield from keys(group, f"{path}.")

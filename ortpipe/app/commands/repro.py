@@ -21,6 +21,7 @@ from ortpipe.app.run.record import RunRecord, StageRecord, read_config, read_env
 from ortpipe.app.schema import build
 from ortpipe.artifact import Artifact, load_artifact
 from ortpipe.errors import ConfigError, ReproError
+from ortpipe.flow import FLOW
 from ortpipe.pipeline.digest import versions
 from ortpipe.pipeline.events import Event, StageFinished
 from ortpipe.pipeline.flatten import differing
@@ -63,9 +64,8 @@ def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
         os.chdir(place)  # for relative paths
     elif place is not None:
         print(f"warning: the run's working folder {place} is gone; paths start at this one", file=sys.stderr)
-    source = values.get("convert", {}).get("source")
-    if isinstance(source, dict) and isinstance(path := source.get("path"), str):
-        source["path"] = kept_input(path, folder) or path
+    for stage in FLOW:
+        _use_kept(values.get(stage.name), stage.name, folder)
     config = build({**values, "recorder": {"name": "none"}, "resume": None})
     plan = plan_of(config)[: len(stages)]
     then = {name: version for stage in stages for name, version in stage.parts["packages"].items()}
@@ -82,6 +82,16 @@ def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
     print(f"reproduced: {len(stages)} stages and {losses:,} losses are the same to the last bit")
     if len(stages) < len(plan_of(config)):
         print("(the run itself ended before its last stage)")
+
+
+def _use_kept(node: Any, key: str, folder: Path) -> None:
+    """Let a part of the config read the models that the run's folder has copies of."""
+    if not isinstance(node, dict):
+        return
+    if isinstance(path := node.get("path"), str):
+        node["path"] = kept_input(key, path, folder) or path
+    for name, inner in node.items():
+        _use_kept(inner, f"{key}.{name}", folder)
 
 
 def _compare(event: Event, stages: Sequence[StageRecord], folder: Path) -> None:

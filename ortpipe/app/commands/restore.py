@@ -51,7 +51,7 @@ def _weights(subject: FoundModel) -> tuple[dict[str, np.ndarray], dict[str, np.n
         raise ConfigError("The model says which of its weights were trained.", got=subject.name, fix=fix)
     graph = parsed(subject.model).graph
     moved = {name.removeprefix("parameter/") for name in subject.tensors if name.startswith("parameter/")}
-    chosen = {*subject.facts["parameters"], *moved, *_convert_record(subject).get("init", ())}
+    chosen = {*subject.facts["parameters"], *moved, *_convert_record(subject).get("init", {}).get("weights", ())}
     chosen |= {name for name, value in graph.initializers.items() if not subject.tensors and is_statistic(value)}
     weights = {t.name: t for t in subject.model.graph.initializer if ir.DataType(t.data_type) in query.FLOATS}
     arrays = {name: onnx.numpy_helper.to_array(tensor) for name, tensor in weights.items()}

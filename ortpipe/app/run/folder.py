@@ -28,6 +28,7 @@ from ortpipe.stages.evaluate.figures import figures
 from ortpipe.stages.train.training import Checkpoint
 
 INPUTS = "inputs"  # copies of the model files that were read: the originals may change before a run is repeated
+SOURCE = "convert.source"
 OF_ONE_RUN = (INPUTS, "stages", "figures", "model.onnx", "model.onnx.data", "losses.parquet")
 
 
@@ -145,31 +146,37 @@ class RunFolder:
 
 
 def keep_inputs(plan: Plan, run: Path) -> None:
-    """Copy what the plan's configs read as models, with external data, into `inputs/` of a run's folder."""
-    groups = [files for step in plan for files in _read(step.config) if files]
+    """Copy what the plan's configs read as models, with external data, into `inputs/` of a run's folder.
+
+    The source's lie there themselves, what other keys name in a folder of the key's name.
+    """
+    groups = [(key, files) for step in plan for key, files in _read(step.config, step.stage.name) if files]
     if not groups:
         return
     with atomic_folder(run / INPUTS) as folder:
-        for first, *others in groups:
+        for key, (first, *others) in groups:
             for file in (first, *others):
-                place = folder / (file.name if file is first else file.relative_to(first.parent.resolve()))
+                beside = file.name if file is first else file.relative_to(first.parent.resolve())
+                place = folder / ("" if key == SOURCE else key) / beside
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, place)
 
 
-def _read(config: Any) -> Iterator[tuple[Path, ...]]:
+def _read(config: Any, key: str) -> Iterator[tuple[str, tuple[Path, ...]]]:
     if isinstance(config, ReadsFiles):
-        yield config.files()
+        yield key, config.files()
     if not dataclasses.is_dataclass(config):
         return
     for field in dataclasses.fields(config):
-        yield from _read(getattr(config, field.name))
+        yield from _read(getattr(config, field.name), f"{key}.{field.name}")
 
 
-def kept_input(path: str, run: Path) -> str | None:
-    """Return the copy of a model file that a run's folder has, if it has one."""
-    place = run / INPUTS / Path(path).name
-    return str(place) if place.is_file() and not place.is_symlink() else None
+def kept_input(key: str, path: str, run: Path) -> str | None:
+    """Return the copy of a model file that a run's folder has for the key that named it, if it has one."""
+    folder = run / INPUTS / ("" if key == SOURCE else key)
+    names = (Path(path).name, "model.onnx") if key != SOURCE else (Path(path).name,)
+    places = (folder / name for name in names)
+    return next((str(place) for place in places if place.is_file() and not place.is_symlink()), None)
 
 
 def losses_parquet(artifact: Artifact) -> bytes:

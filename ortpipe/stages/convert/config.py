@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from ortpipe.settings import Config, Positive
+from ortpipe.stages.convert.init import WeightsFrom
 from ortpipe.stages.convert.sources import SOURCES, ModelSource
 
 
@@ -18,9 +19,11 @@ class ConvertConfig(Config):
             by default 1e-4 for float32 and 1e-9 for float64.
         untie: give each node that reads a weight which others read too a copy of its own: exporters merge equal
             initializers, such as the zero biases of a fresh model, which training would then move together.
+        init: weights by name from another run, artifact, .onnx or .safetensors file, in the place of the source's.
     """
 
     source: Annotated[ModelSource, SOURCES]
     dtype: Literal["float16", "float32", "float64"] = "float32"
     tolerance: Positive | None = None
     untie: bool = False
+    init: WeightsFrom | None = None

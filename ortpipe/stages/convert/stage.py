@@ -19,6 +19,7 @@ from ortpipe.graph.parameters import choose, sentence, some
 from ortpipe.graph.untie import untie
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.init import initialize
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
@@ -86,7 +87,14 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
     with under("source"):
         meaning = dict(vars(forward.meaning(predicted)))
-    notes = [*forward.notes, sentence(choice.trained, choice.left, by_default=True)]
+    notes = list(forward.notes)
+    if config is not None and config.init is not None:
+        with under("init"):
+            taken = initialize(forward.model, [name.removeprefix("source/") for name in weights], config.init)
+        model = finish(forward.model)
+        record["init"] = {"file": Path(config.init.path).name, "weights": dict(taken.weights)}
+        notes.append(taken.note)
+    notes += [sentence(choice.trained, choice.left, by_default=True)]
     if choice.shared:
         shared = [f"{name} (by {count} nodes)" for name, count in choice.shared.items()]
         notes.append(

@@ -51,14 +51,17 @@ def test_a_run_of_a_model_file_is_made_again_when_the_file_is_gone(
     tmp_path: Path, cli: Run, only_run: Callable[[], Path], repro: Repro
 ) -> None:
     assert cli(*SMALL).returncode == 0
-    model = tmp_path / "mine.onnx"
-    shutil.copy(only_run() / "model.onnx", model)
+    first, other = tmp_path / "model.onnx", tmp_path / "other" / "model.onnx"
+    other.parent.mkdir()
+    shutil.copy(only_run() / "model.onnx", other)
+    shutil.copy(only_run() / "stages" / "1_convert" / "model.onnx", first)
     shutil.rmtree(tmp_path / "outputs")
-    made = cli(
-        "~experiment", "name=mine", "data=diabetes", "convert=onnx", "convert.source.path=mine.onnx", "add_loss=l2"
-    )
+    source = ("convert=onnx", "convert.source.path=model.onnx", "convert.init={path: other}")
+    made = cli("~experiment", "name=mine", "data=diabetes", *source, "add_loss=l2")
     assert made.returncode == 0, made.stderr
-    model.unlink()
+    assert "takes 2 weights from other" in made.stderr
+    first.unlink()
+    other.unlink()
     assert same(repro(only_run())) == STAGES
 
 
