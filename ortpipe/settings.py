@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, Union
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from ortpipe import own
 from ortpipe.errors import ConfigError, UnknownNameError, nearest
 
 Member = TypeVar("Member")
@@ -46,7 +47,9 @@ def one_of(noun: str, names: Iterable[str], *others: str) -> Must:
     """Return the bound of text that is the name of a member of `names`, or one of `others`."""
     valid = (*others, *names)
     words = " or ".join([f"the name of {article(noun)}", *map(repr, others)])
-    return Must(words, lambda name: name in valid or (isinstance(names, Catalogue) and name in names), valid)
+    catalogue = names if isinstance(names, Catalogue) else None
+    # what is the user's own is imported here, so that its code is known wherever its name is
+    return Must(words, lambda name: name in valid or (catalogue and name in catalogue and catalogue[name]), valid)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ ARTIFACT = Fix("Give what the stage before it returns, or what load_artifact rea
 class Catalogue(Mapping[str, Member]):
     """Members by name; a member written as "module:Class" is imported when it is asked for, never by listing names.
 
+    One that is open to the user's own takes their import paths as names too, which no list holds.
+
     >>> catalogue = Catalogue("loss", {"l1": "operator:abs"})
     >>> list(catalogue), catalogue["l1"](-2)
     (['l1'], 2)
@@ -72,23 +77,34 @@ class Catalogue(Mapping[str, Member]):
       fix: Did you mean 'l1'? Valid: l1.
     """
 
-    def __init__(self, noun: str, members: Mapping[str, str | Member]) -> None:
-        self.noun, self._members = noun, members
+    def __init__(self, noun: str, members: Mapping[str, str | Member], *, open_to_own: bool = False) -> None:
+        self.noun, self._members, self._open = noun, members, open_to_own
 
     def __getitem__(self, name: str) -> Member:
+        if name in self and name not in self._members:
+            return self.of_own(own.load(name))
         if name not in self:
             raise UnknownNameError(f"{name!r} is no {self.noun}.", fix=nearest(str(name), self))
         member = self._members[name]
         return pkgutil.resolve_name(member) if isinstance(member, str) else member
 
     def __contains__(self, name: object) -> bool:
-        return name in self._members
+        return name in self._members or (self._open and own.is_path(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._members)
 
     def __len__(self) -> int:
         return len(self._members)
+
+    def of_own(self, part: Any) -> Member:
+        """Return what a user's import path names as a member."""
+        member: Member = part
+        return member
+
+    def name_of(self, member: Any) -> str:
+        """Return the name of a member, or the import path of one that is the user's own."""
+        return next((name for name, known in self.items() if known is member), None) or own.path_of(member)
 
     def default(self, name: str, **settings: Any) -> Any:
         """Return the dataclass field whose default is this member."""

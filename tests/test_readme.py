@@ -22,7 +22,9 @@ SHELL = [line for line in LINES if line not in INSTALLS and not line.startswith(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("reader")
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "mine.py").write_text(_example("class Tilted"))
+    return folder
 
 
 def _environment() -> dict[str, str]:
@@ -86,7 +88,7 @@ def _example(word: str) -> str:
 
 
 def test_every_example_is_run_below() -> None:
-    words = ("evaluate(train(", "step.backward(", "trainer.fit(", "def softsign(")
+    words = ("evaluate(train(", "step.backward(", "trainer.fit(", "class Tilted", "def softsign(")
     assert [_example(word) for word in words] == EXAMPLES
 
 

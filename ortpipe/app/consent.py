@@ -9,11 +9,14 @@ from omegaconf import OmegaConf
 
 from ortpipe.app.redact import ENVIRONMENT, MASK, know
 from ortpipe.errors import ConfigError
+from ortpipe.own import is_path
 
 ASKS = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 DECODED = re.compile(r"\$\{oc\.decode:\s*\$\{oc\.env:\s*(\w+)\s*\}\s*\}")
 ELSEWHERE = ("recorder", "paths", "hydra", "name")  # repro does not use them
 NAMES = ("function", "_target_")
+NAMED = ("name", "monitor", "objective")  # of members of catalogues, which may be import paths
+LISTED = ("evaluate.metrics.", "penalty.terms.")  # likewise, in lists and as keys
 
 
 def mapped(node: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
@@ -38,13 +41,16 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
 
     >>> executes({"data": {"source": {"name": "function", "function": "os:system"}}}, "/there")
     ['data.source.function=os:system, whose module is looked for in /there first']
+    >>> executes({"add_loss": {"loss": {"name": "theirs:Loss"}}, "train": {"optimizer": {"name": "sgd"}}}, "/there")
+    ['add_loss.loss.name=theirs:Loss, whose module is looked for in /there first']
     >>> executes({"convert": {"source": {"path": "m.pkl", "trust": True}}, "seed": 0}, None)
     ['convert.source.trust=True: opening m.pkl runs what it holds']
     """
     found, settings = [], _settings(config)
     for key, value in settings:
         name = key.rpartition(".")[2]
-        if name in NAMES and value is not None:
+        part = (name in NAMED or key.startswith(LISTED)) and (is_path(value) or is_path(name))
+        if part or (name in NAMES and value is not None):
             found.append(f"{key}={value}, whose module is looked for in {folder or 'the working folder'} first")
         elif name == "trust" and value:
             path = dict(settings).get("convert.source.path") if key == "convert.source.trust" else None

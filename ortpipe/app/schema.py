@@ -147,7 +147,8 @@ def _value(hint: Any, node: Any, entry: dataclasses.Field[Any], problems: list[O
         with under(entry.name):
             if catalogue is not None:
                 member = _name_in(catalogue, node)
-                hint, node = catalogue[member], {key: value for key, value in node.items() if key != "name"}
+                hint = _settings_of(catalogue, member)
+                node = {key: value for key, value in node.items() if key != "name"}
             if not isinstance(node, Mapping):
                 raise ConfigError("{key} must be a group of keys.", got=repr(node))
             values = _values(hint, node, inner, member)
@@ -174,6 +175,15 @@ def _name_in(catalogue: Catalogue[Any], node: Any) -> str:
     rule = "{key} must be set." if name is None else f"{{key}} must be the name of {article(catalogue.noun)}."
     fix = nearest(str(name or ""), catalogue)
     raise ConfigError(rule, key="name", got=repr(node if name is None else name), fix=fix)
+
+
+def _settings_of(catalogue: Catalogue[Any], name: str) -> Any:
+    """Return the dataclass of a member's settings, which one of the user's own has to be as well."""
+    member = catalogue[name]
+    if dataclasses.is_dataclass(member):
+        return member
+    rule = f"{{key}} must be the name of {article(catalogue.noun)}, which is a dataclass."
+    raise ConfigError(rule, key="name", got=name, fix="Write @dataclass(frozen=True) above the class.")
 
 
 def _plain(node: Any, hint: Any, name: str, default: Any) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ortpipe.errors import EvaluateError
+from ortpipe import own
+from ortpipe.errors import ConfigError, EvaluateError
 from ortpipe.settings import Catalogue, Must
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Metric:
-    """A function of sklearn.metrics."""
+    """A function of sklearn.metrics, or the user's own of truth, prediction and weight."""
 
-    function: str  # its name there
+    function: str | Callable[..., Any]  # its name there, or the user's own
     tasks: tuple[str, ...]
     reads: Literal["label", "probability"]  # predicted values or labels, or probabilities
     greater_is_better: bool
@@ -50,10 +51,14 @@ class Metric:
         read, params = label, dict(self.params)
         if self.reads == "probability":
             assert probability is not None
-            of_one = truth.ndim == 1 and probability.shape[1] == 2 and self.function != "log_loss"
+            scikit = isinstance(self.function, str) and self.function != "log_loss"
+            of_one = scikit and truth.ndim == 1 and probability.shape[1] == 2
             read = probability[:, 1] if of_one else probability
             if read is probability and truth.ndim == 1:
                 params["labels"] = list(range(probability.shape[1]))
+        if not isinstance(self.function, str):
+            with own.blamed(self.function, "metric", EvaluateError):
+                return float(self.function(truth, read, weight))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UndefinedMetricWarning)
             warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
@@ -65,7 +70,9 @@ class Metric:
 
 
 class Metrics(Catalogue[Metric]):
-    """The catalogue, with the metrics whose names end in a parameter.
+    """The catalogue, with the metrics whose names end in a parameter, and the user's own functions.
+
+    Such a function says `greater_is_better`, and, where that is not all or "label", its `tasks` and what it `reads`.
 
     >>> METRICS["top_k_accuracy_5"].params, "mean_pinball_loss_2" in METRICS
     ({'k': 5}, False)
@@ -76,6 +83,20 @@ class Metrics(Catalogue[Metric]):
 
     def __getitem__(self, name: str) -> Metric:
         return self._named(name) or super().__getitem__(name)
+
+    def of_own(self, part: Any) -> Metric:
+        """Return the metric that a function is."""
+        up = getattr(part, "greater_is_better", None)
+        reads, tasks = getattr(part, "reads", "label"), getattr(part, "tasks", (*VALUES, *LABELS))
+        if not isinstance(up, bool) or reads not in ("label", "probability"):
+            name = part.__name__
+            raise ConfigError(
+                "A metric of your own says which values are better, and what it reads: label, or probability.",
+                got=f"{own.path_of(part)} with greater_is_better={up!r}, reads={reads!r}",
+                fix=f"Write {name}.greater_is_better = False (or True) below it, and {name}.reads where it is not "
+                "predicted values or labels.",
+            )
+        return Metric(part, tuple(tasks), "label" if reads == "label" else "probability", up)
 
     def _named(self, name: object) -> Metric | None:
         base, _, number = str(name).rpartition("_")
@@ -129,6 +150,7 @@ METRICS = Metrics(
             "top_k_accuracy_score", ("multiclass",), "probability", True, {"k": 2}, parameter=PLACES
         ),
     },
+    open_to_own=True,
 )
 UNWEIGHTED = "_unweighted"  # ends the name of a metric that counts each row once, beside the one that weighs them
 OBJECTIVE = Must(  # what a sweep compares by
@@ -149,13 +171,18 @@ def label(name: str, measured: Collection[str]) -> str:
     return f"{name} (weighted)" if f"{name}{UNWEIGHTED}" in measured else name
 
 
-def greater_is_better(name: str) -> bool:
+def greater_is_better(name: str, *, recorded: bool = False) -> bool:
     """Return the direction of a metric, or of the loss, which falls.
+
+    Where a record names it, nothing is imported for it: that of the user's own is known where a config named it too.
 
     >>> greater_is_better("accuracy"), greater_is_better("accuracy_unweighted"), greater_is_better("loss")
     (True, True, False)
     """
-    found = METRICS.get(name.removesuffix(UNWEIGHTED))
+    plain = name.removesuffix(UNWEIGHTED)
+    if recorded and own.is_path(plain) and own.loaded(plain) is None:
+        return False
+    found = METRICS.get(plain)
     return found is not None and found.greater_is_better
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
+from ortpipe import own
 from ortpipe.errors import ConfigError
 from ortpipe.hashing import digest_of
 from ortpipe.pipeline.plan import ReadsFiles, Step
@@ -50,17 +51,20 @@ def key_of(parts: Parts) -> str:
 def identity(config: Any) -> Any:
     """Return what of a config can change a result, as JSON values.
 
-    That is every field but those whose metadata say `identity: False`, a member of a catalogue by its name there, and
-    for a config with a method `files` the content of what that returns.
+    That is every field but those whose metadata say `identity: False`, a member of a catalogue by its name there, the
+    code of one that is the user's own, and for a config with a method `files` the content of what that returns.
 
     >>> identity({"alpha": 0.5, "class_weight": {0: 1, "0": 2}})
     {'alpha': 0.5, 'class_weight': {'0 (int)': 1, '0': 2}}
     """
+    if isinstance(config, str) and (part := own.loaded(config)) is not None:
+        return {"name": config, "code": own.code(part)}
     if config is None or isinstance(config, str | int | float):
         return config
     if isinstance(config, Mapping):
         names = {key: key if isinstance(key, str) else f"{key!r} ({type(key).__name__})" for key in config}
-        return {names[key]: identity(value) for key, value in config.items()}
+        codes = {f"code of {key}": own.code(own.loaded(key)) for key in names.values() if own.loaded(key) is not None}
+        return {names[key]: identity(value) for key, value in config.items()} | codes
     if isinstance(config, tuple | list):
         return [identity(value) for value in config]
     if dataclasses.is_dataclass(config):
@@ -84,8 +88,10 @@ def _identity_of_fields(config: Any) -> dict[str, Any]:
             told[field.name] = identity(value)
         catalogue = catalogue_of(hints[field.name][1]) if hints else None
         if catalogue is not None:
-            names = [name for name, member in catalogue.items() if member is type(value)]
-            told[field.name] = {"name": names[0] if names else type(value).__qualname__, **told[field.name]}
+            member: Any = type(value)
+            told[field.name] = {"name": catalogue.name_of(member), **told[field.name]}
+            if own.is_own(member):
+                told[field.name]["code"] = own.code(member)
     if isinstance(config, ReadsFiles):
         told["files"] = []
         for path in config.files():

@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> None:
     data, training = load(config.data), config.train
     steps, rates = planned(training, len(data.train), validated=data.validation is not None)
     per_epoch = steps_per_epoch(training, len(data.train))
-    [name] = [key for key, member in SCHEDULES.items() if member is type(training.schedule)]
+    name = SCHEDULES.name_of(type(training.schedule))
     said = f"{training.epochs} epochs of {per_epoch:,} steps"
     note = "as it is where nothing that it watches improves" if watches(training.schedule) else ""
 

@@ -89,7 +89,7 @@ def metrics_of(metrics: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any
     """Return a row per metric: its values by state, which way is better, whether training did as well as the source."""
     rows = []
     for name, values in metrics.items():
-        up, by_state = greater_is_better(name), {state: values.get(state, math.nan) for state in STATES}
+        up, by_state = greater_is_better(name, recorded=True), {state: values.get(state, math.nan) for state in STATES}
         worse = by_state["trained"] < by_state["source"] if up else by_state["trained"] > by_state["source"]
         rows.append({"name": label(name, metrics), "up": up, "wins": not worse, **by_state})
     return rows

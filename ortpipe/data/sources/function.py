@@ -1,24 +1,19 @@
 """Rows that a function of the user's own makes."""
 
-import contextlib
-import hashlib
-import importlib
-import inspect
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ortpipe import own
 from ortpipe.data.arrays import ArrayReader, ArraySet
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.stream import Reader, Stream
 from ortpipe.data.table import TableSource
 from ortpipe.data.table_reader import TableReader, group_of
-from ortpipe.errors import ConfigError, DataError, nearest
+from ortpipe.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,35 +45,15 @@ class Function(TableSource):
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Call the function; the digest of its rows covers the file that it is written in."""
-        with _working_folder_first():
-            function = self._function()
-            origin = _source_digest(function)
+        with own.working_folder_first():
+            function = own.load(":".join(self._name), "function", DataError)
+            origin = own.code(function)
             try:
                 returned = function(**self.params)
             except Exception as error:
                 rule, got = "{key} must return rows.", f"{self.function} raised {type(error).__name__}: {error}"
                 raise DataError(rule, key="function", got=got, fix="Correct the function or {at}params.") from error
         return self._rows(returned, split.column if split else None).replace(origin=origin)
-
-    def _function(self) -> Callable[..., Any]:
-        module, name = self._name
-        try:
-            imported = importlib.import_module(module)
-        except Exception as error:
-            raise DataError(
-                "The module of {key} must be importable.",
-                key="function",
-                got=f"{module}: {type(error).__name__}: {error}",
-                fix="Install it, or run where it lies in the working folder.",
-            ) from error
-        function = getattr(imported, name, None)
-        if not callable(function):
-            names = [n for n, value in vars(imported).items() if callable(value) and not n.startswith("_")]
-            got = f"{module}:{name}, which is {'not there' if function is None else f'a {type(function).__name__}'}"
-            raise DataError(
-                "{key} must be a function of its module.", key="function", got=got, fix=nearest(name, names)
-            )
-        return function
 
     def _rows(self, returned: Any, column: str | None) -> Rows:
         if isinstance(returned, Rows):
@@ -112,23 +87,3 @@ class Function(TableSource):
                 fix="Make each column numbers, text or truth values.",
             ) from error
         return TableReader(self, {self.function: table.schema}, [group_of(table, self.function)], column)
-
-
-@contextlib.contextmanager
-def _working_folder_first() -> Iterator[None]:
-    """Find modules of the working folder, those too that a function imports only when it is called."""
-    before = list(sys.path)
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        yield
-    finally:
-        sys.path[:] = before
-
-
-def _source_digest(function: Callable[..., Any]) -> str:
-    """Return the sha256 (hex) of the file that a function is written in; of nothing where it has none."""
-    try:
-        content = Path(inspect.getfile(function)).read_bytes()
-    except (TypeError, OSError):
-        content = b""
-    return hashlib.sha256(content).hexdigest()

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe import own
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import LossError
 from ortpipe.graph import query
@@ -55,9 +56,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
         label = op.input(config.label_name, ir.DataType.INT64, [rows, *elements, 1])
     else:
         label = op.input(config.label_name, _dtype(prediction), [rows, *elements, columns])
-    fitted = _as_elements(op, label, prediction)
-    with op.formulas():
-        terms = config.loss(op, fitted, scores)
+    terms = _terms(op, _as_elements(op, label, prediction), scores, config)
     terms_per_row: Any = 1 if facts.task == "binary" else terms.shape[-1] if terms.shape is not None else None
     if config.reduction == "mean" and not isinstance(terms_per_row, int):
         terms, terms_per_row = op.ReduceSum(terms, [-1], keepdims=1), 1
@@ -77,24 +76,40 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     loss.type, loss.shape = ir.TensorType(_dtype(prediction)), ir.Shape([])
     op.rename(loss, config.loss_name)
     graph.outputs.insert(0, loss)
-    return artifact.next(
-        "add_loss",
-        VERSION,
-        model=model,
-        loss=loss.name,
-        label=label.name,
-        sample_weight=weight.name if weight is not None else None,
-        reduction=config.reduction,
-        class_axis=axis,
-    )
+    with own.blamed(type(config.loss), "loss", LossError):  # what is wrong in its nodes shows in the whole graph
+        return artifact.next(
+            "add_loss",
+            VERSION,
+            model=model,
+            loss=loss.name,
+            label=label.name,
+            sample_weight=weight.name if weight is not None else None,
+            reduction=config.reduction,
+            class_axis=axis,
+        )
+
+
+def _terms(op: Builder, label: ir.Value, scores: Scores, config: AddLossConfig) -> ir.Value:
+    """Return what the loss writes, of which the user's own may be anything."""
+    loss = type(config.loss)
+    with op.formulas(), own.blamed(loss, "loss", LossError):
+        terms: Any = config.loss(op, label, scores)
+    if not isinstance(terms, ir.Value) or terms.dtype not in (None, scores.prediction.dtype):
+        raise LossError(
+            "A loss returns its terms, a value of the graph of the prediction's type.",
+            got=f"{own.path_of(loss)} returned {terms!r:.200}",
+            fix="Write it with `op`, or with + − * / of label and scores.prediction; op.cast(x, like) changes a type.",
+        )
+    return terms
 
 
 def check(facts: Facts, config: AddLossConfig) -> None:
     """Reject a loss that is not one for the model's task."""
-    if facts.task in config.loss.tasks:
+    tasks = getattr(config.loss, "tasks", (facts.task,))  # of the user's own, any
+    if facts.task in tasks:
         return
     fitting = [name for name, loss in LOSSES.items() if facts.task in loss.tasks]
-    other = " or ".join(f"convert.source.task={task}" for task in config.loss.tasks)
+    other = " or ".join(f"convert.source.task={task}" for task in tasks)
     raise LossError(
         "The loss must be one for the model's task.",
         got=f"{type(config.loss).__name__} for a {facts.task} model",

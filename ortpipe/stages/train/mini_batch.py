@@ -20,7 +20,7 @@ from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.epoch import EpochGraph, build_epoch
 from ortpipe.stages.train.losses import PHASES, Epoch, Losses
 from ortpipe.stages.train.passes import for_batch_size
-from ortpipe.stages.train.rates import rates, rows_per_epoch, steps_per_epoch
+from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_epoch
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import FREE, Checkpoint, Training
 
@@ -152,7 +152,7 @@ class _EpochLoop:
         step = self._step
         count, *sizes = next(iter(batches.values())).shape[: 3 if self._config.accumulate > 1 else 2]
         steps = np.arange(self._done + 1, self._done + count + 1)
-        exact = rates(self._config, steps, number, self._total) * self._config.schedule.factor(self.losses.watched)
+        exact = rates(self._config, steps, number, self._total) * factor(self._config, self.losses.watched)
         scalars = {name: function(exact, steps).astype(step.dtype) for name, function in step.scalars.items()}
         self._latest = number, sizes[-1], {**self.values, **batches, **scalars}
         PHASES.debug("batches")

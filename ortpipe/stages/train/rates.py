@@ -1,7 +1,10 @@
 """The learning rates of steps, and how many steps there are: warm-up, schedule, the factor from what is watched."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from ortpipe import own
 from ortpipe.errors import ConfigError, TrainError
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.schedules import Schedule
@@ -43,7 +46,9 @@ def rates(config: TrainConfig, steps: np.ndarray, epochs: np.ndarray | int, tota
     times = steps
     if config.schedule_per == "epoch":
         times, total = np.full(len(steps), epochs), config.epochs
-    after = config.schedule(config.optimizer.lr, np.maximum(times - config.warmup, 1), max(total - config.warmup, 1))
+    first, last = np.maximum(times - config.warmup, 1), max(total - config.warmup, 1)
+    with own.blamed(type(config.schedule), "schedule", TrainError):
+        after = config.schedule(config.optimizer.lr, first, last)
     return after * np.minimum(times / (config.warmup + 1), 1)
 
 
@@ -65,8 +70,14 @@ def planned(config: TrainConfig, rows: int, *, validated: bool) -> tuple[np.ndar
     found = rates(config, steps, epochs, total)
     if watches(config.schedule):
         seen, at = np.unique((epochs - 1) // (config.validate_every if validated else 1), return_inverse=True)
-        found = found * np.array([config.schedule.factor([1.0] * int(count)) for count in seen])[at]
+        found = found * np.array([factor(config, [1.0] * int(count)) for count in seen])[at]
     return steps, found
+
+
+def factor(config: TrainConfig, watched: Sequence[float]) -> float:
+    """Return what the schedule multiplies the next epoch's rates by."""
+    with own.blamed(type(config.schedule), "schedule", TrainError):
+        return config.schedule.factor(watched)
 
 
 def watches(schedule: Schedule) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe import own
 from ortpipe.artifact import Arrays, Artifact, under
 from ortpipe.errors import TrainError
 from ortpipe.graph import query
@@ -131,7 +132,8 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
         assert theta.shape is not None
         for link, inputs in zip(links, per_link, strict=True):
             state = {slot: op.input(f"{variable}/{slot}", dtype, theta.shape.numpy()) for slot in link.slots}
-            u, following = link.update(op, Inputs(theta, u, [*state.values()], [*inputs]))
+            with own.blamed(type(config.optimizer), "optimizer", TrainError):
+                u, following = link.update(op, Inputs(theta, u, [*state.values()], [*inputs]))
             carried |= zip(state.values(), following, strict=True)
             variables |= {(PARAMETER if s == AVERAGE else f"optimizer/{s}", variable): v for s, v in state.items()}
         carried[theta] = op.Add(theta, u)
@@ -162,7 +164,8 @@ def _chain(config: TrainConfig, shapes: Shapes, dtype: ir.DataType) -> tuple[lis
 
     `dtype` is the type of the loss.
     """
-    links = [*config.optimizer()]
+    with own.blamed(type(config.optimizer), "optimizer", TrainError):
+        links = [*config.optimizer()]
     if config.clip != ClipConfig():
         links.insert(0, clip(config.clip.value, config.clip.norm))
     if (scaled := _loss_scale(config, dtype)) != 1:

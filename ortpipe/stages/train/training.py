@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe import own
 from ortpipe.artifact import Arrays, Artifact, under
 from ortpipe.data.rows import Data
 from ortpipe.graph import query
@@ -46,6 +47,9 @@ class Training:
         """What a checkpoint must share with the training that continues from it."""
         settings = {name: repr(value) for name, value in sorted(vars(self.config).items()) if name not in FREE}
         settings["monitor"] = self.config.early_stop.monitor
+        for part in (type(self.config.optimizer), type(self.config.schedule)):
+            if own.is_own(part):
+                settings[own.path_of(part)] = own.code(part)
         return digest_of("checkpoint", self.artifact.digest(), self.data.digest(), settings)
 
     @property

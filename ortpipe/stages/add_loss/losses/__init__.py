@@ -39,4 +39,5 @@ LOSSES: Catalogue[type[Loss]] = Catalogue(
         "squared_hinge": "ortpipe.stages.add_loss.losses.squared_hinge:SquaredHinge",
         "tweedie": "ortpipe.stages.add_loss.losses.tweedie:Tweedie",
     },
+    open_to_own=True,
 )

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import onnx_ir as ir
 
+from ortpipe import own
+from ortpipe.errors import PenaltyError
 from ortpipe.graph.builder import Builder
 from ortpipe.settings import Catalogue
 
@@ -15,6 +17,7 @@ PENALTIES: Catalogue[Penalty] = Catalogue(
         "l1": "ortpipe.stages.penalty.penalties.l1:l1",
         "l2": "ortpipe.stages.penalty.penalties.l2:l2",
     },
+    open_to_own=True,
 )
 
 
@@ -22,4 +25,7 @@ def charges(op: Builder, parameter: ir.Value, strengths: Mapping[str, float]) ->
     """Write strength · penalty(w), a scalar, one after the other, for every strength that is not 0."""
     for kind, strength in strengths.items():
         if strength:
-            yield op.Mul(PENALTIES[kind](op, parameter), strength)
+            penalty = PENALTIES[kind]
+            with op.formulas(), own.blamed(penalty, "penalty", PenaltyError):
+                charge = op.Mul(penalty(op, parameter), strength)
+            yield charge

@@ -33,4 +33,5 @@ OPTIMIZERS: Catalogue[type] = Catalogue(
         "rmsprop": "ortpipe.stages.train.optimizers.rmsprop:RMSprop",
         "sgd": "ortpipe.stages.train.optimizers.sgd:SGD",
     },
+    open_to_own=True,
 )

@@ -33,4 +33,5 @@ SCHEDULES: Catalogue[type] = Catalogue(
         "reduce_on_plateau": "ortpipe.stages.train.schedules.reduce_on_plateau:ReduceOnPlateau",
         "step": "ortpipe.stages.train.schedules.step:StepDecay",
     },
+    open_to_own=True,
 )
