@@ -37,6 +37,7 @@ class Facts:
     opposite: bool | None = None  # True: the logits are one score twice, [−s, s], of which s is the logit
     classes: tuple[int | str, ...] | None = None  # label of each class index
     label: str | None = None  # the label input
+    padding: int | float | str | None = None  # the label of elements that count nothing
     sample_weight: str | None = None  # the per-row weight input
     loss: str | None = None  # the scalar loss output
     output_gradient: str | None = None  # the input that every gradient is multiplied by; a scalar loss has 1 there

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -122,15 +123,17 @@ def _agree(sizes: Sequence[int], wanted: Sequence[int | None]) -> bool:
 
 
 def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:
-    """Return each label's class index, int64 [N], or [N, …] of elements."""
+    """Return each label's class index, int64 [N], or [N, …] of elements; −1 of those that count nothing."""
     classes = facts.classes or ()
     plain = facts.class_axis is None
     label = given.reshape(len(given)) if plain and given.ndim == 2 and given.shape[1] == 1 else given
     if plain and label.ndim != 1:
         rule, got = "A classifier's labels are one class per row.", f"labels of shape {given.shape}"
         raise DataError(rule, got=got, fix="Give one column of classes, or train a multilabel model.")
-    index = {c: i for i, c in enumerate(classes)}
+    index: dict[Any, int] = {c: i for i, c in enumerate(classes)}
     values, inverse = np.unique(np.array(label.tolist()) if label.dtype == object else label, return_inverse=True)
+    if facts.padding is not None:
+        index[str(facts.padding) if values.dtype.kind == "U" else facts.padding] = -1
     unknown = [v for v in values.tolist() if v not in index]
     if unknown:
         rule, got = "Every label must be a class that the model knows.", ", ".join(repr(v) for v in unknown[:5])

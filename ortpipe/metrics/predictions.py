@@ -28,11 +28,13 @@ class Compared(NamedTuple):
 def truth(facts: Facts, rows: Rows) -> np.ndarray:
     """Return class indices [N] of a classifier's rows, else labels [N, K]: int64 of many labels, float64 of values.
 
-    Those of elements stay as they are given, [N, …].
+    Those of elements stay as they are given, [N, …]. What counts nothing has index −1, or is nan among float64.
     """
     if facts.task in ("binary", "multiclass"):
         return class_index(facts, rows.label)
     label = rows.label.reshape(-1, 1) if rows.label.ndim == 1 else rows.label
+    if facts.padding is not None:
+        return np.where(label == facts.padding, np.nan, label.astype(np.float64))
     return label.astype(np.int64 if facts.task == "multilabel" else np.float64)
 
 
@@ -61,7 +63,12 @@ def compared(facts: Facts, truth: np.ndarray, prediction: np.ndarray, weight: np
         weight = None if weight is None else np.repeat(weight, math.prod(elements))
         probability = None if probability is None else probability.reshape(-1, probability.shape[-1])
         truth, label = truth.reshape(-1, *entry), label.reshape(-1, *entry)
-    return Compared(truth, label, probability, weight)
+    if facts.padding is None:
+        return Compared(truth, label, probability, weight)
+    counts = truth >= 0 if not entry else ~np.isnan(truth).any(axis=-1)
+    arrays = (None if array is None else array[counts] for array in (truth, label, probability, weight))
+    result = Compared(*arrays)  # type: ignore[arg-type]
+    return result._replace(truth=result.truth.astype(np.int64)) if facts.task == "multilabel" else result
 
 
 def _fitted(facts: Facts, truth: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

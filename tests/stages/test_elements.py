@@ -11,7 +11,7 @@ from sklearn import metrics
 
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import ConvertError, DataError, EvaluateError
+from ortpipe.errors import ConfigError, ConvertError, DataError, EvaluateError, LossError
 from ortpipe.metrics.predictions import classes_last
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -256,3 +256,84 @@ def test_an_axis_that_the_prediction_does_not_have_is_refused(tmp_path, axis):
     onnx.save(model((3, 2, 2), "Y = Identity(z)"), tmp_path / "model.onnx")
     with pytest.raises(ConvertError, match=r"class_axis must(.|\n)*\[\?, 3, 2, 2\]"):
         convert(None, ConvertConfig(OnnxFile(str(tmp_path / "model.onnx"), class_axis=axis)))
+
+
+# torch 2.13.0, F.cross_entropy(z, y, reduction="sum", ignore_index=-100), of these numbers
+Z = np.array([[[1.0, -1.0, 0.5], [0.0, 2.0, 0.25]], [[0.5, 0.5, -2.0], [3.0, 1.0, 0.0]], [[1, 2, 3], [0, 0, 0]]])
+PADDED = np.array([[2, -100], [0, 1], [-100, -100]])
+TORCH = 3.9581727340254877
+
+
+def cross_entropy(z, y):
+    """Return Σ −log softmax(z)[y] over the elements that are no padding, and how many each row has."""
+    terms = -np.log(np.take_along_axis(softmax(z, -1), np.maximum(y, 0)[..., None], -1)[..., 0])
+    return np.where(y >= 0, terms, 0.0).sum(axis=1), (y >= 0).sum(axis=1)
+
+
+@pytest.mark.parametrize("elements", ["sum", "mean"])
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_padded_elements_count_nothing(run, central_differences, elements, reduction):
+    forward = convert(model((2, 3), "Y = Softmax(z)", (3,)))
+    config = AddLossConfig(LOSSES["cross_entropy"](), reduction, elements=elements, padding=-100)
+    artifact = derive(add_loss(forward, config), DeriveConfig(inputs=("X",)))
+    facts = artifact.facts
+    fed = feeds(artifact.model, facts, Rows({"X": Z / weight_of(forward.model)}, PADDED))
+    found = run(artifact.model, fed)
+    total, count = cross_entropy(Z, PADDED)
+    per_row = total / np.maximum(count, 1) if elements == "mean" else total
+    assert found[facts.loss] == pytest.approx(per_row.sum() / (3 if reduction == "mean" else 1), rel=1e-12)
+    if elements == reduction == "sum":
+        assert found[facts.loss] == pytest.approx(TORCH, rel=1e-12)
+    gradient = found[facts.input_gradients["X"]]
+    np.testing.assert_allclose(gradient, central_differences(artifact.model, facts.loss, fed, "X"), atol=1e-8)
+    assert not gradient[PADDED < 0].any()
+
+
+def test_padded_values_count_nothing_even_where_the_loss_is_infinite(run):
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (double[N, 3, 2] X) => (double[N, 3, 2] Y)
+    <double[2] w = {1, 1}> { Y = Mul(X, w) }"""
+    forward = convert(onnx.parser.parse_model(text))
+    x, y = np.full((2, 3, 2), 1e200), np.full((2, 3, 2), -100.0)
+    x[0, 0], y[0, 0], y[0, 1, 1] = (1, 2), (2, 4), 5  # one of two values is marked: the element counts nothing
+    artifact = derive(add_loss(forward, AddLossConfig(LOSSES["l2"](), padding=-100)), DeriveConfig(parameters=("w",)))
+    found = run(artifact.model, feeds(artifact.model, artifact.facts, Rows({"X": x}, y)))
+    assert found[artifact.facts.loss] == 5 / 2
+    np.testing.assert_allclose(found[artifact.facts.gradients["w"]], [-1, -4])
+
+
+@pytest.mark.parametrize("task", ["regression", "multiclass"])
+def test_metrics_leave_padded_elements_out(task, run):
+    forward = convert(model((2, 3), "Y = Softmax(z)" if task == "multiclass" else "Y = Identity(z)", (3,)))
+    loss = AddLossConfig(LOSSES["cross_entropy" if task == "multiclass" else "l2"](), padding=-100, sample_weight=True)
+    weight = np.array([1.0, 2.0, 3.0])
+    label = PADDED if task == "multiclass" else np.where(PADDED[..., None] < 0, -100.0, Z**2)
+    rows = Rows({"X": Z / weight_of(forward.model)}, label, weight)
+    data = Data(rows, test=rows)
+    trained = train(derive(add_loss(forward, loss), DeriveConfig(parameters=("w",))), TrainConfig(epochs=1), data=data)
+    found = evaluate(trained, data=data)
+    counts, of_each = PADDED >= 0, np.repeat(weight, 2).reshape(3, 2)
+    values = run(trained.model, {"X": rows.inputs["X"]}, ["Y"])["Y"][counts]
+    if task == "multiclass":
+        expected = metrics.accuracy_score(label[counts], values.argmax(1), sample_weight=of_each[counts])
+        assert found.facts.metrics["accuracy"]["trained"] == expected
+    else:
+        expected = metrics.mean_squared_error(label[counts], values, sample_weight=of_each[counts])
+        assert found.facts.metrics["mean_squared_error"]["trained"] == pytest.approx(expected)
+    assert found.tensors["evaluation/label"].shape[0] == counts.sum()
+
+
+def test_words_may_mark_padding(tmp_path):
+    onnx.save(model((2, 3), "Y = Softmax(z)", (3,)), tmp_path / "model.onnx")
+    forward = convert(None, ConvertConfig(OnnxFile(str(tmp_path / "model.onnx"), classes=("a", "b", "c"))))
+    artifact = add_loss(forward, AddLossConfig(LOSSES["cross_entropy"](), padding="pad"))
+    rows = Rows({"X": Z}, np.array([["a", "pad"], ["b", "c"], ["pad", "pad"]]))
+    fed = feeds(artifact.model, artifact.facts, rows)[artifact.facts.label]
+    assert fed[..., 0].tolist() == [[0, -1], [1, 2], [-1, -1]]
+
+
+def test_a_class_marks_no_padding_and_nan_is_no_mark():
+    forward = convert(model((2, 3), "Y = Softmax(z)", (3,)))
+    with pytest.raises(LossError, match="padding must be no class"):
+        add_loss(forward, AddLossConfig(LOSSES["cross_entropy"](), padding=0))
+    with pytest.raises(ConfigError, match="padding must be a label"):
+        AddLossConfig(LOSSES["cross_entropy"](), padding=float("nan"))

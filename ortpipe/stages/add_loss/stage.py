@@ -21,10 +21,13 @@ VERSION = 4
 def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     """Return the model with a label input, an optional weight input and a scalar loss output in front.
 
-    loss = Σᵢ wᵢ·lᵢ, divided by N where the reduction is `mean`. The row's own loss lᵢ is Σₖ tᵢₖ of the loss's terms t,
-    or the mean over its elements e (steps, pixels) of Σₖ tᵢₑₖ. Labels are numbers [N, E…, K] for a regression, class
-    indices [N, E…, 1] (int64) for a classifier, whatever axis of the prediction holds its K columns; E… are the
-    elements, none of a prediction [N, K]. New names collide with nothing; the forward outputs stay.
+    loss = Σᵢ wᵢ·lᵢ, divided by N where the reduction is `mean`. The row's own loss lᵢ is Σₖ tᵢₖ of the loss's terms t;
+    of elements e (steps, pixels) it is Σₑ cᵢₑ Σₖ tᵢₑₖ, divided by max(1, Σₑ cᵢₑ) where `elements` is `mean`: cᵢₑ is 0
+    where the label is `padding`, else 1. (With both `sum`, cross-entropy is torch.nn.functional.cross_entropy of
+    reduction="sum" and ignore_index=padding; that of "mean" divides by Σᵢₑ cᵢₑ, not by N.) Labels are numbers
+    [N, E…, K] for a regression, class indices [N, E…, 1] (int64) for a classifier, −1 for padding, whatever axis of the
+    prediction holds its K columns; E… are the elements, none of a prediction [N, K]. New names collide with nothing;
+    the forward outputs stay.
 
     Raises:
         LossError: the loss is not one for the model's task, or the rank of the prediction is not known.
@@ -56,14 +59,14 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
         label = op.input(config.label_name, ir.DataType.INT64, [rows, *elements, 1])
     else:
         label = op.input(config.label_name, _dtype(prediction), [rows, *elements, columns])
-    terms = _terms(op, _as_elements(op, label, prediction), scores, config)
+    fitted, counts = _as_elements(op, label, prediction), None
+    if config.padding is not None:
+        fitted, counts = _unpadded(op, fitted, config.padding if fitted.dtype == prediction.dtype else -1)
+    terms = _terms(op, fitted, scores, config)
     terms_per_row: Any = 1 if facts.task == "binary" else terms.shape[-1] if terms.shape is not None else None
     if config.reduction == "mean" and not isinstance(terms_per_row, int):
         terms, terms_per_row = op.ReduceSum(terms, [-1], keepdims=1), 1
-    if elements:  # terms [N, E…, K]: they count as one row, of [N, K]
-        axes = [*range(1, 1 + len(elements))]
-        old = graph.opset_imports[""] < 18  # there the axes are an attribute
-        terms = op.ReduceMean(terms, axes=axes, keepdims=0) if old else op.ReduceMean(terms, axes, keepdims=0)
+    terms = _joined(op, terms, counts, len(elements), config)  # [N, K]
     weight = None
     if config.sample_weight:
         weight = op.input(config.weight_name, _dtype(prediction), [rows, 1])
@@ -86,6 +89,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
             sample_weight=weight.name if weight is not None else None,
             reduction=config.reduction,
             class_axis=axis,
+            padding=config.padding,
         )
 
 
@@ -104,7 +108,15 @@ def _terms(op: Builder, label: ir.Value, scores: Scores, config: AddLossConfig) 
 
 
 def check(facts: Facts, config: AddLossConfig) -> None:
-    """Reject a loss that is not one for the model's task."""
+    """Reject a loss that is not one for the model's task, and padding that is a class."""
+    if config.padding is not None and config.padding in (facts.classes or ()):
+        raise LossError(
+            "{key} must be no class of the model.",
+            key="padding",
+            got=f"{config.padding!r}, one of {len(facts.classes or ())} classes",
+            fix="Mark what counts nothing with another label, such as -100, or say which labels the classes have: "
+            "convert.source.classes.",
+        )
     tasks = getattr(config.loss, "tasks", (facts.task,))  # of the user's own, any
     if facts.task in tasks:
         return
@@ -159,6 +171,33 @@ def _as_elements(op: Builder, label: ir.Value, prediction: ir.Value) -> ir.Value
     fitted = op.Reshape(label, sizes)
     fitted.shape = label.shape
     return fitted
+
+
+def _unpadded(op: Builder, label: ir.Value, padding: Any) -> tuple[ir.Value, ir.Value]:
+    """Return labels that are 0 where an element counts nothing, and which elements count, [N, E…, 1]."""
+    missing = op.Equal(label, op.like(padding, label))
+    if label.shape is None or label.shape[-1] != 1:
+        missing = op.Greater(op.ReduceSum(op.Cast(missing, to=ir.DataType.FLOAT), [-1], keepdims=1), 0)
+    counts = op.Not(missing)
+    kept = op.Where(counts, label, op.like(0, label))
+    kept.shape = label.shape
+    return kept, counts
+
+
+def _joined(op: Builder, terms: ir.Value, counts: ir.Value | None, elements: int, config: AddLossConfig) -> ir.Value:
+    """Return the terms of rows [N, K] from those of their elements [N, E…, K], of which some may count nothing."""
+    axes = [*range(1, 1 + elements)]
+    if counts is not None:  # not a product: a term may be infinite where it does not count
+        terms = op.Where(counts, terms, op.like(0, terms))
+    if not elements:
+        return terms
+    if config.elements == "mean" and counts is None:
+        old = op.graph.opset_imports[""] < 18  # there the axes are an attribute
+        return op.ReduceMean(terms, axes=axes, keepdims=0) if old else op.ReduceMean(terms, axes, keepdims=0)
+    total = op.ReduceSum(terms, axes, keepdims=0)
+    if config.elements == "sum":
+        return total
+    return op.Div(total, op.Max(op.ReduceSum(op.cast(counts, terms), axes, keepdims=0), op.like(1, terms)))
 
 
 def _dtype(value: ir.Value) -> ir.DataType:
