@@ -151,6 +151,16 @@ def rehearse_drawing() -> None:
     picture(lambda axes: (axes.semilogy([1, 1000], label="a"), axes.set_title("a"), axes.legend()))
 
 
+def rehearse_composition() -> None:
+    """Find Hydra's plugins and compose, for the grammar of overrides and the kinds of classes."""
+    from hydra import compose, initialize_config_dir
+
+    from ortpipe.app.compose import packaged_conf
+
+    with initialize_config_dir(str(packaged_conf()), version_base="1.3"):
+        compose("config", ["train.epochs=1", "data.split.test=0.5", "name='a b'", "+a=[b]"], return_hydra_config=True)
+
+
 def rehearse_reports() -> None:
     """Compile the templates."""
     from ortpipe.app.run.report import TEMPLATES
@@ -163,6 +173,7 @@ REHEARSED = {
     "mlflow.utils.requirements_utils": rehearse_requirements,
     "matplotlib.figure": rehearse_drawing,
     "ortpipe.app.run.report": rehearse_reports,
+    "ortpipe.app.compose": rehearse_composition,
 }
 
 
