@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import figures_once
 import pytest
 import schema_once
 from command import Run, ortpipe
@@ -21,12 +22,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_schema(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Let the workers share the tables that MLflow makes in a new database."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let the workers share the tables that MLflow makes in a new database, and the pictures that commands draw."""
     folder = tmp_path_factory.getbasetemp()
-    os.environ[schema_once.VARIABLE] = str(
-        (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "schema.sql"
-    )
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    os.environ[schema_once.VARIABLE] = str(folder / "schema.sql")
+    os.environ[figures_once.VARIABLE] = str(folder / "figures")
 
 
 @pytest.fixture(autouse=True)

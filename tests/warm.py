@@ -22,6 +22,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import figures_once
 import schema_once
 
 LARGEST = 200_000  # bytes of a message
@@ -85,6 +86,7 @@ def begin(request: dict[str, Any], handles: list[int], teaching: socket.socket) 
     try:
         os.chdir(request["folder"])
         schema_once.patch()
+        figures_once.patch()
         way, what, *arguments = request["command"]
         sys.argv[1:] = arguments
         sys.path[1:1] = request["paths"]
