@@ -35,6 +35,7 @@ class Facts:
     # stands for itself; None: the last, of [N, K]
     logits: str | None = None  # the value before the last Sigmoid or Softmax, where there is one
     opposite: bool | None = None  # True: the logits are one score twice, [−s, s], of which s is the logit
+    link: Literal["log"] | None = None  # of a regression: the prediction is the logarithm of the values
     classes: tuple[int | str, ...] | None = None  # label of each class index
     label: str | None = None  # the label input
     padding: int | float | str | None = None  # the label of elements that count nothing

@@ -16,7 +16,7 @@ def _stage(name: str, *, has_check: bool = True, **facts: tuple[str, ...]) -> St
 
 FLOW = (
     _stage("convert", has_check=False, reads=("data",), packages=LEARNING, ensures=FORWARD),
-    _stage("add_loss", packages=GRAPH, requires=FORWARD, ensures=("loss", "label", "reduction")),
+    _stage("add_loss", takes=("data",), packages=GRAPH, requires=FORWARD, ensures=("loss", "label", "reduction")),
     _stage("penalty", packages=GRAPH, requires=("loss",), ensures=("loss",)),
     _stage("derive", takes=("data",), packages=NUMBERS, requires=FORWARD, ensures=FORWARD),
     _stage(

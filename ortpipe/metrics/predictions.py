@@ -92,7 +92,7 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
     prediction = classes_last(prediction, facts.class_axis)
     values = prediction.astype(np.float64)
     if facts.task == "regression":
-        return values, None
+        return values if facts.link is None else np.exp(np.clip(values, -700, 700)), None
     raw = facts.logits == facts.prediction  # the model ends in scores
     if facts.opposite:
         values = values / 2

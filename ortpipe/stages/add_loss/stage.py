@@ -7,18 +7,21 @@ import onnx_ir as ir
 
 from ortpipe import own
 from ortpipe.artifact import Artifact, Facts
+from ortpipe.data.rows import Data
 from ortpipe.errors import LossError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.settings import typed
 from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.domains import check_labels
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
 
 VERSION = 4
+LOG = "the prediction is the logarithm of the mean (link=log): the trained model gives log μ, metrics are of μ"
 
 
 @typed
-def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
+def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = None) -> Artifact:
     """Return the model with a label input, an optional weight input and a scalar loss output in front.
 
     loss = Σᵢ wᵢ·lᵢ, divided by N where the reduction is `mean`. The row's own loss lᵢ is Σₖ tᵢₖ of the loss's terms t;
@@ -30,7 +33,8 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     the forward outputs stay.
 
     Raises:
-        LossError: the loss is not one for the model's task, or the rank of the prediction is not known.
+        LossError: the loss is not one for the model's task, or for labels of `data`, where they are given, or the rank
+            of the prediction is not known.
 
     >>> from sklearn.linear_model import LinearRegression
     >>> from ortpipe.stages.convert.stage import convert
@@ -40,7 +44,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     ['loss', 'prediction']
     """
     facts = artifact.facts
-    check(facts, config)
+    check(facts, config, data=data)
     model = artifact.ir_model()
     graph = model.graph
     output, op = query.value(graph, facts.prediction), Builder(graph, "loss")
@@ -79,6 +83,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
     loss.type, loss.shape = ir.TensorType(_dtype(prediction)), ir.Shape([])
     op.rename(loss, config.loss_name)
     graph.outputs.insert(0, loss)
+    link = getattr(config.loss, "link", None)
     with own.blamed(type(config.loss), "loss", LossError):  # what is wrong in its nodes shows in the whole graph
         return artifact.next(
             "add_loss",
@@ -90,6 +95,8 @@ def add_loss(artifact: Artifact, config: AddLossConfig) -> Artifact:
             reduction=config.reduction,
             class_axis=axis,
             padding=config.padding,
+            link="log" if link == "log" else None,
+            notes=[LOG] if link == "log" else [],
         )
 
 
@@ -107,8 +114,8 @@ def _terms(op: Builder, label: ir.Value, scores: Scores, config: AddLossConfig) 
     return terms
 
 
-def check(facts: Facts, config: AddLossConfig) -> None:
-    """Reject a loss that is not one for the model's task, and padding that is a class."""
+def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> None:
+    """Reject a loss that is not one for the model's task or for the labels, and padding that is a class."""
     if config.padding is not None and config.padding in (facts.classes or ()):
         raise LossError(
             "{key} must be no class of the model.",
@@ -119,6 +126,9 @@ def check(facts: Facts, config: AddLossConfig) -> None:
         )
     tasks = getattr(config.loss, "tasks", (facts.task,))  # of the user's own, any
     if facts.task in tasks:
+        bound = getattr(config.loss, "labels", None)
+        if bound is not None and data is not None and facts.task in ("regression", "multilabel"):
+            check_labels(bound, LOSSES.name_of(type(config.loss)), data, config.padding)
         return
     fitting = [name for name, loss in LOSSES.items() if facts.task in loss.tasks]
     other = " or ".join(f"convert.source.task={task}" for task in tasks)

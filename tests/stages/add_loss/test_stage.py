@@ -5,10 +5,12 @@ import onnx
 import pytest
 
 from ortpipe.artifact import read_metadata
+from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import LossError
+from ortpipe.metrics.predictions import predicted
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
-from ortpipe.stages.add_loss.stage import VERSION, add_loss
+from ortpipe.stages.add_loss.stage import VERSION, add_loss, check
 from ortpipe.stages.convert.stage import convert
 
 LINEAR = "g (float[N,2] X) => (float[N,1] y) <float[2,1] w = {0.5, -2}, float[1] b = {0.25}> { y = Gemm(X, w, b) }"
@@ -163,3 +165,51 @@ def test_a_loss_over_steps_is_their_mean_at_every_opset(run, opset):
     loss = add_loss(convert(model), AddLossConfig(LOSSES["l2"]()))
     given = run(loss.model, {"x": x, "label": np.zeros_like(x)}, ["loss"])
     assert given["loss"] == pytest.approx((x**2).sum(-1).mean())
+
+
+def labelled(labels, test=None):
+    rows = [None if y is None else Rows({"X": np.zeros((len(y), 2))}, np.array(y)) for y in (labels, test)]
+    return Data(rows[0], None, rows[1])
+
+
+@pytest.mark.parametrize(
+    ("loss", "data", "message"),
+    [
+        (
+            "poisson",
+            labelled([0, 3, -1, -2]),
+            r"not negative.\n  got: -1 in row 2, -2 in row 3, of the 4 rows to train",
+        ),
+        ("gamma", labelled([1.5, 2.0], [0.0, 1.0]), r"positive.\n  got: 0.0 in row 0, of the 2 rows to test,"),
+        ("tweedie", labelled([-1.0] * 5), r"in row 2, and 2 more, of the 5 rows"),
+    ],
+)
+def test_labels_that_a_loss_is_not_defined_for_are_refused_by_row(linear, loss, data, message):
+    with pytest.raises(LossError, match=message):
+        check(linear.facts, AddLossConfig(LOSSES[loss]()), data=data)
+    with pytest.raises(LossError):
+        add_loss(linear, AddLossConfig(LOSSES[loss]()), data=data)
+
+
+def test_labels_within_bounds_and_of_losses_without_any_are_taken(linear):
+    check(linear.facts, AddLossConfig(LOSSES["poisson"]()), data=labelled([0, 3.5]))
+    check(linear.facts, AddLossConfig(LOSSES["tweedie"](0.0)), data=labelled([-1.0]))
+    check(linear.facts, AddLossConfig(LOSSES["l2"]()), data=labelled([-1.0]))
+    check(linear.facts, AddLossConfig(LOSSES["poisson"](), padding=-100), data=labelled([-100, 2]))
+
+
+@pytest.mark.parametrize("loss", ["hinge", "focal", "squared_hinge", "modified_huber"])
+def test_several_labels_are_0_or_1_for_losses_of_margins(from_text, loss):
+    forward = from_text(LINEAR, task="multilabel", logits="y")
+    check(forward.facts, AddLossConfig(LOSSES[loss]()), data=labelled([[0, 1], [1, 1]]))
+    with pytest.raises(LossError, match=r"0 or 1.\n  got: \[0, 2\] in row 1"):
+        check(forward.facts, AddLossConfig(LOSSES[loss]()), data=labelled([[0, 1], [0, 2]]))
+
+
+def test_with_a_log_link_metrics_are_of_the_mean(linear):
+    facts = add_loss(linear, AddLossConfig(LOSSES["poisson"]())).facts
+    assert facts.link == "log"
+    assert "log" in facts.lineage[-1]["notes"][0]
+    found, _ = predicted(facts, np.log([[2.0], [3.0]]))
+    np.testing.assert_allclose(found, [[2.0], [3.0]])
+    assert add_loss(linear, AddLossConfig(LOSSES["l2"]())).facts.link is None
