@@ -40,8 +40,8 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
     if set(names) != set(given):
         rule = "Data must hold the model's inputs by name."
         raise DataError(rule, got=f"arrays {', '.join(sorted(given))}", fix=f"The model reads {', '.join(names)}.")
-    arrays = {}
-    for name in names:
+    arrays, read = {}, {i.name for i in model.graph.input}
+    for name in (name for name in names if name in read):  # nothing may read it, such as a length that is never used
         dtype, shape = _input(model, name)
         array = given[name]
         expected, fixed = shape[1:], [d for d in shape[1:] if d is not None]

@@ -222,3 +222,12 @@ def test_a_number_beyond_the_models_type_is_named_with_its_place_row_weights_too
     text = "float[N, 3] X, float[N, 1] label, float[N, 1] weight"
     with pytest.raises(DataError, match=r"sample_weight: 1e\+39 at \[2\] is beyond float32"):
         feeds(model(text), facts(sample_weight="weight"), rows)
+
+
+def test_an_input_that_nothing_reads_any_more_is_not_fed() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N,2] x) => (float[N,2] y) { y = Abs(x) }'
+    )
+    facts = Facts(task="regression", inputs=("x", "length"), outputs=("y",), prediction="y", parameters=())
+    rows = Rows({"x": np.ones((3, 2)), "length": np.full(3, 2)}, np.zeros(3))
+    assert feed_inputs(model, facts, rows).keys() == {"x"}

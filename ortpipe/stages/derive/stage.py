@@ -22,7 +22,7 @@ from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
 
-VERSION = 5
+VERSION = 6
 
 
 @typed

@@ -97,7 +97,10 @@ def _kernel(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Wi
     dw = op.Conv(data, op.Transpose(dy, perm=swap), **_attributes(swapped, group))
     if any(windows.strides > 1):  # rows that no window reached make it longer than the kernel
         dw = op.Slice(dw, [0] * n, windows.kernel, range(2, n + 2))
-    return op.Transpose(dw, perm=swap)
+    dw = op.Transpose(dw, perm=swap)
+    if None in (*sizes, *counts) and w.shape is not None and w.shape.is_static():
+        dw = op.Reshape(dw, w.shape.numpy())  # which nobody can infer of free axes, and train's Scan must know
+    return dw
 
 
 def _kernel_by_columns(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:

@@ -14,6 +14,7 @@ from stages.derive.rules.onnx_cases import (
 )
 
 from ortpipe.errors import DeriveError
+from ortpipe.stages.derive.stage import derive
 
 # Worst seen: 2e-7 in float64, 2e-5 between the runtimes in float32.
 TOLERANCE, SINGLE = 1e-6, 1e-4
@@ -156,3 +157,13 @@ def test_a_size_that_auto_pad_needs_and_nobody_knows_is_named():
     model, _ = case("Conv", 'auto_pad="SAME_UPPER", strides=[2,2]', (2, 2, 6, 6), (3, 2, 3, 3), None, ("N", 2, "H", 6))
     with pytest.raises(DeriveError, match=r"(?s)static.*spatial axis 0.*'x'"):
         native(scalar_loss(in_double(model), {"y": np.ones((2, 3, 3, 3))}), "check/loss", [], ["w"])
+
+
+def test_the_gradient_of_a_kernel_over_free_axes_says_its_sizes(from_text):
+    loss = from_text(
+        "g (float[N,2,T] x) => (float loss) <float[3,2,4] w = "
+        f"{{{', '.join(map(str, range(24)))}}}> {{ h = Conv<strides=[2]>(x, w) loss = ReduceMean<keepdims=0>(h) }}",
+        loss="loss",
+    )
+    [node] = [node for node in derive(loss).model.graph.node if "w_grad" in node.output]
+    assert node.op_type == "Reshape"
