@@ -1,10 +1,11 @@
 """What a config says about convert."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from ortpipe.settings import Config, Positive
+from ortpipe.settings import Config, Positive, Seed
 from ortpipe.stages.convert.init import WeightsFrom
+from ortpipe.stages.convert.new_head import NewHead
 from ortpipe.stages.convert.sources import SOURCES, ModelSource
 
 
@@ -19,6 +20,8 @@ class ConvertConfig(Config):
             by default 1e-4 for float32 and 1e-9 for float64.
         untie: give each node that reads a weight which others read too a copy of its own: exporters merge equal
             initializers, such as the zero biases of a fresh model, which training would then move together.
+        head: new layers in the place of the network's end.
+        seed: of their weights.
         init: weights by name from another run, artifact, .onnx or .safetensors file, in the place of the source's.
     """
 
@@ -27,3 +30,9 @@ class ConvertConfig(Config):
     tolerance: Positive | None = None
     untie: bool = False
     init: WeightsFrom | None = None
+    head: NewHead | None = None
+    seed: Seed = field(default=0, metadata={"identity": False})  # it counts where a head has it
+
+    def __post_init__(self) -> None:
+        if self.head is not None and self.head.seed is None:
+            object.__setattr__(self, "head", replace(self.head, seed=self.seed))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.feeds import feed_inputs
@@ -15,11 +16,12 @@ from ortpipe.graph import query
 from ortpipe.graph.check import finish
 from ortpipe.graph.modes import is_statistic, to_inference
 from ortpipe.graph.origins import marked
-from ortpipe.graph.parameters import choose, sentence, some
+from ortpipe.graph.parameters import Choice, choose, sentence, some
 from ortpipe.graph.untie import untie
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.init import initialize
+from ortpipe.stages.convert.new_head import replace_head
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
@@ -67,14 +69,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         if name in choice.trained or (name in choice.left and is_statistic(value))
     }
     model = finish(forward.model)
-    facts = Facts(
-        task="regression",  # until the rows are seen
-        inputs=tuple(str(v.name) for v in query.data_inputs(graph)),
-        outputs=tuple(str(o.name) for o in graph.outputs),
-        prediction=forward.prediction,
-        parameters=choice.trained,
-        constants=tuple(choice.left),
-    )
+    facts = _facts(graph, forward.prediction, choice)
     record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
     record |= {"origins": origins} if (origins := marked(graph)) else {}
     predicted = None
@@ -85,15 +80,27 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         alone = len(facts.inputs) == len(rows.inputs) == 1  # then it fits the input under any name
         columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if alone else rows.columns
         facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
-    with under("source"):
-        meaning = dict(vars(forward.meaning(predicted)))
-    notes = list(forward.notes)
+    notes, needed = list(forward.notes), [name.removeprefix("source/") for name in weights]
+    if config is not None and config.head is not None:
+        with under("head"):
+            told = (getattr(config.source, name, None) for name in ("task", "classes"))
+            new = replace_head(forward.model, prediction, config.head, *told)
+        choice, weights, predicted_as = choose(graph, new.prediction), {}, new.meaning  # of no source to compare with
+        needed = [name for name in choice.trained if name not in new.parameters]
+        record["head"] = {"cut": new.cut, "layers": str(config.head), "seed": config.head.seed}
+        notes.append(new.note)
+        facts = _facts(forward.model.graph, str(new.prediction.name), choice, facts)
+    else:
+        with under("source"):
+            predicted_as = forward.meaning(predicted)
     if config is not None and config.init is not None:
         with under("init"):
-            taken = initialize(forward.model, [name.removeprefix("source/") for name in weights], config.init)
-        model = finish(forward.model)
+            taken = initialize(forward.model, needed, config.init)
         record["init"] = {"file": Path(config.init.path).name, "weights": dict(taken.weights)}
         notes.append(taken.note)
+    if "head" in record or "init" in record:
+        model = finish(forward.model)
+    meaning = dict(vars(predicted_as))
     notes += [sentence(choice.trained, choice.left, by_default=True)]
     if choice.shared:
         shared = [f"{name} (by {count} nodes)" for name, count in choice.shared.items()]
@@ -103,6 +110,21 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         )
     record["notes"] = [*notes, *meaning.pop("notes")]
     return Artifact(model, dataclasses.replace(facts, **meaning, lineage=(record,)), weights)
+
+
+def _facts(graph: ir.Graph, prediction: str, choice: Choice, known: Facts | None = None) -> Facts:
+    """Return what the graph says of itself, with what is known of its inputs."""
+    inputs = tuple(str(v.name) for v in query.data_inputs(graph))
+    return Facts(
+        task="regression",  # until the rows are seen
+        inputs=inputs,
+        outputs=tuple(str(o.name) for o in graph.outputs),
+        prediction=prediction,
+        parameters=choice.trained,
+        constants=tuple(choice.left),
+        columns={name: columns for name, columns in known.columns.items() if name in inputs} if known else {},
+        categories=known.categories if known else {},
+    )
 
 
 def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Forward:
