@@ -1,12 +1,37 @@
 """The batch dimension, which has one name everywhere: N."""
 
+from collections.abc import Iterable
+
+import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
 from ortpipe.graph import query
 from ortpipe.graph.check import infer
+from ortpipe.graph.operators import OF_FIRST_TYPE
 
 Declared = dict[str, ir.Shape]
+
+
+def plain_dimensions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with sizes that are none, as some exporters declare them, free: −1, and 0 of inputs."""
+
+    def wrong(values: Iterable[onnx.ValueInfoProto], least: int) -> list[onnx.TensorShapeProto.Dimension]:
+        dims = [d for value in values for d in value.type.tensor_type.shape.dim]
+        return [d for d in dims if d.HasField("dim_value") and d.dim_value < least]
+
+    def all_wrong(model: onnx.ModelProto) -> list[onnx.TensorShapeProto.Dimension]:
+        outer = (*model.graph.input, *model.graph.output)
+        inner = [v for g in query.graphs(model.graph) for v in (*g.value_info, *g.input, *g.output)]
+        return [*wrong(outer, 1), *wrong(inner, 0)]
+
+    if not all_wrong(model):
+        return model
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    for dim in all_wrong(own):
+        dim.ClearField("dim_value")
+    return own
 
 
 def name_batch(model: ir.Model) -> ir.Model:
@@ -32,6 +57,8 @@ def name_batch(model: ir.Model) -> ir.Model:
         if _declare(model, declared, opaque=opaque):
             infer(model)
     for node in graph:
+        if node.outputs[0].type is None and node.op_type in OF_FIRST_TYPE and not node.domain and node.inputs[0]:
+            node.outputs[0].type = node.inputs[0].type
         for made in node.outputs:
             if made.type is None and (made.uses() or made.is_graph_output()):
                 said = f"{node.domain or 'ai.onnx'}.{node.op_type} at node {node.name or made.name!r}"
@@ -50,6 +77,17 @@ def _declare(model: ir.Model, declared: Declared, *, opaque: bool) -> bool:
         if opaque and not node.domain and not query.subgraphs(node):
             continue
         for made in node.outputs:
-            if made.shape is None and made.name in declared:
+            if made.shape is None and made.name in declared and _may_have(made, declared[made.name]):
                 made.shape, changed = declared[made.name], True
     return changed
+
+
+def _may_have(made: ir.Value, shape: ir.Shape) -> bool:
+    """Say whether a value may have this many dimensions: the size of a Reshape's target says how many there are."""
+    node = made.producer()
+    target = node.inputs[1] if node is not None and node.op_type == "Reshape" and not node.domain else None
+    entries = target.shape[0] if target is not None and target.shape else None
+    if not isinstance(entries, int) or entries == shape.rank():
+        return True
+    made.shape = ir.Shape([None] * entries)
+    return False

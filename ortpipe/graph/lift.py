@@ -1,12 +1,12 @@
 """Weights that a file holds as constants: some exporters write no initializers, and leave branches theirs."""
 
-import collections
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from ortpipe.graph import query
+from ortpipe.graph.branches import count_names
 from ortpipe.graph.builder import Names, used_names
 from ortpipe.graph.modes import is_statistic
 from ortpipe.graph.parameters import choose
@@ -44,7 +44,7 @@ def lift(
     >>> lift(graph, float_constants(graph), graph.outputs), [node.op_type for node in graph]
     (['w'], ['Constant', 'Sub', 'MatMul'])
     """
-    names, taken = Names(used_names(graph)), _counted(graph)
+    names, taken = Names(used_names(graph)), count_names(graph)
     pairs = dict[str, tuple[ir.Value, ir.Value]]()
     for old in constants:
         tensor, name = ir.convenience.get_const_tensor(old), str(old.name)
@@ -79,11 +79,3 @@ def lift(
 def _is_array(value: ir.Value) -> bool:
     tensor = ir.convenience.get_const_tensor(value)
     return tensor is not None and tensor.dtype in query.FLOATS and tensor.size > 1
-
-
-def _counted(graph: ir.Graph) -> collections.Counter[str]:
-    """Return how many values have each name: in two branches, the same may stand for two."""
-    graphs = [graph, *(inner for node in graph.all_nodes() for inner in query.subgraphs(node))]
-    made = [y for node in graph.all_nodes() for y in node.outputs]
-    held = [v for inner in graphs for v in {*inner.inputs, *inner.initializers.values()}]
-    return collections.Counter(str(value.name) for value in (*made, *held))

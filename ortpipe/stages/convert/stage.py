@@ -135,7 +135,7 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
         with under("source"):
             return config.source(data, config.dtype)
     if isinstance(source, onnx.ModelProto):
-        return from_model(source, OnnxFile(path="model"))
+        return from_model(source, OnnxFile(path="model"), data)
     if isinstance(source, str | Path):
         return OnnxFile(path=str(source))(data, "")
     return from_estimator(source, data, config.dtype if config else "float32")

@@ -274,11 +274,6 @@ def test_a_truncated_file_is_refused(tmp_path):
         convert(tmp_path / "half.onnx")
 
 
-def test_a_fixed_batch_is_refused():
-    with pytest.raises(ConvertError, match=r"must be dynamic(.|\n)*input 'X' of shape \[8, 3\]"):
-        convert(parse(LINEAR.replace("[batch, 3] X", "[8, 3] X").replace("[batch, 2]", "[8, 2]")))
-
-
 def test_a_model_without_weights_is_refused():
     text = '<ir_version: 10, opset_import: ["" : 21]> g (float[N, 3] X) => (float[N, 3] Y) '
     text += "{ w = Constant <value = float[3] {1, 2, 3}> ()  Y = Mul(X, w) }"
@@ -376,7 +371,7 @@ def test_several_inputs_are_bound_by_name():
     data = some(id=np.arange(20) % 4, Z=X[:, :2], X=X)
     facts = convert(parse(MANY), data=data).facts
     assert (facts.inputs, facts.parameters) == (("X", "Z", "id"), ("w", "table"))
-    with pytest.raises(DataError, match=r"by name(.|\n)*X, Z, id"):
+    with pytest.raises(ConvertError, match=r"inputs X float\[N, 3\], Z (.|\n)*the data hold X(.|\n)*\{Z: 0, id: 0\}"):
         convert(parse(MANY), data=some())
 
 

@@ -1,9 +1,10 @@
 """An .onnx file (external data included), from any exporter."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -13,17 +14,28 @@ from ortpipe.artifact import Task, read_metadata
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph import query, serial
-from ortpipe.graph.batch import name_batch
-from ortpipe.graph.check import finish, parsed
+from ortpipe.graph.batch import name_batch, plain_dimensions
+from ortpipe.graph.branches import take_branches
+from ortpipe.graph.check import parsed
 from ortpipe.graph.lift import float_constants, lift
 from ortpipe.graph.lower import lowered
-from ortpipe.graph.modes import to_inference
 from ortpipe.graph.parameters import some
-from ortpipe.runtime.session import Session
 from ortpipe.settings import Config
+from ortpipe.stages.convert.any_batch import fixed_batch, run_in_batches, set_free
 from ortpipe.stages.convert.dialects import write_standard
 from ortpipe.stages.convert.heads import read_head
+from ortpipe.stages.convert.inputs import (
+    check_data_inputs,
+    drop_unread,
+    fix,
+    needs_sizes,
+    said,
+    set_shapes,
+    sizes_of_rows,
+    turn,
+)
 from ortpipe.stages.convert.meaning import Prediction, Told
+from ortpipe.stages.convert.original import Original
 from ortpipe.stages.convert.patterns import sizes_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
@@ -50,6 +62,11 @@ class OnnxFile(Config):
         lift: whether weights in Constant nodes, and those of branches, become initializers, which training can move:
             those that it would move by default if they were initializers, or names and globs of constants. In a file
             that ortpipe wrote, constants are what must not be trained, and stay.
+        fixed: what inputs that hold no data always are, by name: one number for all places, or a list of all entries.
+        shape: sizes of inputs that the file leaves free, by name; null stays as it is.
+        batch: of a file that takes so many rows and no others: freed for any number where that is verified to give
+            the same, else run batch after batch (`auto`), one of them, or nothing (`free`, `rows`).
+        batch_axis: the axis of rows where it is not the first, for all inputs and outputs or by name.
     """
 
     path: str = field(metadata={"identity": False})  # `files` are told apart by content
@@ -59,45 +76,65 @@ class OnnxFile(Config):
     classes: tuple[int | str, ...] | None = None
     class_axis: int | Literal["none"] | None = None
     lift: bool | tuple[str, ...] = True
+    fixed: Mapping[str, Any] | None = None
+    shape: Mapping[str, tuple[int | None, ...]] | None = None
+    batch: Literal["auto", "free", "rows"] = "auto"
+    batch_axis: int | Mapping[str, int] | None = None
 
     def files(self) -> tuple[Path, ...]:
         """Return what is read, of that what is there: the file and its external data."""
         return serial.files(Path(self.path))
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
-        """Read the file; `data` and `dtype` play no part, the model keeps its own types."""
-        return from_model(serial.read(Path(self.path)), self)
+        """Read the file; `dtype` plays no part, the model keeps its own types."""
+        return from_model(serial.read(Path(self.path)), self, data)
 
 
-def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
-    """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, batch dimension named N."""
-    original, zipped = without_zip_map(lowered(model))
+def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = None) -> Forward:
+    """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, rows first in any number N."""
+    original, zipped = without_zip_map(lowered(plain_dimensions(model)))
     metadata = read_metadata(model)
     forward = parsed(original)
     graph = forward.graph
-    constants = float_constants(graph)
+    constants = {*float_constants(graph)}
     classes = config.classes or tuple(metadata.get("classes", ())) or zipped or classes_in(graph)
-    for value in query.data_inputs(graph):
-        if value.shape is not None and value.shape.rank() and isinstance(value.shape[0], int):
-            raise ConvertError(
-                "The first dimension of every input is the batch and must be dynamic.",
-                got=f"input {value.name!r} of shape {list(value.shape)}",
-                fix="Export the model with a dynamic batch dimension.",
-            )
     write_standard(forward)
+    source, notes = _rows_first(graph, config, original, data)
     standardize(graph)
-    forward = name_batch(forward)
-    graph = forward.graph
-    lifted = _lift(graph, constants, config, written=bool(metadata))
+    name_batch(forward)
+    take_branches(forward)
+    if data is not None and needs_sizes(graph) and (free := sizes_of_rows(graph, _first(data))):
+        set_shapes(graph, free)
+        name_batch(forward)
+        take_branches(forward)
+        notes.append(
+            f"fixes sizes at those of the rows, as the gradients of some operators need it: {_shown(graph, free)} "
+            "(convert.source.shape)"
+        )
+    constants &= {*float_constants(graph)}
+    lifted = _lift(graph, [v for v in float_constants(graph) if v in constants], config, written=bool(metadata))
+    if lifted:
+        notes.append(f"lifts {len(lifted)} weights from constants: {some(lifted)}")
     output = _prediction(graph, config.prediction if config.prediction is not None else metadata.get("prediction"))
-    head, output = read_head(graph, output)
     if not query.float_initializers(graph, output):
         raise ConvertError(
             "A prediction must depend on at least one float initializer, or on a constant that is a weight.",
             got=f"{config.path}: none for output {output.name!r}",
             fix="Choose another output with {at}prediction, or name constants that are weights in {at}lift.",
         )
-    name = str(output.name)
+    name, in_batches = str(output.name), False
+    if source.batch is not None:
+        found, note = _freed(forward, source, config, name, data)
+        in_batches = found is None
+        notes.append(note)
+        if found is not None:
+            forward, axes = found
+            source = dataclasses.replace(source, axes={**source.axes, **axes})
+    graph = forward.graph
+    head, output = read_head(graph, query.value(graph, name))
+    if in_batches:
+        head, output = run_in_batches(forward, source, head, output, data)
+        graph = forward.graph
     labelled = any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs)
     written = metadata if metadata.get("prediction") == name else {}  # by ortpipe, in the file
     scores = config.scores
@@ -106,19 +143,67 @@ def from_model(model: onnx.ModelProto, config: OnnxFile) -> Forward:
     axis = config.class_axis if config.class_axis is not None else written.get("class_axis")
     told = Told(config.task or written.get("task"), scores, classes, axis)
 
-    def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        inference = parsed(original)
-        session = Session(finish(inference) if to_inference(inference) else original)
-        return session.run(inputs, [name])[0]
-
     return Forward(
         forward,
         prediction=name,
         meaning=lambda rows: Prediction(name, sizes_of(output), labelled, head, told, rows).meaning(),
-        expected=expected,
+        expected=lambda inputs: source.run(inputs, name),
         origin=config.path,
-        notes=(f"lifts {len(lifted)} weights from constants: {some(lifted)}",) if lifted else (),
+        notes=tuple(notes),
     )
+
+
+def _rows_first(
+    graph: ir.Graph, config: OnnxFile, original: onnx.ModelProto, data: Data | None
+) -> tuple[Original, list[str]]:
+    """Leave of the inputs those that hold rows, and put these first, in place; return how to run the original."""
+    unread, notes = drop_unread(graph), []
+    if unread:
+        notes.append(f"leaves out inputs that nothing reads: {some(unread)}")
+        for value in [v for v in original.graph.input if v.name in unread]:  # a copy of the file's, made before
+            original.graph.input.remove(value)
+    set_shapes(graph, config.shape or {})
+    given = None if data is None else tuple(_first(data))
+    values = config.fixed or {}
+    rows = {
+        d.value
+        for v in query.data_inputs(graph)
+        if v.name not in values
+        for d in list(v.shape or ())[:1]
+        if not isinstance(d, int)
+    }
+    fixed = fix(graph, values, {name for name in rows if name})
+    check_data_inputs(graph, given)
+    axes = turn(graph, config.batch_axis)
+    if said_axes := [f"{name} has its rows on axis {axis}" for name, axis in axes.items()]:
+        notes.append(f"{some(said_axes)}: turned to the first (convert.source.batch_axis)")
+    return Original(original, fixed, axes, fixed_batch(graph)), notes
+
+
+def _first(data: Data) -> Mapping[str, np.ndarray]:
+    return data.train.head(1).inputs
+
+
+def _shown(graph: ir.Graph, names: Collection[str]) -> str:
+    return ", ".join(f"{v.name} {said(v)}" for v in graph.inputs if v.name in names)
+
+
+def _freed(
+    model: ir.Model, source: Original, config: OnnxFile, prediction: str, data: Data | None
+) -> tuple[tuple[ir.Model, dict[str, int]] | None, str]:
+    """Return the model for any number of rows, or None where it is run batch after batch; and what to say of it."""
+    why = "convert.source.batch=rows" if config.batch == "rows" else set_free(model, source, prediction, data)
+    rows = "1 row" if source.batch == 1 else f"{source.batch} rows"
+    if not isinstance(why, str):
+        return why, f"the file takes {rows} at a time; it is freed for any number, with the same results"
+    if config.batch == "free":
+        raise ConvertError(
+            "With {key}=free, rows together must give what they give one batch after another.",
+            key="batch",
+            got=why,
+            fix="Set {key}=auto: the model then runs batch after batch.",
+        )
+    return None, f"the file takes {rows} at a time and runs so, batch after batch, which is slower ({why})"
 
 
 def _lift(graph: ir.Graph, constants: Sequence[ir.Value], config: OnnxFile, *, written: bool) -> list[str]:

@@ -1,0 +1,224 @@
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import ConvertError
+from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
+from ortpipe.stages.convert.stage import convert
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]> '
+rng = np.random.default_rng(0)
+
+
+def converted(tmp_path, text, rows=None, **told):
+    onnx.save(onnx.parser.parse_model(text if text.startswith("<") else HEAD + text), tmp_path / "a.onnx")
+    if rows is not None and not isinstance(rows, dict):
+        rows = {"X": rows}
+    data = None if rows is None else Data(Rows(rows, np.zeros(len(next(iter(rows.values()))))))
+    return convert(None, ConvertConfig(OnnxFile(str(tmp_path / "a.onnx"), **told)), data=data)
+
+
+def noted(artifact, *words):
+    return any(all(word in note for word in words) for note in artifact.facts.lineage[0]["notes"])
+
+
+def shape_of(value):
+    return [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+
+
+def row_by_row(text, rows, size=1):
+    """Return what the model as it stands predicts, `size` rows at a time, the last row as often as it takes."""
+    session = Session(onnx.parser.parse_model(HEAD + text))
+    starts = range(0, len(rows), size)
+    batches = [rows[np.minimum(np.arange(i, i + size), len(rows) - 1)] for i in starts]
+    return np.concatenate([session.run({"X": batch})[0] for batch in batches])
+
+
+FIXED = {  # batch, what happens to it, and a graph
+    "product": (
+        8,
+        "freed",
+        "g (float[8, 3] X) => (float[8, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { Y = MatMul(X, w) }",
+    ),
+    "reshape": (
+        2,
+        "freed",
+        "g (float[2, 3, 4] X) => (float[2, 2] Y) <float[6, 1] w = {1, 2, 3, 4, 5, 6}, "
+        "int64[3] s = {2, 2, 6}, int64[2] t = {-1, 2}> "
+        "{ a = Reshape(X, s)  b = MatMul(a, w)  Y = Reshape(b, t) }",
+    ),
+    "slice and expand": (
+        2,
+        "freed",
+        "g (float[2, 3] X) => (float[2, 3] Y) <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, "
+        "int64[1] z = {0}, int64[1] e = {2}, int64[2] s = {2, 3}> "
+        "{ h = MatMul(X, w)  a = Slice(h, z, e, z)  Y = Expand(a, s) }",
+    ),
+    "token": (
+        1,
+        "freed",
+        "g (float[1, 2, 3] X) => (float[1, 3, 3] Y) <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, "
+        "float[1, 1, 3] cls = {1, 2, 3}> { a = Concat <axis = 1> (cls, X)  Y = MatMul(a, w) }",
+    ),
+    "lstm": (
+        1,
+        "freed",
+        "g (float[1, 4] X) => (float[1, 2] Y) <float[1, 8, 1] w = {1, 2, 3, 4, 5, 6, 7, 8}, "
+        "float[1, 8, 2] r = {1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0}, float[1, 1, 2] h = {0.5, 0.1}, "
+        "int64[3] s = {4, 1, 1}, int64[2] f = {1, 2}> "
+        "{ t = Transpose <perm = [1, 0]> (X)  x = Reshape(t, s)  y, last = LSTM <hidden_size = 2> (x, w, r, , , h) "
+        "Y = Reshape(last, f) }",
+    ),
+    "squeezed": (
+        1,
+        "batch after batch",
+        "g (float[1, 3] X) => (float[2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64[1] z = {0}> "
+        "{ h = MatMul(X, w)  Y = Squeeze(h, z) }",
+    ),
+    "mixed": (
+        3,
+        "batch after batch",
+        "g (float[3, 3] X) => (float[3, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64[1] z = {0}> "
+        "{ h = MatMul(X, w)  m = ReduceMean <keepdims = 1> (h, z)  Y = Sub(h, m) }",
+    ),
+}
+
+
+@pytest.mark.parametrize(("size", "how", "text"), FIXED.values(), ids=FIXED)
+def test_a_fixed_batch_becomes_free_with_the_same_results(tmp_path, size, how, text):
+    graph = onnx.parser.parse_model(HEAD + text).graph
+    rows = rng.normal(size=(2 * size + 1, *shape_of(graph.input[0])[1:])).astype(np.float32)
+    artifact = converted(tmp_path, text, rows)
+    assert noted(artifact, how, "row" if size == 1 else f"{size} rows")
+    assert shape_of(artifact.model.graph.input[0])[0] == "N"
+    got = Session(artifact.model).run({"X": rows}, [artifact.facts.prediction])[0]
+    expected = row_by_row(text, rows, size)
+    np.testing.assert_allclose(got, expected.reshape(-1, *got.shape[1:])[: len(rows)], rtol=1e-5, atol=1e-5)
+    assert artifact.facts.lineage[0]["discrepancy"] < 1e-6
+
+
+def test_both_ways_of_a_fixed_batch_can_be_chosen(tmp_path):
+    text = FIXED["product"][2]
+    assert noted(converted(tmp_path, text, batch="rows"), "8 rows", "convert.source.batch=rows")
+    assert noted(converted(tmp_path, text, batch="free"), "freed")
+    with pytest.raises(ConvertError, match=r"source\.batch=free(.|\n)*batch=auto"):
+        converted(tmp_path, FIXED["mixed"][2], batch="free")
+
+
+def test_the_logits_of_a_model_that_runs_batch_after_batch_are_found(tmp_path):
+    text = FIXED["product"][2].replace("Y = MatMul(X, w)", "l = MatMul(X, w)  Y = Softmax(l)")
+    facts = converted(tmp_path, text, batch="rows").facts
+    assert (facts.task, facts.parameters, facts.logits) == ("multiclass", ("w",), "l")
+
+
+DIMENSIONS = """g (float[-1, 0, 4] X) => (float[7, 7] Y) <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[9] h>
+{ h = MatMul(X, w)  Y = Relu(h) }"""
+
+
+def test_sizes_that_are_none_and_declared_shapes_that_contradict_are_dropped(tmp_path):
+    model = onnx.parser.parse_model(HEAD + DIMENSIONS.replace("-1", "9").replace("[9] h", "[9] h"))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    artifact = convert(model, data=Data(Rows({"X": np.ones((3, 5, 4), np.float32)}, np.zeros(3))))
+    assert shape_of(artifact.model.graph.input[0]) == ["N", 0, 4]
+    assert shape_of(artifact.model.graph.output[0])[::2] == ["N", 2]
+
+
+IMAGE = """g (float[N, 1, h, w] X) => (float[N, K, a, b] Y) <float[2, 1, 1, 1] k = {1, 2}, float[4] s = {1, 1, 2, 2}>
+{ c = Conv(X, k)  Y = Resize <mode = "nearest"> (c, , s) }"""
+
+
+def test_free_sizes_in_front_of_resize_are_those_of_the_rows_or_of_the_config(tmp_path):
+    artifact = converted(tmp_path, IMAGE, np.ones((2, 1, 4, 6), np.float32))
+    assert shape_of(artifact.model.graph.input[0]) == ["N", 1, 4, 6]
+    assert noted(artifact, "fixes sizes", "float[N, 1, 4, 6]")
+    told = converted(tmp_path, IMAGE, shape={"X": [None, 1, 8, None]})
+    assert shape_of(told.model.graph.input[0]) == ["N", 1, 8, "w"]
+    with pytest.raises(ConvertError, match=r"source\.shape\.X must have(.|\n)*\[N, 1, h, w\]"):
+        converted(tmp_path, IMAGE, shape={"X": [None, 3, 8, 8]})
+    with pytest.raises(ConvertError, match=r"source\.shape\.x(.|\n)*Valid: X"):
+        converted(tmp_path, IMAGE, shape={"x": [None, 3, 8, 8]})
+
+
+STATES = """g (float[N, 3] X, float[2, N, 3] state, int64 sr, bool[1] on, float[5] unread, float[1] scale)
+=> (float[N, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[3, 2] v = {0, 0, 0, 0, 0, 0}, int64 zero = {0},
+   int64 known = {16000}, float[1] scale = {2}> {
+  s = Gather <axis = 0> (state, zero)  a = Add(X, s)  same = Equal(sr, known)
+  h = If(same) <then_branch = t () => (float[N, 2] p) { p = MatMul(a, w) },
+                else_branch = e () => (float[N, 2] q) { q = MatMul(a, v) }>
+  sc = Mul(h, scale) Y = Where(on, sc, h) }"""
+TOLD = {"state": 0.5, "sr": 16000, "on": True}
+
+
+def test_inputs_that_are_no_data_become_constants_and_branches_are_taken(tmp_path):
+    rows = rng.normal(size=(4, 3)).astype(np.float32)
+    artifact = converted(tmp_path, STATES, rows, fixed=TOLD)
+    assert artifact.facts.inputs == ("X",)
+    assert artifact.facts.parameters == ("w",)
+    assert "If" not in {node.op_type for node in artifact.model.graph.node}
+    assert noted(artifact, "nothing reads", "unread")
+    got = Session(artifact.model).run({"X": rows}, ["Y"])[0]
+    np.testing.assert_allclose(got, 2 * (rows + 0.5) @ [[1, 2], [3, 4], [5, 6]], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (
+            {},
+            r"given its value by source\.fixed(.|\n)*state float\[2, N, 3\], sr int64\[\](.|\n)*"
+            r"source\.fixed=\{state: 0, sr: 0, on: false\}",
+        ),
+        (TOLD | {"stat": 0}, r"source\.fixed\.stat must be an input(.|\n)*'state'"),
+        (TOLD | {"sr": 0.5}, r"source\.fixed\.sr must be of the input's type"),
+        (TOLD | {"sr": "x"}, r"source\.fixed\.sr must be of the input's type"),
+        (TOLD | {"on": [1, 2]}, r"source\.fixed\.on must be one number, or all entries"),
+        (TOLD | {"X": 0}, "At least one input must hold the data"),
+    ],
+    ids=["nothing", "another name", "a fraction", "text", "two of one", "all"],
+)
+def test_a_value_that_is_missing_or_wrong_is_refused_by_name(tmp_path, told, message):
+    with pytest.raises(ConvertError, match=message):
+        converted(tmp_path, STATES, np.ones((4, 3), np.float32), fixed=told)
+
+
+TURNED = (
+    """g (float[T, batch, 3] X) => (float[T, batch, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { Y = MatMul(X, w) }"""
+)
+
+
+@pytest.mark.parametrize("axes", [None, 1, {"X": 1, "Y": 1}], ids=["by its name", "one for all", "each"])
+def test_a_batch_on_another_axis_is_turned_to_the_first(tmp_path, axes):
+    rows = rng.normal(size=(5, 4, 3)).astype(np.float32)  # five rows of four steps
+    text = TURNED if axes is None else TURNED.replace("batch", "B")
+    artifact = converted(tmp_path, text, rows, batch_axis=axes)
+    got = Session(artifact.model).run({"X": rows}, ["Y"])[0]
+    np.testing.assert_allclose(got, rows @ [[1, 2], [3, 4], [5, 6]], rtol=1e-5)
+    assert noted(artifact, "X has its rows on axis 1", "batch_axis")
+
+
+def test_an_axis_of_nothing_is_refused(tmp_path):
+    for axes in ({"X": 3}, {"Z": 1}):
+        with pytest.raises(ConvertError, match=r"source\.batch_axis"):
+            converted(tmp_path, TURNED, batch_axis=axes)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("uint8", 12), ("bool", 12), ("int32", 12), ("float16", 12)])
+def test_inputs_of_any_type_and_rank_are_converted(tmp_path, kind, size):
+    text = f"g ({kind}[1, 2, 2, 3] X) => (float[1, 2] Y) <float[12, 2] w = {{{', '.join(map(str, range(24)))}}}, "
+    text += "int64[2] s = {1, 12}> { f = Cast <to = 1> (X)  r = Reshape(f, s)  Y = MatMul(r, w) }"
+    rows = rng.integers(0, 2, (4, 2, 2, 3))
+    artifact = converted(tmp_path, text, rows)
+    assert noted(artifact, "freed")
+    got = Session(artifact.model).run({"X": rows.astype(kind)}, ["Y"])[0]
+    np.testing.assert_allclose(got, rows.reshape(4, 12) @ np.arange(24).reshape(12, 2))
+
+
+def test_inputs_of_different_first_dimensions_are_refused_with_the_ways_out(tmp_path):
+    text = "g (float[N, 3] X, float[2, 3] z) => (float[N, 3] Y) <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}> "
+    text += "{ h = MatMul(X, w) i = MatMul(z, w)  j = ReduceSum(i) Y = Add(h, j) }"
+    with pytest.raises(ConvertError, match=r"source\.fixed=\{z: 0\}(.|\n)*source\.batch_axis=\{z: 1\}"):
+        converted(tmp_path, text)
