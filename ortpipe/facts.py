@@ -38,6 +38,7 @@ class Facts:
     link: Literal["log"] | None = None  # of a regression: the prediction is the logarithm of the values
     classes: tuple[int | str, ...] | None = None  # label of each class index
     label: str | None = None  # the label input
+    blank: int | None = None  # the class that means nothing, where the label is a sequence that all steps read (CTC)
     padding: int | float | str | None = None  # the label of elements that count nothing
     sample_weight: str | None = None  # the per-row weight input
     loss: str | None = None  # the scalar loss output
@@ -50,6 +51,11 @@ class Facts:
     categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # column of text → value of each code
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → before/trained/source
     lineage: tuple[Mapping[str, Any], ...] = ()  # one record per stage, oldest first; not part of the digest
+
+    @property
+    def measured_as(self) -> str:
+        """The task that metrics fit."""
+        return self.task if self.blank is None else "sequence"
 
     def as_json(self, *, lineage: bool = True) -> dict[str, Any]:
         """Return the facts that are set, as plain JSON values."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ortpipe import own
 from ortpipe.errors import ConfigError, EvaluateError
+from ortpipe.metrics.sequences import accuracy, error_rate
 from ortpipe.settings import Catalogue, Must
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class Metrics(Catalogue[Metric]):
 CLASSES = ("binary", "multiclass")
 LABELS = (*CLASSES, "multilabel")
 VALUES = ("regression",)
+SEQUENCES = ("sequence",)  # of labels that all steps of a row read together (CTC)
 MACRO = {"average": "macro", "zero_division": 0}
 ALPHA = Parameter("alpha", Must("from 0 to 1", lambda alpha: 0 <= alpha <= 1))
 POWER = Parameter("power", Must("at most 0, or at least 1", lambda power: power <= 0 or 1 <= power < math.inf))
@@ -149,6 +151,8 @@ METRICS = Metrics(
         "top_k_accuracy": Metric(
             "top_k_accuracy_score", ("multiclass",), "probability", True, {"k": 2}, parameter=PLACES
         ),
+        "character_error_rate": Metric(error_rate, SEQUENCES, "label", False, shown=SEQUENCES),
+        "sequence_accuracy": Metric(accuracy, SEQUENCES, "label", True, shown=SEQUENCES),
     },
     open_to_own=True,
 )

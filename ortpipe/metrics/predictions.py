@@ -9,11 +9,12 @@ from ortpipe.artifact import Facts
 from ortpipe.data.feeds import class_index, fit_label
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.errors import DataError, EvaluateError
+from ortpipe.metrics.sequences import decoded, ended
 
 Seen = Literal["sum", "unit", "outside"]
 SUMS = {"float64": 1e-4, "float32": 1e-3}  # how far the probabilities of a row may sum from 1 (clipped ones do)
 HALF_SUM = 2e-2  # likewise in float16 and bfloat16
-ELEMENTS = 10_000_000  # that a metric is computed on at most
+NUMBERS = 50_000_000  # of a prediction, that a metric is computed on at most
 
 
 class Compared(NamedTuple):
@@ -39,9 +40,10 @@ def truth(facts: Facts, rows: Rows) -> np.ndarray:
 
 
 def rows_at_most(facts: Facts, rows: RowSet) -> int:
-    """Return how many rows have as many elements as a metric reads at most."""
-    elements = 1 if facts.class_axis is None else rows.head(1).label.size
-    return max(1, ELEMENTS // elements)
+    """Return how many rows have as many scores of elements as a metric reads at most."""
+    if facts.class_axis is None:
+        return NUMBERS
+    return max(1, NUMBERS // (rows.head(1).label.size * max(1, len(facts.classes or ()))))
 
 
 def compared(facts: Facts, truth: np.ndarray, prediction: np.ndarray, weight: np.ndarray | None) -> Compared:
@@ -51,6 +53,8 @@ def compared(facts: Facts, truth: np.ndarray, prediction: np.ndarray, weight: np
         EvaluateError: they have other shapes, or the prediction is not what the facts say.
     """
     label, probability = predicted(facts, prediction)
+    if facts.blank is not None:
+        return Compared(ended(truth, facts.blank), decoded(label, facts.blank), None, weight)
     if facts.class_axis is not None:
         truth = _fitted(facts, truth, label.shape)
     if label.shape[1:] != truth.shape[1:]:

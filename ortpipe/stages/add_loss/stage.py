@@ -15,6 +15,7 @@ from ortpipe.settings import typed
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.domains import check_labels
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
+from ortpipe.stages.add_loss.losses.ctc import CTC
 
 VERSION = 4
 LOG = "the prediction is the logarithm of the mean (link=log): the trained model gives log μ, metrics are of μ"
@@ -59,18 +60,27 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
         bool(facts.opposite),
     )
     rows, *elements, columns = _sizes(prediction)
+    sequences = config.loss if isinstance(config.loss, CTC) else None
+    if sequences is not None:
+        elements = _label_of_steps(elements, facts)
     if facts.classes is not None and facts.task != "multilabel":
         label = op.input(config.label_name, ir.DataType.INT64, [rows, *elements, 1])
     else:
         label = op.input(config.label_name, _dtype(prediction), [rows, *elements, columns])
-    fitted, counts = _as_elements(op, label, prediction), None
-    if config.padding is not None:
-        fitted, counts = _unpadded(op, fitted, config.padding if fitted.dtype == prediction.dtype else -1)
+    fitted, counts = label, None
+    if sequences is not None:
+        fitted = sequences.ended(op, label, scores)
+    else:
+        fitted = _as_elements(op, label, prediction)
+        if config.padding is not None:
+            fitted, counts = _unpadded(op, fitted, config.padding if fitted.dtype == prediction.dtype else -1)
     terms = _terms(op, fitted, scores, config)
+    if sequences is not None and config.elements == "mean":  # a row's elements are its labels
+        terms = op.Div(terms, op.Max(op.cast(sequences.lengths(op, fitted), terms), op.like(1, terms)))
     terms_per_row: Any = 1 if facts.task == "binary" else terms.shape[-1] if terms.shape is not None else None
     if config.reduction == "mean" and not isinstance(terms_per_row, int):
         terms, terms_per_row = op.ReduceSum(terms, [-1], keepdims=1), 1
-    terms = _joined(op, terms, counts, len(elements), config)  # [N, K]
+    terms = _joined(op, terms, counts, 0 if sequences is not None else len(elements), config)  # [N, K]
     weight = None
     if config.sample_weight:
         weight = op.input(config.weight_name, _dtype(prediction), [rows, 1])
@@ -95,6 +105,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
             reduction=config.reduction,
             class_axis=axis,
             padding=config.padding,
+            blank=None if sequences is None else sequences.blank % columns,
             link="log" if link == "log" else None,
             notes=[LOG] if link == "log" else [],
         )
@@ -116,11 +127,14 @@ def _terms(op: Builder, label: ir.Value, scores: Scores, config: AddLossConfig) 
 
 def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> None:
     """Reject a loss that is not one for the model's task or for the labels, and padding that is a class."""
-    if config.padding is not None and config.padding in (facts.classes or ()):
+    named = facts.classes or ()
+    if isinstance(config.loss, CTC) and named:  # the blank itself may mark padding: it ends a label too
+        named = tuple(name for name in named if name != named[config.loss.index(len(named))])
+    if config.padding is not None and config.padding in named:
         raise LossError(
             "{key} must be no class of the model.",
             key="padding",
-            got=f"{config.padding!r}, one of {len(facts.classes or ())} classes",
+            got=f"{config.padding!r}, one of {len(named)} classes",
             fix="Mark what counts nothing with another label, such as -100, or say which labels the classes have: "
             "convert.source.classes.",
         )
@@ -169,6 +183,18 @@ def _sizes(prediction: ir.Value) -> list[Any]:
     sizes = [d if isinstance(d, int) else d.value for d in prediction.shape]
     rows, *rest = [None if str(d).startswith("unk__") else d for d in sizes]  # a name that shape inference made up
     return ["N" if rows is None else rows, *rest]
+
+
+def _label_of_steps(elements: list[Any], facts: Facts) -> list[Any]:
+    """Return the sizes of a row's label that all its steps read together: [L]."""
+    if len(elements) != 1:
+        raise LossError(
+            "CTC reads the steps of a sequence, a prediction [N, T, K].",
+            got=f"{facts.prediction!r}, whose rows have {len(elements)} axes besides that of the classes",
+            fix="Choose add_loss=cross_entropy, another output with convert.source.prediction, or say which axis holds "
+            "the classes: convert.source.class_axis.",
+        )
+    return [None]
 
 
 def _as_elements(op: Builder, label: ir.Value, prediction: ir.Value) -> ir.Value:

@@ -23,7 +23,7 @@ def figures(artifact: Artifact) -> dict[str, bytes]:
     pictures = {}
     if "losses/train" in artifact.tensors:
         pictures["losses"] = picture(lambda axes: _losses(artifact, axes))
-    if "evaluation/label" in artifact.tensors:
+    if "evaluation/label" in artifact.tensors and artifact.facts.blank is None:
         if artifact.facts.task in ("binary", "multiclass"):
             pictures["confusion"] = picture(lambda axes: _confusion(artifact, axes))
         elif artifact.facts.task == "regression":

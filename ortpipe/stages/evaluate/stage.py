@@ -35,8 +35,8 @@ def evaluate(
     A model that comes without the weights of a state, such as a bare file, has no metrics of that state.
     Where rows have weights, each metric counts them, and the same name with `_unweighted` counts each row once.
     Its tensors gain `evaluation/label` and `evaluation/prediction` (class indices, or values [N, K]). Where rows have
-    elements (steps, pixels), each element counts as a row, with the weight of its own; of more than ten million only
-    those of evenly spaced rows do.
+    elements (steps, pixels), each element counts as a row, with the weight of its own; where they have more than fifty
+    million scores, only those of evenly spaced rows do. Of sequences they are class indices [N, …], −1 behind the end.
 
     Raises:
         EvaluateError: there are no test rows, a metric does not fit the task, or one that was asked for has no value.
@@ -46,7 +46,7 @@ def evaluate(
     facts, model = artifact.facts, artifact.model
     check(facts, config, data=data)
     assert data.test is not None
-    names = config.metrics or shown(facts.task)
+    names = config.metrics or shown(facts.measured_as)
     known = {state: folder for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)}
     whole = artifact.ir_model()
     sessions = {state: _session(whole, under(folder, artifact.tensors), runtime) for state, folder in known.items()}
@@ -94,7 +94,7 @@ def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeC
     if data.test is None:
         raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
     for name in config.metrics or ():
-        check_fits(name, facts.task, "metrics")
+        check_fits(name, facts.measured_as, "metrics")
 
 
 def _session(model: ir.Model, weights: Arrays, runtime: RuntimeConfig | None) -> Session:

@@ -77,7 +77,7 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
     if data.validation is None:
         fix = f"Set data.split.validation=0.1, or train.early_stop.monitor={LOSS}."
         raise TrainError("A metric is watched on validation rows.", got=f"{name} without validation rows", fix=fix)
-    check_fits(name, facts.task, "early_stop.monitor")
+    check_fits(name, facts.measured_as, "early_stop.monitor")
     rows = data.validation.sample()
     label = truth(facts, rows)
     if facts.class_axis is not None:  # of elements the first pass says whether it has a value

@@ -1,0 +1,54 @@
+"""Sequences of class indices [N, L], −1 behind the end of each: read off steps, and compared."""
+
+import numpy as np
+
+
+def ended(label: np.ndarray, blank: int) -> np.ndarray:
+    """Return labels that are −1 from the first blank or padding (−1) on.
+
+    >>> ended(np.array([[1, 2, 0], [3, -1, 2]]), blank=0).tolist()
+    [[1, 2, -1], [3, -1, -1]]
+    """
+    label = label.reshape(len(label), -1)
+    return np.where(np.logical_and.accumulate((label >= 0) & (label != blank), axis=1), label, -1)
+
+
+def decoded(steps: np.ndarray, blank: int) -> np.ndarray:
+    """Return what the likeliest classes of T steps [N, T] read as: repeats are one, and blanks are left out.
+
+    >>> decoded(np.array([[0, 1, 1, 0, 1, 2], [3, 3, 3, 3, 3, 3]]), blank=0).tolist()
+    [[1, 1, 2, -1, -1, -1], [3, -1, -1, -1, -1, -1]]
+    """
+    before = np.hstack([np.full((len(steps), 1), blank), steps[:, :-1]])
+    kept = (steps != blank) & (steps != before)
+    order = np.argsort(~kept, axis=1, kind="stable")
+    return np.take_along_axis(np.where(kept, steps, -1), order, axis=1)
+
+
+def distance(truth: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Return how many insertions, deletions and changes lead from one sequence to the other (Levenshtein), [N].
+
+    >>> distance(np.array([[1, 2, 3], [1, -1, -1]]), np.array([[1, 3, -1], [-1, -1, -1]])).tolist()
+    [1, 1]
+    """
+    rows, lengths = np.arange(len(truth)), (truth >= 0).sum(axis=1)
+    others, width = (label >= 0).sum(axis=1), np.arange(label.shape[1] + 1)
+    line = np.tile(width, (len(truth), 1))  # distances from the first i of truth to the first j of label
+    found = line[rows, others]
+    for i in range(truth.shape[1]):
+        changed = np.minimum(line[:, 1:] + 1, line[:, :-1] + (label != truth[:, i : i + 1]))
+        line = np.minimum.accumulate(np.hstack([line[:, :1] + 1, changed]) - width, axis=1) + width
+        found = np.where(lengths == i + 1, line[rows, others], found)
+    return found
+
+
+def error_rate(truth: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> float:
+    """Return Σ wᵢ·distanceᵢ / Σ wᵢ·lengthᵢ: edits per label; nan where there is no label."""
+    w = np.ones(len(truth)) if weight is None else weight
+    total = (w * (truth >= 0).sum(axis=1)).sum()
+    return float((w * distance(truth, label)).sum() / total) if total else float("nan")
+
+
+def accuracy(truth: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> float:
+    """Return the share of rows that are read without any error."""
+    return float(np.average(distance(truth, label) == 0, weights=weight))
