@@ -200,7 +200,9 @@ def test_text_is_read_and_written_as_utf_8_whatever_the_locale() -> None:
 def test_metrics_name_functions_that_scikit_learn_has() -> None:
     from sklearn import metrics
 
-    assert [m.function for m in METRICS.values() if not hasattr(metrics, m.function)] == []
+    assert [
+        m.function for m in METRICS.values() if isinstance(m.function, str) and not hasattr(metrics, m.function)
+    ] == []
 
 
 def test_the_readme_holds_the_table_of_operators_that_the_rules_print() -> None:

@@ -100,7 +100,7 @@ TWO = "focal or hinge or log or modified_huber or squared_hinge"
         ("regression", "cross_entropy", VALUES),
         ("binary", "l2", TWO),
         ("binary", "cross_entropy", TWO),
-        ("multiclass", "log", "cross_entropy or focal or hinge"),
+        ("multiclass", "log", "cross_entropy or ctc or focal or hinge"),
         ("multilabel", "cross_entropy", TWO),
     ],
 )
