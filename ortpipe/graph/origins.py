@@ -109,4 +109,5 @@ STEPS: dict[str, tuple[_Get, _Put]] = {
     "slice": (lambda array, *where: array[_between(array, *where)], _slice_back),
     "opposite": (lambda array: array[1:], _opposite_back),  # two rows [−s, s] as one
     "dequantize": (_dequantize, _quantize),
+    "scale": (lambda array, scale: array * scale, lambda array, new, scale: new / scale),
 }

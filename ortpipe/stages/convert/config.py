@@ -17,7 +17,7 @@ class ConvertConfig(Config):
         source: a member of the catalogue of sources.
         dtype: the float type of a model built from an estimator; an .onnx file keeps its own.
         tolerance: largest allowed |onnx − source| / max(1, |source|) on real rows;
-            by default 1e-4 for float32 and 1e-9 for float64.
+            by default 1e-4 for float32 and 1e-9 for float64, and 2e-2 for a quantized file.
         untie: give each node that reads a weight which others read too a copy of its own: exporters merge equal
             initializers, such as the zero biases of a fresh model, which training would then move together.
         head: new layers in the place of the network's end.

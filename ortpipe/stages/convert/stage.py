@@ -26,7 +26,7 @@ from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 
-VERSION = 8
+VERSION = 9
 ROWS = 256  # how many real rows the prediction is compared on
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
@@ -166,7 +166,7 @@ def _compared(
             fix="Export the model with finite weights." if wrong else "Check the model, and the scale of its inputs.",
         )
     worst = float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
-    allowed = (config.tolerance if config else None) or TOLERANCE.get(got.dtype.name, 1e-2)
+    allowed = (config.tolerance if config else None) or max(TOLERANCE.get(got.dtype.name, 1e-2), forward.rounding)
     if not worst <= allowed:
         raise ConvertError(
             "The converted model must predict what its source predicts.",

@@ -1,6 +1,7 @@
 """Operators of onnxruntime's own domain, which optimised files hold, written in ONNX's: weights keep their names."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import onnx_ir as ir
 from onnx_ir import Node, Value
@@ -9,16 +10,50 @@ from ortpipe.errors import ConvertError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import infer
+from ortpipe.graph.parameters import some
 from ortpipe.graph.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.dialects.attention import ATTENTION
 from ortpipe.stages.convert.dialects.forms import MICROSOFT, WAY_OUT, Unranked, called, unsupported
 from ortpipe.stages.convert.dialects.layers import LAYERS
+from ortpipe.stages.convert.dialects.quantized import Mode, write_float
 
 REWRITES: Mapping[str, Rewrite] = {**LAYERS, **ATTENTION}
 
 
-def write_standard(model: ir.Model) -> None:
-    """Rewrite in place what com.microsoft's operators compute; refuse those without a rule on the way of a gradient.
+# A sum that lies halfway between two integers, but for a rounding error, may go either way: one of some 255 steps, in a
+# few layers. Most files agree in every bit.
+ROUNDING = 2e-2
+ROUNDING_IN_STEPS = 5e-2  # an LSTM's own kernel rounds its input and its state in every step, which an LSTM does not
+
+
+class Read(NamedTuple):
+    """What was done, in words, and how far predictions may be off on account of rounding to integers."""
+
+    notes: tuple[str, ...]
+    rounding: float
+
+
+def read_dialects(model: ir.Model, quantized: Mode) -> Read:
+    """Rewrite in place quantized and fused operators in ONNX's own for floats.
+
+    Raises:
+        ConvertError: an operator, or a form of one, has no equal among ONNX's.
+    """
+    notes, rounding = [], 0.0
+    if names := write_float(model, quantized):
+        rounding = ROUNDING_IN_STEPS if "DynamicQuantizeLSTM" in names else ROUNDING
+        rounds = "still rounds activations to them (convert.source.quantized=float does not)"
+        kept = rounds if quantized == "fake" else "does not round activations"
+        notes.append(f"reads {some(names)} as operators of floats: weights are no longer integers, and {kept}")
+    if names := write_standard(model):
+        notes.append(f"writes onnxruntime's {some(names)} in standard operators")
+    return Read(tuple(notes), rounding)
+
+
+def write_standard(model: ir.Model) -> tuple[str, ...]:
+    """Rewrite in place what com.microsoft's operators compute; return their names.
+
+    Those without a rule on the way of a gradient are refused.
 
     Raises:
         ConvertError: an operator, or a form of one, has no equal among ONNX's.
@@ -28,12 +63,14 @@ def write_standard(model: ir.Model) -> None:
             node.domain = MICROSOFT
     nodes = [node for node in model.graph.all_nodes() if node.domain.startswith(MICROSOFT)]
     if not nodes:
-        return
-    if any(node.op_type in REWRITES for node in nodes):
+        return ()
+    names = tuple(dict.fromkeys(node.op_type for node in nodes if node.op_type in REWRITES))
+    if names:
         infer(model)
         rewrite(model.graph, {name: _ranked(model, rule) for name, rule in REWRITES.items()}, MICROSOFT, nodes)
         infer(model)
     _refuse_others(model.graph)
+    return names
 
 
 def _ranked(model: ir.Model, rule: Rewrite) -> Rewrite:

@@ -147,7 +147,8 @@ def _attend(
     if added is not None:
         scores = scores + added
     if mask is not None:
-        filler = node.attributes.get_float("mask_filter_value", MASKED)
+        assert q.dtype is not None
+        filler = max(node.attributes.get_float("mask_filter_value", MASKED), float(q.dtype.min))
         scores = scores + op.Where(_kept(op, node, mask, q, k), op.like(0, q), op.like(filler, q))
     if node.attributes.get_int("unidirectional", 0):
         assert q.dtype is not None

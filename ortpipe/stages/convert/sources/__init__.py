@@ -22,6 +22,7 @@ class Forward:
     expected: Callable[[Mapping[str, np.ndarray]], np.ndarray]  # the source's own prediction for a model's inputs
     origin: str  # what to say of the source in messages
     notes: tuple[str, ...] = ()  # what was changed or assumed on the way, for the user
+    rounding: float = 0.0  # how far the source's own rounding may move a prediction, of its largest
 
 
 class ModelSource(Protocol):

@@ -22,7 +22,7 @@ from ortpipe.graph.lower import lowered
 from ortpipe.graph.parameters import some
 from ortpipe.settings import Config
 from ortpipe.stages.convert.any_batch import fixed_batch, run_in_batches, set_free
-from ortpipe.stages.convert.dialects import write_standard
+from ortpipe.stages.convert.dialects import read_dialects
 from ortpipe.stages.convert.heads import read_head
 from ortpipe.stages.convert.inputs import (
     check_data_inputs,
@@ -67,6 +67,8 @@ class OnnxFile(Config):
         batch: of a file that takes so many rows and no others: freed for any number where that is verified to give
             the same, else run batch after batch (`auto`), one of them, or nothing (`free`, `rows`).
         batch_axis: the axis of rows where it is not the first, for all inputs and outputs or by name.
+        quantized: of a quantized file, whose integer weights become floats, whether activations are still rounded to
+            its integers (`fake`: gradients pass as if they were not, but for what is clipped) or not (`float`).
     """
 
     path: str = field(metadata={"identity": False})  # `files` are told apart by content
@@ -80,6 +82,7 @@ class OnnxFile(Config):
     shape: Mapping[str, tuple[int | None, ...]] | None = None
     batch: Literal["auto", "free", "rows"] = "auto"
     batch_axis: int | Mapping[str, int] | None = None
+    quantized: Literal["fake", "float"] = "fake"
 
     def files(self) -> tuple[Path, ...]:
         """Return what is read, of that what is there: the file and its external data."""
@@ -98,7 +101,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
     graph = forward.graph
     constants = {*float_constants(graph)}
     classes = config.classes or tuple(metadata.get("classes", ())) or zipped or classes_in(graph)
-    write_standard(forward)
+    dialects = read_dialects(forward, config.quantized)
     source, notes = _rows_first(graph, config, original, data)
     standardize(graph)
     name_batch(forward)
@@ -149,7 +152,8 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
         meaning=lambda rows: Prediction(name, sizes_of(output), labelled, head, told, rows).meaning(),
         expected=lambda inputs: source.run(inputs, name),
         origin=config.path,
-        notes=tuple(notes),
+        notes=(*dialects.notes, *notes),
+        rounding=dialects.rounding,
     )
 
 

@@ -1,0 +1,287 @@
+"""Quantized models read as float models: integers stay integers in value, but floats that gradients pass.
+
+QuantizeLinear rounds clip(x / scale) to integers, and passes the gradient inside the range as if it did not round (the
+straight-through estimator, Bengio et al. 2013), or does nothing with `quantized=float`. Weights become float parameters
+once: (w − zero point) · scale; scales and zero points are constants.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import onnx_ir as ir
+from onnx_ir import Node, Value
+
+from ortpipe.graph import query
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.check import clean, infer
+from ortpipe.graph.rewrite import Rewrite, rewrite
+from ortpipe.stages.convert.dialects.forms import MICROSOFT, Unranked, rank_of, unsupported
+from ortpipe.stages.convert.dialects.integers import INTEGERS, MOVES, Held, Integers, same, shaped
+
+Mode = Literal["fake", "float"]
+CARRIES = (  # … and of others, or that keep their order
+    *(*MOVES, "Clip", "Concat", "DepthToSpace", "GatherElements", "GatherND", "Max", "MaxPool", "Min", "Pad", "Relu"),
+    *("Resize", "SpaceToDepth", "Split", "Where", "Add", "Mul", "Sub"),
+)
+
+
+def write_float(model: ir.Model, mode: Mode) -> tuple[str, ...]:
+    """Rewrite in place a quantized model's operators in float ones; return their names."""
+    reader = _Reader(mode == "fake")
+    rules = reader.rules()
+    found = [n for n in model.graph.all_nodes() if n.op_type in rules and n.domain in ("", MICROSOFT)]
+    if not found:
+        return ()
+    infer(model)
+    for node in found:
+        node.domain = ""
+    names = tuple(dict.fromkeys(node.op_type for node in found))
+    nodes = list(model.graph.all_nodes())
+    table = {**dict.fromkeys((n.op_type for n in nodes), reader.carry), **rules}
+    rewrite(model.graph, {name: _known(rule) for name, rule in table.items()}, nodes=nodes)
+    clean(model)
+    reader.own.put_back()
+    infer(model)
+    return names
+
+
+def _known(rule: Rewrite) -> Rewrite:
+    def write(op: Builder, node: Node) -> Any:
+        try:
+            return rule(op, node)
+        except Unranked as error:
+            raise unsupported(node, f"the rank of {error.value.name!r} is not known") from error
+
+    return write
+
+
+class _Reader:
+    """Writes quantized operators as float ones, in the graph's order."""
+
+    def __init__(self, fake: bool) -> None:
+        self.own = Integers(fake)
+
+    def rules(self) -> Mapping[str, Rewrite]:
+        """Return the rules by operator."""
+        plain: dict[str, Callable[..., Any]] = {
+            "QLinearLeakyRelu": lambda op, x, node: op.LeakyRelu(x, alpha=node.attributes.get_float("alpha", 0.01)),
+            "QLinearReduceMean": _reduce_mean,
+            "QLinearSigmoid": lambda op, x, node: op.Sigmoid(x),
+            "QLinearSoftmax": _softmax,
+            "QLinearAveragePool": _average_pool,
+            "QLinearGlobalAveragePool": _global_average_pool,
+        }
+        pairs: dict[str, Callable[..., Any]] = {
+            "QLinearAdd": lambda op, a, b, node: a + b,
+            "QLinearMatMul": lambda op, a, b, node: op.MatMul(a, b),
+            "QLinearMul": lambda op, a, b, node: a * b,
+        }
+        return {
+            **{name: self.of_one(write) for name, write in plain.items()},
+            **{name: self.of_two(write) for name, write in pairs.items()},
+            "ConvInteger": self.conv_integer,
+            "DequantizeLinear": self.dequantize_linear,
+            "DynamicQuantizeLSTM": self.dynamic_lstm,
+            "DynamicQuantizeLinear": self.dynamic_quantize_linear,
+            "DynamicQuantizeMatMul": self.dynamic_mat_mul,
+            "MatMulInteger": self.mat_mul_integer,
+            "MatMulIntegerToFloat": self.mat_mul_to_float,
+            "QGemm": self.gemm,
+            "QLinearConcat": self.concat,
+            "QLinearConv": self.conv,
+            "QuantizeLinear": self.quantize_linear,
+        }
+
+    def carry(self, op: Builder, node: Node) -> None:
+        """Note what integers become behind operators that only move or compare them."""
+        if node.op_type in ("Shape", "Size", "Cast") or not any(x in self.own.held for x in node.inputs):
+            return
+        whole = [y for y in node.outputs if y.dtype is None or y.dtype.name in INTEGERS]
+        if node.op_type not in CARRIES or not whole:
+            raise unsupported(
+                node, f"it reads the integers of {next(x for x in node.inputs if x in self.own.held).name!r}"
+            )
+        for place, x in enumerate(node.inputs):
+            if x is not None and x not in self.own.held and x.dtype in {y.dtype for y in whole} - {None}:
+                node.replace_input_with(place, op.Cast(x, to=ir.DataType.FLOAT))
+        for y in whole:
+            y.type = ir.TensorType(ir.DataType.FLOAT)
+            self.own.held[y] = None
+
+    def quantize_linear(self, op: Builder, node: Node) -> list[Value]:
+        """Round(clip(x / scale, low − zero, high − zero)) + zero, halves to even."""
+        x, scale, zero = (*node.inputs, None)[:3]
+        return [self.own.quantized(op, node, x, scale, zero, node.attributes.get_int("axis", 1))]
+
+    def dynamic_quantize_linear(self, op: Builder, node: Node) -> list[Value]:
+        """The same by the range of x: scale = (max(x, 0) − min(x, 0)) / 255; no gradient passes the range."""
+        [x] = node.inputs
+        low = same(op, op.Min(op.ReduceMin(x, keepdims=0), 0))
+        high = same(op, op.Max(op.ReduceMax(x, keepdims=0), 0))
+        span = high - low
+        scale = op.Where(op.Equal(span, 0), 1, span) / 255
+        zero: Any = op.Clip(op.Round(op.Neg(low) / scale), 0, 255)
+        steps: Any = x / scale
+        if self.own.fake:
+            steps = op.Min(op.Max(steps, op.Neg(zero)), 255 - zero)
+            steps = steps + (op.Round(steps) - same(op, steps))
+        whole = steps + zero
+        for place in (0, 2):
+            node.outputs[place].type = None
+        self.own.held |= {whole: Held(steps, zero), zero: None}
+        return [whole, scale, zero]
+
+    def dequantize_linear(self, op: Builder, node: Node) -> list[Value] | None:
+        """(x − zero) · scale; of weights, once."""
+        x, scale, zero = (*node.inputs, None)[:3]
+        if node.attributes.get_int("block_size", 0) and query.constant(x) is None:
+            raise unsupported(node, "blocks of what is no weight")
+        y = self.own.dequantized(op, x, scale, zero, node.attributes.get_int("axis", 1), node)
+        return [op.Identity(y) if y.is_initializer() else y]
+
+    def of_one(self, write: Callable[..., Any]) -> Rewrite:
+        """Return the rule of an operator with inputs x, its scale and zero, and those of y."""
+
+        def rule(op: Builder, node: Node) -> list[Value]:
+            x, xs, xz, ys, yz = (*node.inputs, None)[:5]
+            return [self.own.quantized(op, node, write(op, self.own.dequantized(op, x, xs, xz, 1, node), node), ys, yz)]
+
+        return rule
+
+    def of_two(self, write: Callable[..., Any]) -> Rewrite:
+        """Return the rule of an operator with inputs a, b, each with scale and zero, and those of y."""
+
+        def rule(op: Builder, node: Node) -> list[Value]:
+            a, a_scale, a_zero, b, b_scale, b_zero, ys, yz = (*node.inputs, None)[:8]
+            left = self.own.dequantized(op, a, a_scale, a_zero, -2, node)
+            right = self.own.dequantized(op, b, b_scale, b_zero, -1, node)
+            return [self.own.quantized(op, node, write(op, left, right, node), ys, yz)]
+
+        return rule
+
+    def conv(self, op: Builder, node: Node) -> list[Value]:
+        """QLinearConv."""
+        x, xs, xz, w, ws, wz, ys, yz, bias = (*node.inputs, None)[:9]
+        weight = self.own.dequantized(op, w, ws, wz, 0, node)
+        inputs = [self.own.dequantized(op, x, xs, xz, 1, node), weight]
+        if bias is not None:
+            inputs.append(self.own.bias(op, node, bias, xs, ws))
+        y = op.Conv(*inputs, **{name: a.value for name, a in node.attributes.items()})
+        return [self.own.quantized(op, node, y, ys, yz)]
+
+    def gemm(self, op: Builder, node: Node) -> list[Value]:
+        """QGemm: alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾ + c, quantized where a scale is given."""
+        a, a_scale, a_zero, b, b_scale, b_zero, c, ys, yz = (*node.inputs, None, None, None)[:9]
+        get = node.attributes.get_int
+        left = self.own.dequantized(op, a, a_scale, a_zero, 1, node)
+        right = self.own.dequantized(op, b, b_scale, b_zero, 0 if get("transB", 0) else 1, node)
+        alpha = node.attributes.get_float("alpha", 1.0)
+        bias = [self.own.bias(op, node, c, a_scale, b_scale, alpha)] if c is not None else []
+        y = op.Gemm(left, right, *bias, alpha=alpha, transA=get("transA", 0), transB=get("transB", 0))
+        return [y if ys is None else self.own.quantized(op, node, y, ys, yz)]
+
+    def concat(self, op: Builder, node: Node) -> list[Value]:
+        """QLinearConcat: of (x, scale, zero) each."""
+        ys, yz, *rest = node.inputs
+        triples = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+        parts = [self.own.dequantized(op, x, scale, zero, 1, node) for x, scale, zero in triples]
+        return [self.own.quantized(op, node, op.Concat(*parts, axis=node.attributes.get_int("axis")), ys, yz)]
+
+    def mat_mul_integer(self, op: Builder, node: Node) -> list[Value]:
+        """(a − zero) · (b − zero), in units of the scale that comes behind it: b is a parameter over that."""
+        a, b, a_zero, b_zero = (*node.inputs, None, None)[:4]
+        right = self.in_steps(op, node, b, b_zero, 1)
+        return [self.sums(node, op.MatMul(self.own.less(op, a, a_zero, -2), right))]
+
+    def conv_integer(self, op: Builder, node: Node) -> list[Value]:
+        """Conv of (x − zero) and (w − zero); the same."""
+        x, w, x_zero, w_zero = (*node.inputs, None, None)[:4]
+        weight = self.in_steps(op, node, w, w_zero, 0)
+        attributes = {name: a.value for name, a in node.attributes.items()}
+        return [self.sums(node, op.Conv(self.own.less(op, x, x_zero), weight, **attributes))]
+
+    def sums(self, node: Node, y: Value) -> Value:
+        """Note that a float stands for an integer."""
+        node.outputs[0].type = None
+        self.own.held[y] = None
+        return y
+
+    def in_steps(self, op: Builder, node: Node, w: Any, zero: Any, axis: int) -> Any:
+        """Return a weight in steps of its scale, which is found where the result is multiplied with it."""
+        if not (w.is_initializer() or w in self.own.replaced):
+            return self.own.less(op, w, zero, axis)
+        scale = _scale_behind(node)
+        if scale is None:
+            raise unsupported(node, "no constant scale behind it")
+        parameter = self.own.weight(op, w, scale, zero, axis, node)
+        factor = query.constant(scale)
+        assert factor is not None
+        return parameter / op.const(shaped(factor, query.array(w), axis).astype(factor.dtype))
+
+    def mat_mul_to_float(self, op: Builder, node: Node) -> list[Value]:
+        """MatMulIntegerToFloat: a · b + bias."""
+        a, b, a_scale, b_scale, a_zero, b_zero, bias = (*node.inputs, *[None] * 3)[:7]
+        left = self.own.less(op, a, a_zero, -2) * a_scale
+        y = op.MatMul(left, self.own.dequantized(op, b, b_scale, b_zero, 1, node))
+        return [y if bias is None else y + bias]
+
+    def dynamic_mat_mul(self, op: Builder, node: Node) -> list[Value]:
+        """DynamicQuantizeMatMul: a, which is quantized by its range, · b + bias."""
+        a, b, b_scale, b_zero, bias = (*node.inputs, None, None)[:5]
+        quantize = ir.node("DynamicQuantizeLinear", [a], num_outputs=3)
+        whole, scale, _ = self.dynamic_quantize_linear(op, quantize)
+        held = self.own.held[whole]
+        assert held is not None
+        quantize.resize_inputs(0)
+        y = op.MatMul(held.steps * scale, self.own.dequantized(op, b, b_scale, b_zero, 1, node))
+        return [y if bias is None else y + bias]
+
+    def dynamic_lstm(self, op: Builder, node: Node) -> list[Value]:
+        """DynamicQuantizeLSTM as an LSTM of its weights; what it reads is not rounded."""
+        x, w, r, bias, lengths, h, c, peep, ws, wz, rs, rz = node.inputs
+        pair = [
+            op.Transpose(self.own.weight(op, weight, scale, zero, 0, node), perm=[0, 2, 1])  # type: ignore[arg-type]
+            for weight, scale, zero in ((w, ws, wz), (r, rs, rz))
+        ]
+        attributes = {name: a.value for name, a in node.attributes.items()}
+        y = op.LSTM(x, *pair, bias, lengths, h, c, peep, outputs=max(len(node.outputs), 2), **attributes)
+        return list(y)[: len(node.outputs)]
+
+
+def _softmax(op: Builder, x: Value, node: Node) -> Value:
+    axis, opset = node.attributes.get_int("axis", -1), node.attributes.get_int("opset", 13)
+    if opset < 13 and axis not in (-1, rank_of(node.inputs[0]) - 1):  # type: ignore[arg-type]
+        raise unsupported(node, f"axis={axis} of opset {opset}")
+    return op.Softmax(x, axis=axis)
+
+
+def _reduce_mean(op: Builder, x: Value, node: Node) -> Value:
+    return op.ReduceMean(
+        x, list(node.attributes.get_ints("axes") or []), keepdims=node.attributes.get_int("keepdims", 1)
+    )
+
+
+def _average_pool(op: Builder, x: Value, node: Node) -> Value:
+    attributes = {name: a.value for name, a in node.attributes.items()}
+    if attributes.pop("channels_last", 0):
+        raise unsupported(node, "channels_last=1")
+    return op.AveragePool(x, **attributes)
+
+
+def _global_average_pool(op: Builder, x: Value, node: Node) -> Value:
+    if node.attributes.get_int("channels_last", 0):
+        raise unsupported(node, "channels_last=1")
+    return op.GlobalAveragePool(x)
+
+
+def _scale_behind(node: Node) -> Value | None:
+    """Return the constant that a product of integers is multiplied with: alone, or with the other factor's scale."""
+    for cast, _ in node.outputs[0].uses():
+        for product, _ in cast.outputs[0].uses() if cast.op_type == "Cast" else ():
+            for other in product.inputs if product.op_type == "Mul" else ():
+                made = other.producer() if other is not None else None
+                factors = made.inputs if made is not None and made.op_type == "Mul" else [other]
+                for scale in factors:
+                    if scale is not cast.outputs[0] and query.constant(scale) is not None:
+                        return scale
+    return None
