@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Names, used_names
+from ortpipe.graph.check import infer
 from ortpipe.graph.sizes import fold_sizes
 
 
@@ -21,12 +22,13 @@ def take_branches(model: ir.Model) -> None:
     (['Neg'], 'y')
     """
     while any(_is_if(node) for node in model.graph.all_nodes()):
-        fold_sizes(model)
+        fold_sizes(model, deep=True)
         decided = [n for n in model.graph.all_nodes() if _is_if(n) and _condition(n) is not None]
         if not decided:
             return
-        for node in decided[:1]:  # it may hold others, and others it
-            _inline(model.graph, node, "then_branch" if _condition(node) else "else_branch")
+        node = decided[0]  # it may hold others, and others it
+        _inline(model.graph, node, "then_branch" if _condition(node) else "else_branch")
+        infer(model)
 
 
 def count_names(graph: ir.Graph) -> collections.Counter[str]:

@@ -13,9 +13,13 @@ ARITHMETIC = {
     *("Not", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
 }
 
+LAYOUT = {"ConstantOfShape", "Identity", "Transpose"}  # by which exporters lay out pads
 
-def fold_sizes(model: ir.Model) -> None:
+
+def fold_sizes(model: ir.Model, *, deep: bool = False) -> None:
     """Write out every integer that follows from constants and static sizes, and infer the shapes that follow from it.
+
+    With `deep` also through operators of LAYOUT, and a size that is picked from a shape which is free elsewhere.
 
     >>> model = ir.from_onnx_text('''<ir_version: 10, opset_import: ["": 21]>
     ...   g (float[N,6] X) => (float[A,B,C] y) {
@@ -25,17 +29,17 @@ def fold_sizes(model: ir.Model) -> None:
     >>> list(model.graph.outputs[0].shape)[1:], [n.op_type for n in model.graph]
     ([2, 3], ['Constant', 'Constant', 'Constant', 'Constant', 'Constant', 'Reshape'])
     """
-    while _fold(model.graph):
+    while _fold(model.graph, deep):
         infer(model)
 
 
-def _fold(graph: ir.Graph) -> bool:
+def _fold(graph: ir.Graph, deep: bool) -> bool:
     """Put constants in the place of the integer nodes that depend on nothing else; say whether there were any."""
     changed = False
     for node in list(graph):
         for inner in query.subgraphs(node):
-            changed |= _fold(inner)
-        value = _value(node)
+            changed |= _fold(inner, deep)
+        value = _value(node, deep)
         if value is None:
             continue
         [old], constant = node.outputs, ir.node("Constant", [], {"value": ir.tensor(value)}, name=node.name)
@@ -44,7 +48,7 @@ def _fold(graph: ir.Graph) -> bool:
     return changed
 
 
-def _value(node: ir.Node) -> np.ndarray | None:
+def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
     """Return what a node always gives, if that is a few integers or booleans."""
     if node.domain or len(node.outputs) != 1:
         return None
@@ -56,7 +60,11 @@ def _value(node: ir.Node) -> np.ndarray | None:
             return None
         shape = np.array(dims, np.int64)
         return shape if node.op_type == "Shape" else np.array(shape.prod())
-    if node.op_type not in ARITHMETIC or (node.op_type == "Cast" and node.attributes.get_int("to") not in INTEGERS):
+    if deep and node.op_type == "Gather" and (picked := _picked(node)) is not None:
+        return picked
+    if node.op_type not in (ARITHMETIC | LAYOUT if deep else ARITHMETIC) or (
+        node.op_type == "Cast" and node.attributes.get_int("to") not in INTEGERS
+    ):
         return None
     inputs = {str(x.name): _integers(x) for x in node.inputs if x is not None}
     if any(value is None for value in inputs.values()):
@@ -66,6 +74,19 @@ def _value(node: ir.Node) -> np.ndarray | None:
     [result] = ReferenceEvaluator(ir.to_proto(node)).run(None, inputs)
     value = np.asarray(result)
     return value if value.dtype.kind in "ib" and value.size <= LARGEST else None
+
+
+def _picked(node: ir.Node) -> np.ndarray | None:
+    """Return the sizes that a Gather picks from a shape, where those are static."""
+    shape, index = node.inputs
+    maker = shape.producer() if shape is not None else None
+    places = _integers(index) if index is not None else None
+    x = maker.inputs[0] if maker is not None and maker.op_type == "Shape" and not maker.attributes else None
+    if x is None or x.shape is None or places is None or not (places < len(x.shape)).all():
+        return None
+    sizes = [x.shape[int(place)] for place in places.ravel()]
+    known = [d for d in sizes if isinstance(d, int)]
+    return np.array(known, np.int64).reshape(places.shape) if len(known) == len(sizes) else None
 
 
 def _integers(value: ir.Value) -> np.ndarray | None:

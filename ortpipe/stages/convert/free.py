@@ -27,7 +27,7 @@ def freed(model: ir.Model, size: int) -> ir.Model:
     copy gives row by row what the model gives is for the caller to verify: a graph may mix rows in other ways.
     """
     own, twin = model.clone(), model.clone()
-    fold_sizes(twin)
+    fold_sizes(twin, deep=True)
     infer(twin)
     fixed = {str(v.name): _sizes(v) for node in twin.graph for v in node.outputs if v.name}
     data = query.data_inputs(own.graph)
@@ -38,7 +38,7 @@ def freed(model: ir.Model, size: int) -> ir.Model:
         output.shape = None
     names, done = Names(used_names(own.graph)), set[ir.Node]()
     name_batch(own)
-    fold_sizes(own)
+    fold_sizes(own, deep=True)
     for _ in range(ROUNDS):
         changed = False
         for node in [n for n in own.graph if n.op_type in RULES and not n.domain and n not in done]:
@@ -49,7 +49,7 @@ def freed(model: ir.Model, size: int) -> ir.Model:
         if not changed:
             break
         name_batch(own)
-        fold_sizes(own)
+        fold_sizes(own, deep=True)
     return own
 
 
