@@ -107,8 +107,9 @@ def test_every_search_opens_with_the_command_that_runs_it_and_sweeps_without_it_
 def test_every_choice_of_a_group_composes(group: str, tmp_path: Path) -> None:
     for path in sorted((CONF / group).glob("*.yaml")):
         overrides = [f"{group}={path.stem}", "name=test", f"paths.outputs={tmp_path}"]
-        given = yaml.safe_load(path.read_text()).get("source", {}) if group == "data" else {}
-        overrides += [f"data.source.{key}=of:mine" for key, value in given.items() if value == "???"]
+        for part in {"data": ["source"], "add_loss": ["loss"]}.get(group, []):
+            given = yaml.safe_load(path.read_text()).get(part, {})
+            overrides += [f"{group}.{part}.{key}=of:mine" for key, value in given.items() if value == "???"]
         with initialize_config_dir(str(CONF), version_base="1.3"):
             overrides += ["~train.optimizer.lr"] if path.stem == "lbfgs" else []
             config = compose("config", overrides)

@@ -21,6 +21,7 @@ class Scores(NamedTuple):
     logits: ir.Value | None
     classes: int | None
     opposite: bool = False
+    inputs: tuple[ir.Value, ...] = ()
 
 
 def required(scores: Scores, loss: str) -> ir.Value:

@@ -58,6 +58,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
         logits if facts.logits is not None else None,
         len(facts.classes) if facts.classes is not None else None,
         bool(facts.opposite),
+        tuple(query.value(graph, name) for name in facts.inputs),
     )
     rows, *elements, columns = _sizes(prediction)
     sequences = config.loss if isinstance(config.loss, CTC) else None
