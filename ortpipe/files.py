@@ -48,7 +48,7 @@ def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
     partial.mkdir()
     try:
         yield partial
-        for file in (*partial.iterdir(), partial):
+        for file in (*partial.rglob("*"), partial):
             sync(file)
         _take_place(partial, target, once)
     except BaseException:  # as in atomic_write

@@ -1,5 +1,6 @@
 """Trained weights back into the .onnx file that they were read from; whatever was not trained stays as it is there."""
 
+import collections
 import contextlib
 import hashlib
 import os
@@ -66,7 +67,7 @@ def restore(file: Path, output: Path, trained: Arrays, untrained: Arrays, origin
             "A head that convert put on has no place in the file.",
         )
     arrays, rounding = _new_arrays(source, slots, trained, origins)  # type: ignore[arg-type]
-    changed = {slot: array for slot, array in arrays.items() if array.tobytes() != slot.array.tobytes()}
+    changed = {slot: array for slot, array in arrays.items() if not _same(array, slot.array)}
     where = {slot.name for slot in changed}
     written = tuple(name for name, slot in slots.items() if slot is not None and slot.name in where)
     kept = tuple(name for name in slots if name not in written)
@@ -89,7 +90,7 @@ def _refuse_other(source: OnnxBytes, untrained: Arrays) -> None:
     for name, array in untrained.items():
         slot = source.initializer(name)
         if slot is not None and (
-            slot.array.shape != array.shape or _cast(array, slot.array.dtype).tobytes() != slot.array.tobytes()
+            slot.array.shape != array.shape or not _same(_cast(array, slot.array.dtype), slot.array)
         ):
             other.append(name)
     if other:
@@ -121,10 +122,12 @@ def _new_arrays(
             misfits.append(f"{name}: {error.args[0]!s}")
     if misfits:
         raise ModelError("A weight fits its place in the file.", got=f"{source.path}: {'; '.join(misfits)}", fix=SOURCE)
+    sharing = collections.Counter(slot.name for slot in slots.values())
     clashing = [
         name
         for name, slot in slots.items()
-        if put(arrays[slot.name], trained[name], steps[name], read).tobytes() != arrays[slot.name].tobytes()
+        if sharing[slot.name] > 1
+        and not _same(put(arrays[slot.name], trained[name], steps[name], read), arrays[slot.name])
     ]
     if clashing:
         raise ModelError(
@@ -135,13 +138,15 @@ def _new_arrays(
     cast = {name: _cast(arrays[name], slot.array.dtype) for name, slot in by_name.items()}
     rounding = {}
     for name, slot in slots.items():
+        back = take(cast[slot.name], steps[name], read)
+        if np.array_equal(back, trained[name]):
+            continue
         with np.errstate(invalid="ignore"):
-            off = np.abs(take(cast[slot.name], steps[name], read).astype(np.float64) - trained[name].astype(np.float64))
+            off = np.abs(back.astype(np.float64) - trained[name].astype(np.float64))
         if not np.isfinite(off).all():
             got = f"{name!r}, which is {slot.array.dtype} there: some trained values are beyond its largest"
             raise ModelError("The file's types hold the trained values.", got=got, fix="Use the run's own model.onnx.")
-        if worst := float(off.max(initial=0.0)):
-            rounding[name] = worst
+        rounding[name] = float(off.max())
     return {by_name[name]: array for name, array in cast.items()}, rounding
 
 
@@ -154,6 +159,12 @@ def _steps(origin: Origin) -> list[list[object]]:
 def _cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(array.shape)
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether two arrays of one type and shape are the same bytes."""
+    a, b = (np.ascontiguousarray(array).ravel().view(np.uint8) for array in (one, other))
+    return np.array_equal(a, b)
 
 
 def _write(source: OnnxBytes, changed: Mapping[Slot, np.ndarray], output: Path) -> list[Path]:

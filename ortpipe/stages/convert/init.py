@@ -71,6 +71,12 @@ def initialize(model: ir.Model, needed: Sequence[str], config: WeightsFrom) -> T
     """
     held = {name: value for name, value in model.graph.initializers.items() if value.dtype in query.FLOATS}
     theirs = _read(config.file)
+    if not theirs:
+        rule = "The file holds floats under names: initializers, or tensors of safetensors."
+        fix = (
+            "Weights in constants get names by ortpipe run-stage convert --input FILE --output NEW.onnx: take that one."
+        )
+        raise ConvertError(rule, key="path", got=f"{config.file}: none", fix=fix)
     wanted = _mapped(list(theirs), config.map)
     by_ours = {ours: name for name, ours in wanted.items()}
     taken = {ours: by_ours[ours] for ours in held if ours in by_ours}

@@ -43,7 +43,8 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     Returns:
         An artifact whose trainable tensors are named float initializers in standard ONNX operators; what must not
         be trained (scaler constants) sits in Constant nodes. Its lineage holds the largest discrepancy
-        max|onnx − source| / max(1, max|source|) where there were rows to measure it on.
+        max|onnx − source| / max(1, max|source|) where there were rows to measure it on. A new head and other weights
+        come after that; a model with a new head has no `source/…` tensors.
 
     Raises:
         ConvertError: the source is not supported, or its graph predicts something else.

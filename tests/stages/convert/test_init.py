@@ -136,6 +136,14 @@ def test_a_file_that_gives_no_weights_is_refused(name: str, source: OnnxFile, tm
         _initialized(source, tmp_path / name)
 
 
+def test_a_file_whose_weights_have_no_names_is_refused(source: OnnxFile, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y) {
+        w = Constant<value = float[2,2] {1, 2, 3, 4}>() y = MatMul(X, w) }"""
+    (path := tmp_path / "constant.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    with pytest.raises(ConvertError, match=r"(?s)floats under names.*run-stage convert"):
+        _initialized(source, path)
+
+
 def test_the_prediction_is_compared_before_the_weights_change(source: OnnxFile, tmp_path: Path) -> None:
     save_file({n: np.ascontiguousarray(a) for n, a in OURS.items()}, path := tmp_path / "w.safetensors")
     rows = Rows({"X": np.ones((4, 2), np.float32)}, np.zeros((4, 3), np.float32))
