@@ -82,6 +82,14 @@ SHAPES = {
         lambda z, y: -np.log(np.take_along_axis(softmax(z, -1), y[..., None], -1)[..., 0]),
         RNG.integers(0, 3, (N, 4)),
     ),
+    "steps flattened, as opset 12 had it": (
+        model((4, 3), "f = Flatten <axis = 2> (z) s = Softmax(f) d = Shape(z) Y = Reshape(s, d)", (3,)),
+        {},
+        ("multiclass", 2),
+        "cross_entropy",
+        lambda z, y: -np.log(np.take_along_axis(softmax(z, -1), y[..., None], -1)[..., 0]),
+        RNG.integers(0, 3, (N, 4)),
+    ),
     "images [N, K, H, W]": (
         model((3, 2, 2), "Y = Softmax <axis = 1> (z)", (3, 1, 1)),
         {},
@@ -176,6 +184,11 @@ def test_a_rows_loss_is_the_mean_over_its_elements(made, run, name, weighted, re
     per_row = element(rows.inputs["X"] * weight_of(found), y).reshape(N, -1).mean(axis=1)
     weighed = per_row * (1 if rows.sample_weight is None else rows.sample_weight)
     assert got == pytest.approx(weighed.sum() / (N if reduction == "mean" else 1), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name, row in SHAPES.items() if row[2][0] in ("binary", "multiclass")])
+def test_its_logits_are_found(made, name):
+    assert made(name)[0].facts.logits is not None
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -39,8 +39,10 @@ def followed(axis: int, nodes: Sequence[ir.Node]) -> int | None:
             case "Unsqueeze" if (axes := _axes(node, after.rank())) is not None:
                 found = [a for a in range(after.rank()) if a not in axes][axis]
             case "Reshape" | "Flatten" if after.rank() > 1 and isinstance(value.shape[axis], int):
-                same = [a for a in (1, -1) if (axis - a) % rank == 0 and after[a] == value.shape[axis]]
-                found = same[0] % after.rank() if same and after[0] == value.shape[0] else None
+                if axis == rank - 1 and after[-1] == value.shape[axis]:  # whatever the rows in front of it become
+                    found = after.rank() - 1
+                elif axis == 1 and after[1] == value.shape[1] and after[0] == value.shape[0]:
+                    found = 1
         if found is None:
             return None
         axis = found
