@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph import query
@@ -13,10 +14,10 @@ from ortpipe.graph.parameters import choose
 
 
 def float_constants(graph: ir.Graph) -> list[ir.Value]:
-    """Return the arrays of floats that Constant nodes give, and those that are initializers of subgraphs."""
+    """Return the arrays of floats that constant nodes give, and those that are initializers of subgraphs."""
     found: list[ir.Value] = []
     for node in graph.all_nodes():
-        if node.op_type == "Constant" and not node.domain:
+        if node.op_type in ("Constant", "ConstantOfShape") and not node.domain:
             found += node.outputs
         for inner in query.subgraphs(node):
             found += inner.initializers.values()
@@ -47,7 +48,7 @@ def lift(
     names, taken = Names(used_names(graph)), count_names(graph)
     pairs = dict[str, tuple[ir.Value, ir.Value]]()
     for old in constants:
-        tensor, name = ir.convenience.get_const_tensor(old), str(old.name)
+        tensor, name = _tensor(old), str(old.name)
         assert tensor is not None
         name = name if taken[name] == 1 else names.fresh(name)
         dims: list[Any] = list(tensor.shape)
@@ -77,5 +78,15 @@ def lift(
 
 
 def _is_array(value: ir.Value) -> bool:
-    tensor = ir.convenience.get_const_tensor(value)
+    tensor = _tensor(value)
     return tensor is not None and tensor.dtype in query.FLOATS and tensor.size > 1
+
+
+def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return what a value always is; of a ConstantOfShape, whose sizes are known, too."""
+    node = value.producer()
+    if node is None or node.op_type != "ConstantOfShape":
+        return ir.convenience.get_const_tensor(value)
+    sizes, filled = query.constant(node.inputs[0]), node.attributes.get("value")
+    number = np.zeros(1, np.float32) if filled is None else filled.as_tensor().numpy()
+    return None if sizes is None else ir.tensor(np.full(sizes, number[0]), name=str(value.name))

@@ -41,3 +41,11 @@ def test_what_is_named_is_lifted_and_nothing_else(names):
 def test_a_lifted_weight_says_where_it_came_from():
     model, _ = constants()
     assert model.graph.initializers["w"].meta["origin"] == {"node": "w", "attribute": "value"}
+
+
+def test_weights_that_a_constant_of_shape_makes_are_lifted():
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[N, 2] X) => (float[N, 3] y) <int64[2] s = {2, 3}> {
+      w = ConstantOfShape <value = float[1] {0.5}> (s)  y = MatMul(X, w) }"""
+    graph = ir.from_onnx_text(text).graph
+    assert lift(graph, float_constants(graph), graph.outputs) == ["w"]
+    assert graph.initializers["w"].const_value.numpy().tolist() == [[0.5] * 3] * 2

@@ -1,6 +1,7 @@
 """convert: a source → a forward model that predicts what the source predicts."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows, check_data
-from ortpipe.errors import ConvertError, under
+from ortpipe.errors import ConvertError, ModelError, under
 from ortpipe.graph import query
 from ortpipe.graph.check import finish
 from ortpipe.graph.modes import is_statistic, to_inference
@@ -28,6 +29,7 @@ from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 
 VERSION = 9
 ROWS = 256  # how many real rows the prediction is compared on
+MIXING = 1e-2  # of the largest prediction: how far a row may be off without the others; rounding is less
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 
@@ -73,15 +75,15 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     facts = _facts(graph, forward.prediction, choice)
     record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
     record |= {"origins": origins} if (origins := marked(graph)) else {}
-    predicted = None
+    predicted, mixing = None, tuple[str, ...]()
     if data is not None:
         rows = data.train.head(ROWS)
-        discrepancy, predicted = _compared(model, facts, forward, rows, config)
+        discrepancy, predicted, mixing = _compared(model, facts, forward, rows, config)
         record |= {"data": data.digest(), "discrepancy": discrepancy}
         alone = len(facts.inputs) == len(rows.inputs) == 1  # then it fits the input under any name
         columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if alone else rows.columns
         facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
-    notes, needed = list(forward.notes), [name.removeprefix("source/") for name in weights]
+    notes, needed = [*forward.notes, *mixing], [name.removeprefix("source/") for name in weights]
     if config is not None and config.head is not None:
         with under("head"):
             told = (getattr(config.source, name, None) for name in ("task", "classes"))
@@ -144,16 +146,18 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
 
 def _compared(
     model: onnx.ModelProto, facts: Facts, forward: Forward, few: Rows, config: ConvertConfig | None
-) -> tuple[float, np.ndarray]:
-    """Return how far the model's prediction of some rows is from its source's, and that prediction."""
+) -> tuple[float, np.ndarray, tuple[str, ...]]:
+    """Return how far the model's prediction of some rows is from its source's, that prediction, and what to say."""
     inputs = feed_inputs(model, facts, few)
     inference = forward.model.clone()
-    [got] = Session(finish(inference) if to_inference(inference) else model).run(inputs, [facts.prediction])
+    session = Session(finish(inference) if to_inference(inference) else model)
+    [got] = session.run(inputs, [facts.prediction])
     if got.ndim == 0 or len(got) != len(few):
         raise ConvertError(
             "A prediction must have one entry per row.",
             got=f"{facts.prediction!r} of shape {list(got.shape)} for {len(few)} rows",
-            fix="Choose another output with {at}source.prediction, or convert the estimator itself.",
+            fix="Choose another output with {at}source.prediction, or, where its rows lie on another axis, say which: "
+            f"{{at}}source.batch_axis={{{facts.prediction}: 1}}.",
         )
     expected = np.asarray(forward.expected(inputs), np.float64).reshape(got.shape)
     if not np.isfinite(expected).all():
@@ -175,4 +179,20 @@ def _compared(
             got=f"{forward.origin}: largest difference {worst:.3g} on {len(few)} rows, tolerance {allowed:g}",
             fix="Use {at}dtype=float64, or raise {key} if the difference is acceptable.",
         )
-    return worst, got
+    return worst, got, _mixing(session, inputs, facts.prediction, got)
+
+
+def _mixing(session: Session, inputs: Mapping[str, np.ndarray], prediction: str, got: np.ndarray) -> tuple[str, ...]:
+    """Return what to say of a model whose prediction of a row depends on the rows beside it, if it does."""
+    if len(got) < 2:
+        return ()
+    try:
+        [alone] = session.run({name: array[-1:] for name, array in inputs.items()}, [prediction])
+    except ModelError:
+        return ("runs on several rows at a time, and not on one",)
+    if alone.shape == got[-1:].shape and np.abs(alone - got[-1:]).max() <= MIXING * max(1e-6, np.abs(got).max()):
+        return ()
+    return (
+        f"the prediction of a row ({prediction!r}) depends on the rows beside it, as if a batch were one sequence: "
+        "batches are cut and shuffled without regard to that",
+    )

@@ -222,3 +222,11 @@ def test_inputs_of_different_first_dimensions_are_refused_with_the_ways_out(tmp_
     text += "{ h = MatMul(X, w) i = MatMul(z, w)  j = ReduceSum(i) Y = Add(h, j) }"
     with pytest.raises(ConvertError, match=r"source\.fixed=\{z: 0\}(.|\n)*source\.batch_axis=\{z: 1\}"):
         converted(tmp_path, text)
+
+
+def test_a_prediction_that_depends_on_the_rows_beside_it_is_said(tmp_path):
+    text = "g (float[N, 3] X) => (float[N, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64 zero = {0}> "
+    text += "{ h = MatMul(X, w)  Y = CumSum(h, zero) }"
+    rows = rng.normal(size=(4, 3)).astype(np.float32)
+    assert noted(converted(tmp_path, text, rows), "depends on the rows beside it")
+    assert not noted(converted(tmp_path, text.replace("Y = CumSum(h, zero)", "Y = Neg(h)"), rows), "beside it")
