@@ -21,8 +21,8 @@ from ortpipe.runtime.session import Session
 
 def _from_text(text, *, dtype="float32", outputs=None, **facts):
     """Return a forward artifact of a graph in ONNX text; `float` becomes `double` for float64."""
-    if dtype == "float64":
-        text = re.sub(r"\bfloat\b", "double", text)
+    if dtype != "float32":
+        text = re.sub(r"\bfloat\b", {"float64": "double", "float16": "float16"}[dtype], text)
     model = checked(onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 21]>\n' + text))
     graph = model.graph
     values = {t.name for t in graph.initializer}

@@ -85,7 +85,8 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
     certain = None
     if METRICS[name].reads == "probability":
         certain = label if facts.task == "multilabel" else np.eye(max(len(facts.classes or ()), 2))[label]
-    value = METRICS[name](label, label, certain, rows.sample_weight)
+    made = np.abs(label) + 1 if facts.task == "regression" else label  # deviances are of positive predictions
+    value = METRICS[name](label, made, certain, rows.sample_weight)
     if not np.isfinite(value):
         raise EvaluateError(
             "A metric that is watched must have a value on the validation rows.",

@@ -198,6 +198,33 @@ def test_its_gradient_is_that_of_central_differences(forward, run, central_diffe
     np.testing.assert_allclose(got, slope, rtol=1e-6, atol=1e-7)
 
 
+ELEMENTS = [case for case in CASES if not case[1].startswith("two") and case[1] != "one value"]
+
+
+@pytest.mark.parametrize(("loss", "model"), ELEMENTS)
+def test_elements_are_summed_as_rows_of_their_own(from_text, forward, run, loss, model):
+    text, width, task, logits, classes = MODELS[model]
+    text = text.replace("{ZEROS}", "{" + ", ".join(["0"] * width) + "}").replace("[N,K]", f"[N,2,{width}]")
+    facts = {"task": task, "logits": logits, "classes": tuple(range(classes)) if classes else None}
+    deep = from_text(text.replace("K]", f"{width}]"), dtype="float64", **facts)
+    x, y = (array[:6] for array in rows(model, loss=loss))
+    flat = add_loss(forward(model, "float64"), AddLossConfig(MEMBERS[loss], "sum"))
+    expected = run(flat.model, feeds_of(flat, x, y))["loss"]
+    scored = add_loss(deep, AddLossConfig(MEMBERS[loss], "sum", elements="sum"))
+    feeds = {name: array.reshape(3, 2, -1) for name, array in feeds_of(scored, x, y).items()}
+    assert run(scored.model, feeds)["loss"] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("loss", MEMBERS)
+def test_it_is_computed_in_halves(forward, run, loss):
+    model = next(model for name, model in CASES if name == loss)
+    x, y = rows(model, loss=loss)
+    x = np.zeros_like(x) if loss == "cosine" else x
+    artifact = derive(add_loss(forward(model, "float16"), AddLossConfig(MEMBERS[loss])), DeriveConfig(inputs=("X",)))
+    half = {name: a.astype(np.float16) if a.dtype.kind == "f" else a for name, a in feeds_of(artifact, x, y).items()}
+    assert all(np.isfinite(value).all() for value in run(artifact.model, half).values())
+
+
 # scikit-learn 1.7–1.9, sklearn.metrics: metric of (label, prediction from x, weights)
 PUBLISHED = {
     ("l1", "one value"): lambda y, x, w: metrics.mean_absolute_error(y, x, sample_weight=w),

@@ -9,8 +9,8 @@ import pytest
 from sklearn import metrics
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from ortpipe.artifact import under
-from ortpipe.data.rows import Data
+from ortpipe.artifact import Facts, under
+from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, EvaluateError, TrainError
 from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs, set_initializers
@@ -27,6 +27,7 @@ from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.stage import check, train
 from ortpipe.stages.train.training import Checkpoint
+from ortpipe.stages.train.validation import check_monitor
 
 # what is watched: its rows, its loss, scikit-learn's number from labels, the model's output and row weights
 WATCHED = {
@@ -193,3 +194,11 @@ def test_the_loss_of_what_was_trained_is_that_of_the_epoch_whose_weights_were_ke
     assert trained_loss(losses, EarlyStopConfig(patience=5, monitor="accuracy")) == 5.0
     losses["losses/validation"] = losses["monitor/accuracy"] = np.array([np.nan, 0.5, 0.6])
     assert trained_loss(losses, EarlyStopConfig(patience=5)) == 0.5
+
+
+def test_a_deviance_is_watched_of_counts_some_of_which_are_zero():
+    counts = Rows({"X": np.zeros((3, 1))}, np.array([0.0, 1.0, 2.0]))
+    facts = Facts("regression", ("X",), ("y",), "y", ("w",))
+    check_monitor("mean_poisson_deviance", facts, Data(counts, counts))
+    with pytest.raises(EvaluateError, match="strictly positive"):
+        check_monitor("mean_gamma_deviance", facts, Data(counts, counts))

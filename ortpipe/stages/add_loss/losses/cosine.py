@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph.builder import Builder
@@ -29,4 +30,5 @@ class CosineDistance(Config):
 
     def _norm(self, op: Builder, value: Any) -> Any:
         square = op.ReduceSum(op.Mul(value, value), [-1], keepdims=1)
-        return op.Sqrt(op.Max(square, self.eps**2))  # under the root, whose derivative at 0 is infinite
+        least = max(self.eps**2, float(np.finfo(value.dtype.numpy()).tiny))  # of halves ε² is 0
+        return op.Sqrt(op.Max(square, least))  # under the root, whose derivative at 0 is infinite
