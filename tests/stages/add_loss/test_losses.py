@@ -104,6 +104,7 @@ TERMS = {
         margin(x, y) >= -1, np.maximum(0, 1 - margin(x, y)) ** 2, -4 * margin(x, y)
     ),
     "focal": focal_of,
+    "contrastive": lambda loss, x, y: y * x**2 + (1 - y) * np.maximum(loss.margin - x, 0) ** 2,
     "cosine": lambda loss, x, y: 1 - cosine(x, y)[:, None],
 }
 MEMBERS = {
@@ -123,6 +124,7 @@ MEMBERS = {
     "squared_hinge": LOSSES["squared_hinge"](),
     "modified_huber": LOSSES["modified_huber"](),
     "focal": LOSSES["focal"](gamma=1.5),
+    "contrastive": LOSSES["contrastive"](margin=0.8),  # of TensorFlow Addons 0.23, losses/contrastive.py
     "cosine": LOSSES["cosine"](),
 }
 RAW = ("hinge", "squared_hinge", "modified_huber")  # they read raw scores
@@ -153,6 +155,8 @@ def rows(name, scale=1.0, loss=None):
     x = rng.normal(size=(N, width)) * scale
     if task == "regression":
         y = rng.normal(size=(N, width))
+        if loss == "contrastive":
+            return np.abs(x), (y > 0).astype(float)
         return x, np.floor(np.exp(y)) if loss in ("poisson", "tweedie") else np.exp(y) if loss == "gamma" else y
     if task == "multilabel":
         return x, rng.integers(0, 2, (N, width))

@@ -88,8 +88,8 @@ def test_adding_a_second_loss_takes_other_names(linear):
     assert (twice.facts.loss, twice.facts.label) == ("loss_1", "label_1")
 
 
-VALUES = "cosine or elastic or epsilon_insensitive or gamma or huber or l1 or l2 or onnx or poisson or quantile or "
-VALUES += "squared_epsilon_insensitive or tweedie"
+VALUES = "contrastive or cosine or elastic or epsilon_insensitive or gamma or huber or l1 or l2 or onnx or poisson or "
+VALUES += "quantile or squared_epsilon_insensitive or tweedie"
 TWO = "focal or hinge or log or modified_huber or onnx or squared_hinge"
 
 

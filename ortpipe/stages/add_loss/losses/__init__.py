@@ -21,6 +21,7 @@ class Loss(Protocol):
 LOSSES: Catalogue[type[Loss]] = Catalogue(
     "loss",
     {
+        "contrastive": "ortpipe.stages.add_loss.losses.contrastive:Contrastive",
         "cosine": "ortpipe.stages.add_loss.losses.cosine:CosineDistance",
         "cross_entropy": "ortpipe.stages.add_loss.losses.cross_entropy:CrossEntropy",
         "ctc": "ortpipe.stages.add_loss.losses.ctc:CTC",

@@ -1,0 +1,34 @@
+"""Contrastive loss: l = Σₖ yₖ·dₖ² + (1 − yₖ)·max(0, m − dₖ)² of distances dₖ ≥ 0."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
+from ortpipe.settings import Config, Positive
+from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
+from ortpipe.stages.add_loss.scores import Scores
+
+
+@dataclass(frozen=True)
+class Contrastive(Config):
+    """The loss of a model of pairs, whose prediction is their distance (Hadsell, Chopra and LeCun, 2006).
+
+    A label is 1 where a row's pair belongs together, 0 where it does not; without the paper's factor ½, as TensorFlow
+    Addons' `ContrastiveLoss`. Pairs and triplets that the rows of a batch would make are no loss here: a row's terms
+    would depend on the rows beside it, and so the loss on batch size, accumulation and what is validated at a time.
+
+    Attributes:
+        margin: m, from which on pairs that do not belong together cost nothing; the derivative there is 0.
+    """
+
+    margin: Positive = 1.0
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
+    labels = ZERO_OR_ONE
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return y·d² + (1 − y)·max(0, m − d)² [N, E…, K]."""
+        near = op.Mul(scores.prediction, scores.prediction)
+        missing = op.Relu(op.Sub(self.margin, scores.prediction))
+        return op.Add(op.Mul(label, near), op.Mul(op.Sub(1, label), op.Mul(missing, missing)))
