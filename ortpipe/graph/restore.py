@@ -29,7 +29,7 @@ class Restored:
 
     Attributes:
         written: the parameters whose values in the file changed.
-        kept: those that the file held already.
+        kept: those that the file held already, or rounds to what it held.
         rounding: of those that the file holds in a narrower type, the largest |written − trained|.
         files: what was written, the .onnx file last; nothing where its bytes are as they were and it is the same file.
     """

@@ -66,10 +66,11 @@ def _report(done: Restored, output: Path) -> None:
     print(
         f"written  {len(done.written)} of {len(done.written) + len(done.kept)} weights: {some(done.written) or 'none'}"
     )
-    if done.kept:
-        print(f"kept     {some(done.kept)}: the file has these values already")
+    if same := [name for name in done.kept if name not in done.rounding]:
+        print(f"kept     {some(same)}: the file has these values already")
     for name, worst in done.rounding.items():
-        print(f"rounded  {name}: the file's type is coarser, by at most {worst:.3g}")
+        change = "" if name in done.written else ": as the file had it, for training moved it by less"
+        print(f"rounded  {name} by at most {worst:.3g} to what the file's type holds{change}")
     for file in done.files:
         print(f"file     {file}")
     if not done.files:

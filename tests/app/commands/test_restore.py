@@ -29,6 +29,7 @@ from ortpipe import (
     train,
 )
 from ortpipe.errors import ConfigError, ModelError
+from ortpipe.graph.edit import set_initializers
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 3]> '
@@ -88,6 +89,28 @@ def test_the_restored_file_predicts_what_the_trained_model_does(
     ours = onnxruntime.InferenceSession(trained.model.SerializeToString())
     output = trained.facts.prediction
     np.testing.assert_allclose(session.run([output], feed)[0], ours.run([output], feed)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_quantized_file_rounds_is_said(tmp_path: Path, call: Callable[..., str]) -> None:
+    text = """g (float[N,2] X) => (float[N,2] y)
+        <int8[2,2] q = {1, -2, 3, 4}, float s = {0.5}, int8 z = {0}, int8[2,2] r = {1, 2, 3, 4}>
+        { w = DequantizeLinear(q, s, z) v = DequantizeLinear(r, s, z) h = MatMul(X, w) y = MatMul(h, v) }"""
+    file = tmp_path / "file.onnx"
+    onnx.save(onnx.parser.parse_model(HEAD + text), file)
+    source = convert(str(file))
+    save_artifact(source, tmp_path / "source")
+    call("restore", "source", "--into", "file.onnx", "--output", "same.onnx")
+    assert Path("same.onnx").read_bytes() == file.read_bytes()
+    model = source.ir_model()
+    shifts = {"q": np.float32([[0.75, 0], [0, 0]]), "r": np.float32(0.125)}
+    set_initializers(model, {name: source.initializers[name] + shift for name, shift in shifts.items()})
+    save_artifact(Artifact(model, source.facts, source.tensors), tmp_path / "moved")
+    said = call("restore", "moved", "--into", "file.onnx")
+    assert "written  1 of 2 weights: q\n" in said
+    assert "rounded  q by at most 0.25 to what the file's type holds\n" in said
+    assert "rounded  r by at most 0.125 to what the file's type holds: as the file had it, for training" in said
+    arrays = {t.name: onnx.numpy_helper.to_array(t).tolist() for t in onnx.load("file.trained.onnx").graph.initializer}
+    assert (arrays["q"], arrays["r"]) == ([[2, -2], [3, 4]], [[1, 2], [3, 4]])  # 2.5 to the even one
 
 
 def test_copies_of_a_merged_weight_go_back_while_they_are_equal(tmp_path: Path, call: Callable[..., str]) -> None:
