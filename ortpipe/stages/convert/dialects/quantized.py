@@ -276,12 +276,15 @@ def _global_average_pool(op: Builder, x: Value, node: Node) -> Value:
 
 def _scale_behind(node: Node) -> Value | None:
     """Return the constant that a product of integers is multiplied with: alone, or with the other factor's scale."""
-    for cast, _ in node.outputs[0].uses():
-        for product, _ in cast.outputs[0].uses() if cast.op_type == "Cast" else ():
-            for other in product.inputs if product.op_type == "Mul" else ():
-                made = other.producer() if other is not None else None
-                factors = made.inputs if made is not None and made.op_type == "Mul" else [other]
-                for scale in factors:
-                    if scale is not cast.outputs[0] and query.constant(scale) is not None:
-                        return scale
+    sums = [node.outputs[0]]
+    for total in sums:
+        for cast, _ in total.uses():
+            if cast.op_type == "Add":  # of a bias in integers
+                sums.append(cast.outputs[0])
+            for product, _ in cast.outputs[0].uses() if cast.op_type == "Cast" else ():
+                for other in product.inputs if product.op_type == "Mul" else ():
+                    made = other.producer() if other is not None else None
+                    for scale in made.inputs if made is not None and made.op_type == "Mul" else [other]:
+                        if query.constant(scale) is not None:
+                            return scale
     return None
