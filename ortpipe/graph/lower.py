@@ -63,6 +63,12 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
     return with_plain_windows(own)
 
 
+def changed_opset(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:
+    """Say in words that `lowered` brought a model to another opset, if it did."""
+    before, after = (max(o.version for o in m.opset_import if o.domain in ("", "ai.onnx")) for m in (model, low))
+    return [f"brings the file from opset {before} to {after}"] if before != after else []
+
+
 def _name_runtimes_own(model: onnx.ModelProto) -> bool:
     """Move operators that onnxruntime adds to ONNX's domain to its own; say whether a model holds any of that."""
     version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=OPSET)

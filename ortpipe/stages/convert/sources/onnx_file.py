@@ -18,11 +18,12 @@ from ortpipe.graph.batch import name_batch, plain_dimensions
 from ortpipe.graph.branches import take_branches
 from ortpipe.graph.check import parsed
 from ortpipe.graph.lift import float_constants, lift
-from ortpipe.graph.lower import lowered
+from ortpipe.graph.lower import changed_opset, lowered
 from ortpipe.graph.parameters import some
 from ortpipe.settings import Config
 from ortpipe.stages.convert.any_batch import fixed_batch, run_in_batches, set_free
 from ortpipe.stages.convert.dialects import read_dialects
+from ortpipe.stages.convert.dialects.halves import write_float32
 from ortpipe.stages.convert.heads import read_head
 from ortpipe.stages.convert.inputs import (
     check_data_inputs,
@@ -69,6 +70,7 @@ class OnnxFile(Config):
         batch_axis: the axis of rows where it is not the first, for all inputs and outputs or by name.
         quantized: of a quantized file, whose integer weights become floats, whether activations are still rounded to
             its integers (`fake`: gradients pass as if they were not, but for what is clipped) or not (`float`).
+        dtype: float32 makes halves (float16, bfloat16) float32, inputs and outputs too; by default types stay.
     """
 
     path: str = field(metadata={"identity": False})  # `files` are told apart by content
@@ -83,6 +85,7 @@ class OnnxFile(Config):
     batch: Literal["auto", "free", "rows"] = "auto"
     batch_axis: int | Mapping[str, int] | None = None
     quantized: Literal["fake", "float"] = "fake"
+    dtype: Literal["float32"] | None = None
 
     def files(self) -> tuple[Path, ...]:
         """Return what is read, of that what is there: the file and its external data."""
@@ -98,6 +101,10 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
     original, zipped = without_zip_map(lowered(plain_dimensions(model)))
     metadata = read_metadata(model)
     forward = parsed(original)
+    said_of_file = changed_opset(model, original)
+    if config.dtype == "float32" and write_float32(forward):
+        original = ir.to_proto(forward)  # what is compared with, too: of bfloat16 a CPU has no kernels
+        said_of_file.append("reads float16 and bfloat16 as float32, inputs and outputs too")
     graph = forward.graph
     constants = {*float_constants(graph)}
     classes = config.classes or tuple(metadata.get("classes", ())) or zipped or classes_in(graph)
@@ -152,7 +159,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
         meaning=lambda rows: Prediction(name, sizes_of(output), labelled, head, told, rows).meaning(),
         expected=lambda inputs: source.run(inputs, name),
         origin=config.path,
-        notes=(*dialects.notes, *notes),
+        notes=(*said_of_file, *dialects.notes, *notes),
         rounding=dialects.rounding,
     )
 
