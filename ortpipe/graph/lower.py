@@ -65,7 +65,8 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def changed_opset(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:
     """Say in words that `lowered` brought a model to another opset, if it did."""
-    before, after = (max(o.version for o in m.opset_import if o.domain in ("", "ai.onnx")) for m in (model, low))
+    both = ([o.version for o in m.opset_import if o.domain in ("", "ai.onnx")] for m in (model, low))
+    before, after = (max(versions, default=0) for versions in both)
     return [f"brings the file from opset {before} to {after}"] if before != after else []
 
 
