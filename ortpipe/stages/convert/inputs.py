@@ -50,9 +50,9 @@ def set_shapes(graph: ir.Graph, shapes: Mapping[str, Sequence[int | None]]) -> N
         value.shape = ir.Shape([d if s is None else s for s, d in zip(sizes, declared, strict=True)])
 
 
-def drop_unread(graph: ir.Graph) -> list[str]:
-    """Take away the inputs that nothing reads; return their names."""
-    unread = [v for v in query.data_inputs(graph) if not v.uses() and not v.is_graph_output()]
+def drop_unread(graph: ir.Graph, given: Collection[str]) -> list[str]:
+    """Take away the inputs that nothing reads and the data do not hold; return their names."""
+    unread = [v for v in query.data_inputs(graph) if not v.uses() and not v.is_graph_output() and v.name not in given]
     graph.inputs[:] = [v for v in graph.inputs if v not in unread]
     return [str(v.name) for v in unread]
 

@@ -168,13 +168,12 @@ def _rows_first(
     graph: ir.Graph, config: OnnxFile, original: onnx.ModelProto, data: Data | None
 ) -> tuple[Original, list[str]]:
     """Leave of the inputs those that hold rows, and put these first, in place; return how to run the original."""
-    unread, notes = drop_unread(graph), []
-    if unread:
+    given, notes = None if data is None else tuple(_first(data)), list[str]()
+    if given is not None and (unread := drop_unread(graph, given)):
         notes.append(f"leaves out inputs that nothing reads: {some(unread)}")
         for value in [v for v in original.graph.input if v.name in unread]:  # a copy of the file's, made before
             original.graph.input.remove(value)
     set_shapes(graph, config.shape or {})
-    given = None if data is None else tuple(_first(data))
     values = config.fixed or {}
     rows = {
         d.value
