@@ -110,7 +110,7 @@ def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: 
     breakdown.lap("recorder opens")
 
     def guard(event: Event) -> None:
-        if isinstance(event, StageFinished) and event.number == 1:
+        if isinstance(event, StageFinished) and event.number == 2:  # add_loss says what metrics measure
             check_objective(config.objective, event.artifact.facts.measured_as, weighted=data.weighted)
         if isinstance(event, RunFailed):
             return

@@ -25,7 +25,7 @@ class Stage:
     name: str  # in configs and records
     function: str  # `module:function`, imported when it runs
     # Likewise, called with (facts, config, **reads) as soon as the first artifact is there, to refuse what cannot work
-    # before any later stage has worked.
+    # before any later stage has worked; it may return facts that later checks will find.
     check: str | None = None
     reads: tuple[str, ...] = ()  # what it reads besides its artifact and config, by keyword
     takes: tuple[str, ...] = ()  # what else it is given, by keyword, that cannot change its result
@@ -47,10 +47,13 @@ class Stage:
         self._check(result, self.ensures, "ensures")
         return result
 
-    def refuse_early(self, facts: Facts, config: Any, **context: Any) -> None:
-        """Call the stage's own check, if it has one, on the facts of the first artifact."""
-        if self.check is not None:
-            self._call(self.check, facts, config, context)
+    def refuse_early(self, facts: Facts, config: Any, **context: Any) -> Facts:
+        """Call the stage's own check, if it has one, on what is known of its input; return what then holds behind it.
+
+        That are the facts of the first artifact, with those that the checks of the stages between foresee.
+        """
+        foreseen = None if self.check is None else self._call(self.check, facts, config, context)
+        return facts if foreseen is None else foreseen
 
     def _call(self, function: str, subject: Artifact | Facts | None, config: Any, context: Mapping[str, Any]) -> Any:
         """Call it with what it reads and takes; its errors speak of the config's keys, for rows of theirs."""

@@ -56,9 +56,10 @@ def run(
             emit(events.StageFinished(name, number, artifact, seconds, key, parts, output, stored, hit))
             digest = output
             if number == 1:
+                foreseen = artifact.facts
                 for later in plan[1:]:
                     current = later.stage.name
-                    later.stage.refuse_early(artifact.facts, later.config, **stage_context)
+                    foreseen = later.stage.refuse_early(foreseen, later.config, **stage_context)
         assert artifact is not None
         emit(events.RunFinished(artifact))
     except BaseException as error:

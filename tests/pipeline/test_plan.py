@@ -55,7 +55,7 @@ def test_a_stage_reads_only_what_it_asked_for(data):
 
 def test_a_stage_makes_another_artifact_and_leaves_its_input(forward):
     before = forward.digest()
-    made = ADD_LOSS(forward, AddLossConfig(L2()))
+    made = ADD_LOSS(forward, AddLossConfig(L2()), data=None)
     assert isinstance(made, Artifact)
     assert made.facts.loss == "loss"
     assert forward.digest() == before != made.digest()
@@ -74,12 +74,12 @@ def test_a_stage_is_not_run_without_an_artifact():
 
 def test_a_stage_without_a_check_refuses_nothing_early(forward):
     assert CONVERT.check is None
-    CONVERT.refuse_early(forward.facts, None)
+    assert CONVERT.refuse_early(forward.facts, None) is forward.facts
 
 
 def test_a_stage_refuses_early_what_it_would_refuse_late(forward):
     penalty, config = FLOW[2], PenaltyConfig({"nope": {"l2": 1.0}})
-    loss_model = ADD_LOSS(forward, AddLossConfig(L2()))
+    loss_model = ADD_LOSS(forward, AddLossConfig(L2()), data=None)
     with pytest.raises(PenaltyError, match="'nope'"):
         penalty.refuse_early(forward.facts, config)
     with pytest.raises(PenaltyError, match="'nope'"):

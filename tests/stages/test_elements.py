@@ -15,7 +15,7 @@ from ortpipe.errors import ConfigError, ConvertError, DataError, EvaluateError, 
 from ortpipe.metrics.predictions import classes_last
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
-from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.add_loss.stage import add_loss, check
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
@@ -24,6 +24,7 @@ from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.evaluate.stage import evaluate
 from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.stage import check as check_training
 from ortpipe.stages.train.stage import train
 
 N = 6
@@ -350,3 +351,13 @@ def test_a_class_marks_no_padding_and_nan_is_no_mark():
         add_loss(forward, AddLossConfig(LOSSES["cross_entropy"](), padding=0))
     with pytest.raises(ConfigError, match="padding must be a label"):
         AddLossConfig(LOSSES["cross_entropy"](), padding=float("nan"))
+
+
+def test_later_checks_know_what_marks_padding(tmp_path):
+    onnx.save(model((2, 3), "Y = Softmax(z)", (3,)), tmp_path / "model.onnx")
+    forward = convert(None, ConvertConfig(OnnxFile(str(tmp_path / "model.onnx"), classes=("a", "b", "c"))))
+    data = Data(Rows({"X": Z}, np.array([["a", "pad"], ["b", "c"], ["pad", "pad"]])))
+    foreseen = check(forward.facts, AddLossConfig(LOSSES["cross_entropy"](), padding="pad"))
+    check_training(foreseen, TrainConfig(batch_size=1), data=data)
+    with pytest.raises(DataError, match="got: 'pad'"):
+        check_training(forward.facts, TrainConfig(batch_size=1), data=data)

@@ -97,7 +97,7 @@ def _check_stages(values: dict[str, Any], context: dict[str, Any], errors: list[
             continue
         before = len(errors)
         with collected(errors):
-            stage.refuse_early(facts, values[stage.name], **given)
+            facts = stage.refuse_early(facts, values[stage.name], **given)
         if building and len(errors) == before:
             with collected(errors):
                 artifact = stage(artifact, values[stage.name], **given)

@@ -1,5 +1,6 @@
 """add_loss: a forward model → a loss model."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -126,11 +127,15 @@ def _terms(op: Builder, label: ir.Value, scores: Scores, config: AddLossConfig) 
     return terms
 
 
-def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> None:
-    """Reject a loss that is not one for the model's task or for the labels, and padding that is a class."""
-    named = facts.classes or ()
+def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> Facts:
+    """Reject a loss that is not one for the model's task or for the labels, and padding that is a class.
+
+    Return the facts with how labels are read, which later stages check theirs by.
+    """
+    named, blank = facts.classes or (), None
     if isinstance(config.loss, CTC) and named:  # the blank itself may mark padding: it ends a label too
-        named = tuple(name for name in named if name != named[config.loss.index(len(named))])
+        blank = config.loss.index(len(named))
+        named = tuple(name for name in named if name != named[blank])
     if config.padding is not None and config.padding in named:
         raise LossError(
             "{key} must be no class of the model.",
@@ -144,7 +149,7 @@ def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> N
         bound = getattr(config.loss, "labels", None)
         if bound is not None and data is not None and facts.task in ("regression", "multilabel"):
             check_labels(bound, LOSSES.name_of(type(config.loss)), data, config.padding)
-        return
+        return dataclasses.replace(facts, padding=config.padding, blank=blank)
     fitting = [name for name, loss in LOSSES.items() if facts.task in loss.tasks]
     other = " or ".join(f"convert.source.task={task}" for task in tasks)
     raise LossError(
