@@ -233,7 +233,8 @@ def test_a_prediction_that_depends_on_the_rows_beside_it_is_said(tmp_path):
 
 
 def test_an_input_that_nothing_reads_stays_where_the_data_hold_it(tmp_path):
-    text = "g (float[N, 3] X, int64[N] length) => (float[N, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { Y = MatMul(X, w) }"
+    text = "g (float[N, 3] X, int64[N] length) => (float[N, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> "
+    text += "{ Y = MatMul(X, w) }"
     x, length = np.ones((4, 3), np.float32), np.ones(4, np.int64)
     assert converted(tmp_path, text, {"X": x, "length": length}).facts.inputs == ("X", "length")
     assert converted(tmp_path, text, {"X": x}).facts.inputs == ("X",)
