@@ -127,6 +127,9 @@ def _summed(table: np.ndarray) -> np.ndarray:
 def _distinct(label: np.ndarray) -> tuple[list[Any], np.ndarray]:
     """Return the distinct labels, sorted (of several columns as tuples), and each row's place among them."""
     array = np.array(label.tolist()) if label.dtype == object else label
+    if array.ndim > 2:
+        rule, got = "A stratified split needs rows that are of a class.", f"labels of shape {array.shape}"
+        raise DataError(rule, key="stratify", got=got, fix="Set {key}=false.")
     values, inverse = np.unique(array, axis=0 if array.ndim > 1 else None, return_inverse=True)
     return [tuple(value) if isinstance(value, list) else value for value in values.tolist()], inverse.reshape(-1)
 

@@ -302,4 +302,6 @@ def check_finite(name: str, array: np.ndarray, columns: Sequence[str] = (), firs
         known = array.ndim == 2 and len(columns) == array.shape[1]
         column = f", column {columns[place[1]]!r}" if known else f", column {place[1]}"
     rule, fix = "Data must be finite.", "Drop or impute such rows before training."
+    if name == "label":
+        fix = f"{fix} A step or pixel without a label is marked by a number, such as -100: add_loss.padding=-100."
     raise DataError(rule, got=f"{array[tuple(place)]} in {name}, row {first + place[0]}{column}", fix=fix)

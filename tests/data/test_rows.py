@@ -177,3 +177,15 @@ def test_a_stage_that_is_given_rows_that_were_not_split_says_how_to_split_them(s
     first = LinearRegression() if stage == "convert" else artifact
     with pytest.raises(DataError, match=rf"got: {type(given).__name__}\n  fix: Give data=split\("):
         getattr(ortpipe, stage)(first, data=given)
+
+
+def test_rows_whose_elements_have_classes_are_of_none_to_stratify_by():
+    rows = Rows({"X": np.zeros((9, 2))}, np.zeros((9, 4, 4), int))
+    with pytest.raises(DataError, match=r"of a class(.|\n)*\(9, 4, 4\)(.|\n)*stratify=false"):
+        split(rows, SplitConfig(stratify=True))
+    assert len(split(rows, SplitConfig(test=1 / 3)).train) == 6
+
+
+def test_a_label_of_nan_names_the_way_to_mark_what_has_none():
+    with pytest.raises(DataError, match=r"nan in label, row 1(.|\n)*add_loss\.padding=-100"):
+        Rows({"X": np.zeros((2, 1))}, np.array([[1.0, 2.0], [np.nan, 1.0]]))
