@@ -7,9 +7,16 @@ import onnx_ir as ir
 import pytest
 from stages.derive.numeric import worst_error
 
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import ConvertError, DeriveError
 from ortpipe.graph.check import finish, inferred
 from ortpipe.runtime.session import Session
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.dialects import write_standard
+from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.stage import derive
 
 # What no CPU has a kernel for, or 1.19.2 computes otherwise than newer ones (with which all cases agree, 1.32.0).
 ELSEWHERE = {
@@ -207,3 +214,47 @@ def test_the_gradient_of_what_is_written_is_the_slope_of_it(name):
     model = parsed(name)
     step, allowed = (1e-3, 1e-3) if "Gelu(" in CASES[name][1] else (1e-6, 1e-6)  # onnx.reference's Erf is float32
     assert worst_error(standard(model), values(model), points=3, step=step) < allowed
+
+
+UNKNOWN = """(float[N,3] x) => (float[N,2] y) <float[3,3] w = {1,2,3,4,5,6,7,8,9}, float[2,3] c = {1,2,3,4,5,6}>
+    { h = MatMul(x, w) d = com.microsoft.CDist<metric="sqeuclidean">(h, c) y = Neg(d) }"""
+
+
+def test_an_operator_without_a_rule_is_refused_where_nothing_is_known_of_it():
+    with pytest.raises(ConvertError, match=r"com.microsoft.CDist(.|\n)*value_info"):
+        standard(onnx.parser.parse_model(HEAD + UNKNOWN))
+
+
+def test_an_operator_without_a_rule_stays_where_its_type_is_known_and_what_it_cuts_off_is_not_trained():
+    model = onnx.parser.parse_model(HEAD + UNKNOWN)
+    model.graph.value_info.append(onnx.helper.make_tensor_value_info("d", onnx.TensorProto.FLOAT, ["N", 2]))
+    assert "CDist" in {node.op_type for node in standard(model).graph.node}
+    artifact = convert(model, data=Data(Rows({"x": np.ones((4, 3), np.float32)}, np.zeros((4, 2)))))
+    with pytest.raises(DeriveError, match=r"CDist(.|\n)*derive.frozen"):
+        derive(add_loss(artifact, AddLossConfig(LOSSES["l2"]())))
+
+
+def test_weights_in_one_processors_layout_are_refused():
+    text = """(float[N,8,4,4] x) => (float[N,8,4,4] y) {
+        h = com.microsoft.nchwc.Conv(x, w) y = com.microsoft.nchwc.ReorderOutput<channels=8>(h) }"""
+    head = HEAD.replace('"com.microsoft": 1', '"com.microsoft.nchwc": 1')
+    model = onnx.parser.parse_model(head + text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((8, 8, 1, 1), np.float32), "w"))
+    with pytest.raises(ConvertError, match="one processor's layout"):
+        standard(model)
+
+
+def test_layer_normalization_of_an_old_opset_and_the_simplified_one_are_read():
+    text = """<ir_version: 7, opset_import: ["": 12]> g (float[N,8] x) => (float[N,8] y)
+        <float[8] g = {1,2,3,4,5,6,7,8}, float[8] b = {8,7,6,5,4,3,2,1}>
+        { h = LayerNormalization(x, g, b) y = SimplifiedLayerNormalization<epsilon=0.1>(h, g) }"""
+    model = onnx.parser.parse_model(text)
+    x = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+    artifact = convert(model, data=Data(Rows({"x": x}, np.zeros((4, 8)))))
+    assert artifact.facts.parameters == ("g", "b")
+    assert artifact.model.opset_import[0].version == 18
+    assert artifact.facts.lineage[0]["notes"][:2] == [
+        "brings the file from opset 12 to 18",
+        "writes onnxruntime's SimplifiedLayerNormalization in standard operators",
+    ]
+    np.testing.assert_allclose(Session(artifact.model).run({"x": x})[0], Session(model).run({"x": x})[0], atol=1e-5)

@@ -13,7 +13,7 @@ from ortpipe.graph.check import infer
 from ortpipe.graph.parameters import some
 from ortpipe.graph.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.dialects.attention import ATTENTION
-from ortpipe.stages.convert.dialects.forms import MICROSOFT, WAY_OUT, Unranked, called, unsupported
+from ortpipe.stages.convert.dialects.forms import MICROSOFT, Unranked, called, unsupported
 from ortpipe.stages.convert.dialects.layers import LAYERS
 from ortpipe.stages.convert.dialects.quantized import Mode, write_float
 
@@ -52,8 +52,6 @@ def read_dialects(model: ir.Model, quantized: Mode) -> Read:
 
 def write_standard(model: ir.Model) -> tuple[str, ...]:
     """Rewrite in place what com.microsoft's operators compute; return their names.
-
-    Those without a rule on the way of a gradient are refused.
 
     Raises:
         ConvertError: an operator, or a form of one, has no equal among ONNX's.
@@ -100,17 +98,20 @@ def _own(op: Builder, node: Node, old: Value, new: Value | None) -> Value | None
 
 
 def _refuse_others(graph: ir.Graph) -> None:
-    """Refuse an operator of onnxruntime's domains that lies between weights and a float output."""
+    """Refuse an operator of onnxruntime's domains that hides weights from what reads it: its layout, or its type.
+
+    Of others derive says what they cut off, where something in front of them is trained.
+    """
     floats = [output for output in graph.outputs if output.dtype is None or output.dtype in query.FLOATS]
     for value in query.ancestors(floats):
         node = value.producer()
         if node is None or not node.domain.startswith(MICROSOFT) or not query.float_initializers(graph, value):
             continue
-        layout = node.domain != MICROSOFT
-        raise ConvertError(
-            "onnxruntime's fused operators are written as ONNX's own; one without a rule has no gradient.",
-            got=called(node),
-            fix="It holds weights in one processor's layout: convert the file from which this one was optimised."
-            if layout
-            else WAY_OUT,
-        )
+        if node.domain != MICROSOFT or value.type is None:
+            raise ConvertError(
+                "onnxruntime's fused operators are written as ONNX's own where there is a rule.",
+                got=called(node) + (", of which nothing is known" if node.domain == MICROSOFT else ""),
+                fix=f"Declare the type of {value.name!r} in the file (value_info); freeze the weights in front of it."
+                if node.domain == MICROSOFT
+                else "It holds weights in one processor's layout: convert the file from which this one was optimised.",
+            )

@@ -32,11 +32,5 @@ def unsupported(node: Node, why: str) -> ConvertError:
     return ConvertError(
         "onnxruntime's fused operators are written as ONNX's own where their form has an equal there.",
         got=f"{called(node)}: {why}",
-        fix=WAY_OUT,
+        fix="Convert the file from which this one was optimised or quantized.",
     )
-
-
-WAY_OUT = (
-    "Convert the file from which this one was optimised, or derive from a value behind it: "
-    "freeze the weights in front of it (derive.frozen)."
-)
