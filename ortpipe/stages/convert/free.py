@@ -40,13 +40,16 @@ def freed(model: ir.Model, size: int) -> ir.Model:
     name_batch(own)
     fold_sizes(own, deep=True)
     for _ in range(ROUNDS):
-        changed = False
-        for node in [n for n in own.graph if n.op_type in RULES and not n.domain and n not in done]:
-            op = Builder(own.graph, node.name or node.op_type, before=node, names=names)
-            if RULES[node.op_type](_Freeing(op, size, fixed, data[0]), node):
-                changed = True
-                done.add(node)
-        if not changed:
+        stale = set[ir.Value]()  # what depends on a node that was changed: its sizes are not known before inference
+        for node in list(own.graph):
+            if not stale.isdisjoint([x for x in (*node.inputs, *query.captured(node)) if x is not None]):
+                stale.update(node.outputs)
+            elif node.op_type in RULES and not node.domain and node not in done:
+                op = Builder(own.graph, node.name or node.op_type, before=node, names=names)
+                if RULES[node.op_type](_Freeing(op, size, fixed, data[0]), node):
+                    stale.update(node.outputs)
+                    done.add(node)
+        if not stale:
             break
         name_batch(own)
         fold_sizes(own, deep=True)
