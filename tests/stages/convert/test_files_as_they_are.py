@@ -76,8 +76,8 @@ FIXED = {  # batch, what happens to it, and a graph
     "reshape behind reshape": (
         1,
         "freed",
-        "g (float[1, 4, 6] X) => (float[1, 16] Y) <float[6, 4] w = {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, "
-        "1, 2, 3, 4, 5, 6}, int64[3] s = {1, 4, -1}, int64[4] t = {1, 2, 2, -1}, int64[2] f = {1, -1}> "
+        "g (float[1, 4, 6] X) => (float[1, 16] Y) <float[6, 4] w = {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, "
+        "6, 1, 2, 3, 4, 5, 6}, int64[3] s = {1, 4, -1}, int64[4] t = {1, 2, 2, -1}, int64[2] f = {1, -1}> "
         "{ r = Reshape(X, s)  h = MatMul(r, w)  q = Reshape(h, t)  p = Neg(q)  Y = Reshape(p, f) }",
     ),
     "squeezed": (
