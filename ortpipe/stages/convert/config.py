@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from ortpipe.settings import Config, Positive, Seed
+from ortpipe.settings import Config, Positive
 from ortpipe.stages.convert.init import WeightsFrom
 from ortpipe.stages.convert.new_head import NewHead
 from ortpipe.stages.convert.sources import SOURCES, ModelSource
@@ -31,7 +31,7 @@ class ConvertConfig(Config):
     untie: bool = False
     init: WeightsFrom | None = None
     head: NewHead | None = None
-    seed: Seed = field(default=0, metadata={"identity": False})  # it counts where a head has it
+    seed: int = field(default=0, metadata={"identity": False})  # it counts, and is checked, where a head has it
 
     def __post_init__(self) -> None:
         if self.head is not None and self.head.seed is None:
