@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import figures_once
+import no_fsync
 import pytest
 import schema_once
 from command import Run, ortpipe
@@ -45,6 +46,7 @@ def own_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget where another test recorded: `mlflow.set_tracking_uri` leaves it in the environment."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     schema_once.patch()
+    no_fsync.patch()
 
 
 @pytest.fixture
