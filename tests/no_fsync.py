@@ -11,7 +11,7 @@ from typing import Any
 
 def patch() -> None:
     """Let files, and the SQLite databases of SQLAlchemy where that is imported, be written without waiting."""
-    os.fsync = lambda file: None  # type: ignore[assignment, misc]
+    os.fsync = lambda file: None  # type: ignore[assignment]
     if "sqlalchemy" in sys.modules:
         from sqlalchemy import event
         from sqlalchemy.engine import Engine
