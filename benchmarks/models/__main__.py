@@ -33,7 +33,11 @@ HERE = Path(__file__).parent
 STOCK = "onnxruntime==1.23.2"
 EPOCHS, BATCHES = 5, 4  # twenty steps
 KEPT = (".onnx", ".json", ".txt", ".dic", ".yaml", ".data")
-SLOPE = {"float64": 0.002, "float32": 0.02}  # allowed, of the larger one; the gradient itself is of float32
+SLOPE = {
+    "float64": 0.002,
+    "float32": 0.02,
+    "float16": 0.1,
+}  # allowed, of the larger one; the gradient itself is of float32
 SECONDS = 900  # a file may take
 HEAD = (
     "file",
@@ -105,6 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "ortpipe-models")
     parser.add_argument("--folder", type=Path, default=cache, help=f"for packages and results; by default {cache}")
     parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="of package/file")
+    parser.add_argument("--keep", action="store_true", help="what was run with the same settings is not run again")
     parser.add_argument("--output", type=Path, help="the file to write the table to; else it is printed")
     options = parser.parse_args(arguments)
     chosen = [e for e in entries() if any(fnmatch(e.name, glob) for glob in options.only)]
@@ -112,7 +117,9 @@ def main(arguments: list[str] | None = None) -> int:
     outcomes = []
     for number, entry in enumerate(chosen, start=1):
         print(f"[{number}/{len(chosen)}] {entry.name} …", end=" ", file=sys.stderr, flush=True)
-        outcomes.append(tried(entry, fetched(options.folder, entry.package, python), options.folder, python))
+        outcomes.append(
+            tried(entry, fetched(options.folder, entry.package, python), options.folder, python, keep=options.keep)
+        )
         print("; ".join(outcomes[-1].wrong) or outcomes[-1].cells.get("verdict", "trains"), file=sys.stderr, flush=True)
     text = table(list(HEAD), [o.row for o in outcomes]) + "\n"
     if options.output is None:
@@ -190,12 +197,16 @@ def _hydra(value: Any) -> str:
     return "'" + value.replace("'", "\\'") + "'" if isinstance(value, str) else repr(value)
 
 
-def tried(entry: Entry, packages: Path, folder: Path, python: Path) -> Outcome:
+def tried(entry: Entry, packages: Path, folder: Path, python: Path, *, keep: bool = False) -> Outcome:
     """Fine-tune one file in a process of its own, and look at everything."""
     path = next(iter(sorted(packages.rglob(entry.file))), packages / entry.file)
     place = folder / "runs" / entry.name.replace("/", "_")
+    said = json.dumps(overrides(entry, path, packages))
+    if keep and (place / "command.json").exists() and (place / "command.json").read_text() == said:
+        return judged(entry, path, place, python)
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
+    (place / "command.json").write_text(said)
     command = [sys.executable, "-m", "benchmarks.models.job", str(place), *overrides(entry, path, packages)]
     with (place / "log.txt").open("w") as log:
         try:

@@ -1,4 +1,4 @@
-"""A float32 model in float64: for differences that rounding does not hide."""
+"""A model in float64: for differences that rounding does not hide."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
 
 TO = {"Cast": "to", "RandomNormal": "dtype", "RandomUniform": "dtype", "EyeLike": "dtype"}
+SMALLER = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
 def as_double(model: ModelProto) -> ModelProto:
-    """Return the model with float64 wherever it has float32."""
+    """Return the model with float64 wherever it has float32 or float16."""
     double = ModelProto()
     double.CopyFrom(model)
     _graph(double.graph)
@@ -24,7 +25,7 @@ def _graph(graph: GraphProto) -> None:
     for tensor in graph.initializer:
         _tensor(tensor)
     for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+        if value.type.tensor_type.elem_type in SMALLER:
             value.type.tensor_type.elem_type = TensorProto.DOUBLE
     for node in graph.node:
         _node(node)
@@ -36,7 +37,7 @@ def _node(node: onnx.NodeProto) -> None:
             _tensor(attribute.t)
         elif attribute.type == AttributeProto.GRAPH:
             _graph(attribute.g)
-        elif attribute.name == TO.get(node.op_type) and attribute.i == TensorProto.FLOAT:
+        elif attribute.name == TO.get(node.op_type) and attribute.i in SMALLER:
             attribute.i = TensorProto.DOUBLE
     names = {a.name: a for a in node.attribute}
     if node.op_type == "ConstantOfShape" and "value" not in names:
@@ -51,5 +52,5 @@ def _node(node: onnx.NodeProto) -> None:
 
 
 def _tensor(tensor: TensorProto) -> None:
-    if tensor.data_type == TensorProto.FLOAT:
+    if tensor.data_type in SMALLER:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))

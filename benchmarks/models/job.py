@@ -105,7 +105,8 @@ def slopes(loss: Artifact, derived: Artifact, rows: Rows) -> dict[str, Any]:
     try:
         return _compared(gradients, as_double(loss.model), loss, fed, np.float64)
     except ModelError as error:
-        return _compared(gradients, loss.model, loss, fed, np.float32) | {"why": str(error.got)[:200]}
+        dtype = next(iter(loss.initializers[name].dtype.type for name in names))
+        return _compared(gradients, loss.model, loss, fed, dtype) | {"why": str(error.got)[:200]}
 
 
 def _compared(
@@ -151,7 +152,7 @@ def _compared(
 
 
 def _as(array: np.ndarray, dtype: type) -> np.ndarray:
-    return array.astype(dtype) if array.dtype in (np.float32, np.float64) else array
+    return array.astype(dtype) if array.dtype.kind == "f" else array
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:
