@@ -9,7 +9,10 @@ from onnx_ir import Node, Value
 from ortpipe.errors import DeriveError
 
 FAR = 2**31 - 1  # an end of a Slice that lies behind every axis
-FIX = "Give the graph static sizes there (the batch axis may stay free), or freeze the parameters in front of it."
+FIX = (
+    "Give the graph static sizes there (convert.source.shape; the batch axis may stay free), or freeze the parameters "
+    "in front of it."
+)
 Ints = npt.NDArray[np.int64]
 
 
