@@ -22,5 +22,5 @@ def patch() -> None:
 
 def _without_waiting(connection: Any, _: Any) -> None:
     if isinstance(connection, sqlite3.Connection):
-        with contextlib.suppress(sqlite3.OperationalError):  # another process has locked it for long
+        with contextlib.suppress(sqlite3.DatabaseError):  # it is locked, or no database: who connects hears of it later
             connection.execute("PRAGMA synchronous = OFF")
