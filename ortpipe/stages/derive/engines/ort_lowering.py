@@ -21,6 +21,25 @@ def backward(formula: Callable[..., Value]) -> Rewrite:
     return write
 
 
+def div_grad(op: Builder, node: Node) -> list[Value] | None:
+    """dy / b and −dy·a / b², of operands that have the quotient's shape; where one was broadcast, it stays."""
+    dy, a, b = node.inputs
+    assert dy is not None and a is not None and b is not None
+    if dy.shape is None or not dy.shape == a.shape == b.shape:
+        return None
+    slope = dy / b
+    return [slope, op.Neg(slope * (a / b))][: len(node.outputs)]
+
+
+def gather_elements_grad(op: Builder, node: Node) -> list[Value]:
+    """What was gathered at each place, added up."""
+    dy, shape, indices = node.inputs
+    assert dy is not None
+    zeros = op.Expand(op.like(0, dy), shape)
+    axis = node.attributes.get_int("axis", 0)
+    return [op.ScatterElements(zeros, indices, dy, axis=axis, reduction="add")]
+
+
 def scale(op: Builder, node: Node) -> list[Value]:
     """x · factor, or x / factor."""
     x, factor = node.inputs
@@ -47,7 +66,9 @@ def fused_mat_mul(op: Builder, node: Node) -> list[Value] | None:
 
 
 RULES: dict[str, Rewrite] = {
+    "DivGrad": div_grad,
     "FusedMatMul": fused_mat_mul,
+    "GatherElementsGrad": gather_elements_grad,
     "LogSoftmaxGrad_13": backward(lambda op, dy, y, axis: dy - op.Exp(y) * op.ReduceSum(dy, axis)),
     "ReluGrad": backward(lambda op, dy, y, axis: dy * op.cast(op.Greater(y, 0), y)),
     "Scale": scale,
