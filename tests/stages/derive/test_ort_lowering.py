@@ -43,6 +43,26 @@ PRODUCTS = [
     ("Scale", "<scale_down=1>", lambda a, b: a / b, (4, 3), ()),
 ]
 
+DY, A, B = np.array([[1.0], [-2.0]]), np.array([[3.0], [0.5]]), np.array([[2.0], [-4.0]])
+PLACES = np.array([[1, 0, 1], [0, 0, 0]])
+# With more inputs: operator, graph, feeds, what it computes
+OTHERS = [
+    (
+        "DivGrad",
+        "(double[2,1] dy, double[2,1] a, double[2,1] b) => (double[2,1] da, double[2,1] db) "
+        "{ da, db = com.microsoft.DivGrad(dy, a, b) }",
+        {"dy": DY, "a": A, "b": B},
+        [DY / B, -DY * A / B**2],
+    ),
+    (
+        "GatherElementsGrad",
+        "(double[2,3] dy, int64[2] shape, int64[2,3] places) => (double[2,2] dx) "
+        "{ dx = com.microsoft.GatherElementsGrad<axis=-1>(dy, shape, places) }",
+        {"dy": np.arange(6.0).reshape(2, 3), "shape": np.array([2, 2]), "places": PLACES},
+        [[[1.0, 2.0], [12.0, 0.0]]],
+    ),
+]
+
 
 def model_of(op, attributes, first, second, out, dtype="double", optional=""):
     kind = {"double": "double", "float": "float"}[dtype]
@@ -60,7 +80,7 @@ def lowered(model):
 
 
 def test_the_tables_of_cases_hold_every_rule():
-    assert {row[0] for row in (*BACKWARD, *PRODUCTS)} == set(RULES)
+    assert {row[0] for row in (*BACKWARD, *PRODUCTS, *OTHERS)} == set(RULES)
 
 
 @pytest.mark.parametrize(("op", "attributes", "forward", "shape"), BACKWARD)
@@ -99,6 +119,14 @@ def test_a_product_becomes_its_formula_in_standard_operators(op, attributes, for
     model = lowered(model_of(op, attributes, first, second, expected.shape))
     assert {node.domain for node in model.graph.node} == {""}
     np.testing.assert_allclose(Session(model).run({"a": a, "b": np.asarray(b)})[0], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("op", "graph", "feeds", "expected"), OTHERS)
+def test_a_gradient_of_several_inputs_becomes_its_formula(op, graph, feeds, expected):
+    model = lowered(onnx.parser.parse_model(f"{HEADER} g {graph}"))
+    assert {node.domain for node in model.graph.node} == {""}
+    for got, values in zip(Session(model).run(feeds), expected, strict=True):
+        np.testing.assert_allclose(got, values, rtol=1e-12)
 
 
 def test_values_keep_their_names_when_their_node_is_rewritten():
