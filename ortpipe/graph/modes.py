@@ -59,13 +59,22 @@ def to_inference(model: ir.Model) -> bool:
     for node in nodes:
         if node.op_type == "Dropout":
             node.resize_inputs(1)
-            continue
-        del node.attributes["training_mode"]
-        for x, y in zip(node.inputs[3:], node.outputs[1:], strict=False):
-            assert x is not None
-            ir.convenience.replace_all_uses_with(y, x)
-        node.resize_outputs(1)
+        else:
+            _use_running(node)
     return bool(nodes)
+
+
+def settle(graph: ir.Graph) -> tuple[str, ...]:
+    """Let training BatchNormalizations of loops and branches use their running statistics, which nothing moves there.
+
+    Returns:
+        What they write.
+    """
+    nodes = [node for node in graph.all_nodes() if node.graph is not graph and node.op_type != "Dropout"]
+    found = [node for node in nodes if _trains(node)]
+    for node in found:
+        _use_running(node)
+    return tuple(str(node.outputs[0].name) for node in found)
 
 
 def set_seeds(model: ir.Model, seed: int) -> None:
@@ -83,3 +92,11 @@ def _trains(node: ir.Node) -> bool:
     if node.op_type == "Dropout":
         return len(node.inputs) > 2
     return node.op_type == "BatchNormalization" and bool(node.attributes.get_int("training_mode", 0))
+
+
+def _use_running(node: ir.Node) -> None:
+    del node.attributes["training_mode"]
+    for x, y in zip(node.inputs[3:], node.outputs[1:], strict=False):
+        assert x is not None
+        ir.convenience.replace_all_uses_with(y, x)
+    node.resize_outputs(1)

@@ -245,3 +245,16 @@ def test_an_input_that_nothing_reads_stays_where_the_data_hold_it(tmp_path):
     x, length = np.ones((4, 3), np.float32), np.ones(4, np.int64)
     assert converted(tmp_path, text, {"X": x, "length": length}).facts.inputs == ("X", "length")
     assert converted(tmp_path, text, {"X": x}).facts.inputs == ("X",)
+
+
+def test_a_layer_whose_statistics_cannot_move_uses_them_and_that_is_said(tmp_path):
+    text = """g (float[2, 3] X) => (float[2, 3] Y) <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[3] s = {1, 2, 3},
+        float[3] b = {0, 1, 0}, float[3] m = {5, 6, 7}, float[3] v = {4, 9, 1}>
+        { h = MatMul(X, w)  Y, m1, v1 = BatchNormalization <training_mode = 1> (h, s, b, m, v) }"""
+    rows = rng.normal(size=(5, 3)).astype(np.float32)
+    artifact = converted(tmp_path, text, rows, batch="rows")
+    assert noted(artifact, "normalizes by the running statistics", "Y")
+    [got] = Session(artifact.model).run({"X": rows}, [artifact.facts.prediction])
+    h = rows @ np.arange(1, 10).reshape(3, 3)
+    expected = (h - [5, 6, 7]) / np.sqrt(np.array([4, 9, 1]) + 1e-5) * [1, 2, 3] + [0, 1, 0]
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)

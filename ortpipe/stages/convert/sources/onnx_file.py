@@ -19,6 +19,7 @@ from ortpipe.graph.branches import take_branches
 from ortpipe.graph.check import parsed
 from ortpipe.graph.lift import float_constants, lift
 from ortpipe.graph.lower import changed_opset, lowered
+from ortpipe.graph.modes import settle
 from ortpipe.graph.parameters import some
 from ortpipe.settings import Config
 from ortpipe.stages.convert.any_batch import fixed_batch, run_in_batches, set_free
@@ -145,6 +146,11 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
     if in_batches:
         head, output = run_in_batches(forward, source, head, output, data)
         graph = forward.graph
+    if settled := settle(graph):
+        notes.append(
+            f"normalizes by the running statistics, which stay as they are, in {some(settled)}: the file asks for "
+            "those of each batch, but these layers run inside a loop or a branch"
+        )
     labelled = any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs)
     written = metadata if metadata.get("prediction") == name else {}  # by ortpipe, in the file
     scores = config.scores
