@@ -27,7 +27,7 @@ from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 
-VERSION = 9
+VERSION = 10
 ROWS = 256  # how many real rows the prediction is compared on
 MIXING = 1e-2  # of the largest prediction: how far a row may be off without the others; rounding is less
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}

@@ -226,3 +226,17 @@ def test_an_operator_that_reads_integers_and_does_more_than_move_them_is_refused
     model.graph.node.insert(1, onnx.helper.make_node("ArgMax", ["q"], ["k"]))
     with pytest.raises(ConvertError, match=r"ArgMax(.|\n)*reads the integers of 'q'"):
         as_floats(model)
+
+
+def test_without_rounding_a_relu_that_is_in_the_bounds_of_integers_stays():
+    held = {**BASE, **MATRIX, "yz": np.uint8(0)}  # what onnxruntime's quantizer makes of Relu(MatMul(x, w))
+    text = f"{QUANTIZED} z = QLinearMatMul(q, xs, xz, w, ws, wz, ys, yz) {FLOATS}"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 18]> g (float[N,6] x) => (float[N,4] y) {{ {text} }}'
+    )
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in held.items())
+    _, written = as_floats(model, "float")
+    feeds = rows(model)
+    [got], [want] = Session(written).run(feeds), Session(model).run(feeds)
+    assert (want == 0).any()
+    np.testing.assert_allclose(got, want, atol=2 * BASE["ys"])

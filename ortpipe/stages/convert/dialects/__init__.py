@@ -43,7 +43,7 @@ def read_dialects(model: ir.Model, quantized: Mode) -> Read:
     if names := write_float(model, quantized):
         rounding = ROUNDING_IN_STEPS if "DynamicQuantizeLSTM" in names else ROUNDING
         rounds = "still rounds activations to them (convert.source.quantized=float does not)"
-        kept = rounds if quantized == "fake" else "does not round activations"
+        kept = rounds if quantized == "fake" else "clips activations and does not round them"
         notes.append(f"reads {some(names)} as operators of floats: weights are no longer integers, and {kept}")
     if names := write_standard(model):
         notes.append(f"writes onnxruntime's {some(names)} in standard operators")

@@ -53,11 +53,11 @@ class Integers:
         shifted = along(op, x, op.const(offset), axis, offset.size) if offset.size > 1 else float(offset.ravel()[0])
         low, high = float(kind.min), float(kind.max)
         steps = x / along(op, x, scale, axis, size_of(scale))
+        if offset.size > 1:
+            steps = op.Min(op.Max(steps, low - shifted), high - shifted)
+        else:
+            steps = op.Clip(steps, low - shifted, high - shifted)
         if self.fake:
-            if offset.size > 1:
-                steps = op.Min(op.Max(steps, low - shifted), high - shifted)
-            else:
-                steps = op.Clip(steps, low - shifted, high - shifted)
             steps = steps + (op.Round(steps) - same(op, steps))
         whole = op.Identity(steps) if offset.size == 1 and not shifted else steps + shifted
         self.held[whole] = Held(steps, offset)

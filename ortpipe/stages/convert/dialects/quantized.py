@@ -1,8 +1,9 @@
 """Quantized models read as float models: integers stay integers in value, but floats that gradients pass.
 
 QuantizeLinear rounds clip(x / scale) to integers, and passes the gradient inside the range as if it did not round (the
-straight-through estimator, Bengio et al. 2013), or does nothing with `quantized=float`. Weights become float parameters
-once: (w − zero point) · scale; scales and zero points are constants.
+straight-through estimator, Bengio et al. 2013), or only clips with `quantized=float`: a Relu that a quantizer found in
+front of it is in its bounds, and nowhere else. Weights become float parameters once: (w − zero point) · scale; scales
+and zero points are constants.
 """
 
 from collections.abc import Callable, Mapping

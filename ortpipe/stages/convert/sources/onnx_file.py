@@ -70,7 +70,7 @@ class OnnxFile(Config):
             the same, else run batch after batch (`auto`), one of them, or nothing (`free`, `rows`).
         batch_axis: the axis of rows where it is not the first, for all inputs and outputs or by name.
         quantized: of a quantized file, whose integer weights become floats, whether activations are still rounded to
-            its integers (`fake`: gradients pass as if they were not, but for what is clipped) or not (`float`).
+            its integers (`fake`: gradients pass as if not, but for what is clipped) or only clipped (`float`).
         dtype: float32 makes halves (float16, bfloat16) float32, inputs and outputs too; by default types stay.
     """
 
