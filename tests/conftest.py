@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import figures_once
+import fits_once
 import no_fsync
 import pytest
 import schema_once
@@ -34,11 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Let the workers share the tables that MLflow makes in a new database, and the pictures that commands draw."""
+    """Let the workers share MLflow's tables of a new database, the pictures that commands draw, and fitted networks."""
     folder = tmp_path_factory.getbasetemp()
     folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     os.environ[schema_once.VARIABLE] = str(folder / "schema.sql")
     os.environ[figures_once.VARIABLE] = str(folder / "figures")
+    os.environ[fits_once.VARIABLE] = str(folder / "fits")
 
 
 @pytest.fixture(autouse=True)
