@@ -136,3 +136,4 @@ def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: 
         summary = {**recording.summary, "took": f"{time.perf_counter() - started:.1f} s"}
         print(closing(artifact, folder, summary), flush=True)
     breakdown.log()
+    recording.check()

@@ -1,8 +1,9 @@
 """A run's config and results as MLflow's params and metrics: at its end, and epochs while it goes on."""
 
+import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +13,7 @@ import onnx
 from safetensors import safe_open
 
 from ortpipe.app.run.record import FINISHED, RunRecord, now, read_config
+from ortpipe.artifact import Facts
 from ortpipe.graph.serial import read
 from ortpipe.pipeline.events import Event, RunFinished, StageFinished
 from ortpipe.pipeline.flatten import flatten
@@ -34,6 +36,7 @@ class Results:
 
     series: Mapping[str, np.ndarray] = field(default_factory=dict)  # losses and what is watched, of the latest stage
     model: onnx.ModelProto | None = None  # the trained one, of a run that finished
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of the rows of its inputs
 
     def __call__(self, event: Event) -> None:
         """Listen."""
@@ -41,16 +44,27 @@ class Results:
             tensors = event.artifact.tensors
             self.series = {name: tensors[name] for name in tensors if _is_series(name)}
         elif isinstance(event, RunFinished):
-            self.model = event.artifact.model
+            self.model, self.sizes = event.artifact.model, _sizes(event.artifact.facts)
 
     @classmethod
     def read(cls, run: RunRecord) -> Self:
         """Return what the folder of a run or sweep holds."""
         if not run.stages:
             return cls()
-        with safe_open(run.folder / "stages" / run.stage_folders[-1] / "tensors.safetensors", "numpy") as tensors:
+        last = run.folder / "stages" / run.stage_folders[-1]
+        with safe_open(last / "tensors.safetensors", "numpy") as tensors:
             series = {name: tensors.get_tensor(name) for name in tensors.keys() if _is_series(name)}  # noqa: SIM118 - no dict
-        return cls(series, read(run.folder / "model.onnx") if run.status == FINISHED else None)
+        if run.status != FINISHED:
+            return cls(series)
+        return cls(
+            series,
+            read(run.folder / "model.onnx"),
+            _sizes(Facts.from_json(json.loads((last / "artifact.json").read_bytes())["facts"])),
+        )
+
+
+def _sizes(facts: Facts) -> Mapping[str, Sequence[int]]:
+    return facts.lineage[0].get("rows", {}) if facts.lineage else {}
 
 
 def _is_series(name: str) -> bool:

@@ -53,6 +53,20 @@ class MlflowRun:
         self.run_id = str(found[0].info.run_id)
         self._done = {} if self._new else self._read_ledger()
 
+    @property
+    def to_register(self) -> bool:
+        """Whether the run's own model is to be registered; of a sweep, its best job's is."""
+        return self._target.register is not None and "ortpipe.sweep" not in self._run.tags
+
+    @property
+    def registered(self) -> str | None:
+        """The version that the run's model has become in the registry, if it has."""
+        return self._done.get(self._registration)
+
+    @property
+    def _registration(self) -> str:
+        return f"registered {self._target.register}@{self._target.alias}"
+
     def push(self) -> None:
         """Record what the folder has and the record lacks; after a failure, which is raised, only the end."""
         failure: Exception | None = None
@@ -86,9 +100,8 @@ class MlflowRun:
             yield "model", self._model
         yield "metrics", self._metrics
         yield "files", self._files
-        if self._target.register is not None and "model" in self._done and "ortpipe.sweep" not in run.tags:
-            name = f"{self._target.register}@{self._target.alias}"
-            yield f"registered {name}", lambda: register(self._client, self._target, self._done["model"])
+        if self.to_register and "model" in self._done:
+            yield self._registration, lambda: register(self._client, self._target, self._done["model"])
         yield "end", self._end
 
     def _config(self) -> None:
@@ -110,7 +123,7 @@ class MlflowRun:
     def _model(self) -> str:
         place = (self._client, self.run_id, self._experiment)
         earlier = None if self._new else logged_model(*place)
-        return earlier or log_model(*place, self._results().model)
+        return earlier or log_model(*place, self._results().model, self._results().sizes)
 
     def _metrics(self) -> None:
         from mlflow.entities import RunTag

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,32 +13,33 @@ import onnx
 
 from ortpipe.app.tracking.client import made_once, open_store, reached
 from ortpipe.app.tracking.target import Target
-from ortpipe.errors import TrackingError
+from ortpipe.errors import ModelError, TrackingError
 from ortpipe.runtime.session import Session
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.types import Schema
 
 NAME = "model"
 BEST = "ortpipe.best"  # the tag of a sweep with the run of its best job
 
 
-def log_model(client: MlflowClient, run: str, experiment: str, model: onnx.ModelProto) -> str:
+def log_model(
+    client: MlflowClient,
+    run: str,
+    experiment: str,
+    model: onnx.ModelProto,
+    sizes: Mapping[str, Sequence[int]] | None = None,  # of real rows of each input: the model may not know them
+) -> str:
     """Log a model as the run's; return the logged model's id.
 
     MLflow's own `log_model` works on the process's current run and server; this is it, step by step, on a given one.
     """
     import mlflow.onnx
     from mlflow.entities import LoggedModelOutput
-    from mlflow.models import Model, infer_signature
+    from mlflow.models import Model, ModelSignature
 
     logged = client.create_logged_model(experiment, name=NAME, source_run_id=run, model_type="onnx")
-    session, example = Session(model), {}
-    for value in model.graph.input:  # two rows of zeros; a dimension that is not known is 1
-        tensor = value.type.tensor_type
-        shape = [2, *(d.dim_value or 1 for d in tensor.shape.dim[1:])]
-        example[value.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    outputs = dict(zip(session.outputs, session.run(example), strict=True))
     ids = {"model_uuid": logged.model_id, "model_id": logged.model_id, "run_id": run}
     with tempfile.TemporaryDirectory() as scratch:
         folder = str(Path(scratch, NAME))
@@ -44,8 +47,8 @@ def log_model(client: MlflowClient, run: str, experiment: str, model: onnx.Model
             model,
             folder,
             mlflow_model=Model(artifact_path=logged.artifact_location, **ids),
-            signature=infer_signature(example, outputs),
-            input_example=example,
+            signature=ModelSignature(schema(model.graph.input), schema(model.graph.output)),
+            input_example=example_of(model, sizes or {}),
             pip_requirements=["onnx", "onnxruntime", "numpy"],
             onnx_execution_providers=["CPUExecutionProvider"],
         )
@@ -53,6 +56,35 @@ def log_model(client: MlflowClient, run: str, experiment: str, model: onnx.Model
     client.log_outputs(run, [LoggedModelOutput(logged.model_id, step=0)])
     client.finalize_logged_model(logged.model_id, "READY")
     return logged.model_id
+
+
+def schema(values: Sequence[onnx.ValueInfoProto]) -> Schema:
+    """Return what a model says of its inputs or outputs; −1 is any size, as that of the rows always is."""
+    from mlflow.types import Schema, TensorSpec
+
+    specs = []
+    for value in values:
+        tensor = value.type.tensor_type
+        shape = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        specs.append(TensorSpec(dtype, (-1, *shape[1:]), value.name))
+    return Schema(specs)
+
+
+def example_of(model: onnx.ModelProto, sizes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray] | None:
+    """Return two rows of zeros, of the size of real rows, or None where the model predicts nothing from them."""
+    example = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        shape = sizes.get(value.name) or [d.dim_value or 1 for d in tensor.shape.dim[1:]]
+        example[value.name] = np.zeros([2, *shape], onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    try:
+        Session(model).run(example)
+    except ModelError as error:
+        reason = str(error.got or error).strip().partition("\n")[0]
+        print(f"MLflow's model has no input example: it does not run on zeros ({reason[:200]})", file=sys.stderr)
+        return None
+    return example
 
 
 def logged_model(client: MlflowClient, run: str, experiment: str) -> str | None:

@@ -80,6 +80,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         rows = data.train.head(ROWS)
         discrepancy, predicted, mixing = _compared(model, facts, forward, rows, config)
         record |= {"data": data.digest(), "discrepancy": discrepancy}
+        record["rows"] = {name: list(a.shape[1:]) for name, a in feed_inputs(model, facts, rows.head(1)).items()}
         alone = len(facts.inputs) == len(rows.inputs) == 1  # then it fits the input under any name
         columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if alone else rows.columns
         facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)

@@ -9,12 +9,17 @@ import onnx
 import pytest
 from command import ortpipe
 from mlflow import MlflowClient
+from sklearn.linear_model import LinearRegression
 
 from ortpipe.app.commands.sync import run as sync
-from ortpipe.app.tracking.model import register_run
+from ortpipe.app.run.record import COMMAND, FINISHED, RunRecord
+from ortpipe.app.tracking.mlflow_run import MlflowRun
+from ortpipe.app.tracking.model import example_of, register_run, schema
 from ortpipe.app.tracking.recorders.mlflow import Mlflow
 from ortpipe.errors import ConfigError, TrackingError
+from ortpipe.pipeline.events import RunFinished
 from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.stage import convert
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +80,45 @@ def test_of_a_sweep_only_the_best_run_is_registered_and_once(world: Path, target
     nothing = client.create_run(experiment.experiment_id)
     with pytest.raises(TrackingError, match="has a model"):
         register_run(named, nothing.info.run_id)
+
+
+def test_a_model_that_cannot_be_registered_ends_the_run_with_an_error_behind_its_results(
+    world: Path, target: Mlflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*given: object) -> str:
+        raise OSError("No space left on device")
+
+    record = RunRecord(world / "unregistered", "mine", {COMMAND: "ortpipe"})
+    recording = Mlflow(target.tracking_uri, register="never")(record, {})
+    monkeypatch.setattr(MlflowRun, "_metrics", full)
+    record.folder.mkdir()
+    record.end(FINISHED)
+    artifact = convert(LinearRegression().fit(np.eye(3), [1.0, 2.0, 3.0]))
+    recording(RunFinished(artifact))
+    command = f"ortpipe sync {record.folder} recorder.register=never"
+    assert command in capsys.readouterr().err
+    with pytest.raises(TrackingError, match="No space left on device") as caught:
+        recording.check()
+    assert command in str(caught.value)
+
+
+FREE = """<ir_version: 9, opset_import: ["" : 18]>
+free (float[N, C, H, W] x) => (float[N, 4, P, Q] y) <float[4, 3, 5, 5] w = {0}> { y = Conv(x, w) }"""
+
+
+def test_an_example_has_the_size_of_real_rows_and_a_signature_says_which_sizes_are_free(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = onnx.parser.parse_model(FREE.replace("{0}", "{" + ", ".join(["0.5"] * 300) + "}"))
+    example = example_of(model, {"x": [3, 8, 9]})
+    assert example is not None
+    assert example["x"].shape == (2, 3, 8, 9)
+    [spec] = schema(model.graph.input).inputs
+    assert (spec.name, spec.type, spec.shape) == ("x", np.float32, (-1, -1, -1, -1))
+    [spec] = schema(model.graph.output).inputs
+    assert spec.shape == (-1, 4, -1, -1)
+    assert example_of(model, {}) is None  # a kernel of 5×5 takes no single pixel of one channel
+    assert "no input example" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", [{"register": "a/b"}, {"register": ""}, {"register": "a", "alias": "latest"}])

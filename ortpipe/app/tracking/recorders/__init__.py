@@ -23,6 +23,9 @@ class Recording:
     def __call__(self, event: Event) -> None:
         """Listen."""
 
+    def check(self) -> None:
+        """Raise, at the end of a run or sweep that finished, if it lacks what its config asked the recorder for."""
+
     def close(self, best: str | None) -> None:
         """Record how a sweep ended, and which run was the best job's."""
 

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ortpipe.app.run.record import RunRecord
@@ -12,6 +13,7 @@ from ortpipe.app.tracking.mlflow_run import MlflowRun
 from ortpipe.app.tracking.model import name_best
 from ortpipe.app.tracking.recorders import Recorder, Recording
 from ortpipe.app.tracking.target import Target
+from ortpipe.errors import TrackingError
 from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
 
 
@@ -32,7 +34,9 @@ class MlflowRecording(Recording):
     """Keeps a run's record up to date; a failure while the run goes on is printed once and stops nothing."""
 
     def __init__(self, target: Target, record: RunRecord) -> None:
-        self._folder, self._results, self._epochs, self._failed = record.folder, Results(), Epochs(), False
+        self._target, self._results, self._epochs = target, Results(), Epochs()
+        self._command = _sync(target, record.folder)
+        self._failed: Exception | None = None
         self._run = MlflowRun(target, record, results=self._results)
         self.run_id, uri = self._run.run_id, target.tracking_uri
         page = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
@@ -43,25 +47,37 @@ class MlflowRecording(Recording):
         self._results(event)
         last = isinstance(event, RunFinished | RunFailed)
         try:
-            if last or (isinstance(event, RunStarted | StageFinished) and not self._failed):
+            if last or (isinstance(event, RunStarted | StageFinished) and self._failed is None):
                 self._run.push()
-            elif isinstance(event, StageProgressed) and not self._failed and (epochs := self._epochs.due(event.report)):
+                if self._run.registered is not None:
+                    named = f"{self._target.register} version {self._run.registered}, as {self._target.alias}"
+                    self.summary = {**self.summary, "registered": named}
+            elif (
+                isinstance(event, StageProgressed)
+                and self._failed is None
+                and (epochs := self._epochs.due(event.report))
+            ):
                 self._run.send(epochs)
         except Exception as error:  # noqa: BLE001 - tracking never kills training, whatever it raises
-            if not self._failed:
+            if self._failed is None:
                 reason = str(error).strip().splitlines() or ["?"]
                 print(f"warning: MLflow did not record everything: {reason[0][:300]}", file=sys.stderr)
             if last:
-                command = f"ortpipe sync {shlex.quote(str(self._folder))}"
-                print(f"  the run folder holds it; record it later with: {command}", file=sys.stderr)
-            self._failed = True
+                print(f"  the run folder holds it; record it later with: {self._command}", file=sys.stderr)
+            self._failed = error
+
+    def check(self) -> None:
+        """Raise if the model was to be registered and is not."""
+        if self._run.to_register and self._run.registered is None:
+            raise _not_registered(self._target, self._command, self._failed)
 
 
 class MlflowSweepRecording(Recording):
     """A sweep's MLflow run: opened before the first job, closed after the last; then a failure is only printed."""
 
     def __init__(self, target: Target, record: RunRecord) -> None:
-        self._target, self._folder, self._run = target, record.folder, MlflowRun(target, record)
+        self._target, self._run, self._command = target, MlflowRun(target, record), _sync(target, record.folder)
+        self._failed: Exception | None = None
         self.run_id = self._run.run_id
 
     def close(self, best: str | None) -> None:
@@ -73,7 +89,13 @@ class MlflowSweepRecording(Recording):
                 name_best(self._target, self._run.run_id, best)
         except Exception as error:  # noqa: BLE001 - tracking never ends a sweep, whatever it raises
             print(f"warning: MLflow did not record all of the sweep: {error}", file=sys.stderr)
-            print(f"  its folder holds it; record it later with: ortpipe sync {self._folder}", file=sys.stderr)
+            print(f"  its folder holds it; record it later with: {self._command}", file=sys.stderr)
+            self._failed = error
+
+    def check(self) -> None:
+        """Raise if the best job's model was to be registered and is not."""
+        if self._failed is not None and self._target.register is not None:
+            raise _not_registered(self._target, self._command, self._failed)
 
     def withdraw(self) -> None:
         """Take the run back: no job began."""
@@ -83,3 +105,18 @@ class MlflowSweepRecording(Recording):
             client.delete_run(self.run_id)
         except Exception as error:  # noqa: BLE001 - the error that ended the sweep matters more
             print(f"warning: MLflow keeps {self.run_id}, a sweep without jobs: {error}", file=sys.stderr)
+
+
+def _sync(target: Target, folder: Path) -> str:
+    """Return the command that completes a record; what becomes a registered model is said anew."""
+    settings = [] if target.register is None else [f"recorder.register={target.register}"]
+    return shlex.join(["ortpipe", "sync", str(folder), *settings])
+
+
+def _not_registered(target: Target, command: str, reason: Exception | None) -> TrackingError:
+    return TrackingError(
+        "A model that is to be registered must be recorded.",
+        key="recorder.register",
+        got=f"{target.register}: not registered ({str(reason).strip().partition(chr(10))[0][:300]})",
+        fix=f"The results are there. Once MLflow takes them: {command}",
+    )
