@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 
 from ortpipe.errors import ModelError
 from ortpipe.files import sync, temporary
@@ -57,7 +58,7 @@ def restore(file: Path, output: Path, trained: Arrays, untrained: Arrays, origin
         ModelError: a parameter has no place in the file, another shape there, or the file is another model.
     """
     source = OnnxBytes(file)
-    _refuse_other(source, untrained)
+    _refuse_other(source, untrained, origins)
     slots = {name: _find(source, name, origins.get(name)) for name in trained}
     if lost := [name for name, slot in slots.items() if slot is None]:
         raise ModelError(
@@ -84,15 +85,18 @@ def _find(source: OnnxBytes, name: str, origin: Origin | None) -> Slot | None:
     return source.input(origin["node"], origin["input"])
 
 
-def _refuse_other(source: OnnxBytes, untrained: Arrays) -> None:
+def _refuse_other(source: OnnxBytes, untrained: Arrays, origins: Mapping[str, Origin]) -> None:
     """Refuse a file whose weights that were not trained are others: with it, the trained ones predict otherwise."""
     other = []
     for name, array in untrained.items():
-        slot = source.initializer(name)
-        if slot is not None and (
-            slot.array.shape != array.shape or not _same(_cast(array, slot.array.dtype), slot.array)
-        ):
-            other.append(name)
+        slot = _find(source, name, origins.get(name))
+        if slot is None:
+            continue
+        with contextlib.suppress(ValueError, KeyError):
+            held = put(slot.array, array, _steps(origins.get(name, {})), source.values)
+            if held.shape == slot.array.shape and _same(_cast(held, slot.array.dtype), slot.array):
+                continue
+        other.append(name)
     if other:
         rule = "What was not trained is in the file as it was in training."
         raise ModelError(rule, got=f"{source.path}: other values of {some(other)}", fix=SOURCE)
@@ -104,19 +108,16 @@ def _new_arrays(
     """Return each slot's new array, and what casting the parameters to the file's types rounded."""
     steps = {name: _steps(origins.get(name, {})) for name in slots}
 
-    def read(name: str) -> np.ndarray:
-        slot = source.initializer(name)
-        if slot is None:
-            raise KeyError(f"the file has no {name!r}")
-        return slot.array
-
     by_name = {slot.name: slot for slot in slots.values()}
     arrays, misfits = {name: slot.array for name, slot in by_name.items()}, []
     for name, slot in slots.items():
         try:
-            whole = put(arrays[slot.name], trained[name], steps[name], read)
+            whole = put(arrays[slot.name], trained[name], steps[name], source.values)
             if whole.shape != slot.array.shape:
                 raise ValueError(f"shape {list(whole.shape)} instead of {list(slot.array.shape)}")
+            kind = ir.DataType.from_numpy(slot.array.dtype)
+            if kind.bitwidth < 8 or (kind.is_integer() and whole.dtype != slot.array.dtype):
+                raise ValueError(f"{kind.name} there, in steps that the run does not record")
             arrays[slot.name] = whole
         except (ValueError, KeyError, TypeError) as error:
             misfits.append(f"{name}: {error.args[0]!s}")
@@ -127,7 +128,7 @@ def _new_arrays(
         name
         for name, slot in slots.items()
         if sharing[slot.name] > 1
-        and not _same(put(arrays[slot.name], trained[name], steps[name], read), arrays[slot.name])
+        and not _same(put(arrays[slot.name], trained[name], steps[name], source.values), arrays[slot.name])
     ]
     if clashing:
         raise ModelError(
@@ -138,7 +139,7 @@ def _new_arrays(
     cast = {name: _cast(arrays[name], slot.array.dtype) for name, slot in by_name.items()}
     rounding = {}
     for name, slot in slots.items():
-        back = take(cast[slot.name], steps[name], read)
+        back = take(cast[slot.name], steps[name], source.values)
         if np.array_equal(back, trained[name]):
             continue
         with np.errstate(invalid="ignore"):

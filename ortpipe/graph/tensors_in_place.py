@@ -82,6 +82,13 @@ class OnnxBytes:
         places = self._initializers.get(name, ())
         return self._tensor(name, places[0]) if len(places) == 1 else None
 
+    def values(self, name: str) -> np.ndarray:
+        """Return an initializer's array (KeyError: there is none of that name)."""
+        slot = self.initializer(name)
+        if slot is None:
+            raise KeyError(f"the file has no {name!r}")
+        return slot.array
+
     def attribute(self, node: str, name: str) -> Slot | None:
         """Return an attribute of floats, or a tensor, of the node whose first output has that name."""
         names = ("value", "value_floats", "value_float") if name == "value" else (name,)  # of a Constant

@@ -239,6 +239,11 @@ def test_quantized_weights_go_back_rounded(tmp_path: Path) -> None:
     done = restore(file, output, {"w": held + np.float32([[0.1, 0], [-70, 0.5]])}, {}, origins)
     assert _arrays(output)["q"].tolist() == [[1, -2], [-128, 5]]  # as int32_data, whose length grows by nine bytes
     assert done.rounding["w"] == pytest.approx(4.5)
+    assert restore(file, output, {}, {"w": held}, origins).written == ()
+    with pytest.raises(ModelError, match="other values of w"):
+        restore(file, output, {}, {"w": held + 1}, origins)
+    with pytest.raises(ModelError, match="steps that the run does not record"):
+        restore(file, output, {"q": held}, {}, {})
     onnx.checker.check_model(onnx.load(output), full_check=True)
 
 
