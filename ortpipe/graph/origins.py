@@ -102,6 +102,40 @@ def _quantize(array: np.ndarray, new: np.ndarray, scale: Any, zero: Any = None, 
     return np.clip(steps, bounds.min, bounds.max).astype(array.dtype)
 
 
+def _unpacked(array: np.ndarray, bits: int, rows: int) -> np.ndarray:
+    """Return integers of so many bits that follow each other in bytes, the lowest bits first, as rows of int64."""
+    each = np.unpackbits(array.reshape(rows, -1), axis=1, bitorder="little")
+    return each.reshape(rows, -1, bits) @ (1 << np.arange(bits, dtype=np.int64))
+
+
+def _steps(array: np.ndarray, bits: int, scales: Any, zero: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the integers of rows in blocks, [rows, blocks, block], and the scale and zero point of each block."""
+    rows, blocks = array.shape[0], np.asarray(scales).size // array.shape[0]
+    scale = np.asarray(scales, np.float64).reshape(rows, blocks, 1)
+    if zero is None:
+        offset = np.full_like(scale, 1 << (bits - 1))
+    elif zero.dtype == np.uint8:
+        offset = _unpacked(zero, bits, rows)[:, :blocks, None].astype(np.float64)
+    else:
+        offset = np.asarray(zero, np.float64).reshape(rows, blocks, 1)
+    return _unpacked(array, bits, rows).reshape(rows, blocks, -1), scale, offset
+
+
+def _from_blocks(array: np.ndarray, bits: int, count: int, scales: Any, zero: Any = None) -> np.ndarray:
+    whole, scale, offset = _steps(array, bits, scales, zero)
+    return ((whole - offset) * scale).reshape(len(array), -1)[:, :count]
+
+
+def _to_blocks(array: np.ndarray, new: np.ndarray, bits: int, count: int, scales: Any, zero: Any = None) -> np.ndarray:
+    """Return rows in packed blocks, each number rounded to a step; what fills the last block stays, and scales of 0."""
+    whole, scale, offset = _steps(array, bits, scales, zero)
+    wide = ((whole - offset) * scale).reshape(len(array), -1)
+    wide[:, :count] = new
+    steps = np.divide(wide.reshape(whole.shape), scale, out=whole - offset, where=scale != 0)
+    steps = np.clip(np.rint(steps + offset), 0, (1 << bits) - 1).astype(np.int64).reshape(len(array), -1, 1)
+    return np.packbits((steps >> np.arange(bits)) & 1, axis=None, bitorder="little").reshape(array.shape)
+
+
 STEPS: dict[str, tuple[_Get, _Put]] = {
     "reshape": (lambda array, *dims: array.reshape(dims), lambda array, new, *dims: new.reshape(array.shape)),
     "transpose": (lambda array: np.swapaxes(array, -1, -2), lambda array, new: np.swapaxes(new, -1, -2)),
@@ -109,5 +143,6 @@ STEPS: dict[str, tuple[_Get, _Put]] = {
     "slice": (lambda array, *where: array[_between(array, *where)], _slice_back),
     "opposite": (lambda array: array[1:], _opposite_back),  # two rows [−s, s] as one
     "dequantize": (_dequantize, _quantize),
+    "blocks": (_from_blocks, _to_blocks),
     "scale": (lambda array, scale: array * scale, lambda array, new, scale: new / scale),
 }

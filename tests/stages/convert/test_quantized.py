@@ -17,7 +17,7 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.dialects import read_dialects
 from ortpipe.stages.convert.stage import convert
 
-rng = np.random.default_rng(0)
+rng, more = np.random.default_rng(0), np.random.default_rng(1)
 QUANTIZED = "q = QuantizeLinear(x, xs, xz) "
 FLOATS = " y = DequantizeLinear(z, ys, yz)"
 BASE = {"xs": np.float32(0.02), "xz": np.uint8(130), "ys": np.float32(0.03), "yz": np.uint8(110)}
@@ -137,6 +137,34 @@ CASES = {  # what → (input, nodes, initializers)
         'h, y = com.microsoft.DynamicQuantizeLSTM<hidden_size=3>(x, w, r, "", "", "", "", "", ws, wz, rs, rz)',
         LSTM,
     ),
+    "nhwc": (
+        "float[N,6,6,2] x",
+        f"{QUANTIZED} c = com.microsoft.QLinearConv<channels_last=1, pads=[1,1,1,1]>(q, xs, xz, w, ws, wz, ys, yz, b) "
+        "m = com.microsoft.NhwcMaxPool<kernel_shape=[2,2]>(c) z = com.microsoft.QLinearAveragePool"
+        f"<kernel_shape=[2,2], channels_last=1>(m, ys, yz, ys, yz) {FLOATS}",
+        {**BASE, **KERNEL, **BIAS},
+    ),
+    "where": (
+        ROWS,
+        f"o = Neg(x) r = QuantizeLinear(x, ys, yz) k = Greater(x, o) {QUANTIZED} "
+        f"z = com.microsoft.QLinearWhere(k, q, xs, xz, r, ys, yz, ys, yz) {FLOATS}",
+        BASE,
+    ),
+    "attention": (
+        "float[N,3,6] x",
+        "q, s, o = DynamicQuantizeLinear(x) "
+        'y = com.microsoft.QAttention<num_heads=2, unidirectional=1>(q, w, b, s, ws, "", o, wz)',
+        {**MATRIX, "w": more.integers(-128, 128, (6, 12)).astype(np.int8), "b": np.ones(12, np.float32)},
+    ),
+    "mat_mul of 4 bits": (
+        "float[N,40] x",
+        "y = com.microsoft.MatMulNBits<K=40, N=3, bits=4, block_size=16>(x, w, ws, wz)",
+        {
+            "w": more.integers(0, 256, (3, 3, 8)).astype(np.uint8),
+            "ws": more.uniform(0.01, 0.1, 9).astype(np.float32),
+            "wz": more.integers(0, 256, 6).astype(np.uint8),
+        },
+    ),
 }
 WITHIN = {"lstm": 0.03}  # its kernel rounds what it reads in every step
 
@@ -162,7 +190,7 @@ def rows(model):
 
 def as_floats(model, mode="fake"):
     own = ir.from_proto(inferred(model))
-    read_dialects(own, mode)
+    assert read_dialects(own, mode).notes
     return own, finish(own)
 
 
@@ -202,7 +230,8 @@ def test_rounding_passes_the_gradient_inside_the_range_and_stops_it_outside():
 
 
 @pytest.mark.parametrize(
-    "name", ["weights", "conv", "conv per channel", "mat_mul", "gemm", "dynamic", "lstm", "embedding"]
+    "name",
+    ["weights", "conv", "conv per channel", "mat_mul", "gemm", "dynamic", "lstm", "embedding", "mat_mul of 4 bits"],
 )
 def test_what_was_integers_goes_back_to_the_same_integers(name):
     model = parsed(name)

@@ -24,6 +24,7 @@ REWRITES: Mapping[str, Rewrite] = {**LAYERS, **ATTENTION}
 # few layers. Most files agree in every bit.
 ROUNDING = 2e-2
 ROUNDING_IN_STEPS = 5e-2  # an LSTM's own kernel rounds its input and its state in every step, which an LSTM does not
+WEIGHTS_ONLY = frozenset(("DequantizeLinear", "GatherBlockQuantized", "MatMulNBits"))
 
 
 class Read(NamedTuple):
@@ -42,9 +43,10 @@ def read_dialects(model: ir.Model, quantized: Mode) -> Read:
     notes, rounding = [], 0.0
     if names := write_float(model, quantized):
         rounding = ROUNDING_IN_STEPS if "DynamicQuantizeLSTM" in names else ROUNDING
-        rounds = "still rounds activations to them (convert.source.quantized=float does not)"
-        kept = rounds if quantized == "fake" else "clips activations and does not round them"
-        notes.append(f"reads {some(names)} as operators of floats: weights are no longer integers, and {kept}")
+        rounds = ", and still rounds activations to them (convert.source.quantized=float does not)"
+        kept = rounds if quantized == "fake" else ", and clips activations and does not round them"
+        kept = "" if WEIGHTS_ONLY.issuperset(names) else kept
+        notes.append(f"reads {some(names)} as operators of floats: weights are no longer integers{kept}")
     if names := write_standard(model):
         notes.append(f"writes onnxruntime's {some(names)} in standard operators")
     return Read(tuple(notes), rounding)

@@ -24,7 +24,7 @@ def rank_of(value: Value) -> int:
 
 def called(node: Node) -> str:
     """Return how messages call a node."""
-    return f"{node.domain}.{node.op_type} at node {node.name or node.outputs[0].name!r}"
+    return f"{f'{node.domain}.' if node.domain else ''}{node.op_type} at node {node.name or node.outputs[0].name!r}"
 
 
 def unsupported(node: Node, why: str) -> ConvertError:

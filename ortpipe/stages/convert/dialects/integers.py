@@ -7,9 +7,10 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
+from ortpipe.errors import ConvertError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.origins import mark
+from ortpipe.graph.origins import mark, take
 from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
 
 INTEGERS = ("INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16", "INT32")
@@ -98,6 +99,26 @@ class Integers:
             self.weights[key] = parameter
         return self.weights[key]
 
+    def from_blocks(
+        self, held: Value, shape: tuple[int, ...], sizes: tuple[int, int], scales: Value, zero: Value | None, *more: Any
+    ) -> Value:
+        """Return the float parameter that packed rows of integers are: of so many bits, so many in a row."""
+        given = [held, scales, *([] if zero is None else [zero])]
+        if not all(v in self.replaced or (v.is_initializer() and not v.is_graph_input()) for v in given):
+            raise ConvertError(
+                "The weights of a quantized product are initializers, with their scales and zero points.",
+                got=f"{held.name!r} or what scales it is computed",
+                fix="Convert the file from which this one was quantized.",
+            )
+        names = [None if v is None else str(v.name) for v in (scales, zero)]
+        steps = [["reshape", *shape], ["blocks", *sizes, *names], *more]
+        key = (held, repr(steps).encode())
+        if key not in self.weights:
+            arrays, name = {str(v.name): query.array(v) for v in given}, str(held.name)
+            floats = take(arrays[name], steps, arrays.__getitem__).astype(arrays[str(scales.name)].dtype)
+            self.weights[key] = mark(self.parameter(held, floats), {"initializer": name, "transform": steps})
+        return self.weights[key]
+
     def parameter(self, held: Value, array: np.ndarray) -> Value:
         """Put floats under the name of integers, which are left without a graph (`written` looks after them)."""
         name, graph = str(held.name), held.graph
@@ -106,7 +127,7 @@ class Integers:
             del graph.initializers[name]
         else:  # floats of another scale have the name
             name = Names(used_names(graph)).fresh(name)
-        value = ir.val(name, const_value=ir.tensor(np.ascontiguousarray(array), name=name))
+        value = ir.val(name, const_value=ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=name))
         graph.register_initializer(value)
         self.replaced[held] = graph
         return value
@@ -178,7 +199,7 @@ def along(op: Builder, x: Value, numbers: Any, axis: int, size: int) -> Any:
 def shaped(numbers: np.ndarray, integers: np.ndarray, axis: int, block: int = 0) -> np.ndarray:
     """Return numbers so that they broadcast to weights: one, one per channel of an axis, or one per block."""
     numbers = np.asarray(numbers, np.float64)
-    if block:
+    if block and numbers.ndim:
         return np.repeat(numbers, block, axis)[tuple(slice(d) for d in integers.shape)]
     if numbers.size == 1:
         return numbers.reshape(())

@@ -6,7 +6,9 @@ front of it is in its bounds, and nowhere else. Weights become float parameters 
 and zero points are constants.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import onnx_ir as ir
@@ -16,6 +18,7 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import clean, infer
 from ortpipe.graph.rewrite import Rewrite, rewrite
+from ortpipe.stages.convert.dialects import blocks
 from ortpipe.stages.convert.dialects.forms import MICROSOFT, Unranked, rank_of, unsupported
 from ortpipe.stages.convert.dialects.integers import INTEGERS, MOVES, Held, Integers, same, shaped
 
@@ -39,15 +42,20 @@ def write_float(model: ir.Model, mode: Mode) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(node.op_type for node in found))
     nodes = list(model.graph.all_nodes())
     table = {**dict.fromkeys((n.op_type for n in nodes), reader.carry), **rules}
-    rewrite(model.graph, {name: _known(rule) for name, rule in table.items()}, nodes=nodes)
+    rewrite(model.graph, {name: _known(model, rule) for name, rule in table.items()}, nodes=nodes)
     clean(model)
     reader.own.put_back()
     infer(model)
     return names
 
 
-def _known(rule: Rewrite) -> Rewrite:
+def _known(model: ir.Model, rule: Rewrite) -> Rewrite:
+    """Return the rule, which is asked again with shapes inferred anew where it lacks one."""
+
     def write(op: Builder, node: Node) -> Any:
+        with contextlib.suppress(Unranked):
+            return rule(op, node)
+        infer(model)
         try:
             return rule(op, node)
         except Unranked as error:
@@ -85,11 +93,17 @@ class _Reader:
             "DynamicQuantizeLSTM": self.dynamic_lstm,
             "DynamicQuantizeLinear": self.dynamic_quantize_linear,
             "DynamicQuantizeMatMul": self.dynamic_mat_mul,
+            "GatherBlockQuantized": partial(blocks.gather, self.own),
             "MatMulInteger": self.mat_mul_integer,
             "MatMulIntegerToFloat": self.mat_mul_to_float,
+            "MatMulNBits": partial(blocks.mat_mul, self.own),
+            "NhwcMaxPool": self.max_pool,
+            "QAttention": self.attention,
+            "QEmbedLayerNormalization": self.embed,
             "QGemm": self.gemm,
             "QLinearConcat": self.concat,
             "QLinearConv": self.conv,
+            "QLinearWhere": self.where,
             "QuantizeLinear": self.quantize_linear,
         }
 
@@ -117,6 +131,8 @@ class _Reader:
     def dynamic_quantize_linear(self, op: Builder, node: Node) -> list[Value]:
         """The same by the range of x: scale = (max(x, 0) − min(x, 0)) / 255; no gradient passes the range."""
         [x] = node.inputs
+        assert x is not None
+        x.type = x.type or ir.TensorType(ir.DataType.FLOAT)  # nothing else is one's input
         low = same(op, op.Min(op.ReduceMin(x, keepdims=0), 0))
         high = same(op, op.Max(op.ReduceMax(x, keepdims=0), 0))
         span = high - low
@@ -167,8 +183,44 @@ class _Reader:
         inputs = [self.own.dequantized(op, x, xs, xz, 1, node), weight]
         if bias is not None:
             inputs.append(self.own.bias(op, node, bias, xs, ws))
-        y = op.Conv(*inputs, **{name: a.value for name, a in node.attributes.items()})
+        rank = rank_of(weight)
+        y = _channels_first(op, node, inputs[0], rank, lambda x, **rest: op.Conv(x, *inputs[1:], **rest))
         return [self.own.quantized(op, node, y, ys, yz)]
+
+    def max_pool(self, op: Builder, node: Node) -> list[Value]:
+        """NhwcMaxPool, which compares integers."""
+        [x] = node.inputs
+        assert x is not None
+        whole, rank = x if x in self.own.held else op.Cast(x, to=ir.DataType.FLOAT), len(_kernel(node)) + 2
+        node.attributes["channels_last"] = ir.AttrInt64("channels_last", 1)
+        return [self.sums(node, _channels_first(op, node, whole, rank, op.MaxPool))]
+
+    def where(self, op: Builder, node: Node) -> list[Value]:
+        """QLinearWhere."""
+        condition, a, a_scale, a_zero, b, b_scale, b_zero, ys, yz = node.inputs
+        left = self.own.dequantized(op, a, a_scale, a_zero, -2, node)
+        right = self.own.dequantized(op, b, b_scale, b_zero, -1, node)
+        return [self.own.quantized(op, node, op.Where(condition, left, right), ys, yz)]
+
+    def attention(self, op: Builder, node: Node) -> list[Value]:
+        """QAttention: com.microsoft's Attention of floats."""
+        x, w, bias, xs, ws, mask, xz, wz, past = (*node.inputs, *[None] * 4)[:9]
+        inputs = [self.own.dequantized(op, x, xs, xz, -1, node), self.own.dequantized(op, w, ws, wz, 1, node)]
+        attributes = {name: a.value for name, a in node.attributes.items()}
+        found = op.Attention(*inputs, bias, mask, past, domain=MICROSOFT, outputs=len(node.outputs), **attributes)
+        return [found] if isinstance(found, Value) else list(found)
+
+    def embed(self, op: Builder, node: Node) -> list[Value]:
+        """QEmbedLayerNormalization: com.microsoft's EmbedLayerNormalization of floats."""
+        ids, segments, *tables = node.inputs[:7]
+        pairs = zip(tables, node.inputs[8:13], node.inputs[13:18], strict=True)
+        floats = [x if x is None else self.own.dequantized(op, x, scale, zero, 1, node) for x, scale, zero in pairs]
+        attributes = {name: a.value for name, a in node.attributes.items()}
+        return list(
+            op.EmbedLayerNormalization(
+                ids, segments, *floats, node.inputs[7], domain=MICROSOFT, outputs=len(node.outputs), **attributes
+            )
+        )
 
     def gemm(self, op: Builder, node: Node) -> list[Value]:
         """QGemm: alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾ + c, quantized where a scale is given."""
@@ -263,16 +315,25 @@ def _reduce_mean(op: Builder, x: Value, node: Node) -> Value:
 
 
 def _average_pool(op: Builder, x: Value, node: Node) -> Value:
-    attributes = {name: a.value for name, a in node.attributes.items()}
-    if attributes.pop("channels_last", 0):
-        raise unsupported(node, "channels_last=1")
-    return op.AveragePool(x, **attributes)
+    return _channels_first(op, node, x, len(_kernel(node)) + 2, op.AveragePool)
 
 
 def _global_average_pool(op: Builder, x: Value, node: Node) -> Value:
-    if node.attributes.get_int("channels_last", 0):
-        raise unsupported(node, "channels_last=1")
-    return op.GlobalAveragePool(x)
+    rank = rank_of(node.inputs[0]) if node.attributes.get_int("channels_last", 0) else 0  # type: ignore[arg-type]
+    return _channels_first(op, node, x, rank, op.GlobalAveragePool)
+
+
+def _kernel(node: Node) -> tuple[int, ...]:
+    return tuple(node.attributes.get_ints("kernel_shape", ()))
+
+
+def _channels_first(op: Builder, node: Node, x: Value, rank: int, write: Callable[..., Value]) -> Value:
+    """Return what an operator gives that may take channels last, with the attributes that it has in ONNX."""
+    attributes = {name: a.value for name, a in node.attributes.items()}
+    if not attributes.pop("channels_last", 0):
+        return write(x, **attributes)
+    turned = op.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
+    return op.Transpose(write(turned, **attributes), perm=[0, *range(2, rank), 1])
 
 
 def _scale_behind(node: Node) -> Value | None:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Task, read_metadata
 from ortpipe.data.rows import Data
-from ortpipe.errors import ConvertError, nearest
+from ortpipe.errors import ConvertError, ModelError, nearest
 from ortpipe.graph import query, serial
 from ortpipe.graph.batch import name_batch, plain_dimensions
 from ortpipe.graph.branches import take_branches
@@ -21,6 +21,7 @@ from ortpipe.graph.lift import float_constants, lift
 from ortpipe.graph.lower import changed_opset, lowered
 from ortpipe.graph.modes import settle
 from ortpipe.graph.parameters import some
+from ortpipe.runtime.session import Session
 from ortpipe.settings import Config
 from ortpipe.stages.convert.any_batch import fixed_batch, run_in_batches, set_free
 from ortpipe.stages.convert.dialects import read_dialects
@@ -110,6 +111,12 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
     constants = {*float_constants(graph)}
     classes = config.classes or tuple(metadata.get("classes", ())) or zipped or classes_in(graph)
     dialects = read_dialects(forward, config.quantized)
+    if dialects.notes and data is not None and (why := _unloadable(original)):
+        original = ir.to_proto(forward)
+        said_of_file.append(
+            "predictions are not compared with the file's, which this onnxruntime cannot run, but with those of its "
+            f"operators as they are read ({why})"
+        )
     source, notes = _rows_first(graph, config, original, data)
     standardize(graph)
     name_batch(forward)
@@ -194,6 +201,15 @@ def _rows_first(
     if said_axes := [f"{name} has its rows on axis {axis}" for name, axis in axes.items()]:
         notes.append(f"{some(said_axes)}: turned to the first (convert.source.batch_axis)")
     return Original(original, fixed, axes, fixed_batch(graph)), notes
+
+
+def _unloadable(model: onnx.ModelProto) -> str | None:
+    """Return why the runtime does not load a model, None where it does."""
+    try:
+        Session(model)
+    except ModelError as error:
+        return str(error.got)[:200]
+    return None
 
 
 def _first(data: Data) -> Mapping[str, np.ndarray]:
