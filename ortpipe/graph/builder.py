@@ -144,8 +144,8 @@ class Builder:
         key = (array.dtype, array.shape, array.tobytes())
         if key not in self._constants:
             strings = [s.encode() for s in array.ravel().tolist()] if array.dtype.kind == "U" else None
-            tensor = ir.tensor(array) if strings is None else ir.StringTensor(strings, shape=ir.Shape(array.shape))
-            self._constants[key] = self._add("Constant", (), 1, "", {"value": tensor})
+            tensor = ir.Tensor(array) if strings is None else ir.StringTensor(strings, shape=ir.Shape(array.shape))
+            self._constants[key] = self._add("Constant", (), 1, "", {"value": ir.AttrTensor("value", tensor)})
         return self._constants[key]
 
     def like(self, number: float, value: Any) -> ir.Value:

@@ -86,7 +86,7 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
     """Return what a value always is; of a ConstantOfShape, whose sizes are known, too."""
     node = value.producer()
     if node is None or node.op_type != "ConstantOfShape":
-        return ir.convenience.get_const_tensor(value)
+        return query.tensor(value)
     sizes, filled = query.constant(node.inputs[0]), node.attributes.get("value")
     number = np.zeros(1, np.float32) if filled is None else filled.as_tensor().numpy()
     return None if sizes is None else ir.tensor(np.full(sizes, number[0]), name=str(value.name))

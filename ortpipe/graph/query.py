@@ -86,10 +86,23 @@ def array(initializer: ir.Value) -> np.ndarray:
     return np.array(initializer.const_value.numpy())
 
 
-def constant(value: ir.Value | None) -> np.ndarray | None:
+def tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     """Return what a value always is, where a constant or an initializer says it."""
-    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
-    return None if tensor is None else tensor.numpy()
+    if value is None:
+        return None
+    node = value.producer()
+    held = node.attributes.get("value") if node is not None and node.op_type == "Constant" and not node.domain else None
+    if held is None or held.is_ref():
+        return ir.convenience.get_const_tensor(value)
+    # It says the same, but asks whether a tensor is a tensor, which takes longer than writing a node.
+    held.value.name = value.name
+    return held.value
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """Return what a value always is as an array, where a constant or an initializer says it."""
+    held = tensor(value)
+    return None if held is None else held.numpy()
 
 
 def select(

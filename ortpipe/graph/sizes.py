@@ -42,7 +42,8 @@ def _fold(graph: ir.Graph, deep: bool) -> bool:
         value = _value(node, deep)
         if value is None:
             continue
-        [old], constant = node.outputs, ir.node("Constant", [], {"value": ir.tensor(value)}, name=node.name)
+        [old], held = node.outputs, ir.AttrTensor("value", ir.Tensor(value))
+        constant = ir.node("Constant", [], {"value": held}, name=node.name)
         ir.convenience.replace_nodes_and_values(graph, node, [node], [constant], [old], constant.outputs)
         changed = True
     return changed
@@ -71,7 +72,7 @@ def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
         return None
     from onnx.reference import ReferenceEvaluator  # late: most models have no such node, and it takes its time
 
-    [result] = ReferenceEvaluator(ir.to_proto(node)).run(None, inputs)
+    [result] = ReferenceEvaluator(ir.serde.serialize_node(node)).run(None, inputs)
     value = np.asarray(result)
     return value if value.dtype.kind in "ib" and value.size <= LARGEST else None
 
@@ -91,5 +92,5 @@ def _picked(node: ir.Node) -> np.ndarray | None:
 
 def _integers(value: ir.Value) -> np.ndarray | None:
     """Return what a value always is, if that is a few integers or booleans."""
-    tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
+    tensor = None if value.is_graph_input() else query.tensor(value)
     return tensor.numpy() if tensor is not None and tensor.dtype in INTEGERS and tensor.size <= LARGEST else None

@@ -17,8 +17,8 @@ def infer(node: ir.Node) -> None:
     elif len(node.outputs) > 1:
         return
     elif op_type == "Constant":
-        tensor = node.attributes["value"].as_tensor()
-        y.type, y.shape = ir.TensorType(tensor.dtype), ir.Shape(list(tensor.shape))  # type: ignore[arg-type]
+        tensor = node.attributes["value"].value
+        y.type, y.shape = ir.TensorType(tensor.dtype), ir.Shape(list(tensor.shape))
     elif op_type in operators.UNARY or op_type in operators.LIKE_FIRST or op_type == "Clip":
         y.type, y.shape = given[0].type, given[0].shape
     elif op_type in operators.PREDICATES:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
 from ortpipe.errors import DeriveError
+from ortpipe.graph import query
 from ortpipe.graph.builder import Names
 from ortpipe.graph.types import equal
 from ortpipe.stages.derive.simplify import Simplifier
@@ -84,7 +85,7 @@ class Backward(Simplifier):
         """Return what a value always is: None for an input, which a caller may set, and for what is trained."""
         if value is None or value.is_graph_input() or value in self.active:
             return None
-        return ir.convenience.get_const_tensor(value)
+        return query.tensor(value)
 
     def dim(self, x: Value, axis: int) -> Value:
         """Return one dimension of x as an int64 scalar; a constant where it is static."""

@@ -6,7 +6,7 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
-from ortpipe.graph import operators
+from ortpipe.graph import operators, query
 from ortpipe.graph.builder import Builder, Names
 from ortpipe.graph.types import is_scalar
 
@@ -37,7 +37,7 @@ class Simplifier(Builder):
         key = expression(op_type, inputs, domain, count, converted)
         if key is not None and key in self._computed:
             return self._computed[key]
-        result = super()._add(op_type, inputs, count, domain, attributes)
+        result = super()._add(op_type, inputs, count, domain, converted)
         if key is not None:
             self._computed[key] = result
         return result
@@ -45,7 +45,7 @@ class Simplifier(Builder):
 
 def scalar_of(value: Value) -> float | None:
     """Return the number that a value is, if it is a constant scalar."""
-    tensor = ir.convenience.get_const_tensor(value)
+    tensor = query.tensor(value)
     if tensor is None or tensor.size != 1 or tensor.shape.rank() or value.is_graph_input():
         return None
     return float(tensor.numpy()) if value.producer() is not None else None
@@ -142,7 +142,7 @@ def expression(
     shown = []
     for name in sorted(attributes):
         value = attributes[name].value
-        if isinstance(value, ir.TensorProtocol):
+        if attributes[name].type == ir.AttributeType.TENSOR:
             if value.dtype == ir.DataType.STRING:
                 return None
             value = (value.dtype, tuple(value.shape.numpy()), value.tobytes())

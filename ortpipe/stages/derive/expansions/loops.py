@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.errors import DeriveError
+from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.derive.backward import ranked
 
@@ -111,7 +112,7 @@ def _is_true(value: Value, given: Value | None = None) -> bool:
         value = node.inputs[0]
         if value is given:
             return True
-    tensor = ir.convenience.get_const_tensor(value)
+    tensor = query.tensor(value)
     return tensor is not None and not value.is_graph_input() and bool(tensor.numpy().all())
 
 
