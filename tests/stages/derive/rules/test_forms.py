@@ -81,7 +81,7 @@ def test_a_slice_sends_back_to_the_places_it_read(span, dims):
     names = zip(("s", "e", "a", "t"), span, strict=True)
     constants = ", ".join(f"int64[1] {name} = {{{value}}}" for name, value in names)
     text = f"g (float[{dims}] x) => (float[A,B] y) <{constants}> {{ y = Slice(x, s, e, a, t) }}"
-    assert error(text, {"x": normal(6, 5)}, points=30) < TOLERANCE
+    assert error(text, {"x": normal(6, 5)}) < TOLERANCE
 
 
 def test_shape_operators_work_on_sizes_known_only_by_name():

@@ -96,7 +96,7 @@ def test_a_product_with_a_zero_still_moves_by_it(op, zeros):
         feeds["x"][1] = 0
     if zeros in ("u", "both"):
         feeds["u"][0] = 0
-    assert worst_error(parsed(text), feeds, points=40) < TOLERANCE
+    assert worst_error(parsed(text), feeds) < TOLERANCE
 
 
 @pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (0, 1), (1, 0), (1, 1)])
@@ -156,6 +156,4 @@ def test_two_dropouts_of_one_value_draw_two_masks():
 @pytest.mark.parametrize("k", [-1, 0, 2])
 def test_a_triangle_sends_back_a_triangle(k, upper, opset):
     text = f"g (float[N,3,4] x, int64 k) => (float[N,3,4] y) {{ y = Trilu<upper={upper}>(x, k) }}"
-    assert (
-        worst_error(parsed(text, opset), {"x": rng().normal(size=(2, 3, 4)), "k": np.array(k)}, points=24) < TOLERANCE
-    )
+    assert worst_error(parsed(text, opset), {"x": rng().normal(size=(2, 3, 4)), "k": np.array(k)}) < TOLERANCE

@@ -101,7 +101,7 @@ def test_the_scan_gives_what_the_kernel_of_onnxruntime_gives(kind, way, name):
 @pytest.mark.parametrize(("kind", "way", "name"), CASES)
 def test_gradients_are_central_differences(kind, way, name):
     model, feeds = recurrent(kind, way, **{**VARIANTS, **OWN[kind]}[name])
-    assert worst_error(plain(model, feeds), feeds, points=4) < TOLERANCE
+    assert worst_error(plain(model, feeds), feeds) < TOLERANCE
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -135,7 +135,7 @@ def test_every_activation_is_the_kernels_and_has_its_gradient(kind, name):
     own = plain(model, feeds)
     for got, expected in zip(Session(own).run(feeds), Session(model).run(feeds), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
-    assert worst_error(own, feeds, points=4) < TOLERANCE
+    assert worst_error(own, feeds) < TOLERANCE
 
 
 @pytest.mark.parametrize("way", ["forward", "bidirectional"])
@@ -152,7 +152,7 @@ def test_time_and_batch_may_have_any_length(kind, way):
         value.type.tensor_type.ClearField("shape")
     del model.graph.value_info[:]
     model = checked(model)
-    assert worst_error(plain(model, feeds), feeds, points=4) < TOLERANCE
+    assert worst_error(plain(model, feeds), feeds) < TOLERANCE
     assert runtime_error(model, feeds) < SINGLE
 
 
