@@ -4,8 +4,8 @@
 
 `files.yaml` names the packages, their files, and for each file the settings that a user would give. Of each file is
 checked: it predicts after convert what a stock onnxruntime predicts from the file itself; ten gradients are the slopes
-of the loss; the loss falls; the trained model predicts the same in a stock onnxruntime. What cannot train is listed
-with the message that refuses it. Ends with 1 where anything comes out otherwise.
+of the loss in float64; the loss falls; the trained model predicts the same in a stock onnxruntime. What cannot train is
+listed with the message that refuses it. Ends with 1 where anything comes out otherwise.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,25 +34,10 @@ HERE = Path(__file__).parent
 STOCK = "onnxruntime==1.23.2"
 EPOCHS, BATCHES = 5, 4  # twenty steps
 KEPT = (".onnx", ".json", ".txt", ".dic", ".yaml", ".data")
-SLOPE = {
-    "float64": 0.002,
-    "float32": 0.02,
-    "float16": 0.1,
-}  # allowed, of the larger one; the gradient itself is of float32
-SECONDS = 900  # a file may take
-HEAD = (
-    "file",
-    "package",
-    "MB",
-    "data",
-    "settings",
-    "difference",
-    "gradients",
-    "loss",
-    "trained, in stock",
-    "µs per step",
-)
-HEAD += ("peak MB", "verdict")
+SLOPE = {"float32": 1e-3, "float16": 0.1}  # allowed, by the type of the gradients
+SECONDS = 600  # a file may take
+HEAD = ("file", "package", "MB", "data", "settings", "difference", "gradients", "loss", "trained, in stock")
+HEAD += ("µs per step", "peak MB", "verdict")
 
 
 @dataclass(frozen=True)
@@ -117,10 +103,15 @@ def main(arguments: list[str] | None = None) -> int:
     outcomes = []
     for number, entry in enumerate(chosen, start=1):
         print(f"[{number}/{len(chosen)}] {entry.name} …", end=" ", file=sys.stderr, flush=True)
-        outcomes.append(
-            tried(entry, fetched(options.folder, entry.package, python), options.folder, python, keep=options.keep)
-        )
-        print("; ".join(outcomes[-1].wrong) or outcomes[-1].cells.get("verdict", "trains"), file=sys.stderr, flush=True)
+        began = time.monotonic()
+        try:
+            packages = fetched(options.folder, entry.package, python)
+            outcome = tried(entry, packages, options.folder, python, keep=options.keep)
+        except (subprocess.CalledProcessError, OSError) as error:
+            outcome = Outcome(entry, wrong=[f"could not be fetched: {getattr(error, 'stderr', None) or error}"])
+        said = "; ".join(outcome.wrong) or outcome.cells.get("verdict", "trains")
+        print(f"{time.monotonic() - began:.0f} s: {said}", file=sys.stderr, flush=True)
+        outcomes.append(outcome)
     text = table(list(HEAD), [o.row for o in outcomes]) + "\n"
     if options.output is None:
         print(text)
@@ -202,7 +193,7 @@ def tried(entry: Entry, packages: Path, folder: Path, python: Path, *, keep: boo
     path = next(iter(sorted(packages.rglob(entry.file))), packages / entry.file)
     place = folder / "runs" / entry.name.replace("/", "_")
     said = json.dumps(overrides(entry, path, packages))
-    if keep and (place / "command.json").exists() and (place / "command.json").read_text() == said:
+    if keep and _ended(place) and (place / "command.json").read_text() == said:
         return judged(entry, path, place, python)
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -214,6 +205,12 @@ def tried(entry: Entry, packages: Path, folder: Path, python: Path, *, keep: boo
         except subprocess.TimeoutExpired:
             log.write(f"stopped after {SECONDS} s\n")
     return judged(entry, path, place, python)
+
+
+def _ended(place: Path) -> bool:
+    """Whether a run got to its end: to the slopes, or to what refuses the file."""
+    run = place / "run.json"
+    return (place / "slopes.json").exists() or (run.exists() and "refused" in json.loads(run.read_text()))
 
 
 def judged(entry: Entry, path: Path, place: Path, python: Path) -> Outcome:
@@ -253,14 +250,14 @@ def _compare(entry: Entry, path: Path, place: Path, run: Mapping[str, Any], pyth
             cells[what] = f"{apart:.1g}"
             if not apart <= entry.tolerance:
                 wrong.append(f"{kind} predicts otherwise than stock: {apart:.2g}")
-        except (subprocess.CalledProcessError, ValueError) as error:
+        except (subprocess.CalledProcessError, OSError, ValueError) as error:
             last = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
             wrong.append(f"{kind}, in stock: {' '.join(last)[:200]}")
     slopes = json.loads((place / "slopes.json").read_text()) if (place / "slopes.json").exists() else None
     if slopes is None:
         wrong.append(f"gradients: {_last_line(place)}")
     else:
-        cells["gradients"] = f"{slopes['off']:.1g} ({slopes['type']})"
+        cells["gradients"] = f"{slopes['off']:.1g}"
         if not slopes["off"] <= SLOPE[slopes["type"]]:
             wrong.append(f"gradients off by {slopes['off']:.2g} ({slopes['type']})")
     cells["loss"] = f"{losses[0]:.4g} → {losses[-1]:.4g}"
@@ -268,7 +265,7 @@ def _compare(entry: Entry, path: Path, place: Path, run: Mapping[str, Any], pyth
         wrong.append("the loss does not fall")
     if run["steps"] != EPOCHS * BATCHES:
         wrong.append(f"{run['steps']} steps")
-    cells["µs per step"] = f"{run['microseconds']:,.0f}"
+    cells["µs per step"] = f"{run['microseconds']:,.0f}" if run["microseconds"] else "–"
     cells["peak MB"] = f"{run['megabytes']:,.0f}"
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 TO = {"Cast": "to", "RandomNormal": "dtype", "RandomUniform": "dtype", "EyeLike": "dtype"}
 SMALLER = (TensorProto.FLOAT, TensorProto.FLOAT16)
@@ -54,3 +60,103 @@ def _node(node: onnx.NodeProto) -> None:
 def _tensor(tensor: TensorProto) -> None:
     if tensor.data_type in SMALLER:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+
+
+class Reference:
+    """A model run by onnx's own evaluator, in NumPy and so in float64; where few inputs change, only what reads them.
+
+    Raises:
+        RuntimeError: and whatever else the evaluator does, where it has no implementation of an operator.
+    """
+
+    def __init__(self, model: ModelProto) -> None:
+        self._evaluator = ReferenceEvaluator(model, new_ops=[Conv, GatherElements, GlobalMaxPool, MaxPool])
+        self._fed: dict[str, np.ndarray] = {}
+        self._values: dict[str, Any] = {}
+
+    def run(self, feeds: Mapping[str, np.ndarray], output: str) -> np.ndarray:
+        """Return an output. Of the first call every value is kept, and a later one computes what differs from it."""
+        first = not self._values
+        changed = {name for name, array in feeds.items() if array is not self._fed.get(name)}
+        values = {"": None, **self._evaluator.rt_inits_, **self._values, **feeds}
+        with np.errstate(all="ignore"):
+            for node in self._evaluator.rt_nodes_:
+                inner = node.need_context()  # a graph inside, which may read anything
+                if first or inner or not changed.isdisjoint(node.input):
+                    inputs = [values[name] for name in node.input]
+                    outputs = node.run(*inputs, **({"context": values} if inner else {}))
+                    values.update(zip(node.output, outputs, strict=False))
+                    changed.update(filter(None, node.output))
+        if first:
+            self._fed, self._values = dict(feeds), values
+        return values[output]
+
+
+class GatherElements(OpRun):
+    """Elements by their index along an axis: onnx's own takes at most 64 of them."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
+        return (np.take_along_axis(x, np.where(indices < 0, indices + x.shape[axis], indices), axis),)
+
+
+class GlobalMaxPool(OpRun):
+    """The largest of each channel: onnx's own takes pictures only."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+class MaxPool(OpRun):
+    """The largest of each window: onnx's own looks at one output after the other."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, **given: Any) -> tuple[np.ndarray]:
+        return (functools.reduce(np.maximum, (part for _, part in _parts(x, given["kernel_shape"], -np.inf, given))),)
+
+
+class Conv(OpRun):
+    """A sum over the kernel's places of one matrix product each; onnx's own copies every window."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None, **given: Any) -> tuple[np.ndarray]:
+        groups, total, sizes = given["group"] or 1, None, ()
+        kernel = w.reshape(groups, -1, *w.shape[1:])  # [G, O/G, C/G, …]
+        for place, part in _parts(x, w.shape[2:], 0.0, given):
+            sizes = part.shape[2:]
+            columns, weights = part.reshape(len(x), groups, w.shape[1], -1), kernel[(..., *place)]
+            product = weights * columns if weights.shape[1:] == (1, 1) else weights @ columns
+            total = product if total is None else total + product
+        assert total is not None
+        result = total.reshape(len(x), len(w), *sizes)
+        return (result if b is None else result + b.reshape(-1, *[1] * len(sizes)),)
+
+
+def _parts(
+    x: np.ndarray, kernel: Sequence[int], fill: float, given: Mapping[str, Any]
+) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """Yield for each place in a window what all windows have there, [N, C, …]."""
+    sizes, steps = x.shape[2:], given["strides"] or [1] * len(kernel)
+    spread, auto = given["dilations"] or [1] * len(kernel), given["auto_pad"] or "NOTSET"
+    pads = given["pads"] if given["pads"] and auto == "NOTSET" else [0] * 2 * len(kernel)
+    edges, counts = [], []
+    for i, (n, k, s, d) in enumerate(zip(sizes, kernel, steps, spread, strict=True)):
+        begin, end, window = pads[i], pads[i + len(kernel)], (k - 1) * d + 1
+        if auto.startswith("SAME"):
+            rest = max(0, (-(-n // s) - 1) * s + window - n)
+            begin, end = (rest // 2, -(-rest // 2)) if auto == "SAME_UPPER" else (-(-rest // 2), rest // 2)
+        count = (n + begin + end - window) // s + 1
+        if given.get("ceil_mode") and (n + begin + end - window) % s and count * s < n + begin:
+            count, end = count + 1, count * s + window - n - begin  # the last window begins inside, and goes beyond
+        edges.append((begin, end))
+        counts.append(count)
+    wide = np.pad(x, [(0, 0), (0, 0), *edges], constant_values=fill)
+    for place in np.ndindex(*kernel):
+        begins = [p * d for p, d in zip(place, spread, strict=True)]
+        cut = [slice(b, b + (c - 1) * s + 1, s) for b, c, s in zip(begins, counts, steps, strict=True)]
+        yield place, wide[(..., *cut)]
