@@ -6,61 +6,38 @@ A script changes its import lines and runs. Where the original computed somethin
 import importlib
 from typing import Any
 
-_HOMES = {
-    "AbsoluteLearningLoss": "ortpipe.compat.learning_losses",
-    "BaseLearningLoss": "ortpipe.compat.learning_losses",
-    "BaseLearningPenalty": "ortpipe.compat.learning_penalties",
-    "BaseLearningRate": "ortpipe.compat.learning_rates",
-    "ConvergenceError": "ortpipe.errors",
-    "ConvergenceWarning": "sklearn.exceptions",
-    "DerivativeOptions": "ortpipe.compat.derivative",
-    "ElasticLearningLoss": "ortpipe.compat.learning_losses",
-    "ElasticLearningPenalty": "ortpipe.compat.learning_penalties",
-    "EvaluationError": "ortpipe.errors:EvaluateError",
-    "LearningRateSGD": "ortpipe.compat.learning_rates",
-    "LearningRateSGDNesterov": "ortpipe.compat.learning_rates",
-    "NegLogLearningLoss": "ortpipe.compat.learning_losses",
-    "NoLearningPenalty": "ortpipe.compat.learning_penalties",
-    "OrtDataLoader": "ortpipe.compat.data_loader",
-    "OrtGradientForwardBackward": "ortpipe.compat.forward_backward",
-    "OrtGradientForwardBackwardFunction": "ortpipe.compat.forward_backward",
-    "OrtGradientForwardBackwardOptimizer": "ortpipe.compat.forward_backward_optimizer",
-    "OrtGradientOptimizer": "ortpipe.compat.optimizer",
-    "ProviderError": "ortpipe.compat.devices",
-    "SquareLearningLoss": "ortpipe.compat.learning_losses",
-    "_loss_elastic": "ortpipe.compat.loss_nodes",
-    "_loss_l1": "ortpipe.compat.loss_nodes",
-    "_loss_l2": "ortpipe.compat.loss_nodes",
-    "_loss_log": "ortpipe.compat.loss_nodes",
-    "_rewrite_op_no_grad": "ortpipe.compat.rewriter",
-    "_unique_name": "ortpipe.compat.initializers:unique_name",
-    "add_initializer": "ortpipe.compat.initializers",
-    "add_loss_output": "ortpipe.compat.losses",
-    "device_to_providers": "ortpipe.compat.devices",
-    "dtype_to_var_type": "ortpipe.compat.rewriter",
-    "function_onnx_graph": "ortpipe.compat.functions",
-    "get_onnx_opset": "ortpipe.compat.rewriter",
-    "get_ort_device": "ortpipe.compat.devices",
-    "get_ort_device_from_session": "ortpipe.compat.devices",
-    "get_ort_device_type": "ortpipe.compat.devices",
-    "get_supported_functions": "ortpipe.compat.functions",
-    "get_train_initializer": "ortpipe.compat.initializers",
-    "numpy_to_ort_value": "ortpipe.compat.devices",
-    "onnx_derivative": "ortpipe.compat.derivative",
-    "onnx_rename_weights": "ortpipe.compat.initializers",
-    "onnx_rewrite_operator": "ortpipe.compat.rewriter",
-    "ort_device_to_string": "ortpipe.compat.devices",
-    "penalty_loss_onnx": "ortpipe.compat.loss_nodes",
-    "plot_onnxs": "ortpipe.compat.plotting",
-    "proto_type_to_dtype": "ortpipe.compat.rewriter",
-    "provider_to_device": "ortpipe.compat.devices",
-    "random_feed": "ortpipe.compat.derivative",
-    "replace_initializers_into_onnx": "ortpipe.compat.initializers",
-    "select_model_inputs_outputs": "ortpipe.compat.initializers",
-    "to_dot": "ortpipe.compat.plotting",
-    "unique_name": "ortpipe.compat.initializers",
-    "unreduced_onnx_loss": "ortpipe.compat.unreduced_loss",
+_NAMES = {  # module → what it offers; a name in front of a colon is another for it here
+    "ortpipe.compat.data_loader": ("OrtDataLoader",),
+    "ortpipe.compat.derivative": ("DerivativeOptions", "onnx_derivative", "random_feed"),
+    "ortpipe.compat.devices": (
+        *("ProviderError", "device_to_providers", "get_ort_device", "get_ort_device_from_session"),
+        *("get_ort_device_type", "numpy_to_ort_value", "ort_device_to_string", "provider_to_device"),
+    ),
+    "ortpipe.compat.forward_backward": ("OrtGradientForwardBackward", "OrtGradientForwardBackwardFunction"),
+    "ortpipe.compat.forward_backward_optimizer": ("OrtGradientForwardBackwardOptimizer",),
+    "ortpipe.compat.functions": ("function_onnx_graph", "get_supported_functions"),
+    "ortpipe.compat.initializers": (
+        *("_unique_name:unique_name", "add_initializer", "get_train_initializer", "onnx_rename_weights"),
+        *("replace_initializers_into_onnx", "select_model_inputs_outputs", "unique_name"),
+    ),
+    "ortpipe.compat.learning_losses": (
+        *("AbsoluteLearningLoss", "BaseLearningLoss", "ElasticLearningLoss", "NegLogLearningLoss"),
+        "SquareLearningLoss",
+    ),
+    "ortpipe.compat.learning_penalties": ("BaseLearningPenalty", "ElasticLearningPenalty", "NoLearningPenalty"),
+    "ortpipe.compat.learning_rates": ("BaseLearningRate", "LearningRateSGD", "LearningRateSGDNesterov"),
+    "ortpipe.compat.loss_nodes": ("_loss_elastic", "_loss_l1", "_loss_l2", "_loss_log", "penalty_loss_onnx"),
+    "ortpipe.compat.losses": ("add_loss_output",),
+    "ortpipe.compat.optimizer": ("OrtGradientOptimizer",),
+    "ortpipe.compat.plotting": ("plot_onnxs", "to_dot"),
+    "ortpipe.compat.rewriter": (
+        *("_rewrite_op_no_grad", "dtype_to_var_type", "get_onnx_opset", "onnx_rewrite_operator", "proto_type_to_dtype"),
+    ),
+    "ortpipe.compat.unreduced_loss": ("unreduced_onnx_loss",),
+    "ortpipe.errors": ("ConvergenceError", "EvaluationError:EvaluateError"),
+    "sklearn.exceptions": ("ConvergenceWarning",),
 }
+_HOMES = {name.partition(":")[0]: (module, name) for module, names in _NAMES.items() for name in names}
 __all__ = sorted(name for name in _HOMES if not name.startswith("_"))
 
 
@@ -73,5 +50,5 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module 'ortpipe.compat' has no attribute {name!r}")
-    module, _, own = _HOMES[name].partition(":")
-    return getattr(importlib.import_module(module), own or name)
+    module, own = _HOMES[name]
+    return getattr(importlib.import_module(module), own.rpartition(":")[2])

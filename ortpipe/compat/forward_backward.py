@@ -101,12 +101,7 @@ class OrtGradientForwardBackward:
         self.threads = max(1, getattr(sess_options, "intra_op_num_threads", 1))
         self.providers = _cpu_only(providers)
         warn_unused(
-            self,
-            provider_options=(provider_options, None),
-            run_options=(run_options, None),
-            graph_builder_config=(graph_builder_config, None),
-            device_index=(device_index, 0),
-            debug=(debug, False),
+            self, provider_options=None, run_options=None, graph_builder_config=None, device_index=0, debug=False
         )
         weights = [t.name for t in onnx_model.graph.initializer]
         inputs = [i.name for i in onnx_model.graph.input if i.name not in weights]

@@ -112,7 +112,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         self.enable_logging, self.weight_name, self.exc = enable_logging, weight_name, exc
         cpu(device)
         self._check()
-        warn_unused(self, loss_output_name=(loss_output_name, "loss"))
+        warn_unused(self, loss_output_name="loss")
         if weights_to_train is None:
             self.weights_to_train = list(self._forward().facts.parameters)
         self.build_onnx_function()

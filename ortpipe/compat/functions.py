@@ -124,13 +124,12 @@ def function_onnx_graph(
     values = dict(values)
     if name == "n_penalty_elastic_error":
         inputs, nodes = _penalties(kwargs.pop("n_tensors", 1), kwargs.pop("loss_shape", (1, 1)))
+        weight_name = None  # taken and not used, as in the original
     for argument, value in kwargs.items():
         if argument not in values or argument in CONSTANTS:
             known = values.keys() - set(CONSTANTS)
             raise ConfigError(f"{name} must know its arguments.", got=repr(argument), fix=nearest(argument, known))
         values[argument] = float(value)
-    if name == "n_penalty_elastic_error":
-        weight_name = None  # taken and not used, as in the original
     if weight_name is not None and not (name in WEIGHTED or name.startswith("grad_loss_")):
         raise ConfigError(f"{name} has no rows to weigh.", got=f"weight_name={weight_name!r}", fix="Leave it out.")
     if weight_name is not None and weight_name in re.findall(r"\w+", inputs + nodes):

@@ -78,8 +78,7 @@ class BaseLearningLoss(BaseLearningOnnx):
             ElasticLearningLoss: ("elastic_error", "elastic"),
             NegLogLearningLoss: ("log", "neglog", "logloss"),
         }
-        loss: BaseLearningLoss = by_name(BaseLearningLoss, members, class_name, **kwargs)
-        return loss
+        return by_name(BaseLearningLoss, members, class_name, **kwargs)
 
 
 class StageLoss(BaseLearningLoss):
@@ -93,8 +92,7 @@ class StageLoss(BaseLearningLoss):
         >>> SquareLearningLoss().stage_loss(), ElasticLearningLoss(0.1).stage_loss()
         (HalfSquare(), Elastic(l1_weight=0.1, l2_weight=0.5))
         """
-        loss: Loss = self._loss(**self.get_params())
-        return loss
+        return self._loss(**self.get_params())
 
     def score_loss(self) -> Loss:
         """Return the loss that rows are scored by."""
@@ -176,7 +174,7 @@ class NegLogLearningLoss(StageLoss):
             )
         self.eps, self.probability_function = eps, probability_function
         self.stage_loss()  # checks eps
-        warn_unused(self, eps=(eps, 1e-5))
+        warn_unused(self, eps=1e-5)
 
     def stage_loss(self) -> Loss:
         """Return the loss of the add_loss stage."""

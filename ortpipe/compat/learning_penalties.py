@@ -40,8 +40,7 @@ class BaseLearningPenalty(BaseLearningOnnx):
             NoLearningPenalty: ("", "none"),
             ElasticLearningPenalty: ("elastic", "l1l2"),
         }
-        penalty: BaseLearningPenalty = by_name(BaseLearningPenalty, members, class_name or "", **kwargs)
-        return penalty
+        return by_name(BaseLearningPenalty, members, class_name or "", **kwargs)
 
 
 class NoLearningPenalty(BaseLearningPenalty):

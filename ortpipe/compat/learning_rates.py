@@ -100,8 +100,7 @@ class BaseLearningRate(BaseLearningOnnx):
             LearningRateSGD: ("SGD",),
             LearningRateSGDNesterov: ("Nesterov", "SGDNesterov"),
         }
-        rate: BaseLearningRate = by_name(BaseLearningRate, members, class_name, **kwargs)
-        return rate
+        return by_name(BaseLearningRate, members, class_name, **kwargs)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
 
     def get_params(self, deep: bool = False) -> dict[str, Any]:
         """Return the constructor's arguments by name; `deep` adds those of arguments that have some, as `a__b`."""
-        params: dict[str, Any] = super().get_params(deep)
-        return params
+        return super().get_params(deep)
 
     def set_params(self, **params: Any) -> Self:
         """Change arguments, checked as the constructor does; what was fitted stays.
@@ -57,10 +56,9 @@ def by_name(base: type, members: Mapping[type, Sequence[str]], given: Any, **par
     return names[given](**params)
 
 
-def warn_unused(owner: object, **arguments: tuple[object, object]) -> None:
-    """Warn of arguments, each a value and its default, that do nothing and have been given other values."""
-    given = [name for name, (value, default) in arguments.items() if value is not default and value != default]
-    if given:
+def warn_unused(owner: object, **defaults: object) -> None:
+    """Warn of arguments, kept under their names, that do nothing and have other values than these."""
+    if given := [name for name, default in defaults.items() if getattr(owner, name) != default]:
         text = f"{type(owner).__name__} does not use {', '.join(given)}: kept so that older scripts run."
         warnings.warn(text, stacklevel=3)
 
