@@ -17,7 +17,7 @@ from ortpipe.errors import ModelError
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, parsed
 from ortpipe.graph.opsets import LIFTED, at_opset
-from ortpipe.graph.query import all_nodes
+from ortpipe.graph.query import all_nodes, sizes
 from ortpipe.graph.serial import IR_VERSION, OLDEST_IR_VERSION, OPSET
 from ortpipe.graph.sound import FIX, check_valid
 
@@ -102,12 +102,13 @@ def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _rewrite(node: ir.Node, names: Names) -> None:
-    kernel = node.attributes.get_ints("kernel_shape") or _sizes(node.inputs[1])
+    spatial, of_kernel = ((sizes(x) or [])[2:] for x in (*node.inputs, None)[:2])
+    kernel: Sequence[Any] = node.attributes.get_ints("kernel_shape") or of_kernel
     n = len(kernel)
     strides = node.attributes.get_ints("strides") or [1] * n
     dilations = node.attributes.get_ints("dilations") or [1] * n
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    axes = list(zip(_sizes(node.inputs[0]) or [None] * n, strides, extents, strict=True))
+    axes: list[Axis] = list(zip(spatial or [None] * n, strides, extents, strict=True))
     if _is_same(node):
         if any(d > 1 or e < s for d, (_, s, e) in zip(dilations, axes, strict=True)):
             node.attributes["pads"] = ir.AttrInt64s("pads", _pads(node, axes))
@@ -122,12 +123,6 @@ def _rewrite(node: ir.Node, names: Names) -> None:
                 op = Builder(node.graph, f"{node.outputs[0].name}/padded", before=node, names=names)
                 node.replace_input_with(0, op.Pad(node.inputs[0], op.const([0, 0, *pads[:n], 0, 0, *pads[n:]])))
                 del node.attributes["pads"]
-
-
-def _sizes(value: ir.Value | None) -> list[Any]:
-    """Return a value's dimensions behind the first two, None where one is not static."""
-    shape = value.shape if value is not None and value.shape is not None else ()
-    return [d if isinstance(d, int) else None for d in shape][2:]
 
 
 def _pads(node: ir.Node, axes: Sequence[Axis]) -> list[int]:

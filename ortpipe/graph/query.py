@@ -22,6 +22,13 @@ def value(graph: ir.Graph, name: str) -> ir.Value:
     return values(graph)[name]
 
 
+def sizes(value: ir.Value | None) -> list[int | None] | None:
+    """Return a value's dimensions, None where one is not known, or nothing is."""
+    if value is None or value.shape is None:
+        return None
+    return [d if isinstance(d, int) else None for d in value.shape]
+
+
 def data_inputs(graph: ir.Graph) -> list[ir.Value]:
     """Return the inputs that must be fed: before IR 4, weights were inputs too."""
     return [value for value in graph.inputs if not value.is_initializer()]

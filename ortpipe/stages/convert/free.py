@@ -29,10 +29,10 @@ def freed(model: ir.Model, size: int) -> ir.Model:
     own, twin = model.clone(), model.clone()
     fold_sizes(twin, deep=True)
     infer(twin)
-    fixed = {str(v.name): _sizes(v) for node in twin.graph for v in node.outputs if v.name}
+    fixed = {str(v.name): query.sizes(v) for node in twin.graph for v in node.outputs if v.name}
     data = query.data_inputs(own.graph)
     for value in data:
-        fixed[str(value.name)] = _sizes(value)
+        fixed[str(value.name)] = query.sizes(value)
         value.shape = ir.Shape([None, *list(value.shape or ())[1:]])
     for output in own.graph.outputs:
         output.shape = None
@@ -67,7 +67,7 @@ class _Freeing:
 
     def axis(self, value: ir.Value | None) -> int | None:
         """Return the axis along which a value has rows: its size was known, and is free now."""
-        before, now = self.before(value), _sizes(value)
+        before, now = self.before(value), query.sizes(value)
         if before is None or now is None or len(before) != len(now):
             return None
         return next((i for i, (b, n) in enumerate(zip(before, now, strict=True)) if n is None and b is not None), None)
@@ -79,7 +79,7 @@ class _Freeing:
         """Return the first of the equal entries of a constant along an axis, as often as there are rows."""
         op = self.op
         count = op.Gather(op.Shape(self.rows), op.const([0]))
-        dims = [count if i == axis else op.const([1]) for i in range(len(_sizes(value) or ()))]
+        dims = [count if i == axis else op.const([1]) for i in range(len(query.sizes(value) or ()))]
         first = op.Slice(value, op.const([0]), op.const([1]), op.const([axis])) if self.size > 1 else value
         return op.Expand(first, op.Concat(*dims, axis=0))
 
@@ -136,17 +136,17 @@ def _concat(rule: _Freeing, node: ir.Node) -> bool:
         return False
     [axis], changed = found, False
     for i, value in enumerate(node.inputs):
-        if value is not None and axes[i] is None and (_sizes(value) or [])[axis : axis + 1] == [rule.size]:
+        if value is not None and axes[i] is None and (query.sizes(value) or [])[axis : axis + 1] == [rule.size]:
             node.replace_input_with(i, rule.expanded(value, axis))
             changed = True
     return changed
 
 
 def _recurrent(rule: _Freeing, node: ir.Node) -> bool:
-    x, changed = _sizes(node.inputs[0]), False
+    x, changed = query.sizes(node.inputs[0]), False
     for place in STATES[node.op_type] if x is None or x[1] is None else ():
         value = node.inputs[place] if place < len(node.inputs) else None
-        if value is not None and (_sizes(value) or [])[1:2] == [rule.size]:
+        if value is not None and (query.sizes(value) or [])[1:2] == [rule.size]:
             node.replace_input_with(place, rule.expanded(value, 1))
             changed = True
     return changed
@@ -177,9 +177,3 @@ def _place(before: Dims, axis: int, after: Dims, size: int) -> int | None:
             break
         passed *= d
     return next((i for i in places if after[i] == size), places[0] if places else None)
-
-
-def _sizes(value: ir.Value | None) -> Dims | None:
-    if value is None or value.shape is None:
-        return None
-    return [d if isinstance(d, int) else None for d in value.shape]

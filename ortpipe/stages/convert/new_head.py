@@ -17,7 +17,6 @@ from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.parameters import some
 from ortpipe.settings import Config, Seed
 from ortpipe.stages.convert.meaning import Meaning
-from ortpipe.stages.convert.patterns import sizes_of
 
 SHOWN = 8  # candidates in an error
 POOLS = {"mean": "GlobalAveragePool", "max": "GlobalMaxPool"}
@@ -96,7 +95,7 @@ def replace_head(model: ir.Model, output: ir.Value, head: NewHead, task: Task | 
     meaning = _meaning(head.parts[-1][0], stack.dims[1], str(prediction.name), str(scores.name), task, classes)
     keep_outputs(model, [str(prediction.name)])
     new = f"new weights {some(stack.parameters)}" if stack.parameters else "no new weights"
-    note = f"cuts at {value.name!r} {_shown(sizes_of(value))}; behind it {head}: {new}; {meaning.task}"
+    note = f"cuts at {value.name!r} {_shown(query.sizes(value))}; behind it {head}: {new}; {meaning.task}"
     return Replaced(str(value.name), prediction, meaning, tuple(stack.parameters), note)
 
 
@@ -108,7 +107,7 @@ class _Stack:
         self.value, self.parameters = value, list[str]()
         assert value.dtype is not None
         self._dtype = value.dtype
-        self.dims: tuple[Any, ...] = tuple(sizes_of(value) or ())  # None: not known
+        self.dims: tuple[Any, ...] = tuple(query.sizes(value) or ())  # None: not known
 
     @property
     def shown(self) -> str:
@@ -192,7 +191,7 @@ def _cut(graph: ir.Graph, output: ir.Value, cut: str | None) -> ir.Value:
     made = {str(y.name): y for node in graph for y in node.outputs if y.name}
     meant = [] if cut is None else query.matches(cut, list(made))
     if len(meant) == 1:
-        value, sizes = made[meant[0]], sizes_of(made[meant[0]])
+        value, sizes = made[meant[0]], query.sizes(made[meant[0]])
         if value.dtype in query.FLOATS and sizes is not None and len(sizes) > 1 and sizes[0] is None:
             return value
         got = f"{value.name!r} of type {value.dtype} and shape {_shown(sizes)}"
@@ -214,7 +213,7 @@ def _candidates(graph: ir.Graph, output: ir.Value) -> str:
             continue
         moving.update(node.outputs)
         for value in node.outputs:
-            sizes = sizes_of(value)
+            sizes = query.sizes(value)
             if value in needed and value.dtype in query.FLOATS and sizes and len(sizes) > 1 and sizes[0] is None:
                 found += [f"{value.name} {_shown(sizes)}"] if sizes[1] not in (None, 1) else []
     return ", ".join(found[: -SHOWN - 1 : -1]) or "none"

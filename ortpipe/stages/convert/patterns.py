@@ -30,11 +30,6 @@ def rank_of(value: ir.Value) -> int | None:
     return value.shape.rank() if value.shape is not None else None
 
 
-def sizes_of(value: ir.Value) -> list[int | None] | None:
-    """Return a value's dimensions, None where one is not known, or nothing is."""
-    return None if value.shape is None else [d if isinstance(d, int) else None for d in value.shape]
-
-
 def width_of(value: ir.Value) -> int | None:
     """Return a value's last dimension, where that is known."""
     width = value.shape[-1] if value.shape is not None and value.shape.rank() else None

@@ -39,7 +39,6 @@ from ortpipe.stages.convert.inputs import (
 )
 from ortpipe.stages.convert.meaning import Prediction, Told
 from ortpipe.stages.convert.original import Original
-from ortpipe.stages.convert.patterns import sizes_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
 
@@ -169,7 +168,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
     return Forward(
         forward,
         prediction=name,
-        meaning=lambda rows: Prediction(name, sizes_of(output), labelled, head, told, rows).meaning(),
+        meaning=lambda rows: Prediction(name, query.sizes(output), labelled, head, told, rows).meaning(),
         expected=lambda inputs: source.run(inputs, name),
         origin=config.path,
         notes=(*said_of_file, *dialects.notes, *notes),
