@@ -79,16 +79,24 @@ def working_folder_first() -> Iterator[None]:
         sys.path[:] = before
 
 
+@functools.cache
 def code(part: Any) -> str:
     """Return the sha256 (hex) of the file that a function or class is written in, and of those that it imports.
 
     Those lie in the same folder, or package. Each is read once, as the code itself is; it is of nothing without a file.
     """
-    return _code(part)
+    try:
+        file = Path(inspect.getfile(part)).resolve()
+    except TypeError:
+        return hashlib.sha256().hexdigest()
+    contents = [path.read_bytes() for path in _files(part.__module__, file)] if file.is_file() else []
+    if len(contents) > 1:
+        contents = ["".join(hashlib.sha256(content).hexdigest() for content in contents).encode()]
+    return hashlib.sha256(b"".join(contents)).hexdigest()
 
 
 @contextlib.contextmanager
-def blamed(part: Any, noun: str, error: type[OrtpipeError], fix: str | None = None) -> Iterator[None]:
+def blamed(part: Any, noun: str, error: type[OrtpipeError]) -> Iterator[None]:
     """Name a part of the user's own, and the line, in whatever it raises."""
     try:
         yield
@@ -100,7 +108,7 @@ def blamed(part: Any, noun: str, error: type[OrtpipeError], fix: str | None = No
         if not is_own(part):
             raise
         got = f"{type(cause).__name__}: {cause}{_place(cause, part)}"
-        raise error(f"The {noun} {path_of(part)} must run.", got=got, fix=fix or "Correct it.") from cause
+        raise error(f"The {noun} {path_of(part)} must run.", got=got, fix="Correct it.") from cause
 
 
 def _place(error: Exception, part: Any = None) -> str:
@@ -111,18 +119,6 @@ def _place(error: Exception, part: Any = None) -> str:
         if file is None or frame.filename == file:
             return f", in line {frame.lineno} of {frame.filename}: {frame.line}"
     return ""
-
-
-@functools.cache
-def _code(part: Any) -> str:
-    try:
-        file = Path(inspect.getfile(part)).resolve()
-    except TypeError:
-        return hashlib.sha256().hexdigest()
-    contents = [path.read_bytes() for path in _files(part.__module__, file)] if file.is_file() else []
-    if len(contents) > 1:
-        contents = ["".join(hashlib.sha256(content).hexdigest() for content in contents).encode()]
-    return hashlib.sha256(b"".join(contents)).hexdigest()
 
 
 def _files(name: str, file: Path) -> list[Path]:

@@ -99,8 +99,7 @@ class Catalogue(Mapping[str, Member]):
 
     def of_own(self, part: Any) -> Member:
         """Return what a user's import path names as a member."""
-        member: Member = part
-        return member
+        return part
 
     def name_of(self, member: Any) -> str:
         """Return the name of a member, or the import path of one that is the user's own."""

@@ -43,9 +43,7 @@ def is_word(argument: str) -> bool:
 
 def command(name: str) -> Callable[[Sequence[str]], None]:
     """Return the function that runs a command with its arguments."""
-    module = importlib.import_module(f"ortpipe.app.commands.{name.replace('-', '_')}")
-    run: Callable[[Sequence[str]], None] = module.run
-    return run
+    return importlib.import_module(f"ortpipe.app.commands.{name.replace('-', '_')}").run
 
 
 def is_query(arguments: Sequence[str]) -> bool:

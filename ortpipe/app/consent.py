@@ -86,8 +86,7 @@ def completed(config: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any
             return OmegaConf.create({"value": value}).value  # decoded as the run did
         return ASKS.sub(lambda found: _variable(found[1], key), value)
 
-    completed_config: dict[str, Any] = mapped(config, complete)
-    return completed_config
+    return mapped(config, complete)
 
 
 def _variable(name: str, key: str) -> str:

@@ -47,17 +47,13 @@ def listen_for_signals() -> None:
         _pipe.append(writing.detach())
         threading.Thread(target=_watch, args=(reading,), daemon=True, name="signals").start()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_forget)
+            os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a fork's signals are not ours
     signal.set_wakeup_fd(_pipe[0], warn_on_full_buffer=False)
 
 
 def before_the_end(write: Callable[[str], None]) -> None:
     """Call this with the reason before a process that hears nothing is ended."""
     _last_words[:] = [write]
-
-
-def _forget() -> None:
-    signal.set_wakeup_fd(-1)  # a fork's signals are not ours
 
 
 def _ask(number: int, frame: FrameType | None) -> None:

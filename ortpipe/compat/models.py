@@ -19,7 +19,7 @@ from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import infer, parsed
 from ortpipe.graph.edit import name_dimensions
 from ortpipe.graph.lower import lowered
-from ortpipe.graph.parameters import trainable
+from ortpipe.graph.parameters import choose
 from ortpipe.stages.convert.standardize import standardize, without_zip_map
 from ortpipe.stages.derive.walk import active
 from ortpipe.stages.train.config import TrainConfig
@@ -115,7 +115,7 @@ def _freed(model: ir.Model) -> ir.Model | None:
 
 def trained_by_default(graph: ir.Graph, outputs: Iterable[ir.Value]) -> list[str]:
     """Return the weights, biases and embeddings that an output depends on, in the graph's order."""
-    names = {name for output in outputs if output.dtype in query.FLOATS for name in trainable(graph, output)}
+    names = {name for output in outputs if output.dtype in query.FLOATS for name in choose(graph, output).trained}
     return [name for name in graph.initializers if name in names]
 
 

@@ -55,11 +55,6 @@ def choose(graph: ir.Graph, output: ir.Value) -> Choice:
     return Choice(tuple(trained), left, shared)
 
 
-def trainable(graph: ir.Graph, output: ir.Value) -> list[str]:
-    """Return the names of the parameters that an output depends on."""
-    return list(choose(graph, output).trained)
-
-
 def sentence(trained: Sequence[str], left: Mapping[str, str], *, by_default: bool = False) -> str:
     """Return which float initializers are trained and which are not, in words.
 

@@ -106,7 +106,7 @@ def _new_arrays(
     source: OnnxBytes, slots: Mapping[str, Slot], trained: Arrays, origins: Mapping[str, Origin]
 ) -> tuple[dict[Slot, np.ndarray], dict[str, float]]:
     """Return each slot's new array, and what casting the parameters to the file's types rounded."""
-    steps = {name: _steps(origins.get(name, {})) for name in slots}
+    steps = {name: origins.get(name, {}).get("transform", []) for name in slots}
 
     by_name = {slot.name: slot for slot in slots.values()}
     arrays, misfits = {name: slot.array for name, slot in by_name.items()}, []
@@ -149,12 +149,6 @@ def _new_arrays(
             raise ModelError("The file's types hold the trained values.", got=got, fix="Use the run's own model.onnx.")
         rounding[name] = float(off.max())
     return {by_name[name]: array for name, array in cast.items()}, rounding
-
-
-def _steps(origin: Origin) -> list[list[object]]:
-    """Return an origin's transform as a list of steps."""
-    steps = origin.get("transform", [])
-    return [[steps]] if isinstance(steps, str) else steps
 
 
 def _cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

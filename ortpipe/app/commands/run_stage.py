@@ -44,7 +44,9 @@ def run(arguments: Sequence[str]) -> None:
     place = names.index(given.stage)
     stage, artifact = FLOW[place], None
     if place == 0 and given.input is not None:
-        _read_from(given.input, composed.values[stage.name])
+        settings = composed.values[stage.name]  # which reads this file; other settings of an .onnx source stay
+        source = settings["source"] if settings["source"].get("name") == "onnx" else {"name": "onnx"}
+        settings["source"] = {**source, "path": given.input}
     config, context = _settings(stage, composed)
     if place > 0:
         artifact = _artifact(given.input, composed, names[place - 1])
@@ -79,13 +81,6 @@ def _settings(stage: Stage, composed: Composition) -> tuple[Any, dict[str, Any]]
         **open_run({name: values[name] for name in needed if name in values}),
         "report": report,
     }
-
-
-def _read_from(file: str, convert: dict[str, Any]) -> None:
-    """Let convert's config, as it was composed, read this file; other settings of an .onnx source stay."""
-    source = convert["source"]
-    kept = source if source.get("name") == "onnx" else {"name": "onnx"}
-    convert["source"] = {**kept, "path": file}
 
 
 def _artifact(name: str | None, composed: Composition, before: str) -> Artifact:

@@ -77,8 +77,7 @@ def _target(folder: Path, settings: Sequence[str], own: dict[str, Any], *, trust
         fix = f"Give recorder.register={values['register']}, recorder.register=null, or --trust."
         rule = "What becomes a registered model is your word, not its folder's."
         raise ConfigError(rule, got=f"recorder.register={values['register']} in {folder}", fix=fix)
-    target: Mlflow = build_key("recorder", values)
-    return target
+    return build_key("recorder", values)
 
 
 def _beside(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

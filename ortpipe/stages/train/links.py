@@ -33,8 +33,7 @@ class Inputs(NamedTuple):
 
     def mean(self, op: Builder, old: ir.Value, new: ir.Value, share: float) -> ir.Value:
         """Return β·old + (1 − β)·new."""
-        mean: ir.Value = op.Add(op.Mul(old, self.const(op, share)), op.Mul(new, self.const(op, 1 - share)))
-        return mean
+        return op.Add(op.Mul(old, self.const(op, share)), op.Mul(new, self.const(op, 1 - share)))
 
 
 @dataclass(frozen=True)

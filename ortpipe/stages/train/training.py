@@ -47,7 +47,7 @@ class Training:
         """What a checkpoint must share with the training that continues from it."""
         settings = {name: repr(value) for name, value in sorted(vars(self.config).items()) if name not in FREE}
         settings["monitor"] = self.config.early_stop.monitor
-        for part in (type(self.config.optimizer), type(self.config.schedule)):
+        for part in map(type, (self.config.optimizer, self.config.schedule)):
             if own.is_own(part):
                 settings[own.path_of(part)] = own.code(part)
         return digest_of("checkpoint", self.artifact.digest(), self.data.digest(), settings)
