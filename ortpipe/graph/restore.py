@@ -93,7 +93,7 @@ def _refuse_other(source: OnnxBytes, untrained: Arrays, origins: Mapping[str, Or
         if slot is None:
             continue
         with contextlib.suppress(ValueError, KeyError):
-            held = put(slot.array, array, _steps(origins.get(name, {})), source.values)
+            held = put(slot.array, array, origins.get(name, {}).get("transform", []), source.values)
             if held.shape == slot.array.shape and _same(_cast(held, slot.array.dtype), slot.array):
                 continue
         other.append(name)
