@@ -22,6 +22,7 @@ from ortpipe.stages.derive.stage import derive
 ELSEWHERE = {
     "attention_added": "a bias that broadcasts over the rows",
     "dropout": "no kernel",
+    "group_window": "one more than the window",
     "heads_mask": "a mask of keys",
     "heads_packed": "no kernel",
     "heads_packed_pairs": "no kernel",
@@ -96,6 +97,16 @@ CASES = {  # operator → (inputs, outputs, call)
     "dropout": (
         "(float[2,8] x, float[8] b, float[2,8] r) => (float[2,8] y)",
         "y, m = com.microsoft.BiasDropout(x, b, r)",
+    ),
+    "group": (
+        "(float[2,3,64] x, int32[2] last, int32[1] total, float[5,8] cos, float[5,8] sin) => (float[2,3,32] y)",
+        "y, k, v = com.microsoft.GroupQueryAttention<num_heads=2, kv_num_heads=1, do_rotary=1>"
+        '(x, "", "", "", "", last, total, cos, sin)',
+    ),
+    "group_window": (
+        "(float[2,3,32] q, float[2,3,16] k, float[2,3,16] v, int32[2] last, int32[1] total) => (float[2,3,32] y)",
+        "y, a, b = com.microsoft.GroupQueryAttention<num_heads=4, kv_num_heads=2, softcap=2.0, local_window_size=2>"
+        '(q, k, v, "", "", last, total)',
     ),
     "trilu": ("(float[4,4] x) => (float[4,4] y)", "y = com.microsoft.Trilu<upper=0>(x)"),
     "rotary": (
@@ -176,6 +187,8 @@ def values(model):
             feeds[value.name] = rng.normal(size=shape).astype(dtype)
         elif value.name == "starts":  # the ends, then the starts
             feeds[value.name] = np.array([3, 2, 1, 0], dtype)
+        elif value.name in ("last", "total"):  # of whole rows
+            feeds[value.name] = np.full(shape, 2 if value.name == "last" else 3, dtype)
         else:
             feeds[value.name] = rng.integers(1 if value.name == "ends" else 0, limits.get(value.name, 5), shape, dtype)
     return feeds

@@ -4,7 +4,7 @@ Shapes: B rows, S queries, T keys and values (past ones first), N heads of H; ma
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -50,23 +50,29 @@ def rotary_embedding(op: Builder, node: Node) -> list[Value]:
         length = op.Squeeze(_size(op, x, rank - 2 if rank == 4 else 1))
         places = op.Unsqueeze(op.Add(op.Range(0, length, 1), places), [0])
     cos, sin = (op.Unsqueeze(op.Gather(table, places), [2 if rank == 3 else 1]) for table in (cosines, sines))
+    y = _turned(op, split, cos, sin, size // 2 or _last(cosines, node), get("interleaved", 0), partly=bool(size))
+    return [op.Reshape(y, [0, 0, -1]) if rank == 3 else y]
+
+
+def _turned(op: Builder, x: Value, cos: Any, sin: Any, half: int, interleaved: int, *, partly: bool) -> Value:
+    """Return heads, [.., .., .., H], turned by their angles: all of each, or its first 2 · half numbers."""
     rest = None
-    if size:
-        split, rest = op.Slice(split, [0], [size], [-1]), op.Slice(split, [size], [np.iinfo(np.int64).max], [-1])
-    if get("interleaved", 0):
-        pairs = op.Reshape(split, [0, 0, 0, -1, 2])
+    if partly:
+        x, rest = op.Slice(x, [0], [2 * half], [-1]), op.Slice(x, [2 * half], [np.iinfo(np.int64).max], [-1])
+    first: Any
+    second: Any
+    if interleaved:
+        pairs = op.Reshape(x, [0, 0, 0, -1, 2])
         first, second = (op.Gather(pairs, op.const(np.int64(i)), axis=-1) for i in (0, 1))
     else:
-        half = size // 2 or _last(cosines, node)
-        first, second = op.Slice(split, [0], [half], [-1]), op.Slice(split, [half], [2 * half], [-1])
+        first, second = op.Slice(x, [0], [half], [-1]), op.Slice(x, [half], [2 * half], [-1])
     turned = [first * cos - second * sin, first * sin + second * cos]
-    if get("interleaved", 0):
+    if interleaved:
         y = op.Concat(*(op.Unsqueeze(part, [-1]) for part in turned), axis=-1)
         y = op.Reshape(y, [0, 0, 0, -1])
     else:
         y = op.Concat(*turned, axis=-1)
-    y = y if rest is None else op.Concat(y, rest, axis=-1)
-    return [op.Reshape(y, [0, 0, -1]) if rank == 3 else y]
+    return y if rest is None else op.Concat(y, rest, axis=-1)
 
 
 def attention(op: Builder, node: Node) -> list[Value | None]:
@@ -120,6 +126,50 @@ def multi_head_attention(op: Builder, node: Node) -> list[Value | None]:
     return [_attend(op, node, q, k, v, size, mask, added, past_key), k, v][: len(node.outputs)]
 
 
+def group_query_attention(op: Builder, node: Node) -> list[Value]:
+    """Causal attention in which several queries' heads share those of keys and values, of whole rows: no padding."""
+    query, key, value, *pasts = node.inputs[:5]
+    cosines, sines, places, added, *more = (*node.inputs[7:], *[None] * 4)[: max(4, len(node.inputs) - 7)]
+    get = node.attributes.get_int
+    assert query is not None
+    kinds = {"a cache in integers": get("kv_cache_bit_width", 0), "smooth_softmax": get("smooth_softmax", 0)}
+    kinds |= {"causal=0": not get("causal", 1), "scores as an output": len(node.outputs) > 3}
+    kinds |= {"heads that sink, scales of a cache, or normalized heads": any(x is not None for x in more)}
+    if refused := [name for name, found in kinds.items() if found]:
+        raise unsupported(node, refused[0])
+    heads, groups = get("num_heads"), get("kv_num_heads")
+    size = _last(query, node) // (heads if key is not None else heads + 2 * groups)
+    parts: Any = [query, key, value]
+    if key is None:
+        parts = op.Split(query, [heads * size, groups * size, groups * size], axis=-1, outputs=3)
+    q, k, v = (_heads(op, x, count) for x, count in zip(parts, (heads, groups, groups), strict=True))
+    past, past_value = (None if x is None or (x.shape is not None and 0 in x.shape) else x for x in pasts)
+    if get("do_rotary", 0):
+        if places is None:
+            length: Any = op.Squeeze(_size(op, q, 2))
+            places = op.Unsqueeze(op.Range(0, length, 1), [0])
+            places = places if past is None else op.Add(places, _size(op, past, 2))
+        cos, sin = (op.Unsqueeze(op.Gather(table, places), [1]) for table in (cosines, sines))
+        half, kind = _last(cosines, node), get("rotary_interleaved", 0)  # type: ignore[arg-type]
+        q, k = (_turned(op, x, cos, sin, half, kind, partly=2 * half < size) for x in (q, k))
+    if past is not None:
+        k, v = op.Concat(past, k, axis=2), op.Concat(past_value, v, axis=2)
+    keys, values = k, v
+    if groups < heads:
+        times = op.const(np.array([1, 1, heads // groups, 1, 1]))
+        keys, values = (op.Reshape(op.Expand(op.Unsqueeze(x, [2]), times), [0, heads, -1, size]) for x in (k, v))
+    look = _Look(causal=True, cap=node.attributes.get_float("softcap", 0.0), window=get("local_window_size", -1))
+    return [_attend(op, node, q, keys, values, size, None, added, past, look), k, v][: len(node.outputs)]
+
+
+class _Look(NamedTuple):
+    """What a query may look at."""
+
+    causal: bool = False  # itself and what is before it
+    cap: float = 0.0  # the largest score; 0: any
+    window: int = -1  # how many, itself among them (onnxruntime 1.19.2: one more); -1: all
+
+
 def _slice(op: Builder, x: Value | None, index: int, axis: int) -> Value:
     """Return one entry along an axis, which goes."""
     return op.Gather(x, op.const(np.int64(index)), axis=axis)
@@ -140,21 +190,28 @@ def _attend(
     mask: Value | None,
     added: Value | None,
     past: Value | None,
+    look: _Look | None = None,
 ) -> Value:
     """softmax(scale · q · kᵀ + added, masked) · v, heads joined: [B, S, N·H]."""
+    look = look or _Look(causal=bool(node.attributes.get_int("unidirectional", 0)))
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(size)
     scores = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2])) * scale
+    if look.cap:
+        scores = op.Tanh(scores / look.cap) * look.cap
     if added is not None:
         scores = scores + added
     if mask is not None:
         assert q.dtype is not None
         filler = max(node.attributes.get_float("mask_filter_value", MASKED), float(q.dtype.min))
         scores = scores + op.Where(_kept(op, node, mask, q, k), op.like(0, q), op.like(filler, q))
-    if node.attributes.get_int("unidirectional", 0):
+    if look.causal:
         assert q.dtype is not None
         rows = op.Range(0, op.Squeeze(_size(op, q, 2)), 1)
         rows = op.Unsqueeze(rows if past is None else op.Add(rows, _size(op, past, 2)), [1])
-        seen = op.LessOrEqual(op.Range(0, op.Squeeze(_size(op, k, 2)), 1), rows)
+        keys = op.Range(0, op.Squeeze(_size(op, k, 2)), 1)
+        seen = op.LessOrEqual(keys, rows)
+        if look.window >= 0:
+            seen = op.And(seen, op.Greater(keys, op.Sub(rows, look.window)))
         scores = op.Where(seen, scores, op.like(float(q.dtype.min), q))
     y = op.MatMul(op.Softmax(scores, axis=-1), v)
     return op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1])
@@ -202,6 +259,7 @@ def _is_read(value: Value) -> bool:
 ATTENTION: dict[str, Rewrite] = {
     "Attention": attention,
     "EmbedLayerNormalization": embed_layer_normalization,
+    "GroupQueryAttention": group_query_attention,
     "MultiHeadAttention": multi_head_attention,
     "RotaryEmbedding": rotary_embedding,
 }
