@@ -65,7 +65,7 @@ def name_batch(model: ir.Model) -> ir.Model:
                 raise ModelError(
                     "The type of every value must be known.",
                     got=f"{said} gives {made.name!r}, of which nothing is known",
-                    fix=f"Declare {made.name!r} in the file (value_info), or export the model without this operator.",
+                    fix="End the graph in front of it with convert.source.prediction, or declare its type in the file.",
                 )
     return model
 

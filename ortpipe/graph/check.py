@@ -10,7 +10,7 @@ from ortpipe.graph.query import subgraphs
 from ortpipe.graph.serial import LARGE, on_disk
 
 FAILURES = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError)
-FIX = "Mend the model where the message points, or export it again."
+FIX = "Mend the model where the message points, or end the graph in front of that with convert.source.prediction."
 LONGEST = 2**16  # entries of a vector whose values shape inference may follow
 # No axis of an output is longer than the longest that goes in (of Scan, once that holds in its body).
 NO_LONGER_AXES = operators.UNARY.union(
@@ -143,5 +143,6 @@ def _unknown(model: onnx.ModelProto) -> ModelError:
     return ModelError(
         "The number of dimensions of every output must be known.",
         got=f"{said} at node {node.name or value!r} gives {value!r}, of which nothing is known",
-        fix=f"Declare the shape of {value!r} in the file (value_info), or export the model without {said}.",
+        fix=f"Say the sizes of the inputs with convert.source.shape, end the graph in front of {said} with "
+        f"convert.source.prediction, or declare the shape of {value!r} in the file (value_info).",
     )

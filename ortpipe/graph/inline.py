@@ -29,7 +29,7 @@ def prepared(model: onnx.ModelProto, op: Builder) -> ir.Model:
             raise ModelError(
                 "A model inside another one must have an equal at its opset.",
                 got=f"opset {version} inside opset {target}: {str(error).strip().splitlines()[-1]}",
-                fix=f"Export it at opset {target}.",
+                fix=f"Bring it to opset {target} (onnx.version_converter), or both models to a later one.",
             ) from error
     return parsed(inferred(own))
 

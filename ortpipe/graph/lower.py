@@ -133,7 +133,7 @@ def _pads(node: ir.Node, axes: Sequence[Axis]) -> list[int]:
             raise ModelError(
                 "auto_pad of a dilated window, or one that its stride passes, is supported for static sizes.",
                 got=f"{_called(node)}: axis {i + 2} of {node.inputs[0].name!r}",  # type: ignore[union-attr]
-                fix="Export the model with explicit pads, or with a static size there.",
+                fix="Say the sizes of the inputs with convert.source.shape.",
             )
         totals.append(max(0, (-1 if size is None else (-(-size // stride) - 1) * stride - size) + extent))
     upper = node.attributes.get_string("auto_pad") == "SAME_UPPER"
@@ -149,7 +149,8 @@ def _refuse_empty(node: ir.Node, axes: Sequence[Axis], pads: Sequence[int]) -> N
             raise ModelError(
                 "Every window of a pool with ceil_mode covers a place of its input.",
                 got=f"{_called(node)}: the last of axis {i + 2} has only pads",
-                fix="Export the model with ceil_mode=0.",
+                fix="Say other sizes of the inputs with convert.source.shape, or end the graph in front of it with "
+                "convert.source.prediction.",
             )
 
 

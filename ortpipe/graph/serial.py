@@ -48,13 +48,13 @@ def read(path: Path) -> onnx.ModelProto:
         raise ModelError(
             "The .onnx file and its external data must be readable.",
             got=f"{path}: {error}",
-            fix="Export the model again, and keep its external data files beside it.",
+            fix="Keep its external data files beside it; if it is damaged, download or export it again.",
         ) from error
     if not model.graph.node or not model.opset_import:
         raise ModelError(
             "The file must hold an ONNX model with at least one node.",
             got=f"{path}: nothing",
-            fix="Export the model again.",
+            fix="Download or export the model again.",
         )
     for tensor in _tensors(model):  # both forms of storage give the same bytes
         tensor.ClearField("data_location")

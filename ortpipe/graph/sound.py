@@ -14,7 +14,7 @@ from ortpipe.graph.query import graphs
 LARGE = 2**31 - 2**20  # protobuf stops at 2 GiB; above this, weights go beside the model
 MOST_NODES = 1_000_000  # of a graph whose local functions are inlined
 MOST_CALLS = 100  # of functions inside each other
-FIX = "Export the model again; if it comes from somebody else, do not trust it."
+FIX = "Download or export the model again; if it comes from somebody else, do not trust it."
 WITHOUT_BITS = (ir.DataType.UNDEFINED, ir.DataType.STRING)
 BITS = {kind.value: int(8 * kind.itemsize) for kind in ir.DataType if kind not in WITHOUT_BITS}  # of one element
 
@@ -117,7 +117,11 @@ def _check_names(graph: onnx.GraphProto) -> None:
     """Refuse a name that stands for two values: runtimes choose one of them without a word."""
     if graph.sparse_initializer:
         got = f"graph {graph.name!r}: {len(graph.sparse_initializer)}"
-        raise ModelError("Sparse initializers are not supported.", got=got, fix="Export the weights dense.")
+        raise ModelError(
+            "Sparse initializers are not supported.",
+            got=got,
+            fix="Write them as dense initializers (onnx.numpy_helper.from_array).",
+        )
     held = collections.Counter(t.name for t in graph.initializer)
     values = collections.Counter(i.name for i in graph.input)  # before IR 4, initializers were inputs too
     values.update(name for node in graph.node for name in node.output if name)

@@ -56,13 +56,13 @@ def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
         raise ConvertError(
             "Two columns [1 − p, p] are the probabilities of one label.",
             got=f"{(width_of(output) or 0) // 2} labels side by side in output {output.name!r}",
-            fix="Export p alone, or convert the estimator itself.",
+            fix="Name p, the value in front of the pairs, with {at}prediction, or convert the estimator itself.",
         )
     if made(peeled.value)[0] == "Hardmax":
         raise ConvertError(
             "A prediction must have a gradient.",
             got=f"output {output.name!r} ends in Hardmax, which has no gradient",
-            fix="Export the model with a Softmax in its place, or with the scores in front of it.",
+            fix=f"End the graph in front of it: {{at}}prediction={_in_front(peeled.value)} with {{at}}scores=logits.",
         )
     if kind is None and bound is None:
         return Head("opposite" if patterns.is_opposite(output) else None, linear=_is_linear(output)), output
@@ -74,6 +74,11 @@ def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
         return Head(bound=bound), output
     logits, output = _moved(graph, kind, logits, peeled, output)
     return Head(kind, logits, bound), output
+
+
+def _in_front(value: ir.Value) -> str:
+    node = value.producer()
+    return str(node.inputs[0].name) if node is not None and node.inputs and node.inputs[0] is not None else "…"
 
 
 def _read_elements(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:

@@ -223,7 +223,7 @@ class Prediction:
             raise ConvertError(
                 "Logarithms of probabilities are scores only where the probabilities of a row sum to 1.",
                 got=f"output {self.name!r}: the logarithm of a sigmoid",
-                fix="Export the model without the last logarithm.",
+                fix="End the graph in front of the logarithm: name the value there with {at}prediction.",
             )
         if self.head.kind == "opposite" and task != "binary":
             rule = "Two opposite scores [−s, s] belong to one binary label."
@@ -233,7 +233,7 @@ class Prediction:
             raise ConvertError(
                 "An output that is called probabilities must hold them.",
                 got=f"output {self.name!r}: its values {where}, as those of hinge losses do",
-                fix="Set {at}scores=logits to train them as raw scores, or export a model that gives probabilities.",
+                fix="Set {at}scores=logits to train them as raw scores, or name probabilities with {at}prediction.",
             )
 
     @property

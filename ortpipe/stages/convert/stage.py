@@ -169,7 +169,9 @@ def _compared(
             "A model must predict finite values.",
             got=f"nan or infinite values of {facts.prediction!r} in {count} of {len(expected)} rows"
             + (f"; weights that are not finite: {some(wrong)}" if wrong else ""),
-            fix="Export the model with finite weights." if wrong else "Check the model, and the scale of its inputs.",
+            fix="Take a file whose weights are finite, or end the graph in front of them with {at}source.prediction."
+            if wrong
+            else "Check the model, and the scale of its inputs.",
         )
     worst = float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
     allowed = (config.tolerance if config else None) or max(TOLERANCE.get(got.dtype.name, 1e-2), forward.rounding)

@@ -123,13 +123,14 @@ def standardize(graph: ir.Graph) -> None:
             raise ConvertError(
                 "Trees and support vectors are not supported: their operators hold nothing that gradients can train.",
                 got=f"{ML}.{rigid.op_type} at node {rigid.name!r}",
-                fix="Convert a linear model or an MLP, or train such a model where it comes from.",
+                fix="Convert a linear model or an MLP; what this model predicts may be its labels.",
             )
         if cut is not None:
             raise ConvertError(
                 "Between weights and prediction only standard operators can be trained.",
                 got=f"{ML}.{cut.op_type} at node {cut.name!r}",
-                fix=f"Export the model without it; ortpipe rewrites {', '.join(RULES)} and ZipMap.",
+                fix=f"End the graph in front of it: name the value there with {{at}}prediction. ortpipe rewrites "
+                f"{', '.join(RULES)} and ZipMap.",
             )
 
 
@@ -181,5 +182,5 @@ def _unsupported(node: ir.Node, why: str) -> ConvertError:
     return ConvertError(
         f"{ML}.{node.op_type} is rewritten in its common forms only.",
         got=f"node {node.name!r}: {why}",
-        fix="Export without it.",
+        fix="End the graph in front of it: name the value there with {at}prediction.",
     )

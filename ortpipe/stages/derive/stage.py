@@ -200,7 +200,7 @@ def _check_finite(graph: Graph, parameters: Sequence[str]) -> None:
         raise DeriveError(
             "What is trained starts from finite numbers.",
             got=f"nan or infinite values in {some(wrong)}",
-            fix="Leave out what is no weight with derive.frozen, or export the model with finite weights.",
+            fix="Leave them out with derive.frozen.",
         )
 
 

@@ -114,7 +114,7 @@ class _Objective:
             raise TrainError(
                 "lbfgs minimizes a loss that depends on the parameters alone.",
                 got="a model with running statistics or random draws",
-                fix="Export it for inference, or choose another train/optimizer.",
+                fix="Choose another train/optimizer, or a model that was exported for inference.",
             )
         self._types = input_types(model)
         self._layout = Layout({name: initial[name].shape for name in facts.gradients}, ir.DataType.DOUBLE)

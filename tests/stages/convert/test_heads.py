@@ -255,7 +255,14 @@ DOUBTS = {  # end, columns of z, type of Y, name of Y, what is told, what the er
     "three columns of a binary model": ("Y = Softmax(z)", 3, "", "Y", {"task": "binary"}, "source.task"),
     "two classes for three columns": ("Y = Softmax(z)", 3, "", "Y", {"classes": ("a", "b")}, "List 3"),
     "a softmax over the rows": ("Y = Softmax <axis = 0> (z)", 3, "", "Y", {}, "source.task"),
-    "the logarithm of a sigmoid": ("s = Sigmoid(z) Y = Log(s)", 1, "", "Y", {"task": "binary"}, "without the last"),
+    "the logarithm of a sigmoid": (
+        "s = Sigmoid(z) Y = Log(s)",
+        1,
+        "",
+        "Y",
+        {"task": "binary"},
+        "in front of the logarithm",
+    ),
     "a hard maximum": ("Y = Hardmax(z)", 3, "", "Y", {}, "no gradient"),
 }
 

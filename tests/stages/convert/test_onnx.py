@@ -296,6 +296,27 @@ def test_the_prediction_is_the_first_output_with_weights_or_the_one_that_is_name
     assert convert(None, source(tmp_path / "a.onnx", prediction=wanted)).facts.prediction == chosen
 
 
+def test_a_graph_ends_at_a_value_inside_that_is_named_and_what_stood_behind_may_be_anything(tmp_path):
+    hard = parse(TWO.replace("int64[N] label, float[N, 3] copy, float[N, 2] p, float[N, 2] scores", "float[N, 2] Y"))
+    hard.graph.node.append(onnx.helper.make_node("Hardmax", ["p"], ["Y"]))
+    onnx.save(hard, tmp_path / "a.onnx")
+    with pytest.raises(ConvertError, match="prediction=p "):
+        convert(None, source(tmp_path / "a.onnx"))
+    artifact = convert(None, source(tmp_path / "a.onnx", prediction="p"), data=some())
+    assert (artifact.facts.outputs, artifact.facts.task, artifact.facts.logits) == (("p",), "multiclass", "scores")
+    assert "ends at 'p'" in artifact.facts.lineage[0]["notes"][0]
+
+
+def test_sizes_that_are_said_reach_the_operators_that_are_written_anew_by_them(tmp_path):
+    strided = """<ir_version: 9, opset_import: ["" : 17]> net (float[N, 1, L] X) => (float[N, 1, M] Y)
+    <float[1, 1, 2] w = {2, 2}> { Y = Conv <auto_pad = "SAME_UPPER", strides = [3], kernel_shape = [2]> (X, w) }"""
+    onnx.save(parse(strided), tmp_path / "a.onnx")
+    with pytest.raises(ModelError, match=r"convert\.source\.shape"):
+        convert(None, source(tmp_path / "a.onnx"))
+    artifact = convert(None, source(tmp_path / "a.onnx", shape={"X": (None, 1, 8)}))
+    np.testing.assert_array_equal(run(artifact.model, np.ones((1, 1, 8), np.float32))[0], [[[4, 4, 4]]])
+
+
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [

@@ -1,6 +1,7 @@
 """An .onnx file (external data included), from any exporter."""
 
 import dataclasses
+import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from ortpipe.graph import query, serial
 from ortpipe.graph.batch import name_batch, plain_dimensions
 from ortpipe.graph.branches import take_branches
 from ortpipe.graph.check import parsed
+from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.lift import float_constants, lift
 from ortpipe.graph.lower import changed_opset, lowered
 from ortpipe.graph.modes import settle
@@ -51,7 +53,8 @@ class OnnxFile(Config):
 
     Attributes:
         path: the file.
-        prediction: the float output to train, by name or index; by default the first one that depends on weights.
+        prediction: the float output to train, by name or index; by default the first one that depends on weights. Or
+            a value inside of the graph, by name: the graph then ends there.
         task: `regression`, `binary`, `multiclass` or `multilabel`; by default read off the graph
             and the values of real rows (a Softmax or Sigmoid at its end makes a classifier).
         scores: what a classifier's prediction holds, `probabilities` or raw scores (`logits`); by default read off
@@ -99,10 +102,15 @@ class OnnxFile(Config):
 
 def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = None) -> Forward:
     """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, rows first in any number N."""
-    original, zipped = without_zip_map(lowered(plain_dimensions(model)))
+    sized = _with_sizes(plain_dimensions(model), config)  # first: some operators are written anew by their sizes
+    original, zipped = without_zip_map(lowered(sized))
     metadata = read_metadata(model)
     forward = parsed(original)
     said_of_file = changed_opset(model, original)
+    if (cut := _inner(forward.graph, config.prediction)) is not None:
+        keep_outputs(forward, [cut])
+        original = ir.to_proto(forward)
+        said_of_file.append(f"ends at {cut!r}: the outputs of the file are left out")
     if config.dtype == "float32" and write_float32(forward):
         original = ir.to_proto(forward)  # what is compared with, too: of bfloat16 a CPU has no kernels
         said_of_file.append("reads float16 and bfloat16 as float32, inputs and outputs too")
@@ -176,6 +184,20 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
     )
 
 
+def _with_sizes(model: onnx.ModelProto, config: OnnxFile) -> onnx.ModelProto:
+    if not config.shape:
+        return model
+    sized = ir.from_proto(model)
+    set_shapes(sized.graph, config.shape)
+    return ir.to_proto(sized)
+
+
+def _inner(graph: ir.Graph, choice: str | int | None) -> str | None:
+    """Return the choice if it is a value inside of the graph."""
+    value = query.values(graph).get(choice) if isinstance(choice, str) else None
+    return str(choice) if value is not None and value.producer() is not None and not value.is_graph_output() else None
+
+
 def _rows_first(
     graph: ir.Graph, config: OnnxFile, original: onnx.ModelProto, data: Data | None
 ) -> tuple[Original, list[str]]:
@@ -185,7 +207,6 @@ def _rows_first(
         notes.append(f"leaves out inputs that nothing reads: {some(unread)}")
         for value in [v for v in original.graph.input if v.name in unread]:  # a copy of the file's, made before
             original.graph.input.remove(value)
-    set_shapes(graph, config.shape or {})
     values = config.fixed or {}
     rows = {
         d.value
@@ -256,13 +277,15 @@ def _prediction(graph: ir.Graph, choice: str | int | None) -> ir.Value:
             raise ConvertError(rule, key="prediction", got=choice, fix=fix)
         choice = names[choice]
     if choice is not None and choice not in names:
-        raise ConvertError("{key} must be an output.", key="prediction", got=repr(choice), fix=nearest(choice, names))
+        rule, inner = "{key} must be an output, or a value inside of the graph.", query.values(graph).items()
+        close = difflib.get_close_matches(choice, [name for name, value in inner if value.producer() is not None])
+        raise ConvertError(rule, key="prediction", got=repr(choice), fix=nearest(choice, {*names, *close}))
     floats = [o for o in graph.outputs if o.dtype in query.FLOATS and choice in (None, o.name)]
     if not floats:
         raise ConvertError(
             "A model needs a float output to train.",
             got=f"outputs {', '.join(names) if choice is None else choice}",
             key="prediction",
-            fix="Export its scores, or choose them with {key}.",
+            fix="Name a float value inside of the graph with {key}, such as the scores in front of the labels.",
         )
     return next((o for o in floats if query.float_initializers(graph, o)), floats[0])

@@ -65,7 +65,7 @@ def _turns(node: Node, side: str, count: int) -> list[tuple[int, int]]:
             raise DeriveError(
                 f"A Scan's {name} has one entry for each scanned {side}.",
                 got=f"{len(turns[-1])} for {count} at node {node.name or node.outputs[0].name!r}",
-                fix="Export the model again: onnxruntime does not run it either.",
+                fix="Mend the node: onnxruntime does not run it either.",
             )
     return list(zip(*turns, strict=True))
 

@@ -161,7 +161,7 @@ def _hidden_size(node: Node, r: Value) -> int:
         raise DeriveError(
             "A recurrent operator's hidden size must be known.",
             got=f"{node.op_type} at node {node.name or node.outputs[-1].name!r}, without hidden_size",
-            fix="Export the model with hidden_size, or with a static shape of R.",
+            fix="Write hidden_size into the node, or end the graph in front of it with convert.source.prediction.",
         )
     return r.shape[2]
 
@@ -186,7 +186,7 @@ def _activations(node: Node, usual: Sequence[str]) -> list[Activation]:
                 raise DeriveError(
                     "Where ONNX's and onnxruntime's defaults differ, an activation's numbers must be given.",
                     got=f"{given} of {node.op_type} at {place}, without its {key}",
-                    fix=f"Export the model with activation_{key}.",
+                    fix=f"Write activation_{key} into the node's attributes.",
                 )
             numbers[key] = value
         activations.append((name, numbers))

@@ -165,8 +165,8 @@ def loop(op: Backward, node: Node, dys: Gradients, *_: Value | None) -> Gradient
     raise DeriveError(
         "A Loop has a gradient where it runs a given number of times, and its states keep their shapes.",
         got=f"{node.name or node.outputs[0].name!r}: {why_not_a_scan(node)}",
-        fix="Export the loop with a trip count and a condition that is constantly true, or freeze what is in front of "
-        "it (derive.frozen).",
+        fix="Freeze what is in front (derive.frozen), end the graph there (convert.source.prediction), or write it "
+        "with a trip count and a condition that is constantly true.",
     )
 
 
