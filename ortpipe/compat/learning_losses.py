@@ -125,7 +125,6 @@ class SquareLearningLoss(StageLoss):
     _loss = HalfSquare
 
     def score_loss(self) -> Loss:
-        """Return the loss that rows are scored by."""
         return L2()
 
 
@@ -177,7 +176,6 @@ class NegLogLearningLoss(StageLoss):
         warn_unused(self, eps=1e-5)
 
     def stage_loss(self) -> Loss:
-        """Return the loss of the add_loss stage."""
         return Log(self.eps)
 
     def scored(self, forward: Artifact, columns: int) -> Artifact:

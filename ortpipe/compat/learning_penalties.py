@@ -50,11 +50,9 @@ class NoLearningPenalty(BaseLearningPenalty):
         """Make nothing."""
 
     def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> Any:
-        """Return the loss."""
         return loss
 
     def update_weights(self, n_bind: int, device: Any, statei: Any) -> Any:
-        """Return the weight."""
         return statei
 
 
@@ -78,7 +76,6 @@ class ElasticLearningPenalty(BaseLearningPenalty):
         self.penalty_grad_onnx_ = grad
 
     def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> Any:
-        """Return the loss with the penalties of these weights."""
         arrays = [array_of(weight) for weight in weights]
         return array_of(loss) + sum(self.l1 * abs(w).sum() + self.l2 * (w**2).sum() for w in arrays)
 

@@ -152,19 +152,13 @@ class LearningRateSGD(BaseLearningRate):
         self.value_: float | None = None
 
     def schedule(self) -> Schedule:
-        """Return the schedule of the train stage."""
         return super().schedule() if is_own(self) else self._formula()
 
     def _formula(self) -> Schedule:
         settings = {"optimal": {"alpha": self.alpha}, "invscaling": {"power": self.power_t}}
         return SCHEDULES[SCHEDULE_NAMES[self.learning_rate]](**settings.get(self.learning_rate, {}))
 
-    def first(self) -> float:
-        """Return η₀, the rate of the first pass."""
-        return super().first() if is_own(self) else self.eta0
-
     def _scale(self) -> float:
-        """Return what the schedule of the train stage multiplies."""
         return super()._scale() if is_own(self) else self.eta0
 
     def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
@@ -183,7 +177,6 @@ class LearningRateSGD(BaseLearningRate):
         return self.value_
 
     def init_learning_rate(self) -> Self:
-        """Go back to the first pass's rate."""
         return self.update_learning_rate(0)
 
     def update_learning_rate(self, t: int, losses: Sequence[float] = ()) -> Self:
@@ -193,7 +186,6 @@ class LearningRateSGD(BaseLearningRate):
         return self
 
     def after(self, losses: Sequence[float]) -> None:
-        """Move on to the rate that follows passes of these training losses."""
         if is_own(self):
             super().after(losses)
         else:
@@ -235,7 +227,6 @@ class LearningRateSGDNesterov(LearningRateSGD):
         self.optimizer()  # checks the momentum
 
     def optimizer(self, rows: int = 1) -> Optimizer:
-        """Return the optimizer of the train stage, for a rate that is divided by the rows of a batch."""
         return OPTIMIZERS["nesterov" if self.nesterov else "momentum"](self._scale() / rows, self.momentum)
 
     def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
@@ -245,7 +236,6 @@ class LearningRateSGDNesterov(LearningRateSGD):
     def update_weights(
         self, n_bind: int, device: Any, statei: Any, gradienti: Any, batch_size: int, velocity: Any = None
     ) -> Any:
-        """Take a step: change a weight, and its velocity, by the gradient of a sum of rows."""
         step = -self.value / batch_size * array_of(gradienti)
         moved = self.momentum * array_of(velocity) + step
         change = self.momentum * moved + step if self.nesterov else moved
