@@ -89,6 +89,18 @@ def set_initializers(model: ir.Model, values: Mapping[str, np.ndarray]) -> None:
     model.graph.inputs[:] = [value for value in model.graph.inputs if value.name not in values]
 
 
+def initializers_to_constants(graph: ir.Graph) -> None:
+    """Turn a graph's initializers into Constant nodes, which can be moved and copied like any other node."""
+    for name, value in list(graph.initializers.items()):
+        constant = ir.node("Constant", [], {"value": value.const_value}, name=name)
+        made = constant.outputs[0]
+        made.type, made.shape = value.type, value.shape
+        ir.convenience.replace_all_uses_with(value, made, replace_graph_outputs=True)
+        del graph.initializers[name]
+        made.name = name
+        graph.insert_before(graph[0], constant)
+
+
 def open_initializers(model: ir.Model, names: Collection[str]) -> None:
     """Make initializers inputs too, so that other values can be fed."""
     graph = model.graph

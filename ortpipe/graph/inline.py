@@ -10,6 +10,7 @@ from ortpipe.errors import ModelError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import FAILURES, inferred, parsed
+from ortpipe.graph.edit import initializers_to_constants
 from ortpipe.graph.lower import lowered
 from ortpipe.graph.serial import OPSET
 
@@ -44,13 +45,7 @@ def inline(op: Builder, model: ir.Model, feeds: Mapping[str, ir.Value], prefix: 
         prefix: the first part of the names of its values there.
     """
     graph = model.graph
-    for value in list(graph.initializers.values()):
-        constant = ir.node("Constant", [], {"value": value.const_value})
-        constant.outputs[0].type, constant.outputs[0].shape = value.type, value.shape
-        constant.outputs[0].name = value.name
-        ir.convenience.replace_all_uses_with(value, constant.outputs[0], replace_graph_outputs=True)
-        del graph.initializers[str(value.name)]
-        graph.insert_before(graph[0], constant)
+    initializers_to_constants(graph)
     for value in query.data_inputs(graph):
         ir.convenience.replace_all_uses_with(value, feeds[str(value.name)], replace_graph_outputs=True)
     for node in graph.all_nodes():

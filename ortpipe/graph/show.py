@@ -21,7 +21,7 @@ def to_text(model: onnx.ModelProto) -> str:
     return "\n".join([*lines, text]) + "\n"
 
 
-def type_of(value: onnx.TensorProto | onnx.ValueInfoProto) -> str:
+def type_of(value: onnx.TensorProto | onnx.ValueInfoProto | ir.Value) -> str:
     """Return type and shape in words; a dimension without size and name is ?.
 
     >>> type_of(onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, ["N", 3, None]))
@@ -29,6 +29,8 @@ def type_of(value: onnx.TensorProto | onnx.ValueInfoProto) -> str:
     """
     if isinstance(value, onnx.TensorProto):
         return f"{ir.DataType(value.data_type).name.lower()}{list(value.dims)}"
+    if isinstance(value, ir.Value):
+        value = ir.to_proto(value)
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         return str(kind).removesuffix("_type") if kind else "?"

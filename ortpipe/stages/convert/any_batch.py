@@ -17,10 +17,11 @@ from ortpipe.graph import query
 from ortpipe.graph.batch import name_batch
 from ortpipe.graph.check import finish
 from ortpipe.graph.modes import to_inference
+from ortpipe.graph.show import type_of
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.free import freed
 from ortpipe.stages.convert.heads import Head
-from ortpipe.stages.convert.inputs import said, turn
+from ortpipe.stages.convert.inputs import turn
 from ortpipe.stages.convert.original import Original
 from ortpipe.stages.convert.row_scan import scanned
 
@@ -44,7 +45,7 @@ def fixed_batch(graph: ir.Graph) -> int | None:
     first = next(v.name for v in inputs if v.shape and isinstance(v.shape[0], int))
     raise ConvertError(
         "The first dimension of every data input is the rows.",
-        got=f"inputs {', '.join(f'{v.name} {said(v)}' for v in inputs)}",
+        got=f"inputs {', '.join(f'{v.name} {type_of(v)}' for v in inputs)}",
         fix=f"Give inputs that are no data a value ({{at}}fixed={{{first}: 0}}), or name the axis of rows where it "
         f"is another ({{at}}batch_axis={{{first}: 1}}).",
     )

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.show import type_of
 
 Axes = int | Mapping[str, int] | None
 STATIC = ("AveragePool", "LpPool", "Resize", "Upsample")  # whose gradients are written for static sizes
@@ -44,7 +45,7 @@ def set_shapes(graph: ir.Graph, shapes: Mapping[str, Sequence[int | None]]) -> N
             raise ConvertError(
                 "{key} must have the input's dimensions, and the sizes that the file fixes.",
                 key=f"shape.{name}",
-                got=f"{list(sizes)} for an input of shape {said(value)}",
+                got=f"{list(sizes)} for an input of shape {type_of(value)}",
                 fix="Write null for what the file fixes, and for the rows.",
             )
         value.shape = ir.Shape([d if s is None else s for s, d in zip(sizes, declared, strict=True)])
@@ -102,7 +103,7 @@ def check_data_inputs(graph: ir.Graph, given: Collection[str] | None) -> None:
     raise ConvertError(
         "Every input of a model holds data, or is given its value by {key}.",
         key="fixed",
-        got=f"inputs {', '.join(f'{v.name} {said(v)}' for v in inputs)}{held}",
+        got=f"inputs {', '.join(f'{v.name} {type_of(v)}' for v in inputs)}{held}",
         fix=f"Set {{key}}={{{example}}} (a number for all places, or a list of all entries) for what is no data, such "
         "as states, flags and sampling rates; of what is, give arrays under the inputs' names.",
     )
@@ -119,7 +120,7 @@ def axis_of(value: ir.Value, axes: Axes) -> int:
         named = [i for i, d in enumerate(value.shape or ()) if isinstance(d, ir.SymbolicDim) and _is_rows(d.value)]
         axis = named[0] if len(named) == 1 else 0
     if axis and rank is not None and not 0 <= axis < rank:
-        rule, got = "{key} must be an axis.", f"{axis} for {value.name!r} of shape {said(value)}"
+        rule, got = "{key} must be an axis.", f"{axis} for {value.name!r} of shape {type_of(value)}"
         raise ConvertError(rule, key="batch_axis", got=got, fix=f"Choose one of 0 to {rank - 1}.")
     return axis
 
@@ -160,16 +161,6 @@ def turn(graph: ir.Graph, axes: Axes, outputs: Collection[str] | None = None) ->
     return turned
 
 
-def said(value: ir.Value) -> str:
-    """Return an input's type and shape as messages write them."""
-    dims = "…" if value.shape is None else ", ".join("?" if _name(d) is None else str(_name(d)) for d in value.shape)
-    return f"{value.dtype.name.lower() if value.dtype is not None else ''}[{dims}]"
-
-
-def _name(dim: Any) -> Any:
-    return dim if isinstance(dim, int) else dim.value
-
-
 def _is_rows(name: str | None) -> bool:
     return name is not None and name.lower() in ROWS_NAMES
 
@@ -196,7 +187,7 @@ def _fixed(value: ir.Value, given: Any, rows: Collection[str]) -> Fixed:
         raise ConvertError(
             "An input that is given its value has known sizes; one may be free, which is that of the rows.",
             key=f"fixed.{name}",
-            got=f"{name} {said(value)}",
+            got=f"{name} {type_of(value)}",
             fix=f"Set {{at}}shape.{name} to its sizes, with null for the rows.",
         )
     dims = tuple(d if isinstance(d, int) else None for d in shape)
@@ -204,11 +195,11 @@ def _fixed(value: ir.Value, given: Any, rows: Collection[str]) -> Fixed:
     array, text = np.array(given), dtype == ir.DataType.STRING
     whole = kind.kind not in "iub" or array.dtype.kind in "iub" or (array.dtype.kind == "f" and (array % 1 == 0).all())
     if (array.dtype.kind in "US") != text or array.dtype == object or not whole:
-        rule, got = "{key} must be of the input's type.", f"{given!r:.100} for {name} {said(value)}"
+        rule, got = "{key} must be of the input's type.", f"{given!r:.100} for {name} {type_of(value)}"
         raise ConvertError(rule, key=f"fixed.{name}", got=got, fix="Give a number, or a list of all entries.")
     sizes = [1 if d is None else d for d in dims]
     if array.size not in (1, int(np.prod(sizes))):
-        rule, got = "{key} must be one number, or all entries.", f"{array.size} entries for {name} {said(value)}"
+        rule, got = "{key} must be one number, or all entries.", f"{array.size} entries for {name} {type_of(value)}"
         raise ConvertError(rule, key=f"fixed.{name}", got=got, fix=f"Give 1 or {int(np.prod(sizes))}.")
     array = array.astype(str if text else kind)
     return Fixed(dtype, dims, array.reshape(sizes if array.size > 1 else [1] * len(sizes)))

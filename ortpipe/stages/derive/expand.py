@@ -9,6 +9,7 @@ from onnx_ir.passes.common import InlinePass
 from ortpipe.graph import functions, query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer
+from ortpipe.graph.edit import initializers_to_constants
 from ortpipe.graph.rewrite import replace
 from ortpipe.graph.sizes import fold_sizes
 from ortpipe.stages.derive.expansions import EXPANSIONS
@@ -61,7 +62,7 @@ def _inlined(model: ir.Model, choose: Callable[[ir.Model], set[str]]) -> ir.Mode
 def _expand(node: Node, names: Names) -> None:
     """Put a node's expansion in its place, the nodes of its subgraphs first."""
     for subgraph in query.subgraphs(node):
-        _initializers_to_constants(subgraph)
+        initializers_to_constants(subgraph)
         for inner in list(subgraph):
             _expand(inner, names)
     if node.op_type not in EXPANSIONS or node.domain:
@@ -73,16 +74,6 @@ def _expand(node: Node, names: Names) -> None:
         values = EXPANSIONS[node.op_type](op, node)
     if values is not None:
         replace(node, values)
-
-
-def _initializers_to_constants(graph: Graph) -> None:
-    """Turn a subgraph's initializers into Constant nodes, which can be moved and copied like any other node."""
-    for name, value in list(graph.initializers.items()):
-        constant = ir.node("Constant", [], {"value": value.const_value}, name=name)
-        ir.convenience.replace_all_uses_with(value, constant.outputs[0], replace_graph_outputs=True)
-        del graph.initializers[name]
-        constant.outputs[0].name = name
-        graph.insert_before(graph[0], constant)
 
 
 def without_identities(graph: Graph) -> None:

@@ -23,6 +23,7 @@ from ortpipe.graph.lift import float_constants, lift
 from ortpipe.graph.lower import changed_opset, lowered
 from ortpipe.graph.modes import settle
 from ortpipe.graph.parameters import some
+from ortpipe.graph.show import type_of
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Config
 from ortpipe.stages.convert.any_batch import fixed_batch, run_in_batches, set_free
@@ -34,7 +35,6 @@ from ortpipe.stages.convert.inputs import (
     drop_unread,
     fix,
     needs_sizes,
-    said,
     set_shapes,
     sizes_of_rows,
     turn,
@@ -237,7 +237,7 @@ def _first(data: Data) -> Mapping[str, np.ndarray]:
 
 
 def _shown(graph: ir.Graph, names: Collection[str]) -> str:
-    return ", ".join(f"{v.name} {said(v)}" for v in graph.inputs if v.name in names)
+    return ", ".join(f"{v.name} {type_of(v)}" for v in graph.inputs if v.name in names)
 
 
 def _freed(
