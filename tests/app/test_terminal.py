@@ -11,6 +11,7 @@ from pathlib import Path
 
 import onnx.parser
 import pytest
+from command import run
 
 from ortpipe.app import terminal
 from ortpipe.app.command_list import command
@@ -93,9 +94,7 @@ def test_a_run_that_can_print_nowhere_finishes_and_its_folder_has_all(tmp_path: 
     command = [sys.executable, "-m", "ortpipe", "experiment=linear_regression", "train.epochs=2", "recorder=none"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [*command, "hydra.run.dir=r"], cwd=tmp_path, env=environment, stdout=full, stderr=full, check=False
-        )
+        done = run([*command, "hydra.run.dir=r"], cwd=tmp_path, env=environment, stdout=full, stderr=full)
     assert done.returncode == 0
     assert json.loads((tmp_path / "r" / "run.json").read_text())["status"] == "FINISHED"
     assert (tmp_path / "r" / "report.html").is_file()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command import ROOT
+from command import ROOT, ortpipe
 from pyarrow import parquet
 from sklearn.datasets import make_regression
 from sklearn.linear_model import LinearRegression
@@ -31,6 +32,20 @@ GOALS = {
 }
 
 
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that gives the folder of a tutorial's run, which the tests of this file share."""
+
+    @functools.cache
+    def run(name: str) -> Path:
+        done = ortpipe("recorder=none", f"experiment=tutorial/{name}", cwd=(where := tmp_path_factory.mktemp(name)))
+        assert done.returncode == 0, done.stderr
+        [folder] = where.glob("outputs/runs/*/*")
+        return folder
+
+    return run
+
+
 def losses(folder: Path) -> list[float]:
     rows = parquet.read_table(folder / "losses.parquet").to_pylist()
     return [row["value"] for row in rows if row["kind"] == "train"]
@@ -41,27 +56,22 @@ def test_every_tutorial_has_a_goal() -> None:
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_every_tutorial_reaches_what_scikit_learn_reaches(name: str, cli: Callable, only_run: Callable) -> None:
-    done = cli(f"experiment=tutorial/{name}")
-    assert done.returncode == 0, done.stderr
+def test_every_tutorial_reaches_what_scikit_learn_reaches(name: str, ran: Callable[[str], Path]) -> None:
     metric, slack = GOALS[name]
-    values = json.loads((only_run() / "run.json").read_text())["metrics"][metric]
+    values = json.loads((ran(name) / "run.json").read_text())["metrics"][metric]
     assert values["trained"] >= values["source"] - slack
     assert values["trained"] > values["before"]
 
 
-def test_linear_regression_finds_the_coefficients_and_its_loss_falls_to_rounding(
-    cli: Callable, only_run: Callable
-) -> None:
+def test_linear_regression_finds_the_coefficients_and_its_loss_falls_to_rounding(ran: Callable[[str], Path]) -> None:
     """scikit-learn 1.9: make_regression with bias=2 and no noise, split as the experiment splits it."""
-    assert cli("experiment=tutorial/linear_regression").returncode == 0
     X, y = make_regression(n_samples=100, n_features=2, bias=2.0, random_state=0)
     train = training_rows()
     fitted = LinearRegression().fit(X[train], y[train])
-    tensors = load_artifact(only_run() / "stages" / "6_evaluate").tensors
+    tensors = load_artifact(ran("linear_regression") / "stages" / "6_evaluate").tensors
     np.testing.assert_allclose(tensors["parameter/coefficient"].ravel(), fitted.coef_, rtol=1e-3)
     np.testing.assert_allclose(tensors["parameter/intercept"], fitted.intercept_, rtol=1e-3)
-    curve = losses(only_run())
+    curve = losses(ran("linear_regression"))
     assert len(curve) == 200
     assert curve[0] > 5000
     assert curve[-1] < 1e-6
@@ -73,9 +83,8 @@ def training_rows() -> np.ndarray:
     return split(Rows({"X": numbers[:, None]}, numbers), SplitConfig(test=0.25, seed=0)).train.label.astype(int)
 
 
-def test_forward_and_backward_give_every_gradient(cli: Callable, only_run: Callable) -> None:
-    assert cli("experiment=tutorial/forward_backward", "train.epochs=1").returncode == 0
-    derived = load_artifact(only_run() / "stages" / "4_derive")
+def test_forward_and_backward_give_every_gradient(ran: Callable[[str], Path]) -> None:
+    derived = load_artifact(ran("forward_backward") / "stages" / "4_derive")
     assert derived.facts.input_gradients.keys() == {"X"}
     assert {o.name for o in derived.model.graph.output} >= {
         derived.facts.loss,
@@ -85,22 +94,20 @@ def test_forward_and_backward_give_every_gradient(cli: Callable, only_run: Calla
     }
 
 
-def test_weighted_regression_converges_to_the_weighted_fit(cli: Callable, only_run: Callable) -> None:
-    assert cli("experiment=tutorial/weighted_regression").returncode == 0
+def test_weighted_regression_converges_to_the_weighted_fit(ran: Callable[[str], Path]) -> None:
     X, y = make_regression(n_samples=100, n_features=2, bias=2.0, noise=10.0, random_state=0)
     weight = np.random.default_rng(0).uniform(0.5, 1.5, 100)
     train = training_rows()
     weighted = LinearRegression().fit(X[train], y[train], weight[train])
     plain = LinearRegression().fit(X[train], y[train])
-    tensors = load_artifact(only_run() / "stages" / "6_evaluate").tensors
+    tensors = load_artifact(ran("weighted_regression") / "stages" / "6_evaluate").tensors
     found = [*tensors["parameter/coefficient"].ravel(), *tensors["parameter/intercept"]]
     np.testing.assert_allclose(found, [*weighted.coef_, weighted.intercept_], rtol=1e-4)
     assert np.abs(np.array(found) - [*plain.coef_, plain.intercept_]).max() > 0.1
 
 
-def test_classification_is_trained_on_raw_scores(cli: Callable, only_run: Callable) -> None:
-    assert cli("experiment=tutorial/classification", "train.epochs=1").returncode == 0
-    artifact = load_artifact(only_run() / "stages" / "2_add_loss")
+def test_classification_is_trained_on_raw_scores(ran: Callable[[str], Path]) -> None:
+    artifact = load_artifact(ran("classification") / "stages" / "2_add_loss")
     assert artifact.facts.logits is not None
     [sigmoid] = [node for node in artifact.model.graph.node if node.op_type == "Sigmoid"]
     assert artifact.facts.logits in sigmoid.input
@@ -128,9 +135,8 @@ def test_a_gradient_graph_runs_on_a_gpu_where_there_is_one() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_lbfgs_finds_the_weights_that_scikit_learn_found(cli: Callable, only_run: Callable) -> None:
-    assert cli("experiment=tutorial/lbfgs").returncode == 0
-    tensors = load_artifact(only_run() / "stages" / "6_evaluate").tensors
+def test_lbfgs_finds_the_weights_that_scikit_learn_found(ran: Callable[[str], Path]) -> None:
+    tensors = load_artifact(ran("lbfgs") / "stages" / "6_evaluate").tensors
     for name in ("coefficient", "intercept"):
         np.testing.assert_allclose(tensors[f"parameter/{name}"], tensors[f"source/{name}"], atol=1e-6)
         assert abs(tensors[f"initial/{name}"] - tensors[f"source/{name}"]).max() > 0.1

@@ -27,7 +27,8 @@ def test_laps_add_up_to_all_the_time_that_passed() -> None:
 @pytest.mark.parametrize("verbose", ["true", "ortpipe"])
 def test_it_names_every_part_and_they_add_up(verbose: str, cli: Callable) -> None:
     begun = time.time()
-    done = cli(f"hydra.verbose={verbose}", "train.epochs=3", process=True)  # it tells the imports, too
+    fresh = verbose == "true"  # a process that imports what the other has before
+    done = cli(f"hydra.verbose={verbose}", "train.epochs=3", process=fresh)
     assert done.returncode == 0, done.stderr
     log = done.stdout[done.stdout.index("[ortpipe][DEBUG] - wall time") :]
     rows = re.findall(r"^( *)(\S.*?)  +(\d+\.\d{3})$", log, re.M)
@@ -40,7 +41,7 @@ def test_it_names_every_part_and_they_add_up(verbose: str, cli: Callable) -> Non
     wall = float(re.search(r"wall time +(\d+\.\d{3}) s", log).group(1))  # type: ignore[union-attr]
     assert sum(parts.values()) == pytest.approx(wall, abs=0.02)
     assert sum(within.values()) <= parts["train"] + parts["screen"] + parts["run folder"] + parts["recorder"] + 0.01
-    assert wall <= time.time() - begun
+    assert not fresh or wall <= time.time() - begun  # else it counts from when the imports were done, for all forks
     assert len(done.stdout.splitlines()) < 400  # most are Hydra's own, of the composition
 
 

@@ -1,4 +1,4 @@
-"""Every launcher that is installed runs a sweep of eight jobs, two of which fail."""
+"""Every launcher that is installed runs a sweep of four jobs, two of which fail."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app.sweep.sweeps import EIGHT, folder_of, parent_and_children, rows_of
+from app.sweep.sweeps import TINY, folder_of, parent_and_children, rows_of
 from command import ROOT, ortpipe
 
+FOUR = ("-m", *TINY, "train.optimizer.lr=0.002,10", "seed=0,1")  # the second rate diverges
 LAUNCHERS = {
     "joblib": ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2"),
     "submitit": ("hydra/launcher=submitit_local",),
@@ -28,22 +29,22 @@ def _needs(launcher: str) -> None:
 
 def _right(where: Path, done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 1, done.stderr
-    assert "2 of 8 jobs did not finish" in done.stderr
+    assert "2 of 4 jobs did not finish" in done.stderr
     rows = rows_of(folder_of(where))
-    assert [row["status"] for row in rows] == ["finished"] * 6 + ["failed"] * 2
-    assert [row["job"] for row in rows if row["best"] == "True"] == ["5"]
+    assert [row["status"] for row in rows] == ["finished"] * 2 + ["failed"] * 2
+    assert [row["best"] for row in rows].count("True") == 1
     parent, children = parent_and_children(where)
     assert parent.info.status == "FAILED"
-    assert sorted(child.info.status for child in children) == ["FAILED"] * 2 + ["FINISHED"] * 6
-    assert {child.data.tags["ortpipe.job"] for child in children} == {str(i) for i in range(8)}
+    assert sorted(child.info.status for child in children) == ["FAILED"] * 2 + ["FINISHED"] * 2
+    assert {child.data.tags["ortpipe.job"] for child in children} == set("0123")
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_parallel_launcher_records_every_job_under_one_parent(launcher: str, tmp_path: Path) -> None:
     _needs(launcher)
-    _right(tmp_path, ortpipe(*EIGHT, *LAUNCHERS[launcher], cwd=tmp_path))
+    _right(tmp_path, ortpipe(*FOUR, *LAUNCHERS[launcher], cwd=tmp_path))
     pids = {child.data.tags["ortpipe.pid"] for child in parent_and_children(tmp_path)[1]}
-    assert len(pids) == (8 if launcher == "submitit" else 2)
+    assert len(pids) == (4 if launcher == "submitit" else 2)
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def cluster(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def test_jobs_on_a_ray_cluster_are_recorded_under_one_parent(cluster: list[str], tmp_path: Path) -> None:
-    command = [*cluster, sys.executable, "-m", "ortpipe", *EIGHT, "hydra/launcher=ray_cluster"]
+    command = [*cluster, sys.executable, "-m", "ortpipe", *FOUR, "hydra/launcher=ray_cluster"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
     _right(tmp_path, subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300))
 
