@@ -19,18 +19,21 @@ class Session:
     Args:
         model: the model; above 2 GB it goes through a temporary file.
         runtime: threads and provider; by default one thread of the CPU.
+        fused: whether nodes become fewer before they run; of a quantized model, as integers that round otherwise.
 
     Raises:
         ModelError: the runtime refuses the model, or has no such provider here.
     """
 
-    def __init__(self, model: onnx.ModelProto, runtime: RuntimeConfig | None = None) -> None:
+    def __init__(self, model: onnx.ModelProto, runtime: RuntimeConfig | None = None, *, fused: bool = True) -> None:
         runtime = runtime or RuntimeConfig()
         options, providers = ort.SessionOptions(), PROVIDERS[runtime.provider]
         options.intra_op_num_threads = runtime.threads
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
         options.log_severity_level = 4
+        if not fused:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if providers[0] not in ort.get_available_providers():
             raise _not_here(runtime.provider, "has none")
         try:

@@ -22,17 +22,20 @@ class Original:
         fixed: input → what it always is.
         axes: input or output → its axis of rows, where that is not the first.
         batch: how many rows it takes, no more and no less; None: any number.
+        quantized: it is run node by node, for onnxruntime's fusions round otherwise than the file says.
     """
 
     model: onnx.ModelProto
     fixed: Mapping[str, Fixed] = field(default_factory=dict)
     axes: Mapping[str, int] = field(default_factory=dict)
     batch: int | None = None
+    quantized: bool = False
 
     @cached_property
     def _session(self) -> Session:
         inference = parsed(self.model)
-        return Session(finish(inference) if to_inference(inference) else self.model)
+        model = finish(inference) if to_inference(inference) else self.model
+        return Session(model, fused=not self.quantized)
 
     def run(self, inputs: Mapping[str, np.ndarray], output: str, axis: int | None = None) -> np.ndarray:
         """Return an output of rows, as many at a time as it takes; the last one fills the last batch.

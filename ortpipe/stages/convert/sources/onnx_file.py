@@ -125,6 +125,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
             f"operators as they are read ({why})"
         )
     source, notes = _rows_first(graph, config, original, data)
+    source = dataclasses.replace(source, quantized=dialects.rounding > 0)
     standardize(graph)
     name_batch(forward)
     take_branches(forward)
