@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 
 from ortpipe.errors import ModelError
 from ortpipe.facts import Facts as Facts
+from ortpipe.facts import HeadFacts as HeadFacts
 from ortpipe.facts import Task as Task
 from ortpipe.facts import read_metadata as read_metadata
 from ortpipe.facts import without_metadata as without_metadata

@@ -19,6 +19,21 @@ AGAIN = "Read it with the version that wrote it, or make it again."
 
 
 @dataclass(frozen=True)
+class HeadFacts:
+    """What `Facts` says of its prediction, said of a further output that has a label and a loss of its own."""
+
+    task: Task
+    class_axis: int | None = None
+    logits: str | None = None
+    opposite: bool | None = None
+    link: Literal["log"] | None = None
+    classes: tuple[int | str, ...] | None = None
+    label: str | None = None
+    blank: int | None = None
+    padding: int | float | str | None = None
+
+
+@dataclass(frozen=True)
 class Facts:
     """What a stage must know about a model and cannot read off its graph.
 
@@ -49,6 +64,7 @@ class Facts:
     statistics: Mapping[str, str] = field(default_factory=dict)  # running statistic → the output of its next value
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # data input → the names of its columns
     categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # column of text → value of each code
+    heads: Mapping[str, HeadFacts] = field(default_factory=dict)  # further outputs with a label and a loss of their own
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → before/trained/source
     lineage: tuple[Mapping[str, Any], ...] = ()  # one record per stage, oldest first; not part of the digest
 
@@ -56,6 +72,17 @@ class Facts:
     def measured_as(self) -> str:
         """The task that metrics fit."""
         return self.task if self.blank is None else "sequence"
+
+    @property
+    def predictions(self) -> dict[str, Facts]:
+        """What is known of the prediction, under "", and of each head by its output, as if it were the prediction."""
+        heads = {name: dataclasses.replace(self, prediction=name, **vars(head)) for name, head in self.heads.items()}
+        return {"": self, **heads}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label inputs, the prediction's first."""
+        return tuple(own.label for own in self.predictions.values() if own.label is not None)
 
     def as_json(self, *, lineage: bool = True) -> dict[str, Any]:
         """Return the facts that are set, as plain JSON values."""
@@ -75,20 +102,24 @@ class Facts:
             )
         if missing := [name for name in _REQUIRED if name not in facts]:
             raise ModelError("An artifact's facts are all there.", got=f"no {', '.join(missing)}", fix=AGAIN)
-        return cls(**_typed(facts))
+        return cls(**_typed(cls, facts))
 
 
 _REQUIRED = [f.name for f in dataclasses.fields(Facts) if f.default is f.default_factory]
 
 
-def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts in JSON that `Facts` has as their types."""
+def _typed(cls: type, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts in JSON that `Facts`, or those of a head, has as their types."""
     values = {}
-    for name, (_, hint) in fields_of(Facts).items():
+    for name, (_, hint) in fields_of(cls).items():
         if name in facts:
             try:
-                values[name] = checked(facts[name], hint, name)
-            except ConfigError as error:
+                if cls is Facts and name == "heads":
+                    heads = checked(facts[name], Mapping[str, Mapping[str, Any]], name)
+                    values[name] = {output: HeadFacts(**_typed(HeadFacts, head)) for output, head in heads.items()}
+                else:
+                    values[name] = checked(facts[name], hint, name)
+            except (ConfigError, TypeError) as error:
                 got = f"{name}: {json.dumps(facts[name])[:200]}"
                 raise ModelError(
                     "An artifact's facts have the types that ortpipe writes.", got=got, fix=AGAIN
@@ -119,7 +150,7 @@ def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             got = f"{PREFIX}{name}: {text[:200]!r}"
             raise ModelError("ortpipe's facts in a model's metadata are JSON.", got=got, fix=AGAIN) from error
-    _typed(facts)
+    _typed(Facts, facts)
     return facts
 
 

@@ -4,7 +4,7 @@ import math
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -92,13 +92,22 @@ class ArrayReader:
     """Rows of sets of arrays, in groups of GROUP bytes (see `Reader`): one set's rows, then the next one's.
 
     Everything is read once when it is made: checked, counted, and taken into the digest. The first set names the
-    inputs; label, sample_weight and column name the arrays of labels, of row weights and of parts.
+    inputs; label, sample_weight, column and heads name the arrays of labels, of row weights, of parts and of labels of
+    further outputs.
     """
 
-    def __init__(self, sets: Sequence[ArraySet], label: str, sample_weight: str | None, column: str | None) -> None:
-        self._label, self._weight, self._column = label, sample_weight, column
+    def __init__(
+        self,
+        sets: Sequence[ArraySet],
+        label: str,
+        sample_weight: str | None,
+        column: str | None,
+        heads: Mapping[str, str] | None = None,
+    ) -> None:
+        self._label, self._weight, self._column, self._heads = label, sample_weight, column, heads or {}
         arrays = sets[0].arrays
-        self._inputs = [name for name in arrays if name not in (label, sample_weight, column)]
+        others = (label, sample_weight, column, *self._heads.values())
+        self._inputs = [name for name in arrays if name not in others]
         for array_set in sets:
             self._refuse(array_set, arrays)
         self.row_bytes = row_bytes((arrays[name].dtype, arrays[name].shape) for name in self._inputs)
@@ -112,20 +121,22 @@ class ArrayReader:
         if not self._groups:
             raise DataError("Data must hold at least one row.", got=f"none in {sets[0].where}", fix="Give rows.")
         self.counts = np.zeros((len(self._groups), len(PARTS)), np.int64)
-        hasher, labels, digits = Hasher("arrays"), Labels(), LostDigits()
+        hasher, labels, digits = Hasher("arrays"), {name: Labels() for name in ("", *self._heads)}, LostDigits()
         for number, (array_set, cut) in enumerate(self._groups):
             try:
                 [piece] = self.pieces(number)
             except DataError:
-                for name in (*self._inputs, label, *filter(None, [sample_weight])):
+                for name in (*self._inputs, label, *self._heads.values(), *filter(None, [sample_weight])):
                     check_finite(f"{name!r} of {array_set.where}", array_set.arrays[name][cut], first=cut.start)
                 raise
             part = np.zeros(len(piece), np.int64) if piece.part is None else piece.part
             self.counts[number] = np.bincount(part, minlength=len(PARTS))
-            labels.see(piece.label)
+            for name, seen in labels.items():
+                seen.see(piece.of(name).label)
             digits.see_rows(piece, cut.start, f" of {array_set.where}")
             hasher.add(piece.digest(), part)
-        self.digest, self.labels, self.notes = hasher.hexdigest(), labels.values, tuple(digits.notes())
+        self.digest, self.notes = hasher.hexdigest(), tuple(digits.notes())
+        self.labels = {name: seen.values for name, seen in labels.items()}
 
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield the rows of a group, all at once."""
@@ -141,6 +152,7 @@ class ArrayReader:
             inputs={name: array_set.arrays[name][cut] for name in self._inputs},
             label=label,
             sample_weight=None if self._weight is None else array_set.arrays[self._weight][cut],
+            heads={head: array_set.arrays[name][cut] for head, name in self._heads.items()},
             part=part,
         )
 
@@ -148,6 +160,7 @@ class ArrayReader:
         """Refuse a set that lacks an array which is named or in the first set, or has one of another shape."""
         arrays, where = array_set.arrays, array_set.where
         settings = {"label": self._label, "sample_weight": self._weight, "split.column": self._column}
+        settings |= {f"heads.{head}": name for head, name in self._heads.items()}
         for key, name in [*settings.items(), *(("an input of the first file", name) for name in self._inputs)]:
             if name is None:
                 continue
@@ -155,7 +168,7 @@ class ArrayReader:
                 raise DataError(
                     "The data must hold every array that is named by {at}label and {at}sample_weight, by split.column, "
                     "and the inputs of their first part.",
-                    key=key if key in ("label", "sample_weight") else None,
+                    key=key if key in ("label", "sample_weight") or key.startswith("heads.") else None,
                     got=f"{key}={name!r} for {where}",
                     fix=nearest(name, arrays),
                 )
@@ -181,17 +194,19 @@ class ArraySource(Windowed, ABC):
         path: where they are.
         label: the array of labels, shape [N] or [N, K].
         sample_weight: the array of row weights, shape [N], or nothing.
+        heads: further output of the model with a loss of its own → the array of its labels.
     """
 
     path: str
     label: str = "y"
     sample_weight: str | None = None
+    heads: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Read the arrays, or map them; pickled objects are refused."""
         column = split.column if split else None
         sets = [ArraySet(path, self.arrays(Path(path), column), part) for path, part in paths_of(self.path, split)]
-        return self.opened(ArrayReader(sets, self.label, self.sample_weight, column))
+        return self.opened(ArrayReader(sets, self.label, self.sample_weight, column, self.heads))
 
     @abstractmethod
     def arrays(self, path: Path, column: str | None) -> Mapping[str, Array]:

@@ -1,7 +1,8 @@
 """Rows as a model's feeds: bound by name, cast to the input's type, labels mapped to class indices."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,17 @@ import onnx
 
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Rows, RowSet
-from ortpipe.errors import DataError
+from ortpipe.errors import DataError, OrtpipeError
 
 
 def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
     """Return everything a loss model reads: inputs, label and, where it has that input, row weights [N, 1] or [N]."""
     arrays = feed_inputs(model, facts, rows)
-    if facts.label is not None:
-        label = feed_label(model, facts, rows)
-        arrays[facts.label] = label.reshape(-1) if len(_input(model, facts.label)[1]) == 1 else label
+    for head, own in facts.predictions.items():
+        if own.label is not None:
+            with about(head):
+                label = feed_label(model, own, rows.of(head))
+            arrays[own.label] = label.reshape(-1) if len(_input(model, own.label)[1]) == 1 else label
     if (facts.sample_weight is None) != (rows.sample_weight is None):
         raise DataError(
             "Rows have weights where the loss takes them, and only there.",
@@ -88,10 +91,22 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
     return _cast(label, dtype, "label")
 
 
+@contextmanager
+def about(head: str) -> Iterator[None]:
+    """Let errors about a head's labels or predictions name it; those about the prediction, "", are as they are."""
+    try:
+        yield
+    except OrtpipeError as error:
+        error.got = f"{error.got} (head {head!r})" if head else error.got
+        raise
+
+
 def check_labels(facts: Facts, rows: RowSet) -> None:
-    """Refuse labels that are no class of a classifier; of a stream, those that it remembers."""
-    if facts.classes is not None and rows.labels is not None:
-        class_index(facts, rows.labels)
+    """Refuse labels that are no class of their classifier; of a stream, those that it remembers."""
+    for head, own in facts.predictions.items():
+        if own.classes is not None and (labels := rows.of(head).labels) is not None:
+            with about(head):
+                class_index(own, labels)
 
 
 def fit_label(facts: Facts, label: np.ndarray, shape: Sequence[int | None]) -> np.ndarray:

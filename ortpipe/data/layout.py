@@ -41,7 +41,8 @@ class TableLayout:
     @property
     def key(self) -> list[Any]:
         """What tells layouts of the same columns apart, as JSON values."""
-        columns = [self.source.labels, self.source.sample_weight, self.part, list(self.inputs.items())]
+        columns: list[Any] = [self.source.labels, self.source.sample_weight, self.part, list(self.inputs.items())]
+        columns += [dict(self.source.heads)] if self.source.heads else []
         encodings = [self.source.encode_of(name) for name in self.inputs]
         return [columns, encodings, [(name, str(dtype)) for name, dtype in self.dtypes.items()]]
 
@@ -68,13 +69,14 @@ class TableLayout:
         """Return a column of numbers."""
         return as_numpy(table.column(column)).astype(self.dtypes[column], copy=False)
 
-    def label(self, table: pa.Table | pa.RecordBatch) -> np.ndarray:
-        """Return the labels, [N] or one column each: numbers, text, or 0 and 1 for false and true."""
-        if not isinstance(self.source.label, str):
-            return np.stack([self.numbers(table, name) for name in self.source.labels], axis=1)
-        if self.source.label in self.dtypes:
-            return self.numbers(table, self.source.label)
-        values = np.array(self.column(table, self.source.label).to_pylist())
+    def label(self, table: pa.Table | pa.RecordBatch, head: str = "") -> np.ndarray:
+        """Return the labels of a head, [N] or one column each: numbers, text, or 0 and 1 for false and true."""
+        name = self.source.heads[head] if head else self.source.label
+        if not isinstance(name, str):
+            return np.stack([self.numbers(table, column) for column in name], axis=1)
+        if name in self.dtypes:
+            return self.numbers(table, name)
+        values = np.array(self.column(table, name).to_pylist())
         return values.astype(np.int64) if values.dtype == bool else values
 
     def notes(self, categories: Categories) -> list[str]:
@@ -109,7 +111,8 @@ class TableLayout:
 def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None) -> TableLayout:
     """Return which columns are read as what, from the schema of each file; refuse what does not fit its source."""
     named = {
-        "label": source.labels,
+        "label": source.labels_of(""),
+        **{f"heads.{head}": source.labels_of(head) for head in source.heads},
         "sample_weight": filter(None, [source.sample_weight]),
         "categorical": source.categorical,
         **{f"inputs.{name}": columns for name, columns in (source.inputs or {}).items()},

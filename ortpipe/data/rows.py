@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -48,6 +49,10 @@ class RowSet(ABC):
     @abstractmethod
     def select(self, part: int, draw: Draw) -> RowSet:
         """Return the rows of one part, a place in `PARTS`."""
+
+    @abstractmethod
+    def of(self, head: str) -> Self:
+        """Return the rows with the label of this further output as theirs; themselves of ""."""
 
     def pieces(self, most: int | None = None) -> Iterator[Rows]:
         """Yield all rows in pieces of PIECE bytes; of more than `most` only every k-th, with the least such k."""
@@ -91,6 +96,7 @@ class Rows(RowSet):
             given as it is.
         label: [N] or [N, K]; classes as the user writes them (numbers or strings).
         sample_weight: [N], or None where every row counts once.
+        heads: further output of the model → its label, where it has a loss of its own.
         columns: input name → the names of its columns, where it has two dimensions and they are known.
         categories: column of the source → its values, in the order of their codes.
         origin: what else the digest covers, such as the code that made them.
@@ -106,6 +112,7 @@ class Rows(RowSet):
     inputs: Mapping[str, np.ndarray]
     label: np.ndarray
     sample_weight: np.ndarray | None = None
+    heads: Mapping[str, np.ndarray] = field(default_factory=dict)
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     categories: Mapping[str, tuple[Category, ...]] = field(default_factory=dict)
     origin: str = ""
@@ -123,6 +130,7 @@ class Rows(RowSet):
             inputs={name: as_array(f"input {name!r}", value) for name, value in inputs.items()},
             label=as_array("label", self.label),
             sample_weight=None if self.sample_weight is None else as_array("sample_weight", self.sample_weight),
+            heads={name: as_array(f"label of {name!r}", value) for name, value in self.heads.items()},
             columns={**names, **self.columns},
         )
         if not self.inputs:
@@ -145,6 +153,16 @@ class Rows(RowSet):
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
+    def of(self, head: str) -> Rows:
+        """Return the rows with the label of this further output as theirs; themselves of ""."""
+        if head and head not in self.heads:
+            raise DataError(
+                "Rows have a label for every output that has a loss of its own.",
+                got=f"none for {head!r}, labels for {', '.join(self.heads) or 'the prediction alone'}",
+                fix=f"Name its columns, or its array: data.source.heads={{{head}: …}}.",
+            )
+        return self.replace(label=self.heads[head]) if head else self
+
     def replace(self, **fields: Any) -> Rows:
         """Return the rows with other fields, of which nothing is checked again."""
         rows = copy.copy(self)
@@ -156,6 +174,8 @@ class Rows(RowSet):
         for name, array in self.inputs.items():
             yield f"input {name!r}", array, self.columns.get(name, ())
         yield "label", self.label, ()
+        for name, array in self.heads.items():
+            yield f"label of {name!r}", array, ()
         if self.sample_weight is not None:
             yield "sample_weight", self.sample_weight, ()
 
@@ -163,7 +183,7 @@ class Rows(RowSet):
         if array.ndim == 0 or len(array) != len(self.label):
             rule, fix = "Every array must have one entry per row.", "Check for ragged or missing rows."
             raise DataError(rule, got=f"{name} has shape {array.shape}, the labels {self.label.shape}", fix=fix)
-        if array.dtype == object and name != "label":
+        if array.dtype == object and not name.startswith("label"):
             rule, fix = "Arrays must be rectangular and of one type.", "Check for ragged rows."
             raise DataError(rule, got=f"{name} is an array of objects", fix=fix)
         if array.dtype.kind not in "biufOSU":
@@ -196,6 +216,7 @@ class Rows(RowSet):
             inputs={name: array[index] for name, array in self.inputs.items()},
             label=self.label[index],
             sample_weight=None if self.sample_weight is None else self.sample_weight[index],
+            heads={name: array[index] for name, array in self.heads.items()},
             part=None if self.part is None else self.part[index],
             window=None,
             group_sizes=(),
@@ -222,6 +243,8 @@ class Rows(RowSet):
         hasher = Hasher("rows").add(self.origin, order)
         for name in sorted(self.inputs):
             hasher.add(name, self.inputs[name])
+        for name in sorted(self.heads):
+            hasher.add("head", name, self.heads[name])
         return hasher.add(self.label, self.sample_weight).hexdigest()
 
 
@@ -248,6 +271,11 @@ class Data:
     @functools.cached_property
     def _digest(self) -> str:
         return digest_of("data", *(None if part is None else part.digest() for part in self._parts))
+
+    def of(self, head: str) -> Data:
+        """Return the data with the label of this further output as theirs; themselves of ""."""
+        _, validation, test = (None if part is None else part.of(head) for part in self._parts)
+        return dataclasses.replace(self, train=self.train.of(head), validation=validation, test=test)
 
     @property
     def _parts(self) -> tuple[RowSet | None, ...]:
@@ -288,6 +316,7 @@ def joined(pieces: Sequence[Rows]) -> Rows:
         inputs={name: np.concatenate([piece.inputs[name] for piece in pieces]) for name in first.inputs},
         label=np.concatenate([piece.label for piece in pieces]),
         sample_weight=np.concatenate(weights) if weights else None,
+        heads={name: np.concatenate([piece.heads[name] for piece in pieces]) for name in first.heads},
         part=np.concatenate(parts) if parts else None,
     )
 
@@ -302,6 +331,6 @@ def check_finite(name: str, array: np.ndarray, columns: Sequence[str] = (), firs
         known = array.ndim == 2 and len(columns) == array.shape[1]
         column = f", column {columns[place[1]]!r}" if known else f", column {place[1]}"
     rule, fix = "Data must be finite.", "Drop or impute such rows before training."
-    if name == "label":
+    if name.startswith("label"):
         fix = f"{fix} A step or pixel without a label is marked by a number, such as -100: add_loss.padding=-100."
     raise DataError(rule, got=f"{array[tuple(place)]} in {name}, row {first + place[0]}{column}", fix=fix)

@@ -24,7 +24,7 @@ class Reader(Protocol):
     """Where the rows of a stream are: groups that can be read in any order, any number of times; see `RowSet`."""
 
     counts: np.ndarray
-    labels: np.ndarray | None
+    labels: dict[str, np.ndarray | None]  # of the prediction, "", and of each head
     row_bytes: int
     notes: tuple[str, ...]
     digest: str  # sha256 (hex) of the content
@@ -56,9 +56,11 @@ class Stream(RowSet):
 
     on_disk: ClassVar[bool] = True
 
-    def __init__(self, reader: Reader, window: int | None, part: tuple[int, Draw] | None = None) -> None:
-        self._reader, self._part, self.window, self.notes = reader, part, window, reader.notes
-        self.counts, self.labels, self.row_bytes = reader.counts, reader.labels, reader.row_bytes
+    def __init__(
+        self, reader: Reader, window: int | None, part: tuple[int, Draw] | None = None, head: str = ""
+    ) -> None:
+        self._reader, self._part, self._head, self.window, self.notes = reader, part, head, window, reader.notes
+        self.counts, self.labels, self.row_bytes = reader.counts, reader.labels.get(head), reader.row_bytes
 
     def __len__(self) -> int:
         if self._part is None:
@@ -74,13 +76,17 @@ class Stream(RowSet):
 
     def select(self, part: int, draw: Draw) -> Stream:
         """Return the rows of one part, a place in `PARTS`."""
-        return Stream(self._reader, self.window, (part, draw))
+        return Stream(self._reader, self.window, (part, draw), self._head)
+
+    def of(self, head: str) -> Stream:
+        """Return the rows with the label of this further output as theirs; themselves of ""."""
+        return Stream(self._reader, self.window, self._part, head)
 
     def read(self, groups: Iterable[int] | None = None) -> Iterator[Rows]:
         """Yield the rows of these groups in this order (all, as they are), as the reader gives them."""
         for group in range(len(self.counts)) if groups is None else groups:
             if self._part is None:
-                yield from self._reader.pieces(group)
+                yield from (piece.of(self._head) for piece in self._reader.pieces(group))
                 continue
             part, draw = self._part
             if not (self.counts[group, 0] or self.counts[group, part]):
@@ -89,7 +95,7 @@ class Stream(RowSet):
             for piece in self._reader.pieces(group):
                 places = np.flatnonzero(draw.parts(piece.label, piece.part, seen) == part)
                 if len(places):
-                    yield piece.take(places).replace(part=None)
+                    yield piece.take(places).replace(part=None).of(self._head)
             draw.check_group(group, seen)
 
     def rows(self) -> Rows:

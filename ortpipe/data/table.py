@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ortpipe.data.config import SplitConfig
@@ -20,6 +20,7 @@ class TableSource(Config, ABC):
     Attributes:
         label: the column of labels, or several.
         sample_weight: the column of row weights, or nothing.
+        heads: further output of the model with a loss of its own → the column of its labels, or several.
         inputs: model input → its columns, in order; null: every other column, as they come, is the input X.
         encode: text, true/false and dictionary columns as `one_hot` (a column of 0 and 1 per value, in sorted order)
             or `index` (the value's place in that order); for all inputs, or by input.
@@ -29,6 +30,7 @@ class TableSource(Config, ABC):
 
     label: str | tuple[str, ...]
     sample_weight: str | None = None
+    heads: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     inputs: Mapping[str, tuple[str, ...]] | None = None
     encode: Encoding | Mapping[str, Encoding] = "one_hot"
     categorical: tuple[str, ...] = ()
@@ -36,8 +38,9 @@ class TableSource(Config, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.label:
-            raise ConfigError("{key} must name a column or several.", key="label", got=self.label, fix="Name one.")
+        for key, columns in {"label": self.label, **{f"heads.{name}": c for name, c in self.heads.items()}}.items():
+            if not columns:
+                raise ConfigError("{key} must name a column or several.", key=key, got=columns, fix="Name one.")
         if self.inputs is not None and (not self.inputs or not all(self.inputs.values())):
             raise ConfigError(
                 "{key} must list at least one column for each input.",
@@ -50,10 +53,21 @@ class TableSource(Config, ABC):
                 fix = nearest(name, self.inputs or ["X"])
                 raise ConfigError("{key} must name inputs.", key="encode", got=repr(name), fix=fix)
 
+    def labels_of(self, head: str) -> tuple[str, ...]:
+        """Return the columns of a head's labels, those of the prediction for ""."""
+        columns = self.heads[head] if head else self.label
+        return (columns,) if isinstance(columns, str) else columns
+
     @property
     def labels(self) -> tuple[str, ...]:
-        """The columns of labels."""
-        return (self.label,) if isinstance(self.label, str) else self.label
+        """The columns of all labels, once."""
+        return tuple(dict.fromkeys(name for head in ("", *self.heads) for name in self.labels_of(head)))
+
+    @property
+    def numeric_labels(self) -> set[str]:
+        """Those of labels of several columns, which are numbers."""
+        several = [columns for columns in (self.label, *self.heads.values()) if not isinstance(columns, str)]
+        return {name for columns in several for name in columns}
 
     @abstractmethod
     def __call__(self, split: SplitConfig | None = None) -> RowSet:

@@ -52,7 +52,8 @@ class TableReader:
     ) -> None:
         self._groups = groups
         self.layout = layout = lay_out(source, schemas, part)
-        hasher, labels, self._digits = Hasher("table").add(layout.key), Labels(), LostDigits()
+        hasher, self._digits = Hasher("table").add(layout.key), LostDigits()
+        labels = {head: Labels() for head in ("", *source.heads)}
         features = dict.fromkeys(name for names in layout.inputs.values() for name in names)
         self._values: dict[str, set[Category]] = {name: set() for name in features if name not in layout.dtypes}
         words = [name for name in (*self._values, *source.labels) if name not in source.categorical]
@@ -66,7 +67,8 @@ class TableReader:
                 for name in layout.used:
                     self._learn(table, name, hasher, group.file, first)
                 self.counts[number] += self._counted(table, group, first)
-                labels.see(layout.label(table))
+                for head, seen in labels.items():
+                    seen.see(layout.label(table, head))
                 first += table.num_rows
         if not self.counts.sum():
             files = ", ".join(dict.fromkeys(group.file for group in groups))
@@ -85,7 +87,7 @@ class TableReader:
             for name in layout.inputs
         }
         self.row_bytes = row_bytes((layout.dtype(name), (1, len(names))) for name, names in self._columns.items())
-        self.digest, self.labels = hasher.hexdigest(), labels.values
+        self.digest, self.labels = hasher.hexdigest(), {head: seen.values for head, seen in labels.items()}
         of_texts = (note for name in self._values if name in self._texts for note in self._texts[name].notes)
         self.notes = (*layout.notes(self._categories), *of_texts, *self._digits.notes())
 
@@ -116,6 +118,7 @@ class TableReader:
         return Rows(
             inputs=inputs,
             label=layout.label(table),
+            heads={head: layout.label(table, head) for head in layout.source.heads},
             sample_weight=None if weight is None else layout.numbers(table, weight),
             columns=self._columns,
             categories=self._categories,
@@ -131,7 +134,7 @@ class TableReader:
             self._digits.see(f"column {name!r}", numbers, first, f" of {file}")
             hasher.add(name, numbers.astype(layout.dtypes[name], copy=False))
             return
-        if name == source.sample_weight or (name in source.labels and not isinstance(source.label, str)):
+        if name == source.sample_weight or name in source.numeric_labels:
             refuse_text(column, name, file, first)
         encoded = column.dictionary_encode()
         words, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()

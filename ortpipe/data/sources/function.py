@@ -56,18 +56,26 @@ class Function(TableSource):
         return self._rows(returned, split.column if split else None).replace(origin=origin)
 
     def _rows(self, returned: Any, column: str | None) -> Rows:
+        if isinstance(returned, Rows | tuple) and self.heads:
+            raise DataError(
+                "{key} names columns of a table, or arrays of a dict.",
+                key="heads",
+                got=f"{self.function} returned {'Rows' if isinstance(returned, Rows) else 'a pair'}",
+                fix="Return a dict of arrays, or Rows with the labels of each output in `heads`, and leave out {key}.",
+            )
         if isinstance(returned, Rows):
             return returned
         if isinstance(returned, tuple) and len(returned) in (2, 3):
             inputs, label, *weight = map(np.asarray, returned)
             return Rows({"X": inputs}, label, weight[0] if weight else None)
         if isinstance(returned, Mapping):
-            if not isinstance(self.label, str):
-                rule = "The labels of a dict of arrays are one array."
-                raise ConfigError(rule, key="label", got=self.label, fix="Name one.")
+            heads = {head: name for head, name in self.heads.items() if isinstance(name, str)}
+            if not isinstance(self.label, str) or len(heads) < len(self.heads):
+                rule = "The labels of a dict of arrays are one array, and those of each head another."
+                raise ConfigError(rule, key="label", got=[self.label, self.heads], fix="Name one.")
             arrays = {str(name): np.asarray(array) for name, array in returned.items()}
             sets = [ArraySet(self.function, arrays, None)]
-            reader: Reader = ArrayReader(sets, self.label, self.sample_weight, column)
+            reader: Reader = ArrayReader(sets, self.label, self.sample_weight, column, heads)
         elif hasattr(returned, "iloc") or hasattr(returned, "__arrow_c_stream__"):
             reader = self._table(returned, column)
         else:

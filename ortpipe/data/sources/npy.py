@@ -19,7 +19,8 @@ class Npy(ArraySource):
         """Return the arrays of a folder, or of a file and those beside it that are named, mapped."""
         files = files_of(str(path), (".npy",))
         if path.is_file():
-            beside = [path.with_name(f"{name}.npy") for name in (self.label, self.sample_weight, column) if name]
+            names = (self.label, self.sample_weight, column, *self.heads.values())
+            beside = [path.with_name(f"{name}.npy") for name in names if name]
             files += [file for file in beside if file.is_file() and file != path]
         arrays: dict[str, Array] = {}
         for file in files:
