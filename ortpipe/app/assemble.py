@@ -111,7 +111,7 @@ def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: 
 
     def guard(event: Event) -> None:
         if isinstance(event, StageFinished) and event.number == 2:  # add_loss says what metrics measure
-            check_objective(config.objective, event.artifact.facts.measured_as, weighted=data.weighted)
+            check_objective(config.objective, event.artifact.facts, weighted=data.weighted)
         if isinstance(event, RunFailed):
             return
         stop_if_asked()  # after a last checkpoint

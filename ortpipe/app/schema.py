@@ -76,7 +76,7 @@ def build_key(key: str, node: Any) -> Any:
     """Return one top-level key's typed value, as for a sweep, whose other keys may be complete in its jobs only."""
     entry, hint = fields_of(RunConfig)[key]
     problems: list[OrtpipeError] = []
-    value = _value(hint, node, entry, problems)
+    value = _value(hint, node, key, entry.default, problems)
     if problems:
         raise ConfigError("\n".join(map(str, problems)))
     return value
@@ -127,7 +127,7 @@ def _values(
     for name, (entry, hint) in fields.items():
         if name in node and node[name] != "???":
             before = len(problems)
-            value = _value(hint, node[name], entry, problems)
+            value = _value(hint, node[name], name, entry.default, problems)
             if len(problems) == before:
                 values[name] = value
         elif entry.default is entry.default_factory:  # both missing
@@ -136,15 +136,18 @@ def _values(
     return values
 
 
-def _value(hint: Any, node: Any, entry: dataclasses.Field[Any], problems: list[OrtpipeError]) -> Any:
+def _value(hint: Any, node: Any, name: str, default: Any, problems: list[OrtpipeError]) -> Any:
     """Return a field's value, or None once `problems` says why there is none."""
+    groups = typing.get_args(hint)[1:] if typing.get_origin(hint) is Mapping else ()
+    if any(map(dataclasses.is_dataclass, groups)) and isinstance(node, Mapping):
+        return {key: _value(groups[0], value, f"{name}.{key}", None, problems) for key, value in node.items()}
     hint = group_of(hint) if node is not None else hint
     catalogue, member = catalogue_of(hint), None
     inner: list[OrtpipeError] = []
     with collected(problems):
         if catalogue is None and not dataclasses.is_dataclass(hint):
-            return _plain(node, hint, entry.name, entry.default)
-        with under(entry.name):
+            return _plain(node, hint, name, default)
+        with under(name):
             if catalogue is not None:
                 member = _name_in(catalogue, node)
                 hint = _settings_of(catalogue, member)
@@ -154,7 +157,7 @@ def _value(hint: Any, node: Any, entry: dataclasses.Field[Any], problems: list[O
             values = _values(hint, node, inner, member)
             if not inner:
                 return hint(**values)
-    problems += [problem.under(entry.name) for problem in inner]
+    problems += [problem.under(name) for problem in inner]
     return None
 
 

@@ -26,8 +26,8 @@ class Choice:
     shared: Mapping[str, int]
 
 
-def choose(graph: ir.Graph, output: ir.Value) -> Choice:
-    """Return which of the float initializers that an output depends on are parameters.
+def choose(graph: ir.Graph, *outputs: ir.Value) -> Choice:
+    """Return which of the float initializers that any of these outputs depends on are parameters.
 
     Weights of products, convolutions, normalizations and recurrences, slopes of PRelu, embeddings, and what is added to
     what they give, or multiplied with it per channel, are; masks, tables of sines and cosines, bases of Fourier
@@ -43,7 +43,7 @@ def choose(graph: ir.Graph, output: ir.Value) -> Choice:
     """
     reader = UseFinder(graph)
     trained, left, shared = [], dict[str, str](), dict[str, int]()
-    for name in query.float_initializers(graph, output):
+    for name in query.float_initializers(graph, *outputs):
         found = reader.uses(graph.initializers[name])
         reason = _why_not(graph.initializers[name], found)
         if reason is not None:

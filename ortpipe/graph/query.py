@@ -80,9 +80,9 @@ def free(graph: ir.Graph) -> list[ir.Value]:
     return list(dict.fromkeys(v for v in (*read, *graph.outputs) if v not in own))
 
 
-def float_initializers(graph: ir.Graph, output: ir.Value) -> list[str]:
-    """Return the names of the float initializers that `output` depends on, in the graph's own order."""
-    needed = ancestors([output])
+def float_initializers(graph: ir.Graph, *outputs: ir.Value) -> list[str]:
+    """Return the names of the float initializers that any of `outputs` depends on, in the graph's own order."""
+    needed = ancestors(outputs)
     return [name for name, v in graph.initializers.items() if v in needed and v.dtype in FLOATS]
 
 

@@ -9,7 +9,7 @@ from ortpipe.graph.origins import KEY, mark
 from ortpipe.graph.readers import Use, UseFinder
 
 
-def untie(model: ir.Model, output: ir.Value) -> None:
+def untie(model: ir.Model, *outputs: ir.Value) -> None:
     """Give each node that reads a weight which others read too a copy of its own, in place.
 
     The copy of `w` for node `/layer0/MatMul` is `w/layer0/MatMul`. What is computed from `w` alone in between (its
@@ -25,7 +25,7 @@ def untie(model: ir.Model, output: ir.Value) -> None:
     graph = model.graph
     reader, names = UseFinder(graph), Names(used_names(graph))
     parted: list[ir.Value] = []
-    for name in query.float_initializers(graph, output):
+    for name in query.float_initializers(graph, *outputs):
         value = graph.initializers[name]
         uses = reader.uses(value)
         groups: dict[tuple[ir.Node, str], list[Use]] = {}  # one node may read a bias and a mean

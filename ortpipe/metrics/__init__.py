@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ortpipe import own
-from ortpipe.errors import ConfigError, EvaluateError
+from ortpipe.errors import ConfigError, EvaluateError, nearest
+from ortpipe.facts import Facts
 from ortpipe.metrics.sequences import accuracy, error_rate
 from ortpipe.settings import Catalogue, Must
 
@@ -73,16 +74,19 @@ class Metric:
 class Metrics(Catalogue[Metric]):
     """The catalogue, with the metrics whose names end in a parameter, and the user's own functions.
 
+    A name may have a head in front, whose prediction it is of: `digit_1/accuracy`.
     Such a function says `greater_is_better`, and, where that is not all or "label", its `tasks` and what it `reads`.
 
-    >>> METRICS["top_k_accuracy_5"].params, "mean_pinball_loss_2" in METRICS
-    ({'k': 5}, False)
+    >>> METRICS["top_k_accuracy_5"].params, "mean_pinball_loss_2" in METRICS, "digit_1/accuracy" in METRICS
+    ({'k': 5}, False, True)
     """
 
     def __contains__(self, name: object) -> bool:
+        name = part_of(str(name))[1]
         return super().__contains__(name) or self._named(name) is not None
 
     def __getitem__(self, name: str) -> Metric:
+        name = part_of(name)[1]
         return self._named(name) or super().__getitem__(name)
 
     def of_own(self, part: Any) -> Metric:
@@ -183,35 +187,54 @@ def greater_is_better(name: str, *, recorded: bool = False) -> bool:
     >>> greater_is_better("accuracy"), greater_is_better("accuracy_unweighted"), greater_is_better("loss")
     (True, True, False)
     """
-    plain = name.removesuffix(UNWEIGHTED)
+    plain = part_of(name.removesuffix(UNWEIGHTED))[1]
     if recorded and own.is_path(plain) and own.loaded(plain) is None:
         return False
     found = METRICS.get(plain)
     return found is not None and found.greater_is_better
 
 
-def shown(task: str) -> tuple[str, ...]:
-    """Return the names of the metrics that are computed for a task unless others are named.
+def part_of(name: str) -> tuple[str, str]:
+    """Return the head, "" for the prediction, and the plain name of a metric.
 
-    >>> shown("regression")
+    >>> part_of("digit_1/accuracy"), part_of("accuracy")
+    (('digit_1', 'accuracy'), ('', 'accuracy'))
+    """
+    head, _, plain = name.rpartition("/")
+    return head, plain
+
+
+def shown(facts: Facts) -> tuple[str, ...]:
+    """Return the names of the metrics that are computed for a model unless others are named.
+
+    >>> shown(Facts("regression", ("X",), ("Y",), "Y", ("w",)))
     ('r2', 'mean_squared_error', 'mean_absolute_error')
     """
-    return tuple(name for name, metric in METRICS.items() if task in metric.shown)
+    return tuple(
+        f"{head}/{name}" if head else name
+        for head, own in facts.predictions.items()
+        for name, metric in METRICS.items()
+        if own.measured_as in metric.shown
+    )
 
 
-def check_fits(name: str, task: str, key: str | None = None) -> None:
-    """Refuse a metric, named by a setting `key`, that does not fit the model's task."""
-    if task not in METRICS[name].tasks:
+def check_fits(name: str, facts: Facts, key: str | None = None) -> None:
+    """Refuse a metric, named by a setting `key`, that does not fit the task of the model, or of its head."""
+    head, plain = part_of(name)
+    if head not in facts.predictions:
+        rule, fix = "A metric with a head in front must name one of the model's heads.", nearest(head, facts.heads)
+        raise EvaluateError(rule, key=key, got=f"{head!r} in {name!r}", fix=f"{fix} They are convert.source.heads.")
+    if (task := facts.predictions[head].measured_as) not in METRICS[plain].tasks:
         fitting = [name for name, metric in METRICS.items() if task in metric.tasks]
         rule, fix = "A metric must fit the model's task.", f"Choose from {', '.join(fitting)}."
-        raise EvaluateError(rule, key=key, got=f"{name} for a {task} model", fix=fix)
+        raise EvaluateError(rule, key=key, got=f"{name} for a {task} {'head' if head else 'model'}", fix=fix)
 
 
-def check_objective(name: str, task: str, *, weighted: bool) -> None:
+def check_objective(name: str, facts: Facts, *, weighted: bool) -> None:
     """Refuse an objective that does not fit the model's task, or is of unweighted rows where none have weights."""
     if name == "loss":
         return
-    check_fits(plain := name.removesuffix(UNWEIGHTED), task)
+    check_fits(plain := name.removesuffix(UNWEIGHTED), facts)
     if name != plain and not weighted:
         raise EvaluateError(
             f"An objective that ends in {UNWEIGHTED} needs rows with weights.",

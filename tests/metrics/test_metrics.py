@@ -5,9 +5,15 @@ import pytest
 from sklearn import metrics
 
 from ortpipe.errors import ConfigError, EvaluateError
+from ortpipe.facts import Facts
 from ortpipe.metrics import METRICS, SEQUENCES, check_objective, greater_is_better, shown
 from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.train.config import EarlyStopConfig
+
+
+def facts(task):
+    return Facts(task, ("X",), ("Y",), "Y", ("w",))
+
 
 RNG = np.random.default_rng(6)
 CLASSES = RNG.integers(0, 3, 40)
@@ -151,12 +157,12 @@ def test_a_name_with_a_number_that_its_metric_does_not_take_is_none(name):
 def test_a_name_with_a_number_is_watched_and_compared_by():
     assert greater_is_better("top_k_accuracy_5")
     assert not greater_is_better("mean_pinball_loss_0.9_unweighted")
-    check_objective("d2_tweedie_1", "regression", weighted=False)
+    check_objective("d2_tweedie_1", facts("regression"), weighted=False)
     assert EarlyStopConfig(monitor="d2_pinball_0.9").sign == -1
 
 
 def test_few_metrics_are_computed_unless_they_are_named():
-    assert [len(shown(task)) for task in ("regression", "binary", "multiclass", "multilabel")] == [3, 4, 3, 2]
+    assert [len(shown(facts(task))) for task in ("regression", "binary", "multiclass", "multilabel")] == [3, 4, 3, 2]
 
 
 def test_a_metric_that_is_not_defined_for_the_labels_says_why():
@@ -198,13 +204,13 @@ def test_an_unknown_metric_names_the_nearest():
 
 
 def test_an_objective_of_unweighted_rows_needs_rows_with_weights():
-    check_objective("accuracy_unweighted", "binary", weighted=True)
-    check_objective("accuracy", "binary", weighted=False)
-    check_objective("loss", "binary", weighted=False)
+    check_objective("accuracy_unweighted", facts("binary"), weighted=True)
+    check_objective("accuracy", facts("binary"), weighted=False)
+    check_objective("loss", facts("binary"), weighted=False)
     with pytest.raises(EvaluateError, match="objective=accuracy"):
-        check_objective("accuracy_unweighted", "binary", weighted=False)
+        check_objective("accuracy_unweighted", facts("binary"), weighted=False)
     with pytest.raises(EvaluateError, match="fit the model's task"):
-        check_objective("accuracy_unweighted", "regression", weighted=True)
+        check_objective("accuracy_unweighted", facts("regression"), weighted=True)
 
 
 def test_an_objective_of_unweighted_rows_has_the_direction_of_its_metric():

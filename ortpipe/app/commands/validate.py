@@ -69,7 +69,7 @@ def _check_parts(config: dict[str, Any], errors: list[OrtpipeError | str]) -> st
     artifact, data = _check_stages(values, context, problems), context.get("data")
     if (objective := values.get("objective", "loss")) != "loss" and artifact is not None and data is not None:
         with collected(problems, "objective"):
-            check_objective(objective, artifact.facts.measured_as, weighted=data.weighted)
+            check_objective(objective, artifact.facts, weighted=data.weighted)
     if data is None:  # which has an error of its own, and no estimator is fitted on it
         problems = [problem for problem in problems if type(problem.__cause__).__name__ != "NotFittedError"]
     errors += problems

@@ -104,14 +104,14 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range) ->
 
     at = run.ended
     points = [
-        Metric(LOSSES.get(name, name), float(value), at, step)
+        Metric(LOSSES.get(name, key(name)), float(value), at, step)
         for name, values in results.series.items()
         for step, value in enumerate(values, start=1)
         if not math.isnan(value) and (step not in sent or name == STEP)
     ]
     points += [Metric(f"seconds/{stage.name}", stage.seconds, at, 0) for stage in run.stages]
     points += [
-        Metric(f"{when}/{name}", value, at, 0, model)
+        Metric(key(f"{when}/{name}"), value, at, 0, model)
         for name, values in run.metrics.items()
         for when, value in values.items()
     ]
@@ -145,5 +145,5 @@ def epoch_metrics(epochs: list[tuple[int, Epoch]]) -> list[Any]:
     for at, epoch in epochs:
         values = {"loss/train": epoch.loss, "loss/validation": epoch.validation}
         values |= {f"{WATCHED}{name}": value for name, value in epoch.metrics.items()}
-        points += [Metric(name, value, at, epoch.number) for name, value in values.items() if value is not None]
+        points += [Metric(key(name), value, at, epoch.number) for name, value in values.items() if value is not None]
     return points

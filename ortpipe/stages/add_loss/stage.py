@@ -1,7 +1,9 @@
 """add_loss: a forward model → a loss model."""
 
+import contextlib
 import dataclasses
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -9,11 +11,11 @@ import onnx_ir as ir
 from ortpipe import own
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.rows import Data
-from ortpipe.errors import LossError
+from ortpipe.errors import LossError, nearest, under
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.settings import typed
-from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.domains import check_labels
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
 from ortpipe.stages.add_loss.losses.ctc import CTC
@@ -34,6 +36,9 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
     prediction holds its K columns; E… are the elements, none of a prediction [N, K]. New names collide with nothing;
     the forward outputs stay.
 
+    Heads, further outputs h with a label of their own, `label_<output>`, add to it: loss = Σₕ λₕ·lossₕ, each of them
+    the sum or mean above, with its own loss, elements and padding, and λ its `weight`. Rows' weights wᵢ are of all.
+
     Raises:
         LossError: the loss is not one for the model's task, or for labels of `data`, where they are given, or the rank
             of the prediction is not known.
@@ -48,8 +53,54 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
     facts = artifact.facts
     check(facts, config, data=data)
     model = artifact.ir_model()
-    graph = model.graph
-    output, op = query.value(graph, facts.prediction), Builder(graph, "loss")
+    graph, parts, notes = model.graph, dict[str, _Part](), list[str]()
+    op = Builder(graph, "loss")
+    weight: ir.Value | None = None
+    for head, own_facts in facts.predictions.items():
+        with under(*_key(head, config)):
+            parts[head] = part = _part(op, own_facts, config, head, weight)
+        weight = part.weight
+        if part.facts["link"] == "log":
+            notes.append(f"{LOG}{f', of head {head!r}' if head else ''}")
+    loss = _weighted_sum(op, [(parts[head].loss, config.of(head).weight) for head in parts])
+    op.rename(loss, config.loss_name)
+    graph.outputs.insert(0, loss)
+    if facts.heads:
+        losses = [
+            f"{config.of(head).weight:g} · {_name(config.of(head))} of {own_facts.prediction!r}"
+            for head, own_facts in facts.predictions.items()
+        ]
+        notes.append(f"loss = {' + '.join(losses)}")
+    heads = {name: dataclasses.replace(head, **parts[name].facts) for name, head in facts.heads.items()}
+    losses_of = [type(config.of(head).loss) for head in parts]
+    with contextlib.ExitStack() as stack:  # what is wrong in their nodes shows in the whole graph
+        for one in dict.fromkeys(losses_of):
+            stack.enter_context(own.blamed(one, "loss", LossError))
+        return artifact.next(
+            "add_loss",
+            VERSION,
+            model=model,
+            loss=loss.name,
+            sample_weight=weight.name if weight is not None else None,
+            reduction=config.reduction,
+            heads=heads,
+            **parts[""].facts,
+            notes=notes,
+        )
+
+
+class _Part(NamedTuple):
+    """What one prediction adds to a loss model."""
+
+    loss: ir.Value  # a scalar
+    weight: ir.Value | None  # the input of rows' weights
+    facts: dict[str, Any]  # of the prediction, or of the head
+
+
+def _part(op: Builder, facts: Facts, whole: AddLossConfig, head: str, weight: ir.Value | None) -> _Part:
+    """Write the loss of one prediction, which `facts` are of, behind its label input."""
+    graph, config = op.graph, whole.of(head)
+    output = query.value(graph, facts.prediction)
     rank, axis = _layout(facts, output)
     prediction = logits = classes_last(op, output, rank, axis)
     if facts.logits not in (None, facts.prediction):
@@ -65,10 +116,11 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
     sequences = config.loss if isinstance(config.loss, CTC) else None
     if sequences is not None:
         elements = _label_of_steps(elements, facts)
+    name = f"{whole.label_name}_{head}" if head else whole.label_name
     if facts.classes is not None and facts.task != "multilabel":
-        label = op.input(config.label_name, ir.DataType.INT64, [rows, *elements, 1])
+        label = op.input(name, ir.DataType.INT64, [rows, *elements, 1])
     else:
-        label = op.input(config.label_name, _dtype(prediction), [rows, *elements, columns])
+        label = op.input(name, _dtype(prediction), [rows, *elements, columns])
     fitted, counts = label, None
     if sequences is not None:
         fitted = sequences.ended(op, label, scores)
@@ -80,40 +132,38 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
     if sequences is not None and config.elements == "mean":  # a row's elements are its labels
         terms = op.Div(terms, op.Max(op.cast(sequences.lengths(op, fitted), terms), op.like(1, terms)))
     terms_per_row: Any = 1 if facts.task == "binary" else terms.shape[-1] if terms.shape is not None else None
-    if config.reduction == "mean" and not isinstance(terms_per_row, int):
+    if whole.reduction == "mean" and not isinstance(terms_per_row, int):
         terms, terms_per_row = op.ReduceSum(terms, [-1], keepdims=1), 1
     terms = _joined(op, terms, counts, 0 if sequences is not None else len(elements), config)  # [N, K]
-    weight = None
-    if config.sample_weight:
-        weight = op.input(config.weight_name, _dtype(prediction), [rows, 1])
-        terms = op.Mul(terms, weight)
-    if config.reduction == "sum":
+    if whole.sample_weight:
+        weight = weight if weight is not None else op.input(whole.weight_name, _dtype(prediction), [rows, 1])
+        terms = op.Mul(terms, weight if weight.dtype == _dtype(prediction) else op.cast(weight, prediction))
+    if whole.reduction == "sum":
         loss = op.ReduceSum(terms, keepdims=0)
     else:  # the mean over N rows of the sum over K terms: K times the mean of all
         loss = op.ReduceMean(terms, keepdims=0)
         loss = op.Mul(loss, op.like(terms_per_row, prediction)) if terms_per_row != 1 else loss
     loss.type, loss.shape = ir.TensorType(_dtype(prediction)), ir.Shape([])
-    op.rename(loss, config.loss_name)
-    graph.outputs.insert(0, loss)
-    link = getattr(config.loss, "link", None)
-    with own.blamed(type(config.loss), "loss", LossError):  # what is wrong in its nodes shows in the whole graph
-        return artifact.next(
-            "add_loss",
-            VERSION,
-            model=model,
-            loss=loss.name,
-            label=label.name,
-            sample_weight=weight.name if weight is not None else None,
-            reduction=config.reduction,
-            class_axis=axis,
-            padding=config.padding,
-            blank=None if sequences is None else sequences.blank % columns,
-            link="log" if link == "log" else None,
-            notes=[LOG] if link == "log" else [],
-        )
+    link = "log" if getattr(config.loss, "link", None) == "log" else None
+    blank = None if sequences is None else sequences.blank % columns
+    told = {"label": label.name, "class_axis": axis, "padding": config.padding, "blank": blank, "link": link}
+    return _Part(loss, weight, told)
 
 
-def _terms(op: Builder, label: ir.Value, scores: Scores, config: AddLossConfig) -> ir.Value:
+def _weighted_sum(op: Builder, losses: Sequence[tuple[ir.Value, float]]) -> ir.Value:
+    """Return Σ weight · loss, in the type of the first one."""
+    total: ir.Value | None = None
+    for loss, weight in losses:
+        term = loss if weight == 1 else op.Mul(loss, op.like(weight, loss))
+        if total is not None:
+            term = op.Add(total, term if term.dtype == total.dtype else op.cast(term, total))
+        term.type, term.shape = ir.TensorType(_dtype(losses[0][0] if total is not None else loss)), ir.Shape([])
+        total = term
+    assert total is not None
+    return total
+
+
+def _terms(op: Builder, label: ir.Value, scores: Scores, config: HeadLoss) -> ir.Value:
     """Return what the loss writes, of which the user's own may be anything."""
     loss = type(config.loss)
     with op.formulas(), own.blamed(loss, "loss", LossError):
@@ -128,10 +178,35 @@ def _terms(op: Builder, label: ir.Value, scores: Scores, config: AddLossConfig) 
 
 
 def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> Facts:
-    """Reject a loss that is not one for the model's task or for the labels, and padding that is a class.
+    """Reject a loss that is not one for its task or for the labels, and padding that is a class.
 
     Return the facts with how labels are read, which later stages check theirs by.
     """
+    for name in config.heads:
+        if name not in facts.heads:
+            rule = "{key} must name further outputs of the model that convert.source.heads names too."
+            raise LossError(rule, key="heads", got=repr(name), fix=nearest(name, facts.heads))
+    for name in _labelled(data):
+        if name not in facts.heads:
+            rule, fix = (
+                "Labels are of the prediction, or of outputs that are named by convert.source.heads.",
+                nearest(name, facts.heads),
+            )
+            raise LossError(rule, got=f"data.source.heads.{name}", fix=fix)
+    told = {}
+    for head, own_facts in facts.predictions.items():
+        with under(*_key(head, config)):
+            told[head] = _checked(own_facts, config.of(head), None if data is None else data.of(head), head)
+    heads = {name: dataclasses.replace(head, **told[name]) for name, head in facts.heads.items()}
+    return dataclasses.replace(facts, **told[""], heads=heads)
+
+
+def _labelled(data: Data | None) -> Iterable[str]:
+    return () if data is None else data.train.head(1).heads
+
+
+def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> dict[str, Any]:
+    """Check the loss of one prediction; return how its labels are read."""
     named, blank = facts.classes or (), None
     if isinstance(config.loss, CTC) and named:  # the blank itself may mark padding: it ends a label too
         blank = config.loss.index(len(named))
@@ -148,16 +223,28 @@ def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> F
     if facts.task in tasks:
         bound = getattr(config.loss, "labels", None)
         if bound is not None and data is not None and facts.task in ("regression", "multilabel"):
-            check_labels(bound, LOSSES.name_of(type(config.loss)), data, config.padding)
-        return dataclasses.replace(facts, padding=config.padding, blank=blank)
+            check_labels(bound, _name(config), data, config.padding)
+        return {"padding": config.padding, "blank": blank}
     fitting = [name for name, loss in LOSSES.items() if facts.task in loss.tasks]
-    other = " or ".join(f"convert.source.task={task}" for task in tasks)
+    source, key = (
+        (f"convert.source.heads.{head}", f"add_loss.heads.{head}.loss.name") if head else ("convert.source", "add_loss")
+    )
+    other = " or ".join(f"{source}.task={task}" for task in tasks)
     raise LossError(
         "The loss must be one for the model's task.",
-        got=f"{type(config.loss).__name__} for a {facts.task} model",
-        fix=f"Choose add_loss={' or '.join(fitting)}; where an .onnx model means something else by its prediction, "
+        got=f"{type(config.loss).__name__} for a {facts.task} {f'head {head!r}' if head else 'model'}",
+        fix=f"Choose {key}={' or '.join(fitting)}; where an .onnx model means something else by its prediction, "
         f"set {other}.",
     )
+
+
+def _key(head: str, config: AddLossConfig) -> tuple[str, ...]:
+    """Return where the settings of a head's loss are."""
+    return ("heads", head) if head in config.heads else ()
+
+
+def _name(config: HeadLoss) -> str:
+    return LOSSES.name_of(type(config.loss))
 
 
 def _layout(facts: Facts, prediction: ir.Value) -> tuple[int, int | None]:
@@ -226,7 +313,7 @@ def _unpadded(op: Builder, label: ir.Value, padding: Any) -> tuple[ir.Value, ir.
     return kept, counts
 
 
-def _joined(op: Builder, terms: ir.Value, counts: ir.Value | None, elements: int, config: AddLossConfig) -> ir.Value:
+def _joined(op: Builder, terms: ir.Value, counts: ir.Value | None, elements: int, config: HeadLoss) -> ir.Value:
     """Return the terms of rows [N, K] from those of their elements [N, E…, K], of which some may count nothing."""
     axes = [*range(1, 1 + elements)]
     if counts is not None:  # not a product: a term may be infinite where it does not count

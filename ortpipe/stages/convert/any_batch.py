@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -51,10 +51,13 @@ def fixed_batch(graph: ir.Graph) -> int | None:
     )
 
 
-def set_free(model: ir.Model, original: Original, prediction: str, data: Data | None) -> tuple[ir.Model, Axes] | str:
+def set_free(
+    model: ir.Model, original: Original, wanted: Sequence[str], data: Data | None
+) -> tuple[ir.Model, Axes] | str:
     """Return the model for any number of rows, once it gives what the original gives; else why there is none.
 
-    Outputs that are not the same, or have no rows, are left out; those that have them on another axis are turned.
+    Outputs that are not the same, or have no rows, are left out unless they are wanted; those that have them on
+    another axis are turned.
     """
     size = original.batch
     assert size is not None
@@ -70,7 +73,7 @@ def set_free(model: ir.Model, original: Original, prediction: str, data: Data | 
         for output in list(own.graph.outputs):
             name = str(output.name)
             axis, why = _axis_of_rows(session.run(rows, [name])[0], original, rows, name)
-            if name == prediction and why is not None:
+            if name in wanted and why is not None:
                 return f"{name!r} {why}"
             if why in (None, NOTHING_PROVED):
                 axes[name] = axis
@@ -83,11 +86,12 @@ def set_free(model: ir.Model, original: Original, prediction: str, data: Data | 
     return own, turned
 
 
-def run_in_batches(model: ir.Model, original: Original, head: Head, output: ir.Value, data: Data | None) -> Wrapped:
-    """Run a graph for each batch of rows, in place; return the prediction, and the head of that."""
+def run_in_batches(model: ir.Model, original: Original, heads: Sequence[Wrapped], data: Data | None) -> list[Wrapped]:
+    """Run a graph for each batch of rows, in place; return the predictions, each with its head."""
     size = original.batch
     assert size is not None
-    wanted = [output, *([head.logits] if head.logits is not None and head.logits is not output else [])]
+    both = (value for head, output in heads for value in (output, head.logits))
+    wanted = list(dict.fromkeys(value for value in both if value is not None))
     rows = _rows(finish(model.clone()), data, size)
     for value in model.graph.outputs:
         if not isinstance(rows, str) and str(value.name) not in original.axes:
@@ -98,7 +102,10 @@ def run_in_batches(model: ir.Model, original: Original, head: Head, output: ir.V
     others = [v for v in model.graph.outputs if v not in wanted and v.shape and v.shape[0] == size]
     new = scanned(model, size, [*wanted, *others])
     name_batch(model)
-    return dataclasses.replace(head, logits=new[head.logits] if head.logits is not None else None), new[output]
+    return [
+        (dataclasses.replace(head, logits=new[head.logits] if head.logits is not None else None), new[output])
+        for head, output in heads
+    ]
 
 
 def _axis_of_rows(

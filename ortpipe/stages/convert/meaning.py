@@ -11,6 +11,7 @@ import numpy as np
 from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError
 from ortpipe.metrics.predictions import Seen, classes_last, look
+from ortpipe.settings import Config
 from ortpipe.stages.convert.heads import Head
 
 Form = Literal["logits", "probabilities"]
@@ -30,8 +31,15 @@ class Meaning:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the config (or the file that ortpipe wrote) says itself."""
+class Told(Config):
+    """What the config (or the file that ortpipe wrote) says itself of an output; null: it is read off the graph.
+
+    Attributes:
+        task: as of the prediction; so are the others.
+        scores: `probabilities` or `logits`.
+        classes: the label of each class index.
+        class_axis: the axis of classes or columns.
+    """
 
     task: Task | None = None
     scores: Form | None = None
@@ -49,6 +57,7 @@ class Prediction:
     head: Head  # what is certain from the graph
     told: Told  # what is said explicitly, which is believed where it can be true
     rows: np.ndarray | None  # the prediction of real rows, where there are any
+    is_head: bool = False  # a further output of the model
 
     def meaning(self) -> Meaning:
         """Return what the prediction is; refuse evidence that contradicts itself or what is told, or leaves a doubt."""
@@ -133,7 +142,7 @@ class Prediction:
         where = "nowhere: each number stands for itself" if self._axis == len(shape) else f"along axis {self._axis}"
         return (
             f"the classes (or columns) of output {self.name!r} of shape {self._shown} are taken to lie {where}; if "
-            "they do not, set convert.source.class_axis",
+            f"they do not, set {self._at}class_axis",
         )
 
     @property
@@ -141,6 +150,14 @@ class Prediction:
         """The number of classes or columns, where that is known."""
         shape, axis = self.shape, -1 if self._axis is None else self._axis
         return None if not shape else 1 if axis == len(shape) else shape[axis]
+
+    @property
+    def _at(self) -> str:
+        return f"convert.source.heads.{self.name}." if self.is_head else "convert.source."
+
+    @property
+    def _another(self) -> str:
+        return "leave out the head" if self.is_head else "choose another output with {at}prediction"
 
     @property
     def _shown(self) -> str:
@@ -194,8 +211,8 @@ class Prediction:
             raise ConvertError(
                 "A binary model must predict one or two columns, a multiclass model one for each class.",
                 got=f"{self.width} in output {self.name!r} of a {task} model",
-                fix="Correct {at}task, choose another output with {at}prediction, or set {at}class_axis=none where "
-                "each number is a label of its own, as of steps.",
+                fix=f"Correct {{at}}task, {self._another}, or set {{at}}class_axis=none where each "
+                "number is a label of its own, as of steps.",
             )
         columns = 2 if task == "binary" else self.width
         if classes is not None and len(classes) != columns:
@@ -213,8 +230,7 @@ class Prediction:
             raise ConvertError(
                 "Probabilities lie in [0, 1], and those of classes that exclude each other sum to 1 in each row.",
                 got=f"output {self.name!r} of a {task} model: {self._values}",
-                fix=f"Set {way}{{at}}scores=logits if it holds raw scores, or choose another output with "
-                "{at}prediction.",
+                fix=f"Set {way}{{at}}scores=logits if it holds raw scores, or {self._another}.",
             )
 
     def _check_scores(self, task: Task) -> None:
@@ -262,5 +278,5 @@ class Prediction:
         other = "logits" if form == "probabilities" else "probabilities"
         return (
             f"output {self.name!r} ({self._values}) is taken as {form} of a {task} model ({losses}); if it is "
-            f"not, set convert.source.scores={other} or convert.source.task"
+            f"not, set {self._at}scores={other} or {self._at}task"
         )

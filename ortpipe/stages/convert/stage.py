@@ -1,7 +1,7 @@
 """convert: a source → a forward model that predicts what the source predicts."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, Facts
+from ortpipe.artifact import Artifact, Facts, HeadFacts
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows, check_data
 from ortpipe.errors import ConvertError, ModelError, under
@@ -22,6 +22,7 @@ from ortpipe.graph.untie import untie
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.init import initialize
+from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.new_head import replace_head
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
@@ -62,10 +63,10 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         check_data(data)
     forward = _forward(source, config, data)
     graph = forward.model.graph
-    prediction = query.value(graph, forward.prediction)
+    prediction, *heads = (query.value(graph, name) for name in (forward.prediction, *forward.heads))
     if config is not None and config.untie:
-        untie(forward.model, prediction)
-    choice = choose(graph, prediction)
+        untie(forward.model, prediction, *heads)
+    choice = choose(graph, prediction, *heads)
     weights = {
         f"source/{name}": query.array(value)
         for name, value in graph.initializers.items()
@@ -75,7 +76,14 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     facts = _facts(graph, forward.prediction, choice)
     record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
     record |= {"origins": origins} if (origins := marked(graph)) else {}
-    predicted, mixing = None, tuple[str, ...]()
+    if heads and config is not None and config.head is not None:
+        raise ConvertError(
+            "A new head takes the place of the network's end, with all of its outputs.",
+            key="head",
+            got=f"further outputs {', '.join(forward.heads)}",
+            fix="Leave out {key}, or the further outputs.",
+        )
+    predicted, mixing = dict[str, np.ndarray](), tuple[str, ...]()
     if data is not None:
         rows = data.train.head(ROWS)
         discrepancy, predicted, mixing = _compared(model, facts, forward, rows, config)
@@ -96,7 +104,11 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         facts = _facts(forward.model.graph, str(new.prediction.name), choice, facts)
     else:
         with under("source"):
-            predicted_as = forward.meaning(predicted)
+            predicted_as = forward.meaning(predicted.get(forward.prediction))
+    heads_as = dict[str, Meaning]()
+    for name, meaning_of in forward.heads.items():
+        with under("source", "heads", name):
+            heads_as[name] = meaning_of(predicted.get(name))
     if config is not None and config.init is not None:
         with under("init"):
             taken = initialize(forward.model, needed, config.init)
@@ -112,7 +124,10 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
             f"several nodes read {some(shared)}, and training moves them together; "
             "where an exporter merged equal values, convert.untie=true gives each node its own"
         )
-    record["notes"] = [*notes, *meaning.pop("notes")]
+    said = [note for one in heads_as.values() for note in one.notes]
+    record["notes"] = [*notes, *meaning.pop("notes"), *said]
+    facts_of = {name: {k: v for k, v in vars(one).items() if k != "notes"} for name, one in heads_as.items()}
+    meaning["heads"] = {name: HeadFacts(**facts) for name, facts in facts_of.items()}
     return Artifact(model, dataclasses.replace(facts, **meaning, lineage=(record,)), weights)
 
 
@@ -147,27 +162,45 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
 
 def _compared(
     model: onnx.ModelProto, facts: Facts, forward: Forward, few: Rows, config: ConvertConfig | None
-) -> tuple[float, np.ndarray, tuple[str, ...]]:
-    """Return how far the model's prediction of some rows is from its source's, that prediction, and what to say."""
+) -> tuple[float, dict[str, np.ndarray], tuple[str, ...]]:
+    """Return how far the model's predictions of some rows are from its source's, these, and what to say."""
     inputs = feed_inputs(model, facts, few)
     inference = forward.model.clone()
     session = Session(finish(inference) if to_inference(inference) else model)
-    [got] = session.run(inputs, [facts.prediction])
-    if got.ndim == 0 or len(got) != len(few):
+    names = [facts.prediction, *forward.heads]
+    predicted = dict(zip(names, session.run(inputs, names), strict=True))
+    worst = max(
+        _difference(model, facts.parameters, forward, name, got, inputs, config) for name, got in predicted.items()
+    )
+    return worst, predicted, _mixing(session, inputs, facts.prediction, predicted[facts.prediction])
+
+
+def _difference(
+    model: onnx.ModelProto,
+    parameters: Sequence[str],
+    forward: Forward,
+    output: str,
+    got: np.ndarray,
+    inputs: Mapping[str, np.ndarray],
+    config: ConvertConfig | None,
+) -> float:
+    """Return how far an output of some rows is from its source's."""
+    count = len(next(iter(inputs.values())))
+    if got.ndim == 0 or len(got) != count:
         raise ConvertError(
             "A prediction must have one entry per row.",
-            got=f"{facts.prediction!r} of shape {list(got.shape)} for {len(few)} rows",
+            got=f"{output!r} of shape {list(got.shape)} for {count} rows",
             fix="Choose another output with {at}source.prediction, or, where its rows lie on another axis, say which: "
-            f"{{at}}source.batch_axis={{{facts.prediction}: 1}}.",
+            f"{{at}}source.batch_axis={{{output}: 1}}.",
         )
-    expected = np.asarray(forward.expected(inputs), np.float64).reshape(got.shape)
+    expected = np.asarray(forward.expected(inputs, output), np.float64).reshape(got.shape)
     if not np.isfinite(expected).all():
-        weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name in facts.parameters}
+        weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name in parameters}
         wrong = [name for name, array in weights.items() if not np.isfinite(array).all()]
-        count = np.sum(~np.isfinite(expected).reshape(len(expected), -1).all(axis=1))
+        strange = np.sum(~np.isfinite(expected).reshape(len(expected), -1).all(axis=1))
         raise ConvertError(
             "A model must predict finite values.",
-            got=f"nan or infinite values of {facts.prediction!r} in {count} of {len(expected)} rows"
+            got=f"nan or infinite values of {output!r} in {strange} of {len(expected)} rows"
             + (f"; weights that are not finite: {some(wrong)}" if wrong else ""),
             fix="Take a file whose weights are finite, or end the graph in front of them with {at}source.prediction."
             if wrong
@@ -179,10 +212,10 @@ def _compared(
         raise ConvertError(
             "The converted model must predict what its source predicts.",
             key="tolerance",
-            got=f"{forward.origin}: largest difference {worst:.3g} on {len(few)} rows, tolerance {allowed:g}",
+            got=f"{forward.origin}: largest difference {worst:.3g} on {count} rows, tolerance {allowed:g}",
             fix="Use {at}dtype=float64, or raise {key} if the difference is acceptable.",
         )
-    return worst, got, _mixing(session, inputs, facts.prediction, got)
+    return worst
 
 
 def _mixing(session: Session, inputs: Mapping[str, np.ndarray], prediction: str, got: np.ndarray) -> tuple[str, ...]:

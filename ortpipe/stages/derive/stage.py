@@ -71,7 +71,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     if scalar is not None and seed is not None:
         values[seed] = ir.tensor(1, dtype=scalar.dtype, name=seed)
     held = [*parameters, *statistics, *seeds.values()]
-    _set_inputs(model.graph, (*facts.inputs, facts.label, facts.sample_weight), {n: values.get(n) for n in held})
+    _set_inputs(model.graph, (*facts.inputs, *facts.labels, facts.sample_weight), {n: values.get(n) for n in held})
     RemoveUnusedOpsetsPass()(model)
     model.producer_name = "ortpipe"
     result = artifact.next(

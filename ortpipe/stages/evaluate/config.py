@@ -12,8 +12,8 @@ class EvaluateConfig(Config):
     """Which metrics are computed on the test rows.
 
     Attributes:
-        metrics: names from the catalogue of metrics, some with a number, such as `mean_pinball_loss_0.9`; by default a
-            few that fit the model's task.
+        metrics: names from the catalogue of metrics, some with a number, such as `mean_pinball_loss_0.9`, those of a
+            head with its name in front, such as `digit_1/accuracy`; by default a few that fit the tasks.
         rows: at most so many test rows count, evenly spaced.
     """
 

@@ -1,16 +1,17 @@
 """evaluate: a trained model and held-out rows → the same model with metrics beside its baselines."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts, under
-from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.feeds import about, feed_inputs
 from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import EvaluateError
 from ortpipe.graph.edit import set_initializers
-from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, shown
+from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, part_of, shown
 from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -37,6 +38,7 @@ def evaluate(
     Its tensors gain `evaluation/label` and `evaluation/prediction` (class indices, or values [N, K]). Where rows have
     elements (steps, pixels), each element counts as a row, with the weight of its own; where they have more than fifty
     million scores, only those of evenly spaced rows do. Of sequences they are class indices [N, …], −1 behind the end.
+    The metrics of a head have its name in front, `digit_1/accuracy`, and its tensors likewise, `evaluation/digit_1/…`.
 
     Raises:
         EvaluateError: there are no test rows, a metric does not fit the task, or one that was asked for has no value.
@@ -46,32 +48,39 @@ def evaluate(
     facts, model = artifact.facts, artifact.model
     check(facts, config, data=data)
     assert data.test is not None
-    names = config.metrics or shown(facts.measured_as)
+    names = config.metrics or shown(facts)
     known = {state: folder for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)}
     whole = artifact.ir_model()
     sessions = {state: _session(whole, under(folder, artifact.tensors), runtime) for state, folder in known.items()}
-    labels: list[np.ndarray] = []
+    parts = facts.predictions
+    labels: dict[str, list[np.ndarray]] = {head: [] for head in parts}
     weights: list[np.ndarray] = []
-    predictions: dict[str, list[np.ndarray]] = {state: [] for state in known}
-    for piece in data.test.pieces(min(config.rows, rows_at_most(facts, data.test))):
+    predictions: dict[str, dict[str, list[np.ndarray]]] = {state: {head: [] for head in parts} for state in known}
+    most = min(config.rows, *(rows_at_most(own, data.test.of(head)) for head, own in parts.items()))
+    for piece in data.test.pieces(most):
         rows = feed_inputs(model, facts, piece)
-        labels.append(truth(facts, piece))
+        for head, own in parts.items():
+            labels[head].append(truth(own, piece.of(head)))
         weights += [] if piece.sample_weight is None else [piece.sample_weight]
         for state, session in sessions.items():
-            predictions[state] += session.run(rows, [facts.prediction])
-    label, weight = np.concatenate(labels), np.concatenate(weights) if weights else None
+            for head, made in zip(parts, session.run(rows, [own.prediction for own in parts.values()]), strict=True):
+                predictions[state][head].append(made)
+    weight = np.concatenate(weights) if weights else None
     kinds = ("",) if weight is None else ("", UNWEIGHTED)
     table: dict[str, dict[str, float]] = {f"{name}{kind}": {} for name in names for kind in kinds}
-    for state, made in predictions.items():
+    final: dict[str, np.ndarray] = {}
+    for state, (head, own) in itertools.product(known, parts.items()):
         # what the source predicts are the values themselves, whatever its network was then trained for
-        said = dataclasses.replace(facts, link=None) if state == "source" else facts
-        entries = compared(said, label, np.concatenate(made), weight)
-        for name in names:
+        said = dataclasses.replace(own, link=None) if state == "source" else own
+        with about(head):
+            entries = compared(said, np.concatenate(labels[head]), np.concatenate(predictions[state][head]), weight)
+        for name in (name for name in names if part_of(name)[0] == head):
             for kind in kinds:
                 weighs = None if kind else entries.weight
                 table[f"{name}{kind}"][state] = METRICS[name](*entries._replace(weight=weighs))
         if state == "trained":
-            final = {"evaluation/label": entries.truth, "evaluation/prediction": entries.label}
+            folder = f"evaluation/{head}/" if head else "evaluation/"
+            final |= {f"{folder}label": entries.truth, f"{folder}prediction": entries.label}
     # ROC AUC of one class or R² of one row have no value: they are left out, unless they were asked for
     undefined = [name for name, row in table.items() if not np.isfinite(list(row.values())).all()]
     if config.metrics is not None and undefined:
@@ -94,7 +103,7 @@ def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeC
     if data.test is None:
         raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
     for name in config.metrics or ():
-        check_fits(name, facts.measured_as, "metrics")
+        check_fits(name, facts, "metrics")
 
 
 def _session(model: ir.Model, weights: Arrays, runtime: RuntimeConfig | None) -> Session:

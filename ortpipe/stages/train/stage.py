@@ -89,6 +89,7 @@ def train(
         tensors={**{k: v for k, v in artifact.tensors.items() if k.startswith("source/")}, **tensors},
         loss=None,
         label=None,
+        heads={name: dataclasses.replace(head, label=None) for name, head in facts.heads.items()},
         sample_weight=None,
         gradients={},
         input_gradients={},

@@ -9,7 +9,7 @@ from ortpipe.errors import EvaluateError, TrainError
 from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import to_inference
-from ortpipe.metrics import METRICS, check_fits
+from ortpipe.metrics import METRICS, check_fits, part_of
 from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -26,13 +26,15 @@ class Validation:
     def __init__(self, artifact: Artifact, rows: RowSet, monitor: str, runtime: RuntimeConfig | None) -> None:
         self._model, self._facts, self._rows, self._count = artifact.model, artifact.facts, rows, len(rows)
         self._metric = monitor if monitor != LOSS else None
-        outputs = [artifact.facts.loss, artifact.facts.prediction if self._metric else None]
+        self._head = part_of(monitor)[0]  # whose prediction the metric is of
+        self._watched = artifact.facts.predictions[self._head]
+        outputs = [artifact.facts.loss, self._watched.prediction if self._metric else None]
         model = artifact.ir_model()
         keep_outputs(model, [name for name in outputs if name is not None])
         to_inference(model)
         self._types = input_types(model)
         self._held = None if rows.on_disk else [self._read(piece) for piece in rows.pieces()]
-        self._every = -(-self._count // min(KEPT, rows_at_most(artifact.facts, rows)))
+        self._every = -(-self._count // min(KEPT, rows_at_most(self._watched, rows.of(self._head))))
         self._session = Session(finish(model), runtime)
 
     def __call__(self, values: Arrays) -> dict[str, float]:
@@ -53,13 +55,14 @@ class Validation:
         found = {LOSS: total}
         if self._metric is not None:
             truths, made, *weights = (np.concatenate(arrays) for arrays in zip(*kept, strict=True))
-            entries = compared(self._facts, truths, made, weights[0] if weights else None)
+            entries = compared(self._watched, truths, made, weights[0] if weights else None)
             found[self._metric] = METRICS[self._metric](*entries)
         return found
 
     def _read(self, rows: Rows) -> Piece:
         fed = {k: v for k, v in feeds(self._model, self._facts, rows).items() if k in self._types}
-        return len(rows), fed, truth(self._facts, rows) if self._metric else None, rows.sample_weight
+        label = truth(self._watched, rows.of(self._head)) if self._metric else None
+        return len(rows), fed, label, rows.sample_weight
 
     def _penalty(self, fed: Arrays, own: Arrays) -> float:
         """Return what a loss adds to the sum over its rows, f(A) + f(B) − f(A ∪ B), over the number of all rows."""
@@ -77,8 +80,9 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
     if data.validation is None:
         fix = f"Set data.split.validation=0.1, or train.early_stop.monitor={LOSS}."
         raise TrainError("A metric is watched on validation rows.", got=f"{name} without validation rows", fix=fix)
-    check_fits(name, facts.measured_as, "early_stop.monitor")
-    rows = data.validation.sample()
+    check_fits(name, facts, "early_stop.monitor")
+    head, _ = part_of(name)
+    facts, rows = facts.predictions[head], data.validation.of(head).sample()
     label = truth(facts, rows)
     if facts.class_axis is not None:  # of elements the first pass says whether it has a value
         return

@@ -1,7 +1,7 @@
 """The catalogue of sources: each is a frozen dataclass (its config) that is called for a forward model."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -19,9 +19,10 @@ class Forward:
     model: ir.Model  # the graph in standard operators
     prediction: str  # the output that losses and metrics read
     meaning: Callable[[np.ndarray | None], Meaning]  # by the prediction of real rows (None where there are none)
-    expected: Callable[[Mapping[str, np.ndarray]], np.ndarray]  # the source's own prediction for a model's inputs
+    expected: Callable[[Mapping[str, np.ndarray], str], np.ndarray]  # the source's own output for a model's inputs
     origin: str  # what to say of the source in messages
     notes: tuple[str, ...] = ()  # what was changed or assumed on the way, for the user
+    heads: Mapping[str, Callable[[np.ndarray | None], Meaning]] = field(default_factory=dict)  # of further outputs
     rounding: float = 0.0  # how far the source's own rounding may move a prediction, of its largest
 
 

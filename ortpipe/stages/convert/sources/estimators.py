@@ -181,7 +181,7 @@ def build(estimator: Any, dtype: str) -> Forward:
         ir.Model(graph, ir_version=IR_VERSION),
         prediction=str(end.prediction.name),
         meaning=lambda rows: meaning,
-        expected=expected,
+        expected=lambda inputs, output: expected(inputs),
         origin=_path(last),
     )
 

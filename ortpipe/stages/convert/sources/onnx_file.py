@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,7 @@ from ortpipe.stages.convert.inputs import (
     sizes_of_rows,
     turn,
 )
-from ortpipe.stages.convert.meaning import Prediction, Told
+from ortpipe.stages.convert.meaning import Meaning, Prediction, Told
 from ortpipe.stages.convert.original import Original
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
@@ -64,6 +65,8 @@ class OnnxFile(Config):
         class_axis: the prediction's axis of classes or columns, such as 1 of images [N, K, H, W], or `none`: each
             number stands for itself; by default that of its Softmax, else the last one, or 1 of images. Its other axes
             are the elements of a row, each with a label and a loss of its own: steps, pixels.
+        heads: further outputs with labels and losses of their own (add_loss.heads), by name, each with what is said of
+            it: task, scores, classes, class_axis, none of which it must say.
         lift: whether weights in Constant nodes, and those of branches, become initializers, which training can move:
             those that it would move by default if they were initializers, or names and globs of constants. In a file
             that ortpipe wrote, constants are what must not be trained, and stay.
@@ -83,6 +86,7 @@ class OnnxFile(Config):
     scores: Literal["logits", "probabilities"] | None = None
     classes: tuple[int | str, ...] | None = None
     class_axis: int | Literal["none"] | None = None
+    heads: Mapping[str, Told] = field(default_factory=dict)
     lift: bool | tuple[str, ...] = True
     fixed: Mapping[str, Any] | None = None
     shape: Mapping[str, tuple[int | None, ...]] | None = None
@@ -107,10 +111,9 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
     metadata = read_metadata(model)
     forward = parsed(original)
     said_of_file = changed_opset(model, original)
-    if (cut := _inner(forward.graph, config.prediction)) is not None:
-        keep_outputs(forward, [cut])
+    if (note := _cut(forward, config)) is not None:
         original = ir.to_proto(forward)
-        said_of_file.append(f"ends at {cut!r}: the outputs of the file are left out")
+        said_of_file.append(note)
     if config.dtype == "float32" and write_float32(forward):
         original = ir.to_proto(forward)  # what is compared with, too: of bfloat16 a CPU has no kernels
         said_of_file.append("reads float16 and bfloat16 as float32, inputs and outputs too")
@@ -149,17 +152,18 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
             fix="Choose another output with {at}prediction, or name constants that are weights in {at}lift.",
         )
     name, in_batches = str(output.name), False
+    outputs = [name, *_heads(graph, config, name)]
     if source.batch is not None:
-        found, note = _freed(forward, source, config, name, data)
+        found, note = _freed(forward, source, config, outputs, data)
         in_batches = found is None
         notes.append(note)
         if found is not None:
             forward, axes = found
             source = dataclasses.replace(source, axes={**source.axes, **axes})
     graph = forward.graph
-    head, output = read_head(graph, query.value(graph, name))
+    heads = [read_head(graph, query.value(graph, wanted)) for wanted in outputs]
     if in_batches:
-        head, output = run_in_batches(forward, source, head, output, data)
+        heads = run_in_batches(forward, source, heads, data)
         graph = forward.graph
     if settled := settle(graph):
         notes.append(
@@ -167,18 +171,22 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
             "those of each batch, but these layers run inside a loop or a branch"
         )
     labelled = any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs)
-    written = metadata if metadata.get("prediction") == name else {}  # by ortpipe, in the file
-    scores = config.scores
-    if scores is None and written.get("task", "regression") != "regression":
-        scores = "logits" if written.get("logits") == name else "probabilities"
-    axis = config.class_axis if config.class_axis is not None else written.get("class_axis")
-    told = Told(config.task or written.get("task"), scores, classes, axis)
+    written = {str(metadata.get("prediction")): metadata, **metadata.get("heads", {})}  # by ortpipe, in the file
+    told = Told(config.task, config.scores, classes, config.class_axis)
+
+    def meaning(of: str, rows: np.ndarray | None) -> Meaning:
+        head, output = heads[outputs.index(of)]
+        said = _told(of, config.heads.get(of, told), written.get(of, {}))
+        is_main = of == name
+        sizes = query.sizes(output)
+        return Prediction(of, sizes, labelled and is_main, head, said, rows, is_head=not is_main).meaning()
 
     return Forward(
         forward,
         prediction=name,
-        meaning=lambda rows: Prediction(name, query.sizes(output), labelled, head, told, rows).meaning(),
-        expected=lambda inputs: source.run(inputs, name),
+        meaning=functools.partial(meaning, name),
+        expected=source.run,
+        heads={head: functools.partial(meaning, head) for head in outputs[1:]},
         origin=config.path,
         notes=(*said_of_file, *dialects.notes, *notes),
         rounding=dialects.rounding,
@@ -193,10 +201,48 @@ def _with_sizes(model: onnx.ModelProto, config: OnnxFile) -> onnx.ModelProto:
     return ir.to_proto(sized)
 
 
+def _cut(model: ir.Model, config: OnnxFile) -> str | None:
+    """Make outputs of the prediction and heads that are inside of the graph, in place; return what to say of it."""
+    cut, heads = _inner(model.graph, config.prediction), [h for h in config.heads if _inner(model.graph, h) is not None]
+    if cut is None and not heads:
+        return None
+    outputs = [str(o.name) for o in model.graph.outputs]
+    keep_outputs(model, [*(outputs if cut is None else [cut, *(o for o in outputs if o in config.heads)]), *heads])
+    if cut is None:
+        return f"gives values inside of the graph as outputs too: {some(heads)}"
+    return f"ends at {cut!r}: the outputs of the file are left out{' but for heads' if config.heads else ''}"
+
+
 def _inner(graph: ir.Graph, choice: str | int | None) -> str | None:
     """Return the choice if it is a value inside of the graph."""
     value = query.values(graph).get(choice) if isinstance(choice, str) else None
     return str(choice) if value is not None and value.producer() is not None and not value.is_graph_output() else None
+
+
+def _told(output: str, said: Told, written: Mapping[str, Any]) -> Told:
+    """Return what the config says of an output, or else what ortpipe wrote in the file."""
+    scores = said.scores
+    if scores is None and written.get("task", "regression") != "regression":
+        scores = "logits" if written.get("logits") == output else "probabilities"
+    axis = said.class_axis if said.class_axis is not None else written.get("class_axis")
+    classes = said.classes or tuple(written.get("classes") or ()) or None
+    return Told(said.task or written.get("task"), scores, classes, axis)
+
+
+def _heads(graph: ir.Graph, config: OnnxFile, prediction: str) -> list[str]:
+    """Return the outputs that are heads; refuse what is none, or is the prediction."""
+    outputs = {str(o.name): o for o in graph.outputs}
+    for name in config.heads:
+        output = outputs.get(name)
+        others = [n for n, o in outputs.items() if n != prediction and o.dtype in query.FLOATS]
+        if name not in others:
+            got = "the prediction itself" if name == prediction else "no output" if output is None else output.dtype
+            rule, fix = "{key} must name float outputs beside the prediction.", nearest(name, others)
+            raise ConvertError(rule, key="heads", got=f"{name!r}, {got}", fix=fix)
+        if not query.float_initializers(graph, outputs[name]):
+            rule, fix = "A head must depend on at least one float initializer.", "Leave it out of {key}."
+            raise ConvertError(rule, key="heads", got=f"none for output {name!r}", fix=fix)
+    return list(config.heads)
 
 
 def _rows_first(
@@ -242,10 +288,10 @@ def _shown(graph: ir.Graph, names: Collection[str]) -> str:
 
 
 def _freed(
-    model: ir.Model, source: Original, config: OnnxFile, prediction: str, data: Data | None
+    model: ir.Model, source: Original, config: OnnxFile, wanted: Sequence[str], data: Data | None
 ) -> tuple[tuple[ir.Model, dict[str, int]] | None, str]:
     """Return the model for any number of rows, or None where it is run batch after batch; and what to say of it."""
-    why = "convert.source.batch=rows" if config.batch == "rows" else set_free(model, source, prediction, data)
+    why = "convert.source.batch=rows" if config.batch == "rows" else set_free(model, source, wanted, data)
     rows = "1 row" if source.batch == 1 else f"{source.batch} rows"
     if not isinstance(why, str):
         return why, f"the file takes {rows} at a time; it is freed for any number, with the same results"
