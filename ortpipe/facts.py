@@ -86,10 +86,9 @@ class Facts:
 
     def as_json(self, *, lineage: bool = True) -> dict[str, Any]:
         """Return the facts that are set, as plain JSON values."""
-        facts = {k: v for k, v in dataclasses.asdict(self).items() if k in _REQUIRED or v not in (None, {}, ())}
-        if not lineage:
-            facts.pop("lineage", None)
-        return json.loads(json.dumps(facts))
+        left_out = () if lineage else ("lineage",)
+        facts = {k: v for k, v in vars(self).items() if k in _REQUIRED or v not in (None, {}, ())}
+        return json.loads(json.dumps({k: v for k, v in facts.items() if k not in left_out}))
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Facts:

@@ -16,10 +16,18 @@ def parameters(model):
 
 def central_differences(model, output, feeds, name, step=1e-5):
     """Return (f(v + h) − f(v − h)) / 2h for every entry of the input or initializer `name`."""
+    return slopes(model, output, feeds, [name], step)[name]
+
+
+def slopes(model, output, feeds, names, step=1e-5):
+    """Return the same of several inputs or initializers, by name."""
     opened = ir.from_proto(model)
-    open_initializers(opened, {name, *feeds})
-    session = Session(ir.to_proto(opened))
-    value = np.array(feeds[name] if name in feeds else parameters(model)[name])
+    open_initializers(opened, {*names, *feeds})
+    session, held = Session(ir.to_proto(opened)), {**parameters(model), **feeds}
+    return {name: _slope(session, output, feeds, name, np.array(held[name]), step) for name in names}
+
+
+def _slope(session, output, feeds, name, value, step):
     gradient = np.zeros(value.shape)
     for place in np.ndindex(value.shape):
         moved = []

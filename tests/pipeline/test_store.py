@@ -1,6 +1,8 @@
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -207,43 +209,42 @@ def test_a_store_that_cannot_be_written_stops_nothing(tmp_path):
     ]
 
 
-def compute(folder, results):
+def compute(folder, barrier, results):
+    barrier.wait(120)
     _, hits, said = perform(plan(), Store(folder, {"folder": str(os.getpid())}))
     results.put((hits, said))
 
 
 def test_processes_that_want_the_same_wait_for_the_one_that_computes(tmp_path):
     fresh = multiprocessing.get_context("spawn")
-    results = fresh.Queue()
-    workers = [fresh.Process(target=compute, args=(tmp_path / "cache", results)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    found = [results.get(timeout=120) for _ in workers]
-    for worker in workers:
-        worker.join()
+    results, barrier = fresh.Queue(), fresh.Barrier(2)
+    other = fresh.Process(target=compute, args=(tmp_path / "cache", barrier, results))
+    other.start()
+    compute(tmp_path / "cache", barrier, results)  # in this one
+    found = [results.get(timeout=120) for _ in range(2)]
+    other.join()
     computed = [name for hits, _ in found for name in NAMES if name not in hits]
     assert sorted(computed) == sorted(NAMES)  # each stage once, whoever it was
     assert not list((tmp_path / "cache" / "locks").iterdir())
 
 
-def hold(path, ready):
-    from ortpipe.pipeline.locks import key_lock
-
-    with key_lock(path, print):
-        ready.set()
-        time.sleep(600)
+HOLD = """
+import pathlib, sys, time
+from ortpipe.pipeline.locks import key_lock
+with key_lock(pathlib.Path(sys.argv[1]), print):
+    print("held", flush=True)
+    time.sleep(600)
+"""
 
 
 def test_the_lock_of_a_process_that_was_killed_is_free(store):
     perform(plan(), store)
     [entry] = store.entries("train")
-    fresh = multiprocessing.get_context("spawn")
-    ready = fresh.Event()
-    holder = fresh.Process(target=hold, args=(store.folder / "locks" / entry.key, ready))
-    holder.start()
-    assert ready.wait(60)
-    holder.kill()
-    holder.join()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, store.folder / "locks" / entry.key], stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        holder.kill()
     assert (store.folder / "locks" / entry.key).exists()
     said = []
     with store.lock(entry.key, said.append):
