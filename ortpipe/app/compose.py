@@ -66,15 +66,10 @@ def check_working_folder() -> None:
 
 @dataclass(frozen=True)
 class Composition:
-    """The config that a run with these arguments has; composed when something of it is asked for.
+    """The config that a run with these arguments has; composed when something of it is asked for."""
 
-    Attributes:
-        overrides: key=value pairs.
-        config_dir: the folder of one's own configs.
-    """
-
-    overrides: Sequence[str] = ()
-    config_dir: str | None = None
+    overrides: Sequence[str] = ()  # key=value pairs
+    config_dir: str | None = None  # the folder of one's own configs
 
     @cached_property
     def _parts(self) -> tuple[dict[str, Any], dict[str, Any], KeyOrigins | None]:

@@ -16,15 +16,11 @@ from types import FrameType
 
 
 class Stopped(BaseException):
-    """A signal asked the run to stop (no KeyboardInterrupt: scikit-learn's MLP catches that and goes on).
-
-    Attributes:
-        code: the exit code, 128 + the signal's number.
-    """
+    """A signal asked the run to stop (no KeyboardInterrupt: scikit-learn's MLP catches that and goes on)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.code = 128 + number
+        self.code = 128 + number  # to exit with
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

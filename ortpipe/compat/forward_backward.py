@@ -264,11 +264,7 @@ class OrtGradientForwardBackwardFunction:
 
     @property
     def saved_tensors(self) -> list[Any]:
-        """What was remembered last, the inputs of the last forward with `training`.
-
-        Raises:
-            TrainError: nothing was.
-        """
+        """What was remembered last, the inputs of the last forward with `training`; TrainError: nothing was."""
         if self.saved_tensors_ is None:
             raise TrainError(
                 "Tensors must be saved before they are read.", got="none", fix="Call forward(inputs, training=True)."
@@ -289,11 +285,7 @@ class OrtGradientForwardBackwardFunction:
 
     @staticmethod
     def device_name(device: Any) -> str:
-        """Return `Cpu`.
-
-        Raises:
-            ConfigError: another device.
-        """
+        """Return `Cpu`; ConfigError: another device."""
         return cpu(device).capitalize()
 
     @classmethod

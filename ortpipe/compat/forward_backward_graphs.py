@@ -18,31 +18,18 @@ from ortpipe.stages.derive.stage import derive
 
 @dataclass(frozen=True)
 class Graphs:
-    """One function in its graphs; the weights are inputs of each.
+    """One function in its graphs; the weights are inputs of each."""
 
-    Attributes:
-        inputs: the data inputs, in the order of a batch.
-        weights: the trained initializers, behind them.
-        outputs: what forward returns.
-        saved: what forward computes for backward alone.
-        cotangents: float output → the input of its gradient.
-        gradients: data input or weight → its gradient; without integers and what no output depends on.
-        whole: inputs and cotangents → outputs and gradients.
-        forward: inputs → outputs and saved.
-        backward: saved, inputs and cotangents → gradients.
-        evaluation: inputs → outputs, in inference mode.
-    """
-
-    inputs: tuple[str, ...]
-    weights: tuple[str, ...]
-    outputs: tuple[str, ...]
-    saved: tuple[str, ...]
-    cotangents: dict[str, str]
-    gradients: dict[str, str]
-    whole: onnx.ModelProto
-    forward: onnx.ModelProto
-    backward: onnx.ModelProto
-    evaluation: onnx.ModelProto
+    inputs: tuple[str, ...]  # the data inputs, in the order of a batch
+    weights: tuple[str, ...]  # the trained initializers, behind them
+    outputs: tuple[str, ...]  # what forward returns
+    saved: tuple[str, ...]  # what forward computes for backward alone
+    cotangents: dict[str, str]  # float output → the input of its gradient
+    gradients: dict[str, str]  # input or weight → its gradient; without integers and what no output depends on
+    whole: onnx.ModelProto  # inputs and cotangents → outputs and gradients
+    forward: onnx.ModelProto  # inputs → outputs and saved
+    backward: onnx.ModelProto  # saved, inputs and cotangents → gradients
+    evaluation: onnx.ModelProto  # inputs → outputs, in inference mode
 
 
 def build(onx: onnx.ModelProto, weights: Sequence[str] | None, inputs: Sequence[str], outputs: Sequence[str]) -> Graphs:

@@ -167,11 +167,7 @@ class LearningRateSGD(BaseLearningRate):
 
     @property
     def value(self) -> float:
-        """The rate now.
-
-        Raises:
-            TrainError: `init_learning_rate` has not been called yet.
-        """
+        """The rate now; TrainError: `init_learning_rate` has not been called yet."""
         if self.value_ is None:
             raise TrainError("A learning rate has no value before it is initialized.", fix="Call init_learning_rate().")
         return self.value_

@@ -137,11 +137,7 @@ def artifact_of(model: ir.Model, parameters: Iterable[str], **facts: Any) -> Art
 
 
 def exact(names: Iterable[str], choices: Collection[str], kind: str) -> tuple[str, ...]:
-    """Return these names, none of which is a pattern.
-
-    Raises:
-        DeriveError: one is not among the choices.
-    """
+    """Return these names, none of which is a pattern; DeriveError: one is not among the choices."""
     names = tuple(names)
     for name in names:
         if name not in choices:

@@ -113,11 +113,7 @@ class OrtGradientOptimizer(Estimator):
         return Session(self._gradients().model)
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """Return the trained weights by name; arrays of their own.
-
-        Raises:
-            NotFittedError: before fit.
-        """
+        """Return the trained weights by name; arrays of their own; NotFittedError: before fit."""
         return self._state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:

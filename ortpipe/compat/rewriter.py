@@ -71,11 +71,7 @@ def _rewrite_op_no_grad(onx: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def get_onnx_opset(onx: onnx.ModelProto, domain: str = "") -> int:
-    """Return the version of a domain's operators that a model uses.
-
-    Raises:
-        ConfigError: it uses none.
-    """
+    """Return the version of a domain's operators that a model uses; ConfigError: it uses none."""
     versions = {"" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in onx.opset_import}
     if domain not in versions:
         raise ConfigError("A model must import the domain.", got=repr(domain), fix=nearest(domain, versions))

@@ -16,11 +16,7 @@ from ortpipe.graph.serial import OPSET
 
 
 def prepared(model: onnx.ModelProto, op: Builder) -> ir.Model:
-    """Return a model in operators of the opset of the graph that `op` writes, ready for `inline`.
-
-    Raises:
-        ModelError: it is not valid, or an operator has no equal there.
-    """
+    """Return a model at the opset of the graph that `op` writes, for `inline`; ModelError: it has no equal there."""
     own, target = lowered(model), op.graph.opset_imports.get("", OPSET)
     version = next((entry.version for entry in own.opset_import if entry.domain == ""), target)
     if version != target:

@@ -34,10 +34,8 @@ def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
     Models at opset 16 to 21 keep theirs, and newer ones are converted down; older ones are converted up to 18, for
     below 16 nothing can add up what several indices point at: the gradient of an embedding would be a matrix of its
     size times the tokens. Optimised files below 18 are, too. Local functions, and ONNX's of newer opsets, are inlined;
-    windows that runtimes slide otherwise than ONNX says get explicit pads.
-
-    Raises:
-        ModelError: the model is not valid, or an operator has no form in that opset.
+    windows that runtimes slide otherwise than ONNX says get explicit pads. A model that is not valid, or an operator
+    without a form in that opset, is a ModelError.
     """
     own = onnx.ModelProto()
     own.CopyFrom(model)

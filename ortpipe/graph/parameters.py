@@ -13,17 +13,11 @@ SHOWN = 3  # names in a sentence
 
 @dataclass(frozen=True)
 class Choice:
-    """What is trained by default.
+    """What is trained by default."""
 
-    Attributes:
-        trained: names, in the graph's order.
-        left: the other float initializers that the output depends on, each with the reason.
-        shared: of those trained, how many nodes read it as a weight, where more than one does.
-    """
-
-    trained: tuple[str, ...]
-    left: Mapping[str, str]
-    shared: Mapping[str, int]
+    trained: tuple[str, ...]  # names, in the graph's order
+    left: Mapping[str, str]  # the other float initializers that the output depends on, each with the reason
+    shared: Mapping[str, int]  # of those trained, how many nodes read it as a weight, where more than one does
 
 
 def choose(graph: ir.Graph, *outputs: ir.Value) -> Choice:

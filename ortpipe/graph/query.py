@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from ortpipe.errors import OrtpipeError, nearest
 
-FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, *HALVES)
 
 
 def values(graph: ir.Graph) -> dict[str, ir.Value]:

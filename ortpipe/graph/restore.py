@@ -26,19 +26,12 @@ SOURCE = "Name the file that the run read; ortpipe show RUN says which."
 
 @dataclass(frozen=True)
 class Restored:
-    """What came of it.
+    """What came of it."""
 
-    Attributes:
-        written: the parameters whose values in the file changed.
-        kept: those that the file held already, or rounds to what it held.
-        rounding: of those that the file holds in a narrower type, the largest |written − trained|.
-        files: what was written, the .onnx file last; nothing where its bytes are as they were and it is the same file.
-    """
-
-    written: tuple[str, ...]
-    kept: tuple[str, ...]
-    rounding: Mapping[str, float]
-    files: tuple[Path, ...]
+    written: tuple[str, ...]  # the parameters whose values in the file changed
+    kept: tuple[str, ...]  # those that the file held already, or rounds to what it held
+    rounding: Mapping[str, float]  # of those that the file holds in a narrower type, the largest |written − trained|
+    files: tuple[Path, ...]  # what was written, the .onnx file last; nothing where it is the same file as it was
 
 
 def restore(file: Path, output: Path, trained: Arrays, untrained: Arrays, origins: Mapping[str, Origin]) -> Restored:

@@ -22,9 +22,8 @@ BITS = {kind.value: int(8 * kind.itemsize) for kind in ir.DataType if kind not i
 def check_sound(model: onnx.ModelProto) -> None:
     """Refuse a model that readers stumble over, in one pass over its fields.
 
-    Raises:
-        ModelError: a name is no UTF-8, a tensor's type, dimensions and bytes do not agree, a name stands for two
-            values, or local functions call themselves or grow beyond bounds.
+    That is: a name is no UTF-8, a tensor's type, dimensions and bytes do not agree, a name stands for two values, or
+    local functions call themselves or grow beyond bounds.
     """
     for tensor in _tensors(model):
         _check_tensor(tensor)
@@ -34,11 +33,7 @@ def check_sound(model: onnx.ModelProto) -> None:
 
 
 def check_valid(model: onnx.ModelProto) -> None:
-    """Refuse a model that is not sound, or that onnx.checker refuses as it was given.
-
-    Raises:
-        ModelError: see `check_sound`; or a value is read before it is made, an attribute has another type, …
-    """
+    """Refuse a model that is not sound, or that onnx.checker refuses as given: a value read before it is made …"""
     check_sound(model)
     try:
         if model.ByteSize() <= LARGE:

@@ -42,11 +42,7 @@ class Metric:
     def __call__(
         self, truth: np.ndarray, label: np.ndarray, probability: np.ndarray | None, weight: np.ndarray | None
     ) -> float:
-        """Return the metric of predictions against the truth, rows weighted if they have weights; nan without value.
-
-        Raises:
-            EvaluateError: it is not defined for such labels or predictions.
-        """
+        """Return the metric of predictions against the truth, rows weighted if they have weights; nan without value."""
         from sklearn import metrics
         from sklearn.exceptions import UndefinedMetricWarning
 

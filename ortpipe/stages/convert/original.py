@@ -15,21 +15,13 @@ from ortpipe.stages.convert.inputs import Fixed
 
 @dataclass(frozen=True)
 class Original:
-    """A model, and how rows are given to it.
+    """A model, and how rows are given to it."""
 
-    Attributes:
-        model: the file's, with nothing of its inputs changed.
-        fixed: input → what it always is.
-        axes: input or output → its axis of rows, where that is not the first.
-        batch: how many rows it takes, no more and no less; None: any number.
-        quantized: it is run node by node, for onnxruntime's fusions round otherwise than the file says.
-    """
-
-    model: onnx.ModelProto
-    fixed: Mapping[str, Fixed] = field(default_factory=dict)
-    axes: Mapping[str, int] = field(default_factory=dict)
-    batch: int | None = None
-    quantized: bool = False
+    model: onnx.ModelProto  # the file's, with nothing of its inputs changed
+    fixed: Mapping[str, Fixed] = field(default_factory=dict)  # input → what it always is
+    axes: Mapping[str, int] = field(default_factory=dict)  # input or output → its axis of rows, if not the first
+    batch: int | None = None  # how many rows it takes, no more and no less; None: any number
+    quantized: bool = False  # it is run node by node, for onnxruntime fuses and rounds otherwise than the file says
 
     @cached_property
     def _session(self) -> Session:

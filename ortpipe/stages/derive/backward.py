@@ -15,6 +15,7 @@ from onnx_ir import Graph, Node, Value
 from ortpipe.errors import DeriveError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Names
+from ortpipe.graph.query import HALVES
 from ortpipe.graph.types import equal
 from ortpipe.stages.derive.simplify import Simplifier
 
@@ -119,7 +120,7 @@ class Backward(Simplifier):
 
     def averaged(self, value: Value, x: Value, y: Value) -> Value:
         """Return value / n, where each element of y joins n of x; n itself may be too large for a half's range."""
-        half = x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+        half = x.dtype in HALVES
         joined = quotient(x.shape, y.shape)
         if joined is not None:
             return self.Mul(value, self.like(1 / max(joined, 1), x)) if half else self.Div(value, self.like(joined, x))
@@ -134,7 +135,7 @@ class Backward(Simplifier):
         """Return zeros with values put along an axis, or added; halves add up in float32, and so have a kernel."""
         if not add:
             return self.ScatterElements(zeros, places, values, axis=axis)
-        if zeros.dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        if zeros.dtype not in HALVES:
             return self.ScatterElements(zeros, places, values, axis=axis, reduction="add")
         zeros_32, values_32 = (self.Cast(v, to=ir.DataType.FLOAT) for v in (zeros, values))
         return self.cast(self.ScatterElements(zeros_32, places, values_32, axis=axis, reduction="add"), zeros)

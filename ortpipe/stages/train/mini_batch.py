@@ -103,11 +103,7 @@ class _EpochLoop:
         self._whole = self.values, len(self.losses.train), len(self.losses.step)
 
     def run(self) -> Iterator[Epoch]:
-        """Yield after each epoch.
-
-        Raises:
-            ConvergenceError: a loss (of training or validation) or a parameter is not finite.
-        """
+        """Yield after each epoch; a loss (of training or validation) or parameter that is not finite ends it."""
         config, losses, validate, behind = self._config, self.losses, self._training.validate, self._done
         for number in range(len(losses.train) + 1, config.epochs + 1):
             sums = [self._run(number, part) for chunk in self._batches.epoch(number) for part in self._updates(chunk)]

@@ -13,11 +13,7 @@ DRAWN = 100_000  # steps that `planned` gives at most
 
 
 def rows_per_epoch(config: TrainConfig, rows: int) -> int:
-    """Return how many of the training rows an epoch reads.
-
-    Raises:
-        TrainError: none, where the partial batch is dropped.
-    """
+    """Return how many of the training rows an epoch reads; TrainError: the only batch is partial, and dropped."""
     read = rows - rows % config.batch_size if config.drop_last else rows
     if not read:
         fix = f"Set train.batch_size={rows} or less, or train.drop_last=false."
@@ -55,10 +51,7 @@ def rates(config: TrainConfig, steps: np.ndarray, epochs: np.ndarray | int, tota
 def planned(config: TrainConfig, rows: int, *, validated: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return step numbers [S] and their rates [S] over a whole training, in which nothing that is watched improves.
 
-    S is the number of steps; from 100,000 on they are evenly picked.
-
-    Raises:
-        ConfigError: the optimizer has no rates.
+    S is the number of steps; from 100,000 on they are evenly picked. An optimizer without rates is a ConfigError.
     """
     if config.optimizer.solver != "minibatch":
         got, fix = f"{config.optimizer.solver}, which has none", "Choose another train/optimizer."

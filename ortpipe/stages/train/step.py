@@ -13,6 +13,7 @@ from ortpipe.errors import TrainError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.edit import keep_outputs
+from ortpipe.graph.query import HALVES
 from ortpipe.stages.train.accumulate import accumulated
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
 from ortpipe.stages.train.layout import Layout
@@ -20,7 +21,6 @@ from ortpipe.stages.train.links import AVERAGE, Inputs, Link, Scalar, average, c
 
 PARAMETER = "parameter"  # the folder of what training gives, in its tensors; that of a slot is optimizer/<slot>
 ITERATE = "optimizer/iterate"  # that of the parameters themselves, where training gives their averages
-HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -64,11 +64,7 @@ class TrainStep:
         return tensors
 
     def pack(self, tensors: Arrays) -> dict[str, np.ndarray]:
-        """Return what is carried, by name.
-
-        Raises:
-            TrainError: the tensors are those of another optimizer.
-        """
+        """Return what is carried, by name; tensors of another optimizer are a TrainError."""
         for folder in self._folders:
             if missing := [name for name in self.layout.shapes if f"{folder}/{name}" not in tensors]:
                 raise TrainError(

@@ -64,11 +64,7 @@ def window(node: Node) -> Window:
 
 
 def unpadded(node: Node) -> Window:
-    """Return a node's windows without their pads; the kernel is the attribute's, or else the second input's.
-
-    Raises:
-        DeriveError: neither says the kernel's sizes.
-    """
+    """Return a node's windows without their pads; the kernel is the attribute's, or else the second input's."""
     kernel = node.attributes.get_ints("kernel_shape", None)
     if kernel is None:
         kernel = static(node, node.inputs[1], "the kernel's spatial axes")
