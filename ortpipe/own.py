@@ -54,8 +54,8 @@ def load(path: str, key: str | None = None, problem: type[OrtpipeError] = Config
 
 
 def loaded(path: str) -> Any:
-    """Return what a path names if a config of this process has named it: nothing is imported for it."""
-    return _LOADED.get(path)
+    """Return what a path, perhaps with a head in front, names if a config of this process has: nothing is imported."""
+    return _LOADED.get(path.rpartition("/")[2])
 
 
 def path_of(part: Any) -> str:

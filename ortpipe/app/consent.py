@@ -43,13 +43,16 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
     ['data.source.function=os:system, whose module is looked for in /there first']
     >>> executes({"add_loss": {"loss": {"name": "theirs:Loss"}}, "train": {"optimizer": {"name": "sgd"}}}, "/there")
     ['add_loss.loss.name=theirs:Loss, whose module is looked for in /there first']
+    >>> executes({"evaluate": {"metrics": ["box/theirs:iou"]}}, "/there")
+    ['evaluate.metrics.0=box/theirs:iou, whose module is looked for in /there first']
     >>> executes({"convert": {"source": {"path": "m.pkl", "trust": True}}, "seed": 0}, None)
     ['convert.source.trust=True: opening m.pkl runs what it holds']
     """
     found, settings = [], _settings(config)
     for key, value in settings:
         name = key.rpartition(".")[2]
-        part = (name in NAMED or key.startswith(LISTED)) and (is_path(value) or is_path(name))
+        of_head = str(value).rpartition("/")[2]  # a metric has its head in front
+        part = (name in NAMED or key.startswith(LISTED)) and (is_path(of_head) or is_path(name))
         if part or (name in NAMES and value is not None):
             found.append(f"{key}={value}, whose module is looked for in {folder or 'the working folder'} first")
         elif name == "trust" and value:

@@ -16,7 +16,7 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, EvaluateError, LossError, PenaltyError, TrainError
 from ortpipe.metrics import METRICS, greater_is_better
 from ortpipe.pipeline.digest import identity
-from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive.stage import derive
@@ -192,6 +192,8 @@ def test_its_code_is_part_of_the_key_with_what_it_imports(module):
         other = module(f"TILT = {helper}\n", "own_helper")
         name = module(f"{text}\ndef late():\n    from {other} import TILT\n")
         told = identity(AddLossConfig(LOSSES[f"{name}:Tilted"]()))["loss"]
+        of_head = identity(AddLossConfig(LOSSES["l2"](), heads={"box": HeadLoss(LOSSES[f"{name}:Tilted"]())}))
+        assert of_head["heads"]["box"]["loss"] == told
         assert told["name"] == f"{name}:Tilted"
         keys.append(told["code"])
     assert keys[0] == keys[1]
@@ -204,6 +206,8 @@ def test_penalties_and_metrics_stand_in_the_key_by_their_code(module):
     assert charged == {f"{name}:cube": 0.1, "l2": 0.1, f"code of {name}:cube": own.code(PENALTY(name))}
     told = identity(EvaluateConfig((f"{name}:furthest", "r2")))["metrics"]
     assert told == [{"name": f"{name}:furthest", "code": own.code(PENALTY(name))}, "r2"]
+    of_head = identity(EvaluateConfig((f"box/{name}:furthest",)))["metrics"]
+    assert of_head == [{"name": f"box/{name}:furthest", "code": own.code(PENALTY(name))}]
 
 
 def PENALTY(name):
