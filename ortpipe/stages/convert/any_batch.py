@@ -15,6 +15,7 @@ from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, OrtpipeError
 from ortpipe.graph import query
 from ortpipe.graph.batch import name_batch
+from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish
 from ortpipe.graph.modes import to_inference
 from ortpipe.graph.show import type_of
@@ -90,8 +91,6 @@ def run_in_batches(model: ir.Model, original: Original, heads: Sequence[Wrapped]
     """Run a graph for each batch of rows, in place; return the predictions, each with its head."""
     size = original.batch
     assert size is not None
-    both = (value for head, output in heads for value in (output, head.logits))
-    wanted = list(dict.fromkeys(value for value in both if value is not None))
     rows = _rows(finish(model.clone()), data, size)
     for value in model.graph.outputs:
         if not isinstance(rows, str) and str(value.name) not in original.axes:
@@ -99,13 +98,38 @@ def run_in_batches(model: ir.Model, original: Original, heads: Sequence[Wrapped]
             value.shape = ir.Shape(
                 [shape[0] if shape else None, *(list(value.shape or ()) or [*shape])[1:]][: len(shape)]
             )
-    others = [v for v in model.graph.outputs if v not in wanted and v.shape and v.shape[0] == size]
-    new = scanned(model, size, [*wanted, *others])
+    outputs, apart = model.graph.outputs, [_activation(head, output) for head, output in heads]
+    names, wanted = [str(output.name) for _, output in heads], list[ir.Value]()
+    for (head, output), node in zip(heads, apart, strict=True):
+        wanted.append(output)
+        if node is not None and head.logits is not None:  # what is behind the logits is written behind the batches
+            wanted[-1], output.name = head.logits, f"{output.name}/batch"
+            head.logits.shape = head.logits.shape or output.shape
+            outputs[outputs.index(output)] = head.logits
+    others = [v for v in outputs if v not in wanted and v.shape and v.shape[0] == size]
+    new, found = scanned(model, size, list(dict.fromkeys([*wanted, *others]))), list[Wrapped]()
+    for (head, _), node, value, name in zip(heads, apart, wanted, names, strict=True):
+        logits = new.get(head.logits) if head.logits is not None else None
+        output = new[value] if node is None else _behind(model.graph, new[value], node, name)
+        found.append((dataclasses.replace(head, logits=logits), output))
     name_batch(model)
-    return [
-        (dataclasses.replace(head, logits=new[head.logits] if head.logits is not None else None), new[output])
-        for head, output in heads
-    ]
+    return found
+
+
+def _activation(head: Head, output: ir.Value) -> ir.Node | None:
+    """Return the node that makes a prediction of its logits alone, where these are no output of their own."""
+    node, logits = output.producer(), head.logits
+    plain = node is not None and node.op_type in ("Sigmoid", "Softmax") and node.inputs[0] is logits
+    return node if plain and logits is not None and not logits.is_graph_output() else None
+
+
+def _behind(graph: ir.Graph, logits: ir.Value, node: ir.Node, name: str) -> ir.Value:
+    """Return the activation of all rows' logits, as the output that they stood for."""
+    op, axis = Builder(graph, "rows"), node.attributes.get_int("axis", -1)
+    result: ir.Value = op.Sigmoid(logits) if node.op_type == "Sigmoid" else op.Softmax(logits, axis=axis)
+    result.name, result.type, result.shape = name, logits.type, logits.shape
+    graph.outputs[graph.outputs.index(logits)] = result
+    return result
 
 
 def _axis_of_rows(

@@ -71,6 +71,8 @@ def scanned(model: ir.Model, size: int, outputs: Sequence[ir.Value]) -> dict[ir.
             result.shape = ir.Shape([None, size, *rest])
             joined = op.Reshape(result, _shape(op, [-1], result, 2, rest))
             result = op.Slice(joined, op.const([0]), count, op.const([0]))
+            if rest and all(isinstance(d, int) for d in rest):  # behind a Slice to here, inference knows no size
+                result = op.Reshape(result, op.const([-1, *rest]))
             result.type, result.shape = value.type, ir.Shape(["N", *rest])
         result.name = public[value]
         new[value] = result

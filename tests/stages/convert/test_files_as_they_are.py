@@ -6,6 +6,9 @@ import pytest
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
 from ortpipe.runtime.session import Session
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses.cross_entropy import CrossEntropy
+from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
@@ -118,8 +121,15 @@ def test_both_ways_of_a_fixed_batch_can_be_chosen(tmp_path):
 
 def test_the_logits_of_a_model_that_runs_batch_after_batch_are_found(tmp_path):
     text = FIXED["product"][2].replace("Y = MatMul(X, w)", "l = MatMul(X, w)  Y = Softmax(l)")
-    facts = converted(tmp_path, text, batch="rows").facts
+    rows = rng.normal(size=(11, 3)).astype(np.float32)
+    artifact = converted(tmp_path, text, rows, batch="rows")
+    facts = artifact.facts
     assert (facts.task, facts.parameters, facts.logits) == ("multiclass", ("w",), "l")
+    with_loss = add_loss(artifact, AddLossConfig(CrossEntropy()))
+    label = np.zeros((11, 1), np.int64)
+    loss, p = Session(with_loss.model).run({"X": rows, "label": label}, [str(with_loss.facts.loss), "Y"])
+    np.testing.assert_allclose(p, row_by_row(text, rows, 8)[:11], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(loss, -np.log(p[:, 0]).mean(), rtol=1e-5)
 
 
 DIMENSIONS = """g (float[-1, 0, 4] X) => (float[7, 7] Y) <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[9] h>

@@ -32,5 +32,6 @@ def unsupported(node: Node, why: str) -> ConvertError:
     return ConvertError(
         "onnxruntime's fused operators are written as ONNX's own where their form has an equal there.",
         got=f"{called(node)}: {why}",
-        fix="Convert the file from which this one was optimised or quantized.",
+        fix="Take another file of this model, from before it was optimised or quantized; or cut this one so that the "
+        "operator is outside (onnx.utils.extract_model).",
     )

@@ -316,6 +316,13 @@ def _lift(graph: ir.Graph, constants: Sequence[ir.Value], config: OnnxFile, *, w
     return lift(graph, constants, floats, lambda names: query.select(patterns, names, ConvertError, "lift"))
 
 
+def _scores(graph: ir.Graph, outputs: Sequence[ir.Value]) -> str | None:
+    """Return the last float value that outputs of another type, such as the largest class, are made of."""
+    made = query.ancestors(outputs)
+    floats = [v for node in graph for v in node.outputs if v in made and v.dtype in query.FLOATS]
+    return next((str(v.name) for v in reversed(floats) if query.float_initializers(graph, v)), None)
+
+
 def _prediction(graph: ir.Graph, choice: str | int | None) -> ir.Value:
     names = [str(o.name) for o in graph.outputs]
     if isinstance(choice, int):
@@ -329,10 +336,13 @@ def _prediction(graph: ir.Graph, choice: str | int | None) -> ir.Value:
         raise ConvertError(rule, key="prediction", got=repr(choice), fix=nearest(choice, {*names, *close}))
     floats = [o for o in graph.outputs if o.dtype in query.FLOATS and choice in (None, o.name)]
     if not floats:
+        chosen = [o for o in graph.outputs if choice in (None, o.name)]
+        scores = _scores(graph, chosen)
         raise ConvertError(
             "A model needs a float output to train.",
-            got=f"outputs {', '.join(names) if choice is None else choice}",
+            got=f"outputs {', '.join(str(o.name) for o in chosen)}",
             key="prediction",
-            fix="Name a float value inside of the graph with {key}, such as the scores in front of the labels.",
+            fix="Name a float value inside of the graph with {key}, such as the scores in front of the labels"
+            + (f": {scores!r}." if scores is not None else "."),
         )
     return next((o for o in floats if query.float_initializers(graph, o)), floats[0])

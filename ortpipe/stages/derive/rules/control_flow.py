@@ -13,6 +13,8 @@ from ortpipe.stages.derive.cut import copied, cut, distinct, prune
 from ortpipe.stages.derive.expansions.loops import flipped, listed, why_not_a_scan
 from ortpipe.stages.derive.walk import active, gradients
 
+SHOWN = 16  # weights that a message names
+
 
 def if_(op: Backward, node: Node, dys: Gradients, condition: Value) -> Gradients:
     """y = t(v) if c else e(v): dv by an If over the same c, whose branches are the gradients of t and e.
@@ -162,11 +164,14 @@ def _per_step(node: Node, inner: Backward, states: int, value: Value) -> Value:
 
 def loop(op: Backward, node: Node, dys: Gradients, *_: Value | None) -> Gradients:
     """Refuse a Loop that could not be written as a Scan."""
+    read = query.ancestors([v for v in (*node.inputs, *query.captured(node)) if v is not None])
+    trained = sorted(str(v.name) for v in read if v in op.active and v.is_initializer())
+    shown = trained if len(trained) <= SHOWN else [*trained[:SHOWN], f"and {len(trained) - SHOWN} more"]
     raise DeriveError(
         "A Loop has a gradient where it runs a given number of times, and its states keep their shapes.",
         got=f"{node.name or node.outputs[0].name!r}: {why_not_a_scan(node)}",
-        fix="Freeze what is in front (derive.frozen), end the graph there (convert.source.prediction), or write it "
-        "with a trip count and a condition that is constantly true.",
+        fix=f"Freeze what it reads: derive.frozen={shown} (globs do, too); end the graph in front of it "
+        "(convert.source.prediction), or write it with a trip count and a condition that is constantly true.",
     )
 
 
