@@ -32,9 +32,7 @@ def at_opset(model: onnx.ModelProto, version: int, oldest: int) -> onnx.ModelPro
     """
     for node in all_nodes(model.graph):
         if node.op_type == "MeanVarianceNormalization" and not node.attribute:
-            node.attribute.append(
-                onnx.helper.make_attribute("axes", [0, 2, 3])
-            )  # which its function body does not know
+            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))  # its function body does not know them
     if oldest <= version <= OPSET:
         return model
     try:

@@ -20,9 +20,7 @@ class Reason:
     """
 
     kind: Literal["no store", "after", "nothing stored", "changed", "unsealed", "evicted", "order"]
-    name: str = (
-        ""  # of what changed, dotted: a key of the stage's config, `version`, `packages.<name>`, `input`, `data` …
-    )
+    name: str = ""  # of what changed, dotted: a key of the config, `version`, `packages.<name>`, `input`, `data` …
     old: Any = None  # its stored value
     new: Any = None  # its value now
 
