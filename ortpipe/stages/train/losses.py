@@ -10,6 +10,8 @@ import numpy as np
 from ortpipe.artifact import Arrays, under
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig
 
+HALF = 2  # bytes
+HALF = 2  # bytes of a number
 STILL = 1e-6  # relative difference of losses that counts as none
 
 
@@ -105,4 +107,26 @@ def still_note(tensors: Arrays) -> str | None:
         f"the loss did not move: from {losses[0]:.6g} to {losses[-1]:.6g} in {steps} steps, and {weights}; unless it "
         "began at its optimum, look at what the prediction is taken for (convert.source.task, convert.source.scores), "
         "at the learning rate, and at whether a gradient reaches the weights (derive.check=true)"
+    )
+
+
+def rounding_note(tensors: Arrays, kinds: Mapping[str, np.dtype]) -> str | None:
+    """Return what to say of a training whose result is lost in the types of the model, which is written in halves.
+
+    Args:
+        tensors: train's, in which weights are float32.
+        kinds: parameter → the type that the model has it in.
+    """
+    names = " and ".join(sorted({kind.name for kind in kinds.values() if kind.itemsize == HALF}))
+    moved = lost = 0
+    for name, after in under("parameter", tensors).items() if names else ():
+        before, kind = tensors[f"initial/{name}"], kinds.get(name, after.dtype)
+        change = after != before
+        moved += int(change.sum())
+        lost += int((change & (after.astype(kind) == before.astype(kind))).sum())
+    if not names or 2 * lost <= moved:
+        return None
+    return (
+        f"{lost} of {moved} weights that training moved are as before in the model, whose {names} rounds them back: "
+        "train for longer or at a higher rate, or write the model in float32 (convert.source.dtype=float32)"
     )

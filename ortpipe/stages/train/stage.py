@@ -17,7 +17,7 @@ from ortpipe.settings import typed
 from ortpipe.stages.train import full_batch, mini_batch
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.early_stop import kept_epoch, note
-from ortpipe.stages.train.losses import still_note
+from ortpipe.stages.train.losses import rounding_note, still_note
 from ortpipe.stages.train.rates import rows_per_epoch
 from ortpipe.stages.train.training import Checkpoint, Training
 from ortpipe.stages.train.validation import Validation, check_monitor
@@ -76,7 +76,8 @@ def train(
     validate = None if aside is None else Validation(artifact, aside, config.early_stop.monitor, runtime)
     solve = full_batch.solve if config.optimizer.solver == "lbfgs" else mini_batch.solve
     tensors = solve(Training(artifact, config, data, runtime, report, start, validate))
-    kept, still = kept_epoch(tensors, config.early_stop), still_note(tensors)
+    kept = kept_epoch(tensors, config.early_stop)
+    kinds = {name: artifact.initializers[name].dtype for name in facts.gradients}
     notes = [] if kept is None else [note(kept, config, validated=aside is not None, weighted=data.weighted)]
     forward = artifact.ir_model()
     keep_outputs(forward, facts.outputs)
@@ -94,7 +95,7 @@ def train(
         gradients={},
         input_gradients={},
         statistics={},
-        notes=[*notes, still] if still is not None else notes,
+        notes=[*notes, *(said for said in (still_note(tensors), rounding_note(tensors, kinds)) if said is not None)],
         record=None if kept is None else {"early_stop": dataclasses.asdict(kept)},
     )
 

@@ -6,6 +6,7 @@ import onnx.parser
 import pytest
 
 from ortpipe.data.rows import Data, Rows
+from ortpipe.graph.restore import restore
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -14,6 +15,9 @@ from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.stage import train
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float16[N,3] x) => (float16[N,2] y) {
   two = Constant<value_float = 2.0>() c = Cast<to=10>(two) h = MatMul(x, w) k = Cast<to=10>(h)
@@ -52,3 +56,18 @@ def test_bfloat16_runs_on_a_cpu_once_it_is_float32(tmp_path):
     wide = onnx.numpy_helper.to_array(artifact.model.graph.initializer[0]).astype(np.float32)
     [y] = Session(artifact.model).run({"x": x.astype(np.float32)}, [artifact.facts.prediction])
     np.testing.assert_allclose(y, np.maximum(x.astype(np.float32) @ wide * 2, 0), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("rate", "said"), [(1e-7, True), (0.05, False)])
+def test_moves_that_float16_rounds_back_are_said(tmp_path, rate, said):
+    rows = Rows({"x": x.astype(np.float32)}, np.ones((8, 2), np.float32))
+    config = ConvertConfig(OnnxFile(saved(tmp_path), task="regression"))
+    source = derive(add_loss(convert(None, config, data=Data(rows)), AddLossConfig(LOSSES["l2"]())))
+    result = train(source, TrainConfig(OPTIMIZERS["sgd"](rate), epochs=3, batch_size=8), data=Data(rows))
+    notes = [note for note in result.facts.lineage[-1].get("notes", ()) if "float16 rounds them back" in note]
+    assert bool(notes) == said
+    assert (result.initializers["w"] == w).all() == said
+    file, output = tmp_path / "model.onnx", tmp_path / "new.onnx"
+    done = restore(file, output, {"w": result.tensors["parameter/w"]}, {}, {})
+    assert done.written == (() if said else ("w",))
+    assert onnx.numpy_helper.to_array(onnx.load(output).graph.initializer[0]).dtype == np.float16
