@@ -88,7 +88,7 @@ class Facts:
         """Return the facts that are set, as plain JSON values."""
         left_out = () if lineage else ("lineage",)
         facts = {k: v for k, v in vars(self).items() if k in _REQUIRED or v not in (None, {}, ())}
-        return json.loads(json.dumps({k: v for k, v in facts.items() if k not in left_out}))
+        return json.loads(json.dumps({k: v for k, v in facts.items() if k not in left_out}, default=vars))
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Facts:

@@ -251,10 +251,11 @@ def test_add_loss_and_train_refuse_what_does_not_fit_a_head(path, config, given,
         trained(loss_model(path, config, data), data)
 
 
-def test_labels_of_heads_must_be_there_and_be_classes(path):
-    bare = Data(Rows({"X": X}, WORDS))
-    with pytest.raises(DataError, match="none for 'size'"):
-        loss_model(path, losses(), bare)
+def test_labels_of_heads_must_be_there_and_be_classes(path, tmp_path):
+    np.savez(file := tmp_path / "rows.npz", X=X, kind=WORDS)
+    for bare in (Rows({"X": X}, WORDS), SOURCES["npz"](path=str(file), label="kind", stream=True)()):
+        with pytest.raises(DataError, match="none for 'size'"):
+            loss_model(path, losses(), Data(bare))
     told = {"prediction": "size", "task": "regression", "classes": None, "heads": {"kind": Told(classes=NAMES)}}
     wrong = Data(Rows({"X": X}, SIZE, heads={"kind": np.where(KIND == 1, "wasp", WORDS)}))
     config = AddLossConfig(LOSSES["l2"](), heads={"kind": HeadLoss(LOSSES["cross_entropy"]())})

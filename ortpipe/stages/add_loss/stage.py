@@ -193,6 +193,9 @@ def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> F
                 nearest(name, facts.heads),
             )
             raise LossError(rule, got=f"data.source.heads.{name}", fix=fix)
+    if data is not None:
+        for name in facts.heads:
+            data.train.head(1).of(name)  # which refuses rows without that label
     told = {}
     for head, own_facts in facts.predictions.items():
         with under(*_key(head, config)):
