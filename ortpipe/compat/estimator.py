@@ -105,10 +105,12 @@ class Estimator(Parameters, ABC):
 
         Raises:
             ConvergenceError: a loss or a weight is not finite; state and losses are those of the last whole pass.
+                (With `exc=False`, where there is such an argument, it is a warning.)
             DataError: the arrays do not fit the model.
             LossError, TrainError: the loss does not fit the model.
             DeriveError: a weight does not exist, or the loss has no gradient for it.
         """
+        sample_weight = self._row_weights(y, sample_weight)
         artifact = self._gradients(y, sample_weight)
         facts, width = artifact.facts, _width(artifact)
         weighted = facts.sample_weight is not None
@@ -135,6 +137,10 @@ class Estimator(Parameters, ABC):
         self._begin(artifact)
         self._train(artifact, data)
         return self
+
+    def _row_weights(self, y: Any, sample_weight: Any) -> Any:
+        """Return the row weights that training takes, of those that fit is given."""
+        return sample_weight
 
     def _begin(self, artifact: Artifact) -> None:
         """Forget what belongs to the fit before."""

@@ -4,7 +4,7 @@ import functools
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import onnx
@@ -143,16 +143,6 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
     def needs_grad(self) -> bool:
         """Whether the learning rate keeps velocities."""
         return self.learning_rate.needs_grad
-
-    def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None, use_numpy: bool = False
-    ) -> Self:
-        """Train as `OrtGradientOptimizer.fit` does; labels are 0 or 1 for the negative log loss.
-
-        Raises:
-            ConvergenceError: a loss or a weight is not finite, where `exc` says so.
-        """
-        return super().fit(X, y, self._row_weights(y, sample_weight), X_val, y_val)
 
     def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
         """Return wᵢ·lᵢ of every row [N], in the rows' order, with the trained weights and without the penalty.
