@@ -1,8 +1,10 @@
 """ortpipe validate: everything that can be known to be wrong with a run before it runs, all at once."""
 
+import re
 import warnings
 from collections.abc import Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -40,16 +42,25 @@ def run(arguments: Sequence[str]) -> None:
 
 def _accepted(overrides: Sequence[str], config_dir: str | None, errors: list[OrtpipeError | str]) -> Composition | None:
     """Return the composition of those overrides that Hydra takes; the others are errors, each with its reason."""
-    left = list(overrides)
-    while isinstance(found := _composed(left, config_dir), str):
-        rests = {one: [other for other in left if other != one] for one in left}
-        culprit = next((one for one, rest in rests.items() if _composed(rest, config_dir) != found), None)
-        if culprit is None:  # it is in the files
-            errors.append(found)
+    found = _composed(overrides, config_dir)
+    while isinstance(found, str):
+        message = found
+        for culprit in sorted(overrides, key=lambda one: _named(one, message), reverse=True):
+            rest = [other for other in overrides if other != culprit]
+            if (found := _composed(rest, config_dir)) != message:
+                break
+        else:  # it is in the files
+            errors.append(message)
             return None
-        errors.append(f"{found}\n  set: {culprit} on the command line")
-        left = rests[culprit]
+        errors.append(f"{message}\n  set: {culprit} on the command line")
+        overrides = rest
     return found
+
+
+def _named(override: str, message: str) -> int:
+    """Return how many parts of its key a message begins with: each override that is tried costs a composition."""
+    parts = [re.split(r"[.=\s]", text.lstrip("+~")) for text in (override, message)]
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*parts, strict=False)))
 
 
 def _composed(overrides: Sequence[str], config_dir: str | None) -> Composition | str:

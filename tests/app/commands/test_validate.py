@@ -68,6 +68,12 @@ def test_every_override_that_does_not_compose_is_listed_with_the_nearest(call: C
         assert f"set: {override} on the command line" in said
 
 
+def test_of_overrides_that_share_a_group_only_the_one_that_the_reason_names_is_blamed(call: Callable[..., str]) -> None:
+    said = refused(call, "data=csv", "data.source.path=rows.csv", "data.source.label=y", "data.sourc.token=1")
+    assert said.count("set: data.sourc.token=1 on the command line") == 1
+    assert "set: data=csv" not in said
+
+
 def test_every_broken_rule_of_one_group_is_listed(call: Callable[..., str]) -> None:
     wrong = ["train.epochs=many", "train.batch_size=0", "train.warmup=-1", "train.optimizer.lr=-1", "data.split.test=2"]
     said = refused(call, *wrong, "data.split.seed=-1")
@@ -180,9 +186,9 @@ def test_a_file_that_cannot_be_read_is_told_by_its_fault(
 
 def test_an_objective_that_is_no_metric_or_does_not_fit_is_refused(call: Callable[..., str]) -> None:
     with pytest.raises(ConfigError, match=r"Did you mean 'accuracy'"):
-        call("validate", "objective=acuracy")
+        call("validate", "experiment=logistic_regression", "objective=acuracy")
     with pytest.raises(ConfigError, match=r"r2"):
-        call("validate", "objective=r2")
+        call("validate", "experiment=logistic_regression", "objective=r2")
 
 
 def test_an_estimator_that_is_not_named_is_told_beside_the_rest(call: Callable[..., str]) -> None:
