@@ -72,3 +72,13 @@ def test_it_refuses_a_graph_that_draws(from_text, rows):
 def test_a_run_can_ask_for_it(cli: Callable) -> None:
     done = cli("experiment=linear_regression", "train.epochs=1", "derive.check=true")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_graph_that_rounds_is_refused_with_the_setting_that_rounds_nothing(from_text, rows):
+    text = NETWORK.replace(
+        "y = MatMul(b, u) }",
+        """c = MatMul(b, u) many = Constant<value_float=1e6>() p = Mul(c, many) q = Round(p) same = Div(q, many)
+        r = Round(c) d = Sub(r, same) y = Add(c, d) }""",
+    )
+    with pytest.raises(DeriveError, match=r"convert\.source\.quantized=float"):
+        derive(loss_of(from_text, text=text), CHECK, data=rows)
