@@ -255,6 +255,9 @@ def test_the_run_refuses_labels_of_a_length_that_only_it_knows(run):
     wrong = feeds(artifact.model, artifact.facts, Rows({"X": x}, np.zeros((3, 1), int)))
     with pytest.raises(Exception, match="Reshape"):
         run(artifact.model, wrong)
+    derived = derive(artifact, DeriveConfig(parameters=("w",)))
+    with pytest.raises(DataError, match=r"\[1\] in the first row, for \[4\] that 'Y' has"):
+        train(derived, TrainConfig(epochs=1, batch_size=3), data=Data(Rows({"X": x}, np.zeros((3, 1), int))))
 
 
 def test_a_guess_of_the_axis_is_said(tmp_path):

@@ -185,6 +185,10 @@ class _EpochLoop:
         ways = [f"Lower the rate (train.optimizer.lr={config.optimizer.lr / 10:g})", "scale the inputs"]
         ways += ["clip gradients (train.clip.norm=1)"] if config.clip == ClipConfig() else []
         ways += ["use add_loss.reduction=mean"] if not self._per_row else []
+        if self._training.artifact.facts.blank is not None:
+            ways += [
+                "leave labels without a loss that the steps are too few to read (add_loss.loss.zero_infinity=true)"
+            ]
         return ConvergenceError(
             "Training must keep losses and parameters finite; nothing was published.",
             got=f"{what}; learning rate {rate:g}; largest gradient norms {norms}; last finite losses {finite}",

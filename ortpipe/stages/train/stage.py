@@ -6,13 +6,15 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 
 from ortpipe.artifact import Artifact, Facts, under
-from ortpipe.data.feeds import check_labels
+from ortpipe.data.feeds import check_labels, feed_inputs, feed_label
 from ortpipe.data.rows import Data, check_data
-from ortpipe.errors import TrainError
+from ortpipe.errors import DataError, ModelError, TrainError
 from ortpipe.graph import query
+from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs, set_initializers
 from ortpipe.graph.modes import to_inference
 from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
 from ortpipe.settings import typed
 from ortpipe.stages.train import full_batch, mini_batch
 from ortpipe.stages.train.config import TrainConfig
@@ -75,7 +77,11 @@ def train(
     aside = data.validation
     validate = None if aside is None else Validation(artifact, aside, config.early_stop.monitor, runtime)
     solve = full_batch.solve if config.optimizer.solver == "lbfgs" else mini_batch.solve
-    tensors = solve(Training(artifact, config, data, runtime, report, start, validate))
+    try:
+        tensors = solve(Training(artifact, config, data, runtime, report, start, validate))
+    except ModelError:
+        _check_elements(artifact, data)
+        raise
     kept = kept_epoch(tensors, config.early_stop)
     kinds = {name: artifact.initializers[name].dtype for name in facts.gradients}
     notes = [] if kept is None else [note(kept, config, validated=aside is not None, weighted=data.weighted)]
@@ -111,6 +117,28 @@ def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) ->
     else:
         rows_per_epoch(config, len(data.train))
     check_monitor(config.early_stop.monitor, facts, data)
+
+
+def _check_elements(artifact: Artifact, data: Data) -> None:
+    """Refuse labels that have other sizes than the prediction's elements, where only a run shows those."""
+    row = data.train.head(1)
+    for head, own in artifact.facts.predictions.items():
+        if own.label is None or own.blank is not None:
+            continue
+        forward = artifact.ir_model()
+        keep_outputs(forward, [own.prediction])
+        model = finish(forward)
+        shape = Session(model).run(feed_inputs(model, own, row), [own.prediction])[0].shape
+        axis = len(shape) - 1 if own.class_axis is None else own.class_axis
+        elements = tuple(size for i, size in enumerate(shape) if i not in (0, axis))
+        label = feed_label(artifact.model, own, row.of(head)).shape[1 : 1 + len(elements)]
+        if elements != label:
+            raise DataError(
+                "A label has an entry for each element of the prediction.",
+                got=f"{own.label!r}: {list(label)} in the first row, for {list(elements)} that {own.prediction!r} has",
+                fix="Cut or fill the labels to the elements that the model gives for its rows; what fills them counts "
+                "nothing with add_loss.padding.",
+            )
 
 
 def _check_patterns(config: TrainConfig, facts: Facts, held: Collection[str] = ()) -> None:

@@ -10,7 +10,7 @@ from scipy.special import log_softmax, logsumexp
 
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import LossError
+from ortpipe.errors import ConvergenceError, LossError
 from ortpipe.metrics.sequences import distance
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses.ctc import CTC
@@ -107,11 +107,16 @@ def test_a_blank_ends_a_row_as_padding_does(run):
 @pytest.mark.parametrize(("zero", "expected"), [(False, np.inf), (True, 4.1914567382201495 + 7.337811626490069)])
 def test_a_label_too_long_for_the_steps_is_infinite_or_counts_nothing(run, zero, expected):  # as torch's zero_infinity
     config = AddLossConfig(CTC(zero_infinity=zero), "sum", elements="sum", padding=-1)
-    artifact = derive(add_loss(convert(model(steps=3)), config), DeriveConfig(inputs=("X",)))
+    loss = add_loss(convert(model(steps=3)), config)
+    artifact = derive(loss, DeriveConfig(inputs=("X",)))
     fed = feeds(artifact.model, artifact.facts, Rows({"X": Z[:, :3]}, LABEL))
     found = run(artifact.model, fed)
     assert found[artifact.facts.loss] == pytest.approx(expected, rel=1e-12)
     assert not found[artifact.facts.input_gradients["X"]][0].any()
+    if not zero:
+        derived, data = derive(loss, DeriveConfig(parameters=("w",))), Data(Rows({"X": Z[:, :3]}, LABEL))
+        with pytest.raises(ConvergenceError, match="zero_infinity=true"):
+            train(derived, TrainConfig(epochs=1, batch_size=2), data=data)
 
 
 @pytest.mark.parametrize(("dtype", "opset", "scale"), [("float", 17, 1), ("float", 21, 50), ("float16", 21, 1)])
