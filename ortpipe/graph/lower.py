@@ -17,7 +17,7 @@ from ortpipe.errors import ModelError
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, parsed
 from ortpipe.graph.opsets import LIFTED, at_opset
-from ortpipe.graph.query import all_nodes, sizes
+from ortpipe.graph.query import all_nodes, called, sizes
 from ortpipe.graph.serial import IR_VERSION, OLDEST_IR_VERSION, OPSET
 from ortpipe.graph.sound import FIX, check_valid
 
@@ -130,7 +130,7 @@ def _pads(node: ir.Node, axes: Sequence[Axis]) -> list[int]:
         if size is None and stride > 1 and extent > 1:
             raise ModelError(
                 "auto_pad of a dilated window, or one that its stride passes, is supported for static sizes.",
-                got=f"{_called(node)}: axis {i + 2} of {node.inputs[0].name!r}",  # type: ignore[union-attr]
+                got=f"{called(node)}: axis {i + 2} of {node.inputs[0].name!r}",  # type: ignore[union-attr]
                 fix="Say the sizes of the inputs with convert.source.shape.",
             )
         totals.append(max(0, (-1 if size is None else (-(-size // stride) - 1) * stride - size) + extent))
@@ -146,7 +146,7 @@ def _refuse_empty(node: ir.Node, axes: Sequence[Axis], pads: Sequence[int]) -> N
         if size is not None and -(-(size + begin + end - extent) // stride) * stride - begin >= size:
             raise ModelError(
                 "Every window of a pool with ceil_mode covers a place of its input.",
-                got=f"{_called(node)}: the last of axis {i + 2} has only pads",
+                got=f"{called(node)}: the last of axis {i + 2} has only pads",
                 fix="Say other sizes of the inputs with convert.source.shape, or end the graph in front of it with "
                 "convert.source.prediction.",
             )
@@ -154,7 +154,3 @@ def _refuse_empty(node: ir.Node, axes: Sequence[Axis], pads: Sequence[int]) -> N
 
 def _is_same(node: ir.Node) -> bool:
     return node.attributes.get_string("auto_pad", "").startswith("SAME")
-
-
-def _called(node: ir.Node) -> str:
-    return f"{node.op_type} at node {node.name or node.outputs[0].name!r}"

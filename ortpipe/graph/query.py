@@ -30,6 +30,11 @@ def sizes(value: ir.Value | None) -> list[int | None] | None:
     return [d if isinstance(d, int) else None for d in value.shape]
 
 
+def called(node: ir.Node) -> str:
+    """Return how messages call a node."""
+    return f"{f'{node.domain}.' if node.domain else ''}{node.op_type} at node {node.name or node.outputs[0].name!r}"
+
+
 def data_inputs(graph: ir.Graph) -> list[ir.Value]:
     """Return the inputs that must be fed: before IR 4, weights were inputs too."""
     return [value for value in graph.inputs if not value.is_initializer()]

@@ -13,7 +13,7 @@ from ortpipe.graph.check import infer
 from ortpipe.graph.parameters import some
 from ortpipe.graph.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.dialects.attention import ATTENTION
-from ortpipe.stages.convert.dialects.forms import MICROSOFT, Unranked, called, unsupported
+from ortpipe.stages.convert.dialects.forms import MICROSOFT, Unranked, unsupported
 from ortpipe.stages.convert.dialects.layers import LAYERS
 from ortpipe.stages.convert.dialects.quantized import Mode, write_float
 
@@ -112,7 +112,7 @@ def _refuse_others(graph: ir.Graph) -> None:
         if node.domain != MICROSOFT or value.type is None:
             raise ConvertError(
                 "onnxruntime's fused operators are written as ONNX's own where there is a rule.",
-                got=called(node) + (", of which nothing is known" if node.domain == MICROSOFT else ""),
+                got=query.called(node) + (", of which nothing is known" if node.domain == MICROSOFT else ""),
                 fix=f"Declare the type of {value.name!r} in the file (value_info); freeze the weights in front of it."
                 if node.domain == MICROSOFT
                 else "It holds weights in one processor's layout: convert the file from which this one was optimised.",

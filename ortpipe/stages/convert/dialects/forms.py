@@ -3,6 +3,7 @@
 from onnx_ir import Node, Value
 
 from ortpipe.errors import ConvertError
+from ortpipe.graph.query import called
 
 MICROSOFT = "com.microsoft"
 
@@ -20,11 +21,6 @@ def rank_of(value: Value) -> int:
     if value.shape is None:
         raise Unranked(value)
     return value.shape.rank()
-
-
-def called(node: Node) -> str:
-    """Return how messages call a node."""
-    return f"{f'{node.domain}.' if node.domain else ''}{node.op_type} at node {node.name or node.outputs[0].name!r}"
 
 
 def unsupported(node: Node, why: str) -> ConvertError:
