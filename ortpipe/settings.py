@@ -250,7 +250,9 @@ def _fitted(value: Any, hint: Any, *path: object) -> Any:
     elif isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise misfit
-        return {_fitted(k, parts[0], *path, k): _fitted(item, parts[1], *path, k) for k, item in value.items()}
+        # the command line has no quotes for keys, and exporters call outputs 387
+        named = {str(k) if parts[0] is str and type(k) is int else k: item for k, item in value.items()}
+        return {_fitted(k, parts[0], *path, k): _fitted(item, parts[1], *path, k) for k, item in named.items()}
     elif hint in (int, float):
         whole = isinstance(value, int) and not isinstance(value, bool)
         fits = whole or (isinstance(value, float) and (hint is float or value.is_integer()))

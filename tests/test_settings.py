@@ -237,3 +237,7 @@ def test_a_word_where_a_list_belongs_is_shown_in_brackets():
     source = {"name": "csv", "path": "a", "label": "y", "inputs": {"carrier": "carrier"}}
     with pytest.raises(ConfigError, match=r"inputs\.carrier(.|\n)*a list(.|\n)*fix: Write a list: \[carrier\]"):
         build_key("data", {"source": source})
+
+
+def test_a_name_of_digits_needs_no_quotes_which_the_command_line_has_not():
+    assert MODEL_SOURCES["onnx"](path="a.onnx", batch_axis={387: 1}).batch_axis == {"387": 1}

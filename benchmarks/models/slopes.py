@@ -17,7 +17,7 @@ from ortpipe.graph.edit import open_initializers
 WEIGHTS = 10
 STEPS = 1e-6, 1e-7  # of the weight, or of 1
 SMOOTH = 1e-3  # forward and backward differences are as close, relative to the gradients
-DRAWS = 4  # weights of a parameter that are tried, where the loss has a kink at one
+DRAWS = 6  # weights of a parameter that are tried, where the loss has a kink at one
 
 
 def slopes(
