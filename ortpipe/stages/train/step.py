@@ -112,7 +112,7 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
     parameters = {name: query.value(graph, name) for name in facts.gradients}
     moved = {query.value(graph, name): query.value(graph, new) for name, new in facts.statistics.items()}
     batch = [i for i in graph.inputs if i not in {*parameters.values(), *moved, seed}]
-    gradients = {name: query.value(graph, gradient) for name, gradient in facts.gradients.items()}
+    gradients = {name: _ranked(op, query.value(graph, new), parameters[name]) for name, new in facts.gradients.items()}
     assert loss.dtype is not None
     assert seed.dtype is not None
     half = loss.dtype in HALVES
@@ -153,6 +153,19 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
         seed=str(seed.name),
         gradients=tuple(facts.gradients.values()),
     )
+
+
+def _ranked(op: Builder, gradient: ir.Value, parameter: ir.Value) -> ir.Value:
+    """Return a gradient whose shape ONNX Runtime can infer: it knows none behind a Split into computed sizes.
+
+    A Scan takes no state of unknown shape, whatever its body declares.
+    """
+    makers = (value.producer() for value in query.ancestors([gradient]))
+    splits = (node for node in makers if node is not None and node.op_type == "Split" and len(node.inputs) > 1)
+    if all(query.constant(node.inputs[1]) is not None for node in splits):
+        return gradient
+    assert parameter.shape is not None
+    return op.Reshape(gradient, op.const(np.array(parameter.shape.numpy(), np.int64)))
 
 
 def _chain(config: TrainConfig, shapes: Shapes, dtype: ir.DataType) -> tuple[list[Link], Layout]:

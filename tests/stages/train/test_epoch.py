@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from stages.train.updates import STEPWISE, scalars_of, slots_of, update
 
@@ -10,6 +11,7 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig
@@ -137,3 +139,17 @@ def test_elementwise_optimizers_carry_one_vector(gradient_model):
 
 def test_forward_outputs_are_no_part_of_the_step(gradient_model):
     assert len(build_step(gradient_model(), TrainConfig(OPTIMIZERS["sgd"]())).graph.outputs) == 4
+
+
+def test_shapes_of_what_a_step_carries_are_known_behind_a_split_into_computed_sizes() -> None:
+    """A Scan takes no state whose shape ONNX Runtime cannot infer anew."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[N, 2, T, 2] x) => (float[N, 2] y) <float[1, 2, 1, 2] w = {1, 2, 3, 4}>
+    { s = Mul(x, w) c = Concat <axis = 2> (s, x) y = ReduceMean <axes = [1, 2], keepdims = 0> (c) }"""
+    loss = add_loss(convert(onnx.parser.parse_model(text)), AddLossConfig(LOSSES["l2"]()))
+    step = build_step(derive(loss, DeriveConfig(parameters=("w",))), TrainConfig())
+    for value in (*step.graph.outputs, *(v for node in step.graph for v in node.outputs)):
+        value.shape = None
+    model = onnx.shape_inference.infer_shapes(ir.to_proto(ir.Model(step.graph, ir_version=9)))
+    [carried] = [o for o in model.graph.output if o.name == "w/next"]
+    assert [d.dim_value for d in carried.type.tensor_type.shape.dim] == [1, 2, 1, 2]
