@@ -29,7 +29,9 @@ from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 
 VERSION = 10
-ROWS = 256  # how many real rows the prediction is compared on
+ROWS = 256  # how many real rows the prediction is compared on; of long ones fewer, down to
+FEWEST = 32
+NUMBERS = 1 << 17  # in them: what a network makes of a row may take a thousand times its memory
 MIXING = 1e-2  # of the largest prediction: how far a row may be off without the others; rounding is less
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
@@ -85,7 +87,8 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         )
     predicted, mixing = dict[str, np.ndarray](), tuple[str, ...]()
     if data is not None:
-        rows = data.train.head(ROWS)
+        width = sum(array.size for array in data.train.head(1).inputs.values())
+        rows = data.train.head(min(ROWS, max(FEWEST, NUMBERS // max(1, width))))
         discrepancy, predicted, mixing = _compared(model, facts, forward, rows, config)
         record |= {"data": data.digest(), "discrepancy": discrepancy}
         record["rows"] = {name: list(a.shape[1:]) for name, a in feed_inputs(model, facts, rows.head(1)).items()}
@@ -213,7 +216,12 @@ def _difference(
             "The converted model must predict what its source predicts.",
             key="tolerance",
             got=f"{forward.origin}: largest difference {worst:.3g} on {count} rows, tolerance {allowed:g}",
-            fix="Use {at}dtype=float64, or raise {key} if the difference is acceptable.",
+            fix="Raise {key} if the difference is acceptable"
+            + (
+                ": sums that lie between two integers are rounded otherwise."
+                if forward.rounding
+                else ", or use {at}dtype=float64 for an estimator."
+            ),
         )
     return worst
 
