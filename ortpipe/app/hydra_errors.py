@@ -32,7 +32,10 @@ def explained(error: Exception) -> ConfigError:
             return ConfigError(rule, fix=first or nearest(error.override, COMMANDS))
         if "=" not in error.override and not error.override.startswith("~"):
             return ConfigError("An override is key=value.", got=error.override, fix=f"Write {error.override}=…")
+        name, _, value = error.override.partition("=")
         fix = "Names with brackets, quotes or dots of their own are written in an experiment file: see the README."
+        if re.fullmatch(r"[\w.+/]+", name) and not set(value) & set("[]{}'\"\\"):  # a path, say
+            fix = f"Quote the value: '{name}=\"{value}\"'"
         return ConfigError(f"{error.override} is not in Hydra's grammar of overrides.", fix=fix)
     missing = str(getattr(error, "missing_cfg_file", None))
     if missing in EXTRAS:

@@ -122,7 +122,9 @@ def _values(
     for key in node:
         if key not in fields:
             whose = "the config" if member is None else f"{member}, whatever sets it"
-            fix = nearest(str(key), fields) + (" Take it away with ~{key}." if member else "")
+            fix = nearest(str(key), fields) + (
+                " Take it away with ~{key}, or leave out the experiment that sets it: ~experiment." if member else ""
+            )
             problems.append(ConfigError(f"{{key}} is not a key of {whose}.", key=str(key), fix=fix))
     for name, (entry, hint) in fields.items():
         if name in node and node[name] != "???":

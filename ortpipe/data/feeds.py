@@ -144,7 +144,11 @@ def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:
     label = given.reshape(len(given)) if plain and given.ndim == 2 and given.shape[1] == 1 else given
     if plain and label.ndim != 1:
         rule, got = "A classifier's labels are one class per row.", f"labels of shape {given.shape}"
-        raise DataError(rule, got=got, fix="Give one column of classes, or train a multilabel model.")
+        raise DataError(
+            rule,
+            got=got,
+            fix="Give one column of classes, or set convert.source.task=multilabel, a label of each column.",
+        )
     index: dict[Any, int] = {c: i for i, c in enumerate(classes)}
     values, inverse = np.unique(np.array(label.tolist()) if label.dtype == object else label, return_inverse=True)
     if facts.padding is not None:

@@ -56,6 +56,10 @@ CASES = {
         [DIABETES, "penalty.terms.coefficient.l2=1"],
         ["new keys are added with a plus", "+penalty.terms.coefficient"],
     ),
+    "a path that the grammar cannot hold is quoted": (
+        ["data.source.path=a=1/rows.csv"],
+        ["grammar", "'data.source.path=\"a=1/rows.csv\"'"],
+    ),
     "a name that the grammar cannot hold is sent to a file": (
         [DIABETES, "+penalty.terms.coef[a-f]*.l2=1"],
         ["grammar", "experiment file"],

@@ -232,12 +232,13 @@ def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> di
     source, key = (
         (f"convert.source.heads.{head}", f"add_loss.heads.{head}.loss.name") if head else ("convert.source", "add_loss")
     )
-    other = " or ".join(f"{source}.task={task}" for task in tasks)
+    other, many = " or ".join(f"{source}.task={task}" for task in tasks), len(facts.outputs) > 1 and not head
     raise LossError(
         "The loss must be one for the model's task.",
         got=f"{type(config.loss).__name__} for a {facts.task} {f'head {head!r}' if head else 'model'}",
-        fix=f"Choose {key}={' or '.join(fitting)}; where an .onnx model means something else by its prediction, "
-        f"set {other}.",
+        fix=f"Choose {key}={' or '.join(fitting)}; where an .onnx model means something else by its prediction"
+        f"{f' {facts.prediction!r}' if many else ''}, set {other}"
+        + (f", or choose another of its outputs {', '.join(facts.outputs)} with {source}.prediction." if many else "."),
     )
 
 
