@@ -232,7 +232,7 @@ def test_convert_refuses_what_is_no_head(path, heads, error, message):
             AddLossConfig(LOSSES["cross_entropy"](), heads={"sise": HeadLoss(LOSSES["l2"]())}),
             {},
             LossError,
-            "^heads must",
+            "^add_loss.heads names",
         ),
         (
             losses(head="cross_entropy"),
@@ -261,6 +261,11 @@ def test_labels_of_heads_must_be_there_and_be_classes(path, tmp_path):
     config = AddLossConfig(LOSSES["l2"](), heads={"kind": HeadLoss(LOSSES["cross_entropy"]())})
     with pytest.raises(DataError, match=r"'wasp' \(head 'kind'\)"):
         check_training(loss_model(path, config, wrong, **told).facts, TrainConfig(), data=wrong)
+
+
+def test_labels_of_an_output_that_convert_does_not_name_say_how_to_name_it(path):
+    with pytest.raises(LossError, match=r"Name the output there: \+convert\.source\.heads\.size=\{\}"):
+        loss_model(path, AddLossConfig(LOSSES["cross_entropy"]()), Data(rows()), heads={})
 
 
 def test_a_metric_names_a_head_that_the_model_has(path):

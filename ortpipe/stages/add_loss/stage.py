@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -182,30 +182,23 @@ def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> F
 
     Return the facts with how labels are read, which later stages check theirs by.
     """
-    for name in config.heads:
-        if name not in facts.heads:
-            rule = "{key} must name further outputs of the model that convert.source.heads names too."
-            raise LossError(rule, key="heads", got=repr(name), fix=nearest(name, facts.heads))
-    for name in _labelled(data):
-        if name not in facts.heads:
-            rule, fix = (
-                "Labels are of the prediction, or of outputs that are named by convert.source.heads.",
-                nearest(name, facts.heads),
-            )
-            raise LossError(rule, got=f"data.source.heads.{name}", fix=fix)
-    if data is not None:
+    first = None if data is None else data.train.head(1)
+    given = {"add_loss.heads": config.heads, "data.source.heads": {} if first is None else first.heads}
+    for key, names in given.items():
+        if unknown := [name for name in names if name not in facts.heads]:
+            near = f"{nearest(unknown[0], facts.heads)} Or name" if facts.heads else "Name"
+            rule = f"{key} names further outputs of the model, which convert.source.heads names too."
+            fix = f"{near} the output there: +convert.source.heads.{unknown[0]}={{}}."
+            raise LossError(rule, key="heads" if names is config.heads else None, got=repr(unknown[0]), fix=fix)
+    if first is not None:
         for name in facts.heads:
-            data.train.head(1).of(name)  # which refuses rows without that label
+            first.of(name)  # which refuses rows without that label
     told = {}
     for head, own_facts in facts.predictions.items():
         with under(*_key(head, config)):
             told[head] = _checked(own_facts, config.of(head), None if data is None else data.of(head), head)
     heads = {name: dataclasses.replace(head, **told[name]) for name, head in facts.heads.items()}
     return dataclasses.replace(facts, **told[""], heads=heads)
-
-
-def _labelled(data: Data | None) -> Iterable[str]:
-    return () if data is None else data.train.head(1).heads
 
 
 def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> dict[str, Any]:
