@@ -29,8 +29,17 @@ def fold_sizes(model: ir.Model, *, deep: bool = False) -> None:
     >>> list(model.graph.outputs[0].shape)[1:], [n.op_type for n in model.graph]
     ([2, 3], ['Constant', 'Constant', 'Constant', 'Constant', 'Constant', 'Reshape'])
     """
-    while _fold(model.graph, deep):
+    while _fold(model.graph, deep) and not _is_known(model.graph):
         infer(model)
+
+
+def _is_known(graph: ir.Graph) -> bool:
+    """Say whether every size is a number or an input's, so that inference has nothing to add."""
+    free = {d.value for x in graph.inputs for d in x.shape or () if not isinstance(d, int)} - {None}
+    values = [value for node in graph.all_nodes() for value in node.outputs]
+    return all(v.type is not None and v.shape is not None for v in values) and all(
+        isinstance(d, int) or d.value in free for v in values for d in v.shape or ()
+    )
 
 
 def _fold(graph: ir.Graph, deep: bool) -> bool:

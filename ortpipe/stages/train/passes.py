@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import finish, infer
+from ortpipe.graph.check import finish, inferred
 from ortpipe.graph.sizes import fold_sizes
 from ortpipe.stages.train.epoch import EpochGraph
 from ortpipe.stages.train.hoist import hoist
@@ -126,18 +126,18 @@ PASSES: tuple[Callable[[EpochGraph], None], ...] = (start_at_rate, accumulate_in
 
 def for_batch_size(epoch: EpochGraph, size: int) -> onnx.ModelProto:
     """Return the epoch for batches of exactly `size` rows, passed over: what depends on N alone is constant."""
-    model = ir.from_proto(ir.to_proto(epoch.model))  # a clone shares what the passes change
+    proto = ir.to_proto(epoch.model)
+    for graph in query.graphs(proto.graph):
+        for value in (*graph.input, *graph.output):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param == "N":
+                    dim.dim_value = size
+        made = {name for node in graph.node for name in node.output if graph is not proto.graph}
+        for value in graph.value_info:
+            if value.name in made:
+                value.type.tensor_type.ClearField("shape")
+    model = ir.from_proto(inferred(proto))
     sized = dataclasses.replace(epoch, model=model)
-    body = sized.body
-    inner = [node.attributes["body"].as_graph() for node in body if node.op_type == "Scan"]
-    for graph in (model.graph, body, *inner):
-        for value in (*graph.inputs, *graph.outputs):
-            if value.shape is not None:
-                value.shape = ir.Shape([size if d == "N" else d for d in value.shape])
-    for node in body.all_nodes():
-        for value in node.outputs:
-            value.shape = None
-    infer(model)
     fold_sizes(model)
     for pass_over in PASSES:
         pass_over(sized)
