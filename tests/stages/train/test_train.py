@@ -83,8 +83,7 @@ def test_the_trained_model_is_the_forward_model_with_other_weights(network, diab
     np.testing.assert_allclose(run(result.model, {"X": diabetes.test.inputs["X"]})["y"], expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("optimizer", STEPWISE)
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(("optimizer", "reduction"), [*((name, "mean") for name in STEPWISE), ("adam", "sum")])
 def test_epochs_are_single_steps_with_every_row_once_and_the_partial_batch_last(
     network, diabetes, run, parameters_of, optimizer, reduction
 ):
@@ -344,14 +343,14 @@ def test_its_input_stays_as_it_was(network, diabetes):
     assert diabetes.digest() == rows
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("optimizer", STEPWISE)
+@pytest.mark.parametrize(("optimizer", "dtype"), [*((name, "float32") for name in STEPWISE), ("adam", "float64")])
 def test_chunks_of_an_epoch_give_the_bytes_of_one(network, diabetes, monkeypatch, dtype, optimizer):
     config = TrainConfig(OPTIMIZERS[optimizer](0.01), epochs=2, batch_size=5)
-    whole = train(network(dtype), config, data=diabetes)
+    source = network(dtype)
+    whole = train(source, config, data=diabetes)
     for size in (1, 1500):
         monkeypatch.setattr(batches, "CHUNK", size)
-        assert train(network(dtype), config, data=diabetes).digest() == whole.digest()
+        assert train(source, config, data=diabetes).digest() == whole.digest()
 
 
 def test_two_threads_give_the_same_result(network, diabetes):
@@ -382,19 +381,18 @@ artifact = ortpipe.add_loss(ortpipe.convert(fitted), ortpipe.AddLossConfig(ortpi
 artifact = ortpipe.penalty(artifact, ortpipe.PenaltyConfig({"*.weight": {"l2": 0.01}}))
 config = ortpipe.TrainConfig(OPTIMIZERS["nesterov"](0.05), epochs=5, init="random")
 artifact = ortpipe.train(ortpipe.derive(artifact), config, data=data)
-print(ortpipe.evaluate(artifact, data=data).digest())
+digest = ortpipe.evaluate(artifact, data=data).digest()
+print(digest)
 """
 
 
 def test_two_processes_give_the_same_bytes():
-    digests = set()
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [sys.executable, "-c", SCRIPT]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        digests.add(done.stdout.strip())
-    assert len(digests) == 1
-    assert len(digests.pop()) == 64
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command, ours = [sys.executable, "-c", SCRIPT], {}
+    other = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    exec(SCRIPT, ours)
+    assert ours["digest"] == other
+    assert len(other) == 64
 
 
 def test_a_penalty_shrinks_what_it_charges(diabetes):
@@ -551,7 +549,7 @@ def test_an_adaptive_rate_falls_when_the_loss_no_longer_does(network, diabetes):
     np.testing.assert_allclose(rates, 0.02 / 5.0 ** np.array([0, 0, 0, 1, 1, 2, 2]), rtol=1e-12)
 
 
-@pytest.mark.parametrize("optimizer", STEPWISE)
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "adam"])
 def test_both_engines_train_a_linear_model_to_the_same_weights(diabetes, optimizer, training_build):
     """The training build writes its products as Gemm with beta = 0, which must not stop what is added to them."""
     loss = add_loss(convert(LinearRegression(), data=diabetes), AddLossConfig(LOSSES["l2"]()))
