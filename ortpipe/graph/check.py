@@ -1,16 +1,18 @@
 """From the graph we build in to the model we promise: cleaned, shaped and checked."""
 
+import math
+
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from ortpipe.errors import ModelError
-from ortpipe.graph import operators
+from ortpipe.graph import operators, sound
 from ortpipe.graph.query import subgraphs
-from ortpipe.graph.serial import LARGE, on_disk
 
 FAILURES = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError)
 FIX = "Mend the model where the message points, or end the graph in front of that with convert.source.prediction."
+MANY = 2**12  # entries of an initializer that inference does not look into, in a large model
 LONGEST = 2**16  # entries of a vector whose values shape inference may follow
 # No axis of an output is longer than the longest that goes in (of Scan, once that holds in its body).
 NO_LONGER_AXES = operators.UNARY.union(
@@ -34,11 +36,12 @@ def clean(model: ir.Model) -> None:
 
 def infer(model: ir.Model) -> None:
     """Set the types and shapes that inference finds."""
-    _take_shapes(model.graph, ir.from_proto(inferred(ir.to_proto(model))).graph)
+    proto = ir.to_proto(model)
+    _take_shapes(model.graph, ir.from_proto(_inferred(_without_weights(proto) if _is_heavy(proto) else proto)).graph)
 
 
 def _take_shapes(graph: ir.Graph, twin: ir.Graph) -> None:
-    pairs = [*zip(graph.inputs, twin.inputs, strict=True), *zip(graph.outputs, twin.outputs, strict=True)]
+    pairs = [*zip(graph.inputs, twin.inputs, strict=False), *zip(graph.outputs, twin.outputs, strict=True)]
     for node, other in zip(graph, twin, strict=True):
         pairs += zip(node.outputs, other.outputs, strict=False)  # trailing ones without a name are gone
         for inner, its_twin in zip(subgraphs(node), subgraphs(other), strict=True):
@@ -62,12 +65,8 @@ def _without_unread_steps(node: ir.Node) -> bool:
 def checked(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with shapes inferred, once onnx.checker (full check) accepts it."""
     try:
-        if model.ByteSize() > LARGE:
-            with on_disk(model) as path:
-                onnx.checker.check_model(path, full_check=True)
-            return model
         model = inferred(model)
-        onnx.checker.check_model(model, full_check=True)
+        onnx.checker.check_model(_without_weights(model) if _is_heavy(model) else model, full_check=True)
     except FAILURES as error:
         if any(not _ranked(output) for output in model.graph.output):
             raise _unknown(model) from error
@@ -93,6 +92,12 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
     The values of vectors are followed for that, all of them: where one is long, no values are.
     """
+    if _is_heavy(model):
+        return _with_weights(_inferred(_without_weights(model)), model)
+    return _inferred(model)
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         if model.functions or _may_be_long(model.graph):
             plain = onnx.shape_inference.infer_shapes(model)
@@ -102,6 +107,38 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
     except FAILURES as error:
         raise _refused(error) from error
+
+
+def _is_heavy(model: onnx.ModelProto) -> bool:
+    return sound.weigh(model) > sound.LARGE
+
+
+def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose large initializers are inputs, the last ones: longer than 2 GiB, nothing checks it."""
+    own = onnx.ModelProto()
+    for source, target in ((model, own), (model.graph, own.graph)):
+        for field, value in source.ListFields():
+            if isinstance(value, int | str):
+                setattr(target, field.name, value)
+            elif field.name not in ("graph", "initializer"):
+                getattr(target, field.name).MergeFrom(value)
+    known = {i.name for i in model.graph.input}
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) < MANY:
+            own.graph.initializer.append(tensor)
+        elif tensor.name not in known:
+            own.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    return own
+
+
+def _with_weights(light: onnx.ModelProto, model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model that `_without_weights` made with its initializers again."""
+    inputs = {i.name for i in model.graph.input}
+    kept = [i for i in light.graph.input if i.name in inputs]
+    del light.graph.input[:], light.graph.initializer[:]
+    light.graph.input.extend(kept)
+    light.graph.initializer.extend(model.graph.initializer)
+    return light
 
 
 def _may_be_long(graph: onnx.GraphProto) -> bool:

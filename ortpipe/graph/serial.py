@@ -14,8 +14,7 @@ from google.protobuf.message import DecodeError
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary
 from ortpipe.graph.query import graphs
-from ortpipe.graph.sound import LARGE as LARGE
-from ortpipe.graph.sound import check_sound
+from ortpipe.graph.sound import check_sound, is_large
 
 OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
 IR_VERSION = 10  # the newest that it loads
@@ -103,7 +102,7 @@ def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 def write(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
     """Write a model into a folder; above 2 GB its weights go to one file beside it."""
     path = folder / name
-    if model.ByteSize() <= LARGE:
+    if not is_large(model):
         path.write_bytes(model.SerializeToString(deterministic=True))
     else:
         copy = onnx.ModelProto()

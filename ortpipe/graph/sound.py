@@ -32,11 +32,22 @@ def check_sound(model: onnx.ModelProto) -> None:
     _check_functions(model)
 
 
+def weigh(model: onnx.ModelProto) -> int:
+    """Return how many bytes the initializers hold, from their dimensions."""
+    sizes = ((math.prod(t.dims), onnx.helper.tensor_dtype_to_np_dtype(t.data_type)) for t in model.graph.initializer)
+    return sum(size * dtype.itemsize for size, dtype in sizes)
+
+
+def is_large(model: onnx.ModelProto) -> bool:
+    """Say whether a model needs files beside it; of one that is too long, protobuf cannot even say how long it is."""
+    return weigh(model) > LARGE or model.ByteSize() > LARGE
+
+
 def check_valid(model: onnx.ModelProto) -> None:
     """Refuse a model that is not sound, or that onnx.checker refuses as given: a value read before it is made …"""
     check_sound(model)
     try:
-        if model.ByteSize() <= LARGE:
+        if not is_large(model):
             onnx.checker.check_model(_with_ranks(model))
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         got = str(error).strip()

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.serial import LARGE, on_disk
+from ortpipe.graph.serial import on_disk
+from ortpipe.graph.sound import is_large
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
 
@@ -37,7 +38,7 @@ class Session:
         if providers[0] not in ort.get_available_providers():
             raise _not_here(runtime.provider, "has none")
         try:
-            if model.ByteSize() > LARGE:
+            if is_large(model):
                 with on_disk(model) as path:
                     self._session = ort.InferenceSession(path, options, providers=providers)
             else:

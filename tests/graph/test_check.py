@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.errors import ModelError
-from ortpipe.graph import check
+from ortpipe.graph import check, sound
 from ortpipe.graph.check import checked, finish
 
 TEXT = """
@@ -43,15 +43,17 @@ def test_checking_leaves_the_model_it_is_given_alone():
 @pytest.mark.parametrize("large", [False, True])
 def test_a_wrong_model_is_refused(text, large, monkeypatch):
     if large:
-        monkeypatch.setattr(check, "LARGE", 0)
+        monkeypatch.setattr(sound, "LARGE", 0)
     with pytest.raises(ModelError, match=r"onnx\.checker with full check"):
         checked(onnx.parser.parse_model(text))
 
 
-def test_a_large_model_is_checked_through_a_file(monkeypatch):
-    monkeypatch.setattr(check, "LARGE", 0)
+def test_a_large_model_is_checked_and_inferred_without_its_weights(monkeypatch):
     model = onnx.parser.parse_model(TEXT)
-    assert checked(model) is model
+    expected = checked(model)
+    monkeypatch.setattr(sound, "LARGE", 0)
+    monkeypatch.setattr(check, "MANY", 0)
+    assert checked(model) == expected
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from ortpipe.artifact import Artifact, Facts, save_artifact
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.files import atomic_write
 from ortpipe.flow import FLOW
-from ortpipe.graph.serial import LARGE
+from ortpipe.graph.sound import is_large
 from ortpipe.pipeline.events import StageProgressed
 from ortpipe.pipeline.plan import Stage
 
@@ -121,6 +121,6 @@ def _write(artifact: Artifact, target: Path) -> None:
         save_artifact(artifact, target)
         return
     model = artifact.model
-    if model.ByteSize() > LARGE:
+    if is_large(model):
         raise ConfigError("A model above 2 GB takes more than one file.", got=target, fix="Let --output be a folder.")
     atomic_write(target, model.SerializeToString(deterministic=True))

@@ -21,7 +21,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from ortpipe.artifact import save_artifact
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, DataError, ModelError
-from ortpipe.graph import serial
+from ortpipe.graph import sound
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
@@ -431,7 +431,7 @@ def test_what_ortpipe_wrote_is_understood_again(tmp_path):
 
 def test_both_forms_of_storage_convert_to_one_digest(tmp_path, monkeypatch):
     artifact = convert(parse(), data=some())
-    monkeypatch.setattr(serial, "LARGE", 10)
+    monkeypatch.setattr(sound, "LARGE", 10)
     path = save_artifact(artifact, tmp_path / "a") / "model.onnx"
     assert convert(path).digest() == convert(parse()).digest()
 
