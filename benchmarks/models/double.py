@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from onnx.reference.op_run import OpRun
 from scipy import special
 
 TO = {"Cast": "to", "RandomNormal": "dtype", "RandomUniform": "dtype", "EyeLike": "dtype"}
+PLACES = 16  # of a kernel, that one matrix product takes
 SMALLER = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
@@ -130,17 +132,18 @@ class MaxPool(OpRun):
 
 
 class Conv(OpRun):
-    """A sum over the kernel's places of one matrix product each; onnx's own copies every window."""
+    """A sum of matrix products, each over some of the kernel's places; onnx's own copies every window at once."""
 
     op_domain = ""
 
     def _run(self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None, **given: Any) -> tuple[np.ndarray]:
         groups, total, sizes = given["group"] or 1, None, ()
         kernel = w.reshape(groups, -1, *w.shape[1:])  # [G, O/G, C/G, …]
-        for place, part in _parts(x, w.shape[2:], 0.0, given):
-            sizes = part.shape[2:]
-            columns, weights = part.reshape(len(x), groups, w.shape[1], -1), kernel[(..., *place)]
-            product = weights * columns if weights.shape[1:] == (1, 1) else weights @ columns
+        parts = _parts(x, w.shape[2:], 0.0, given)
+        while some := list(itertools.islice(parts, PLACES)):
+            sizes = some[0][1].shape[2:]
+            columns = np.concatenate([p.reshape(len(x), groups, w.shape[1], -1) for _, p in some], axis=2)
+            product = np.concatenate([kernel[(..., *place)] for place, _ in some], axis=2) @ columns
             total = product if total is None else total + product
         assert total is not None
         result = total.reshape(len(x), len(w), *sizes)

@@ -4,6 +4,7 @@ The runtime has no float64 kernels of Conv, MaxPool and others, so the loss is c
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,19 +56,20 @@ def slopes(
     first = next(iter(gradients))
     here = total(first, given[first])
     compared: list[dict[str, Any]] = []
-    for name, gradient in gradients.items():
-        found = 0
-        for flat in np.argsort(-np.abs(gradient), axis=None, kind="stable")[: many * DRAWS]:
-            place = tuple(int(i) for i in np.unravel_index(flat, gradient.shape))
-            slope = _slope(lambda array, name=name: total(name, array), given[name], place, here, scale)
-            if slope is None:
-                continue
-            ours = float(gradient[place])
-            off = abs(ours - slope) / (max(abs(ours), abs(slope)) + scale)
-            compared.append({"at": f"{name}{list(place)}", "gradient": ours, "slope": slope, "off": off})
-            found += 1
-            if found == many or len(compared) == WEIGHTS:
-                break
+    left = {
+        name: list(np.argsort(-np.abs(g), axis=None, kind="stable")[: many * DRAWS]) for name, g in gradients.items()
+    }
+    found = Counter[str]()
+    for most in (many, WEIGHTS):  # where one parameter gives too few, others give more
+        for name, gradient in gradients.items():
+            while left[name] and found[name] < most and len(compared) < WEIGHTS:
+                place = tuple(int(i) for i in np.unravel_index(left[name].pop(0), gradient.shape))
+                slope = _slope(lambda array, name=name: total(name, array), given[name], place, here, scale)
+                if slope is not None:
+                    ours = float(gradient[place])
+                    off = abs(ours - slope) / (max(abs(ours), abs(slope)) + scale)
+                    compared.append({"at": f"{name}{list(place)}", "gradient": ours, "slope": slope, "off": off})
+                    found[name] += 1
     return {
         "off": max((c["off"] for c in compared), default=math.inf),
         "type": gradients[first].dtype.name,
