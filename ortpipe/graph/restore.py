@@ -156,7 +156,10 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _write(source: OnnxBytes, changed: Mapping[Slot, np.ndarray], output: Path) -> list[Path]:
-    """Write the data files and then the .onnx file: all of them beside their places, before the first takes its own."""
+    """Write the data files and then the .onnx file: all of them beside their places, before the first takes its own.
+
+    What is killed in place between two of them leaves some files trained and others not; restoring again completes it.
+    """
     in_place = output.exists() and output.samefile(source.path)
     folder, new_folder = source.path.parent.resolve(), output.parent.resolve()
     data: dict[Path, list[tuple[ExternalPart, np.ndarray]]] = {}
