@@ -10,6 +10,7 @@ from ortpipe.artifact import under
 from ortpipe.metrics import label
 from ortpipe.picture import picture
 
+FEW = 20  # classes or columns that are told apart by name
 SHOWN = 200_000  # entries that are drawn at most
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _predicted(artifact: Artifact, axes: Axes) -> None:
     axes.plot(ends, ends, color="0.4", linewidth=1)
     axes.set(xlabel="true", ylabel="predicted", title="Predicted against true, test rows")
     axes.grid(alpha=0.3)
-    if truth.shape[1] > 1:
+    if 1 < truth.shape[1] <= FEW:
         axes.legend()
 
 
@@ -76,12 +77,17 @@ def _confusion(artifact: Artifact, axes: Axes) -> None:
     classes = artifact.facts.classes or ()
     counts = np.zeros((len(classes), len(classes)), int)
     np.add.at(counts, (truth, predicted), 1)
+    title = "Confusion matrix, test rows"
+    if len(classes) > FEW:  # most of them may not occur at all
+        occur = np.flatnonzero(counts.sum(axis=0) + counts.sum(axis=1))
+        title += f", {len(occur)} of {len(classes)} classes"
+        counts, classes = counts[np.ix_(occur, occur)], tuple(classes[i] for i in occur)
     axes.imshow(counts, cmap="Blues")
-    if len(classes) <= 20:
+    if len(classes) <= FEW:
         for i, j in np.ndindex(counts.shape):
             if counts[i, j]:
                 dark = counts[i, j] > counts.max() / 2
                 axes.text(j, i, str(counts[i, j]), ha="center", va="center", color="white" if dark else "black")
         axes.set_xticks(range(len(classes)), [str(c) for c in classes])
         axes.set_yticks(range(len(classes)), [str(c) for c in classes])
-    axes.set(xlabel="predicted", ylabel="true", title="Confusion matrix, test rows")
+    axes.set(xlabel="predicted", ylabel="true", title=title)

@@ -3,17 +3,19 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import onnx.parser
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from ortpipe.artifact import Artifact
+from ortpipe.artifact import Artifact, Facts
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.evaluate.figures import figures
+from ortpipe.stages.evaluate.figures import _confusion, figures
 from ortpipe.stages.evaluate.stage import evaluate
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -88,3 +90,16 @@ def test_they_leave_their_artifact_as_it_was(artifacts):
     before = artifacts("iris")[1].digest()
     figures(artifacts("iris")[1])
     assert artifacts("iris")[1].digest() == before
+
+
+def test_of_many_classes_only_those_that_occur_are_drawn() -> None:
+    facts = Facts("multiclass", ("x",), ("p",), "p", (), classes=tuple(range(200)))
+    tensors = {"evaluation/label": np.array([3, 150, 150]), "evaluation/prediction": np.array([3, 3, 150])}
+    text = "<ir_version: 9, opset_import: ['': 18]> g (float[N] x) => (float[N] p) { p = Identity(x) }".replace(
+        "'", '"'
+    )
+    axes = Figure().add_subplot()
+    _confusion(Artifact(onnx.parser.parse_model(text), facts, tensors), axes)
+    [image] = axes.images
+    assert image.get_array().tolist() == [[1, 0], [1, 1]]
+    assert "2 of 200 classes" in axes.get_title()
