@@ -57,7 +57,7 @@ def test_they_are_pngs_under_the_names_of_their_task(artifacts, name):
     for png in pictures.values():
         pixels = decoded(png)
         assert pixels.shape == (540, 720, 3)
-        assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 10
+        assert len(np.unique(pixels.astype(np.int64) @ [1, 1 << 8, 1 << 16])) > 10  # colours; by rows it takes seconds
 
 
 @pytest.mark.parametrize("name", CASES)
