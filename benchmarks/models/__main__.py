@@ -221,7 +221,7 @@ def judged(entry: Entry, path: Path, place: Path, python: Path) -> Outcome:
     if not run:
         outcome.wrong.append(_last_line(place))
     elif "refused" in run:
-        said = run["refused"].replace("\n", " ")
+        said = run["refused"].replace(str(path), path.name).replace("\n", " ")
         if entry.refused is not None and entry.refused in run["refused"]:
             outcome.cells["verdict"] = f"refused: {said}"
         else:
