@@ -95,9 +95,9 @@ def run_in_batches(model: ir.Model, original: Original, heads: Sequence[Wrapped]
     for value in model.graph.outputs:
         if not isinstance(rows, str) and str(value.name) not in original.axes:
             shape = original.once(rows, np.arange(size), str(value.name)).shape
-            value.shape = ir.Shape(
-                [shape[0] if shape else None, *(list(value.shape or ()) or [*shape])[1:]][: len(shape)]
-            )
+            declared = list(value.shape or shape)
+            rest = declared[1:] if len(declared) == len(shape) else [None] * (len(shape) - 1)  # a file may be wrong
+            value.shape = ir.Shape([*shape[:1], *rest])
     outputs, apart = model.graph.outputs, [_activation(head, output) for head, output in heads]
     names, wanted = [str(output.name) for _, output in heads], list[ir.Value]()
     for (head, output), node in zip(heads, apart, strict=True):

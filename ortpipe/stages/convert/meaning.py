@@ -69,7 +69,8 @@ class Prediction:
         task = self.told.task or self._task(form)
         if task == "regression":
             return Meaning(task, None)
-        count = 2 if task == "binary" else self.width if task == "multiclass" else None
+        width = self.width if self.width is not None or self._columns is None else self._columns.shape[-1]
+        count = 2 if task == "binary" else width if task == "multiclass" else None
         classes = self.told.classes or (None if count is None else tuple(range(count)))
         self._check_width(task, classes)
         if form is None:

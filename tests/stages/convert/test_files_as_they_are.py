@@ -148,6 +148,21 @@ IMAGE = """g (float[N, 1, h, w] X) => (float[N, K, a, b] Y) <float[2, 1, 1, 1] k
 { c = Conv(X, k)  Y = Resize <mode = "nearest"> (c, , s) }"""
 
 
+def test_a_rank_that_the_file_declares_and_its_run_contradicts_is_corrected(tmp_path):
+    """Reshape to a computed shape leaves the rank to the declaration; the classes are counted on the rows."""
+    text = """g (float[1, T, 2] X) => (float[1, L] Y) <float[2, 3] w = {1, 2, 3, -4, 5, 6}, int64[1] last = {3}> {
+        t = Transpose <perm = [1, 0, 2]> (X)  h = MatMul(t, w)  s = Shape(t)
+        zero = Constant <value = int64[1] {0}> ()  two = Constant <value = int64[1] {2}> ()
+        k = Slice(s, zero, two)  d = Concat <axis = 0> (k, last)  n = NonZero(h)  m = Cast <to = 1> (n)
+        z = ReduceSum <keepdims = 0> (m)  i = Cast <to = 7> (z)  j = Sub(i, i)  e = Add(d, j)  Y = Reshape(h, e)
+    }"""
+    rows = rng.normal(size=(4, 5, 2)).astype(np.float32)
+    told = {"batch": "rows", "task": "multiclass", "scores": "logits", "class_axis": 3}
+    artifact = converted(tmp_path, text, rows, **told)
+    assert len(shape_of(artifact.model.graph.output[0])) == 4 and artifact.facts.classes == (0, 1, 2)
+    assert add_loss(artifact, AddLossConfig(CrossEntropy())).facts.task == "multiclass"
+
+
 def test_free_sizes_in_front_of_resize_are_those_of_the_rows_or_of_the_config(tmp_path):
     artifact = converted(tmp_path, IMAGE, np.ones((2, 1, 4, 6), np.float32))
     assert shape_of(artifact.model.graph.input[0]) == ["N", 1, 4, 6]
