@@ -4,11 +4,12 @@ import math
 
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import Message
 from onnx_ir.passes import common as passes
 
 from ortpipe.errors import ModelError
 from ortpipe.graph import operators, sound
-from ortpipe.graph.query import subgraphs
+from ortpipe.graph.query import graphs, subgraphs
 
 FAILURES = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError)
 FIX = "Mend the model where the message points, or end the graph in front of that with convert.source.prediction."
@@ -114,30 +115,58 @@ def _is_heavy(model: onnx.ModelProto) -> bool:
 
 
 def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose large initializers are inputs, the last ones: longer than 2 GiB, nothing checks it."""
+    """Return a model whose large initializers are inputs, the last ones: longer than 2 GiB, nothing checks it.
+
+    Those of inner graphs are too, which read them from around.
+    """
     own = onnx.ModelProto()
-    for source, target in ((model, own), (model.graph, own.graph)):
-        for field, value in source.ListFields():
-            if isinstance(value, int | str):
-                setattr(target, field.name, value)
-            elif field.name not in ("graph", "initializer"):
-                getattr(target, field.name).MergeFrom(value)
+    large = dict[str, onnx.TensorProto]()
+    _copy(model, own, "graph")
+    _copy_graph(model.graph, own.graph, large)
     known = {i.name for i in model.graph.input}
-    for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) < MANY:
-            own.graph.initializer.append(tensor)
-        elif tensor.name not in known:
-            own.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    for name in (name for name in large if name not in known):
+        own.graph.input.append(onnx.helper.make_tensor_value_info(name, large[name].data_type, large[name].dims))
     return own
+
+
+def _copy_graph(source: onnx.GraphProto, target: onnx.GraphProto, large: dict[str, onnx.TensorProto]) -> None:
+    """Copy a graph without its large initializers, which are collected."""
+    _copy(source, target, "initializer", "node")
+    for tensor in source.initializer:
+        if math.prod(tensor.dims) < MANY or tensor.name in large:  # of two branches, perhaps
+            target.initializer.append(tensor)
+        else:
+            large[tensor.name] = tensor
+    for node in source.node:
+        copy = target.node.add()
+        _copy(node, copy, "attribute")
+        for attribute in node.attribute:
+            own = copy.attribute.add()
+            _copy(attribute, own, "g")
+            if attribute.HasField("g"):
+                _copy_graph(attribute.g, own.g, large)
+
+
+def _copy(source: Message, target: Message, *without: str) -> None:
+    """Copy the fields of a message but for some."""
+    for field, value in source.ListFields():
+        if field.name in without:
+            continue
+        if isinstance(value, int | float | str | bytes):
+            setattr(target, field.name, value)
+        else:
+            getattr(target, field.name).MergeFrom(value)
 
 
 def _with_weights(light: onnx.ModelProto, model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model that `_without_weights` made with its initializers again."""
     inputs = {i.name for i in model.graph.input}
     kept = [i for i in light.graph.input if i.name in inputs]
-    del light.graph.input[:], light.graph.initializer[:]
+    del light.graph.input[:]
     light.graph.input.extend(kept)
-    light.graph.initializer.extend(model.graph.initializer)
+    for graph, whole in zip(graphs(light.graph), graphs(model.graph), strict=True):
+        del graph.initializer[:]
+        graph.initializer.extend(whole.initializer)
     return light
 
 

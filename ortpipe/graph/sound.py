@@ -33,9 +33,9 @@ def check_sound(model: onnx.ModelProto) -> None:
 
 
 def weigh(model: onnx.ModelProto) -> int:
-    """Return how many bytes the initializers hold, from their dimensions."""
-    sizes = ((math.prod(t.dims), onnx.helper.tensor_dtype_to_np_dtype(t.data_type)) for t in model.graph.initializer)
-    return sum(size * dtype.itemsize for size, dtype in sizes)
+    """Return how many bytes the initializers hold, those of inner graphs too, from their dimensions."""
+    tensors = (tensor for graph in graphs(model.graph) for tensor in graph.initializer)
+    return sum(math.prod(t.dims) * onnx.helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in tensors)
 
 
 def is_large(model: onnx.ModelProto) -> bool:

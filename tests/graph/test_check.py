@@ -6,6 +6,7 @@ import pytest
 from ortpipe.errors import ModelError
 from ortpipe.graph import check, sound
 from ortpipe.graph.check import checked, finish
+from ortpipe.graph.query import graphs
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -50,10 +51,19 @@ def test_a_wrong_model_is_refused(text, large, monkeypatch):
 
 def test_a_large_model_is_checked_and_inferred_without_its_weights(monkeypatch):
     model = onnx.parser.parse_model(TEXT)
+    body = model.graph.node.add(op_type="Scan", input=["rows"], output=["scanned"])
+    body.attribute.append(onnx.helper.make_attribute("num_scan_inputs", 1))
+    scanned = onnx.parser.parse_graph("b (float[2] row) => (float[2] sum) <float[2] b = {1, 2}> { sum = Add(row, b) }")
+    body.attribute.append(onnx.helper.make_attribute("body", scanned))
+    model.graph.input.append(onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, [3, 2]))
     expected = checked(model)
     monkeypatch.setattr(sound, "LARGE", 0)
     monkeypatch.setattr(check, "MANY", 0)
+    seen, full = [], onnx.checker.check_model
+    monkeypatch.setattr(onnx.checker, "check_model", lambda model, **how: seen.append(model) or full(model, **how))
     assert checked(model) == expected
+    sizes = [(len(graph.initializer), len(graph.input)) for graph in graphs(seen[0].graph)]
+    assert sizes == [(0, 2 + 3), (0, 1)]  # X and rows, and what were initializers
 
 
 @pytest.mark.parametrize(
