@@ -11,6 +11,7 @@ from ortpipe.data.feeds import about, feed_inputs
 from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import EvaluateError
 from ortpipe.graph.edit import set_initializers
+from ortpipe.graph.sound import is_large
 from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, part_of, shown
 from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
@@ -51,20 +52,24 @@ def evaluate(
     names = config.metrics or shown(facts)
     known = {state: folder for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)}
     whole = artifact.ir_model()
-    sessions = {state: _session(whole, under(folder, artifact.tensors), runtime) for state, folder in known.items()}
     parts = facts.predictions
+    wanted = [own.prediction for own in parts.values()]
     labels: dict[str, list[np.ndarray]] = {head: [] for head in parts}
     weights: list[np.ndarray] = []
     predictions: dict[str, dict[str, list[np.ndarray]]] = {state: {head: [] for head in parts} for state in known}
     most = min(config.rows, *(rows_at_most(own, data.test.of(head)) for head, own in parts.items()))
-    for piece in data.test.pieces(most):
-        rows = feed_inputs(model, facts, piece)
-        for head, own in parts.items():
-            labels[head].append(truth(own, piece.of(head)))
-        weights += [] if piece.sample_weight is None else [piece.sample_weight]
-        for state, session in sessions.items():
-            for head, made in zip(parts, session.run(rows, [own.prediction for own in parts.values()]), strict=True):
-                predictions[state][head].append(made)
+    for states in [[state] for state in known] if is_large(model) else [list(known)]:  # of a large one, one in memory
+        sessions = {state: _session(whole, under(known[state], artifact.tensors), runtime) for state in states}
+        for piece in data.test.pieces(most):
+            rows = feed_inputs(model, facts, piece)
+            if "trained" in states:
+                for head, own in parts.items():
+                    labels[head].append(truth(own, piece.of(head)))
+                weights += [] if piece.sample_weight is None else [piece.sample_weight]
+            for state, session in sessions.items():
+                for head, made in zip(parts, session.run(rows, wanted), strict=True):
+                    predictions[state][head].append(made)
+        sessions.clear()
     weight = np.concatenate(weights) if weights else None
     kinds = ("",) if weight is None else ("", UNWEIGHTED)
     table: dict[str, dict[str, float]] = {f"{name}{kind}": {} for name in names for kind in kinds}
