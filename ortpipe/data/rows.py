@@ -238,13 +238,18 @@ class Rows(RowSet):
         return rows.replace(part=None, window=self.window, group_sizes=tuple(sizes.tolist()))
 
     def digest(self) -> str:
-        """Return the sha256 (hex) of names, types, shapes and values, and of a window that does not hold all rows."""
+        """Return the sha256 (hex) of names, types, shapes and values, and of a window that does not hold all rows.
+
+        The names of columns and their categories, which a model's metadata tell, count where they are known.
+        """
         order = [] if self.window is None or self.window >= len(self) else [self.window, *self.group_sizes]
         hasher = Hasher("rows").add(self.origin, order)
         for name in sorted(self.inputs):
             hasher.add(name, self.inputs[name])
         for name in sorted(self.heads):
             hasher.add("head", name, self.heads[name])
+        if self.columns or self.categories:
+            hasher.add("columns", *(sorted(known.items()) for known in (self.columns, self.categories)))
         return hasher.add(self.label, self.sample_weight).hexdigest()
 
 
