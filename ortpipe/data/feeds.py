@@ -1,6 +1,7 @@
 """Rows as a model's feeds: bound by name, cast to the input's type, labels mapped to class indices."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,8 @@ import onnx
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.errors import DataError, OrtpipeError
+
+SETTINGS = r"convert\.source\.(?=(task|scores|classes|class_axis)\b)"  # that each head has of its own
 
 
 def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
@@ -42,7 +45,8 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
         given = dict(zip(names, given.values(), strict=True))
     if set(names) != set(given):
         rule = "Data must hold the model's inputs by name."
-        raise DataError(rule, got=f"arrays {', '.join(sorted(given))}", fix=f"The model reads {', '.join(names)}.")
+        fix = f"The model reads {', '.join(names)}: give no other, and name arrays of labels and weights as such."
+        raise DataError(rule, got=f"arrays {', '.join(sorted(given))}", fix=fix)
     arrays, read = {}, {i.name for i in model.graph.input}
     for name in (name for name in names if name in read):  # nothing may read it, such as a length that is never used
         dtype, shape = _input(model, name)
@@ -93,12 +97,14 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
 
 @contextmanager
 def about(head: str) -> Iterator[None]:
-    """Let errors about a head's labels or predictions name it; those about the prediction, "", are as they are."""
+    """Let errors about a head's labels or predictions name it and its settings; leave those of "" as they are."""
     try:
         yield
     except OrtpipeError as error:
-        error.got = f"{error.got} (head {head!r})" if head else error.got
-        raise
+        if not head:
+            raise
+        fix = re.sub(SETTINGS, lambda _: f"convert.source.heads.{head}.", error.fix or "")
+        raise type(error)(error.rule, got=f"{error.got} (head {head!r})", fix=fix or None, key=error.key) from error
 
 
 def check_labels(facts: Facts, rows: RowSet) -> None:
@@ -156,7 +162,8 @@ def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:
     unknown = [v for v in values.tolist() if v not in index]
     if unknown:
         rule, got = "Every label must be a class that the model knows.", ", ".join(repr(v) for v in unknown[:5])
-        raise DataError(rule, got=got, fix=f"Its classes are {', '.join(repr(c) for c in classes[:10])}.")
+        fix = f"Its classes are {', '.join(repr(c) for c in classes[:10])}; where the columns of an "
+        raise DataError(rule, got=got, fix=f"{fix}.onnx model mean these labels, list them: convert.source.classes.")
     return np.array([index[v] for v in values.tolist()], np.int64)[inverse].reshape(label.shape)
 
 

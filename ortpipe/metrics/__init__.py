@@ -223,6 +223,8 @@ def check_fits(name: str, facts: Facts, key: str | None = None) -> None:
     if (task := facts.predictions[head].measured_as) not in METRICS[plain].tasks:
         fitting = [name for name, metric in METRICS.items() if task in metric.tasks]
         rule, fix = "A metric must fit the model's task.", f"Choose from {', '.join(fitting)}."
+        others = [of for of, own in facts.predictions.items() if of and own.measured_as in METRICS[plain].tasks]
+        fix += f" That of a head has its name in front: {others[0]}/{plain}." if others and not head else ""
         raise EvaluateError(rule, key=key, got=f"{name} for a {task} {'head' if head else 'model'}", fix=fix)
 
 
