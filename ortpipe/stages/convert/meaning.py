@@ -206,6 +206,12 @@ class Prediction:
         )
 
     def _check_width(self, task: Task, classes: tuple[int | str, ...] | None) -> None:
+        if len({*(classes or ())}) < len(classes or ()):
+            raise ConvertError(
+                "Each class has a label of its own.",
+                got=f"{', '.join(str(name) for name in classes or ())} for output {self.name!r}",
+                fix="Correct {at}classes.",
+            )
         if self.width is None or task == "multilabel":
             return
         if (task == "binary" and self.width > 2) or (task == "multiclass" and self.width == 1):

@@ -483,6 +483,15 @@ def test_weights_that_stay_constants_leave_nothing_to_train(tmp_path):
         convert(None, source(tmp_path / "a.onnx", lift=("nothing",)))
 
 
+def test_a_name_to_lift_that_is_none_and_classes_of_one_label_are_refused(tmp_path):
+    text = "g (float[N, 3] X) => (float[N, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { Y = MatMul(X, w) }"
+    onnx.save(parse(HIDDEN[: HIDDEN.index("g (")] + text), tmp_path / "a.onnx")
+    with pytest.raises(ConvertError, match=r"lift must match a parameter"):
+        convert(None, source(tmp_path / "a.onnx", lift=("nothing",)))
+    with pytest.raises(ConvertError, match=r"Each class has a label of its own(.|\n)*a, a for output 'Y'"):
+        convert(None, source(tmp_path / "a.onnx", task="multiclass", scores="logits", classes=("a", "a")))
+
+
 def test_constants_in_what_ortpipe_wrote_stay(tmp_path):
     model = parse(
         HIDDEN.replace("float[N, 2] Y)", "float[N, 2] Y) <float[3, 2] v = {1, 2, 3, 4, 5, 6}>").replace(

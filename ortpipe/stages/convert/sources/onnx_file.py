@@ -307,7 +307,7 @@ def _freed(
 
 def _lift(graph: ir.Graph, constants: Sequence[ir.Value], config: OnnxFile, *, written: bool) -> list[str]:
     """Make initializers of the constants that are weights; return their names."""
-    if config.lift is False or not constants or (config.lift is True and written):
+    if config.lift is False or (config.lift is True and (written or not constants)):
         return []
     floats = [o for o in graph.outputs if o.dtype in query.FLOATS]
     if config.lift is True:
