@@ -105,7 +105,10 @@ def check_data_inputs(graph: ir.Graph, given: Collection[str] | None) -> None:
         key="fixed",
         got=f"inputs {', '.join(f'{v.name} {type_of(v)}' for v in inputs)}{held}",
         fix=f"Set {{key}}={{{example}}} (a number for all places, or a list of all entries) for what is no data, such "
-        "as states, flags and sampling rates; of what is, give arrays under the inputs' names.",
+        "as states, flags and sampling rates; of what is, give arrays under the inputs' names."
+        if missing
+        else f"Give the data's array the name {inputs[0].name}; arrays beside it are labels (data.source.label, "
+        "data.source.heads), or are left out of the data.",
     )
 
 

@@ -257,6 +257,12 @@ def test_inputs_of_different_first_dimensions_are_refused_with_the_ways_out(tmp_
         converted(tmp_path, text)
 
 
+def test_several_arrays_for_one_input_of_another_name_are_refused_with_that_name(tmp_path):
+    rows = {"pictures": np.zeros((4, 3), np.float32), "digit": np.zeros((4, 1), np.float32)}
+    with pytest.raises(ConvertError, match=r"the data hold digit, pictures\n.*Give the data's array the name X;"):
+        converted(tmp_path, FIXED["product"][2].replace("8", "N"), rows)
+
+
 def test_a_prediction_that_depends_on_the_rows_beside_it_is_said(tmp_path):
     text = "g (float[N, 3] X) => (float[N, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64 zero = {0}> "
     text += "{ h = MatMul(X, w)  Y = CumSum(h, zero) }"
