@@ -80,6 +80,11 @@ class Facts:
         return {"": self, **heads}
 
     @property
+    def settings(self) -> str:
+        """Where a config says what the prediction means, or the head that these facts of `predictions` are of."""
+        return f"convert.source.heads.{self.prediction}" if self.prediction in self.heads else "convert.source"
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The label inputs, the prediction's first."""
         return tuple(own.label for own in self.predictions.values() if own.label is not None)

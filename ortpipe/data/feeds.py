@@ -1,7 +1,6 @@
 """Rows as a model's feeds: bound by name, cast to the input's type, labels mapped to class indices."""
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,8 +11,6 @@ import onnx
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.errors import DataError, OrtpipeError
-
-SETTINGS = r"convert\.source\.(?=(task|scores|classes|class_axis)\b)"  # that each head has of its own
 
 
 def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
@@ -90,21 +87,19 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
             "Labels must have the width of the model's prediction.",
             got=f"{_shown(rows.label.shape[1:])} per row",
             fix=f"The model predicts {width}: choose other labels or another model; where those are scores of classes, "
-            "set convert.source.task=multiclass.",
+            f"set {facts.settings}.task=multiclass.",
         )
     return _cast(label, dtype, "label")
 
 
 @contextmanager
 def about(head: str) -> Iterator[None]:
-    """Let errors about a head's labels or predictions name it and its settings; leave those of "" as they are."""
+    """Let errors about a head's labels or predictions name it; those about the prediction, "", are as they are."""
     try:
         yield
     except OrtpipeError as error:
-        if not head:
-            raise
-        fix = re.sub(SETTINGS, lambda _: f"convert.source.heads.{head}.", error.fix or "")
-        raise type(error)(error.rule, got=f"{error.got} (head {head!r})", fix=fix or None, key=error.key) from error
+        error.got = f"{error.got} (head {head!r})" if head else error.got
+        raise
 
 
 def check_labels(facts: Facts, rows: RowSet) -> None:
@@ -132,7 +127,7 @@ def fit_label(facts: Facts, label: np.ndarray, shape: Sequence[int | None]) -> n
             "Labels must have the shape of the model's prediction.",
             got=f"{_shown(label.shape[1:])} per row",
             fix=f"Give {_shown(tuple(own))} {'values' if values else 'classes'} per row, or say where the prediction "
-            "has its classes with convert.source.class_axis.",
+            f"has its classes with {facts.settings}.class_axis.",
         )
     rest = iter(sizes)
     fitted = label if exact else label.reshape(len(label), *(1 if d == 1 else next(rest) for d in own))
@@ -153,7 +148,7 @@ def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:
         raise DataError(
             rule,
             got=got,
-            fix="Give one column of classes, or set convert.source.task=multilabel, a label of each column.",
+            fix=f"Give one column of classes, or set {facts.settings}.task=multilabel, a label of each column.",
         )
     index: dict[Any, int] = {c: i for i, c in enumerate(classes)}
     values, inverse = np.unique(np.array(label.tolist()) if label.dtype == object else label, return_inverse=True)
@@ -163,7 +158,7 @@ def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:
     if unknown:
         rule, got = "Every label must be a class that the model knows.", ", ".join(repr(v) for v in unknown[:5])
         fix = f"Its classes are {', '.join(repr(c) for c in classes[:10])}; where the columns of an "
-        raise DataError(rule, got=got, fix=f"{fix}.onnx model mean these labels, list them: convert.source.classes.")
+        raise DataError(rule, got=got, fix=f"{fix}.onnx model mean these labels, list them: {facts.settings}.classes.")
     return np.array([index[v] for v in values.tolist()], np.int64)[inverse].reshape(label.shape)
 
 

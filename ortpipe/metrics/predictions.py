@@ -106,8 +106,8 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
             "A metric of probabilities reads values in [0, 1]; those of exclusive classes sum to 1 in each row.",
             got=f"{facts.prediction!r}: values from {values.min():.6g} to {values.max():.6g}, sums of rows from "
             f"{values.sum(axis=-1).min():.6g} to {values.sum(axis=-1).max():.6g}",
-            fix="Set convert.source.scores=logits if they are raw scores, or name probabilities inside the graph with "
-            "convert.source.prediction.",
+            fix=f"Set {facts.settings}.scores=logits if they are raw scores, or name probabilities inside the graph "
+            "with convert.source.prediction.",
         )
     if exclusive:
         probability = _softmax(values) if raw else np.clip(values, 0, 1)

@@ -213,7 +213,7 @@ def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> di
             key="padding",
             got=f"{config.padding!r}, one of {len(named)} classes",
             fix="Mark what counts nothing with another label, such as -100, or say which labels the classes have: "
-            "convert.source.classes.",
+            f"{facts.settings}.classes.",
         )
     tasks = getattr(config.loss, "tasks", (facts.task,))  # of the user's own, any
     if facts.task in tasks:
@@ -222,16 +222,14 @@ def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> di
             check_labels(bound, _name(config), data, config.padding)
         return {"padding": config.padding, "blank": blank}
     fitting = [name for name, loss in LOSSES.items() if facts.task in loss.tasks]
-    source, key = (
-        (f"convert.source.heads.{head}", f"add_loss.heads.{head}.loss.name") if head else ("convert.source", "add_loss")
-    )
-    other, many = " or ".join(f"{source}.task={task}" for task in tasks), len(facts.outputs) > 1 and not head
+    key = f"add_loss.heads.{head}.loss.name" if head else "add_loss"
+    other, many = " or ".join(f"{facts.settings}.task={task}" for task in tasks), len(facts.outputs) > 1 and not head
     raise LossError(
         "The loss must be one for the model's task.",
         got=f"{type(config.loss).__name__} for a {facts.task} {f'head {head!r}' if head else 'model'}",
         fix=f"Choose {key}={' or '.join(fitting)}; where an .onnx model means something else by its prediction"
         f"{f' {facts.prediction!r}' if many else ''}, set {other}"
-        + (f", or choose another of its outputs {', '.join(facts.outputs)} with {source}.prediction." if many else "."),
+        + (f", or another of its outputs {', '.join(facts.outputs)} as convert.source.prediction." if many else "."),
     )
 
 
@@ -282,7 +280,7 @@ def _label_of_steps(elements: list[Any], facts: Facts) -> list[Any]:
             "CTC reads the steps of a sequence, a prediction [N, T, K].",
             got=f"{facts.prediction!r}, whose rows have {len(elements)} axes besides that of the classes",
             fix="Choose add_loss=cross_entropy, another output with convert.source.prediction, or say which axis holds "
-            "the classes: convert.source.class_axis.",
+            f"the classes: {facts.settings}.class_axis.",
         )
     return [None]
 

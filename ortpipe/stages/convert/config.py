@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
+from ortpipe.errors import ConfigError
 from ortpipe.settings import Config, Positive
 from ortpipe.stages.convert.init import WeightsFrom
 from ortpipe.stages.convert.new_head import NewHead
@@ -34,5 +35,12 @@ class ConvertConfig(Config):
     seed: int = field(default=0, metadata={"identity": False})  # it counts, and is checked, where a head has it
 
     def __post_init__(self) -> None:
+        if self.dtype != "float32" and SOURCES.name_of(type(self.source)) == "onnx":
+            raise ConfigError(
+                "{key} is the float type of a model that is built from an estimator; an .onnx file keeps its own.",
+                key="dtype",
+                got=self.dtype,
+                fix="Leave {key} out, or set {at}source.dtype=float32, which reads float16 and bfloat16 as float32.",
+            )
         if self.head is not None and self.head.seed is None:
             object.__setattr__(self, "head", replace(self.head, seed=self.seed))

@@ -6,6 +6,7 @@ import onnx.parser
 import pytest
 
 from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import ConfigError
 from ortpipe.graph.restore import restore
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -48,6 +49,11 @@ def test_a_file_of_halves_keeps_its_types_or_becomes_one_of_float32(tmp_path, dt
     assert (artifact.facts.lineage[0]["notes"][0].startswith("reads float16")) == (dtype is not None)
     derived = derive(add_loss(artifact, AddLossConfig(LOSSES["l2"]())))
     assert derived.facts.gradients == {"w": "w_grad"}
+
+
+def test_the_float_type_of_an_estimator_is_none_of_a_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"(?s)built from an estimator.*got: float16.*source\.dtype=float32"):
+        ConvertConfig(OnnxFile(saved(tmp_path)), dtype="float16")
 
 
 def test_bfloat16_runs_on_a_cpu_once_it_is_float32(tmp_path):
