@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import os
-import pickle
 import sys
 from pathlib import Path
 from typing import Any
+
+from once import once
 
 VARIABLE = "ORTPIPE_TESTS_FIGURES"  # the folder that the tests of one session share
 
@@ -23,15 +22,6 @@ def patch() -> None:
 
     def figures(artifact: Any) -> dict[str, bytes]:
         facts = json.dumps(artifact.facts.as_json())  # with the lineage, which the digest leaves out
-        place = shared / hashlib.sha256(f"{artifact.digest()} {facts}".encode()).hexdigest()
-        with contextlib.suppress(OSError):
-            return pickle.loads(place.read_bytes())
-        drawn = draw(artifact)
-        beside = place.with_name(f"{place.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):
-            shared.mkdir(exist_ok=True)
-            beside.write_bytes(pickle.dumps(drawn))
-            beside.replace(place)
-        return drawn
+        return once(shared, f"{artifact.digest()} {facts}".encode(), lambda: draw(artifact))
 
     folder.figures = figures

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import pickle
 import sys
 from pathlib import Path
 from typing import Any
+
+from once import once
 
 VARIABLE = "ORTPIPE_TESTS_FITS"  # the folder that the tests of one session share
 MODULE = "ortpipe.stages.convert.sources.sklearn_estimator"
@@ -25,16 +25,7 @@ def patch() -> None:
         if "MLP" not in (text := repr(estimator)) or "random_state=" not in text:  # the others take milliseconds
             return by_sklearn(estimator, data)
         rows = data.train.sample()
-        place = shared / hashlib.sha256(pickle.dumps((estimator, rows))).hexdigest()
-        with contextlib.suppress(OSError):
-            return pickle.loads(place.read_bytes())
-        fitted = by_sklearn(estimator, data)
-        beside = place.with_name(f"{place.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):
-            shared.mkdir(exist_ok=True)
-            beside.write_bytes(pickle.dumps(fitted))
-            beside.replace(place)
-        return fitted
+        return once(shared, pickle.dumps((estimator, rows)), lambda: by_sklearn(estimator, data))
 
     fit.by_sklearn = by_sklearn  # type: ignore[attr-defined]
     source._fit = fit
