@@ -9,11 +9,6 @@ import onnx_ir as ir
 from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.serial import IR_VERSION, OPSET
-from ortpipe.stages.convert.meaning import Meaning
-from ortpipe.stages.convert.sources import Forward
-
-Scale = Callable[[Builder, Any, ir.Value, Any], ir.Value]
 
 
 class End(NamedTuple):
@@ -23,23 +18,6 @@ class End(NamedTuple):
     logits: ir.Value | None  # [N, K], or [N, 1] for two classes
     prediction: ir.Value  # values [N, K], or probabilities [N, K]
     ranking: ir.Value | None = None  # what the label is the largest of, where that is not the prediction
-
-
-def standard_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """(x − mean) / scale, each part only if the scaler was told to."""
-    if scaler.mean_ is not None and scaler.with_mean:
-        x = op.Sub(x, op.const(scaler.mean_.astype(dtype)))
-    if scaler.scale_ is not None and scaler.with_std:
-        x = op.Div(x, op.const(scaler.scale_.astype(dtype)))
-    return x
-
-
-def min_max_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """x · scale + min, clipped to the feature range if the scaler was told to."""
-    x = op.Add(op.Mul(x, op.const(scaler.scale_.astype(dtype))), op.const(scaler.min_.astype(dtype)))
-    if scaler.clip:
-        x = op.Clip(x, *map(float, scaler.feature_range))
-    return x
 
 
 def linear_scores(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Value:
@@ -103,10 +81,6 @@ def mlp(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
             return End("binary", x, two_columns(op, op.Sigmoid(x)))
 
 
-SCALERS: dict[str, Scale] = {
-    "sklearn.preprocessing.StandardScaler": standard_scaler,
-    "sklearn.preprocessing.MinMaxScaler": min_max_scaler,
-}
 ESTIMATORS: dict[str, Callable[[Builder, Any, ir.Value, Any], End]] = {
     "sklearn.linear_model.LinearRegression": linear_regressor,
     "sklearn.linear_model.Ridge": linear_regressor,
@@ -120,22 +94,17 @@ ESTIMATORS: dict[str, Callable[[Builder, Any, ir.Value, Any], End]] = {
 }
 
 
-def supported_steps(estimator: Any) -> tuple[list[Any], Any]:
-    """Return the scalers and the final estimator of an estimator or Pipeline, all of them supported."""
-    from sklearn.pipeline import Pipeline
-
-    steps = [step for _, step in estimator.steps] if isinstance(estimator, Pipeline) else [estimator]
-    steps = [step for step in steps if step is not None and not isinstance(step, str)]  # 'passthrough'
-    if not steps:
-        raise ConvertError("A Pipeline must end in an estimator.", got="no step", fix="Add one as its last step.")
-    *scalers, last = steps
-    for step in scalers:
-        check_supported(SCALERS, _path(step), "Every step before the last")
-    check_supported(ESTIMATORS, _path(last), "The estimator")
-    if type(last).__name__ == "SGDClassifier" and last.loss != "log_loss":
+def check_estimator(estimator: Any) -> None:
+    """Refuse a final estimator that has no graph here, fitted or not."""
+    check_supported(ESTIMATORS, class_path(estimator), "The estimator")
+    if type(estimator).__name__ == "SGDClassifier" and estimator.loss != "log_loss":
         rule = "SGDClassifier gives probabilities only with loss='log_loss'."
-        raise ConvertError(rule, got=f"loss={last.loss!r}", fix="Set params.loss=log_loss.")
-    return scalers, last
+        raise ConvertError(rule, got=f"loss={estimator.loss!r}", fix="Set params.loss=log_loss.")
+
+
+def end_of(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """Return the end of a fitted final estimator's graph, given its features."""
+    return ESTIMATORS[class_path(estimator)](op, estimator, x, dtype)
 
 
 def check_supported(table: Mapping[str, Any], path: str, role: str, key: str | None = None) -> None:
@@ -145,45 +114,9 @@ def check_supported(table: Mapping[str, Any], path: str, role: str, key: str | N
         raise ConvertError(rule, key=key, got=path, fix=nearest(path, table))
 
 
-def _path(step: Any) -> str:
+def class_path(step: Any) -> str:
+    """Return the public path of a class, such as sklearn.svm.SVC."""
     return f"{'.'.join(type(step).__module__.split('.')[:2])}.{type(step).__name__}"
-
-
-def build(estimator: Any, dtype: str) -> Forward:
-    """Return the graph of a fitted estimator: input `X` [N, features]; outputs as skl2onnx names them.
-
-    Regression gives `prediction` [N, K]; classifiers give `label` [N] and `probabilities` [N, K].
-    """
-    scalers, last = supported_steps(estimator)
-    graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=type(last).__name__)
-    op = Builder(graph, "forward")
-    width = int((scalers[0] if scalers else last).n_features_in_)
-    x = op.input("X", ir.DataType.from_numpy(np.dtype(dtype)), ["N", width])
-    for scaler in scalers:
-        x = SCALERS[_path(scaler)](op, scaler, x, dtype)
-    end = ESTIMATORS[_path(last)](op, last, x, dtype)
-    if end.logits is not None:
-        op.rename(end.logits, "logits")
-    classes: tuple[int | str, ...] | None = None
-    if end.task == "regression":
-        graph.outputs.append(op.rename(end.prediction, "prediction"))
-    else:
-        classes = None if end.task == "multilabel" else plain_classes(last.classes_)
-        op.rename(end.prediction, "probabilities")
-        graph.outputs.extend([op.rename(label_of(op, end, classes), "label"), end.prediction])
-
-    def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        [rows] = inputs.values()
-        return np.asarray(estimator.predict(rows) if end.task == "regression" else estimator.predict_proba(rows))
-
-    meaning = Meaning(end.task, str(end.logits.name) if end.logits is not None else None, classes)
-    return Forward(
-        ir.Model(graph, ir_version=IR_VERSION),
-        prediction=str(end.prediction.name),
-        meaning=lambda rows: meaning,
-        expected=lambda inputs, output: expected(inputs),
-        origin=_path(last),
-    )
 
 
 def plain_classes(classes: Any) -> tuple[int | str, ...]:

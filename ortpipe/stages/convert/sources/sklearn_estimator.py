@@ -10,7 +10,8 @@ from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.settings import Config, one_of
 from ortpipe.stages.convert.sources import Forward
-from ortpipe.stages.convert.sources.estimators import ESTIMATORS, build, check_supported, supported_steps
+from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported
+from ortpipe.stages.convert.sources.sklearn_graph import build, supported_steps
 
 TRUSTED = [f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")]
 SCALERS = {"standard": "StandardScaler", "minmax": "MinMaxScaler"}
