@@ -4,9 +4,14 @@ What convert makes of attributes, fused inputs and merged weights has an origin,
 `{"node": the first output's name, "attribute": name}`, `{"node": …, "input": number}` or `{"initializer": name}`, and
 where it is not that array itself `"transform": [[step, *arguments], …]`, from the file's array to the parameter. A text
 among the arguments is the name of an initializer of the file, whose array the step gets.
+
+What is built from a scikit-learn estimator has `{"step": [where the estimator is], "attribute": "coef_"}`, and of a
+list of arrays, or of a dict, `"index"`. A step is the name or number of a part of a Pipeline, ColumnTransformer,
+FeatureUnion, list or dict, or the name of an attribute.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +34,31 @@ def mark(value: ir.Value, origin: Origin) -> ir.Value:
 def marked(graph: ir.Graph) -> dict[str, Origin]:
     """Return the origins of a graph's initializers, of those that have one."""
     return {name: value.meta[KEY] for name, value in graph.initializers.items() if KEY in value.meta}
+
+
+def mark_attribute(value: ir.Value, name: str, *transform: Sequence[Any], index: int | str | None = None) -> ir.Value:
+    """Say of a parameter which attribute of the estimator at hand it is, and by which steps it is made of it."""
+    origin: dict[str, Any] = {"step": [], "attribute": name}
+    origin |= {} if index is None else {"index": index}
+    return mark(value, origin | ({"transform": [list(one) for one in transform]} if transform else {}))
+
+
+@contextlib.contextmanager
+def within(graph: ir.Graph, *step: int | str) -> Iterator[None]:
+    """Say of the parameters that are marked meanwhile that the estimator at hand is a part of the one around it.
+
+    >>> graph = ir.Graph([], [], nodes=[])
+    >>> with within(graph, "model"), within(graph, "estimators_", 0):
+    ...     weight = ir.val("weight", const_value=ir.tensor([1.0], name="weight"))
+    ...     graph.register_initializer(mark_attribute(weight, "coef_", ["transpose"]))
+    >>> marked(graph)["weight"]["step"]
+    ['model', 'estimators_', 0]
+    """
+    before = set(graph.initializers)
+    yield
+    for name, value in graph.initializers.items():
+        if name not in before and "step" in value.meta.get(KEY, {}):
+            mark(value, {**value.meta[KEY], "step": [*step, *value.meta[KEY]["step"]]})
 
 
 def put(array: np.ndarray, new: np.ndarray, transform: Sequence[Sequence[Any]], read: Read) -> np.ndarray:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.origins import mark_attribute
 
 
 class End(NamedTuple):
@@ -24,10 +25,11 @@ def linear_scores(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Va
     """x · coefficient + intercept, [N, K]."""
     coefficient = estimator.coef_.toarray() if hasattr(estimator.coef_, "toarray") else estimator.coef_  # sparsify()
     weight = np.atleast_2d(coefficient).T.astype(dtype)
-    inputs = [x, op.parameter("coefficient", weight)]
+    steps = [["transpose"]] if np.ndim(coefficient) == 2 else [["reshape", 1, -1], ["transpose"]]
+    inputs = [x, mark_attribute(op.parameter("coefficient", weight), "coef_", *steps)]
     if estimator.fit_intercept:
         bias = np.broadcast_to(np.ravel(estimator.intercept_), (weight.shape[1],)).astype(dtype)
-        inputs.append(op.parameter("intercept", bias))
+        inputs.append(mark_attribute(op.parameter("intercept", bias), "intercept_", ["reshape", -1]))
     return op.Gemm(*inputs)
 
 
@@ -64,8 +66,9 @@ def mlp(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     activation = HIDDEN[estimator.activation]
     last = len(estimator.coefs_) - 1
     for i, (weight, bias) in enumerate(zip(estimator.coefs_, estimator.intercepts_, strict=True)):
-        w = op.parameter(f"layer{i}.weight", weight.astype(dtype))
-        x = op.Gemm(x, w, op.parameter(f"layer{i}.bias", bias.astype(dtype)))
+        w = mark_attribute(op.parameter(f"layer{i}.weight", weight.astype(dtype)), "coefs_", index=i)
+        b = mark_attribute(op.parameter(f"layer{i}.bias", bias.astype(dtype)), "intercepts_", index=i)
+        x = op.Gemm(x, w, b)
         if i < last and activation is not None:
             x = getattr(op, activation)(x)
     match estimator.out_activation_:

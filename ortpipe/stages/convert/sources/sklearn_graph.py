@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.origins import within
 from ortpipe.graph.serial import IR_VERSION, OPSET
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.sources import Forward
@@ -49,7 +50,8 @@ def build(estimator: Any, dtype: str) -> Forward:
     x = op.input("X", ir.DataType.from_numpy(np.dtype(dtype)), ["N", width])
     for scaler in scalers:
         x = TRANSFORMERS[class_path(scaler)](op, scaler, x, dtype)
-    end = end_of(op, last, x, dtype)
+    with within(graph, *([name for name, step in estimator.steps if step is last] if last is not estimator else ())):
+        end = end_of(op, last, x, dtype)
     if end.logits is not None:
         op.rename(end.logits, "logits")
     classes: tuple[int | str, ...] | None = None
