@@ -49,6 +49,8 @@ class Facts:
     class_axis: int | None = None  # of the prediction, where its classes or columns are; its rank: nowhere, each number
     # stands for itself; None: the last, of [N, K]
     logits: str | None = None  # the value before the last Sigmoid or Softmax, where there is one
+    members: str | None = None  # what the loss reads, [N, members, K] of raw scores or values: the prediction is the
+    # mean of what they predict, the loss that of theirs
     opposite: bool | None = None  # True: the logits are one score twice, [−s, s], of which s is the logit
     link: Literal["log"] | None = None  # of a regression: the prediction is the logarithm of the values
     classes: tuple[int | str, ...] | None = None  # label of each class index
@@ -76,7 +78,8 @@ class Facts:
     @property
     def predictions(self) -> dict[str, Facts]:
         """What is known of the prediction, under "", and of each head by its output, as if it were the prediction."""
-        heads = {name: dataclasses.replace(self, prediction=name, **vars(head)) for name, head in self.heads.items()}
+        bare = dataclasses.replace(self, members=None)
+        heads = {name: dataclasses.replace(bare, prediction=name, **vars(head)) for name, head in self.heads.items()}
         return {"": self, **heads}
 
     @property

@@ -1,6 +1,6 @@
 """Which float initializers are parameters: by what reads them, and by what they hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -20,13 +20,13 @@ class Choice:
     shared: Mapping[str, int]  # of those trained, how many nodes read it as a weight, where more than one does
 
 
-def choose(graph: ir.Graph, *outputs: ir.Value) -> Choice:
+def choose(graph: ir.Graph, *outputs: ir.Value, known: Collection[str] = ()) -> Choice:
     """Return which of the float initializers that any of these outputs depends on are parameters.
 
     Weights of products, convolutions, normalizations and recurrences, slopes of PRelu, embeddings, and what is added to
     what they give, or multiplied with it per channel, are; masks, tables of sines and cosines, bases of Fourier
     transforms, settings of operators, running statistics and single numbers are not. What is read in no such way is
-    left too.
+    left too. Those that are `known` to be parameters are, however they are read.
 
     >>> text = '''<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,3] y)
     ...   <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {1, 2, 3}, float[1] t = {0.5}>
@@ -39,7 +39,7 @@ def choose(graph: ir.Graph, *outputs: ir.Value) -> Choice:
     trained, left, shared = [], dict[str, str](), dict[str, int]()
     for name in query.float_initializers(graph, *outputs):
         found = reader.uses(graph.initializers[name])
-        reason = _why_not(graph.initializers[name], found)
+        reason = None if name in known else _why_not(graph.initializers[name], found)
         if reason is not None:
             left[name] = reason
             continue

@@ -28,6 +28,7 @@ class Meaning:
     opposite: bool | None = None  # it is [−s, s], and s the logit: half the difference of its columns, not all of it
     notes: tuple[str, ...] = ()  # what the user should know of how this was decided
     class_axis: int | None = None  # see `Facts.class_axis`
+    members: str | None = None  # see `Facts.members`
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     prediction, *heads = (query.value(graph, name) for name in (forward.prediction, *forward.heads))
     if config is not None and config.untie:
         untie(forward.model, prediction, *heads)
-    choice = choose(graph, prediction, *heads)
+    choice = choose(graph, prediction, *heads, known=forward.parameters)
     weights = {
         f"source/{name}": query.array(value)
         for name, value in graph.initializers.items()
@@ -90,7 +90,8 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         width = sum(array.size for array in data.train.head(1).inputs.values())
         rows = data.train.head(min(ROWS, max(FEWEST, NUMBERS // max(1, width))))
         discrepancy, predicted, mixing = _compared(model, facts, forward, rows, config)
-        record |= {"data": data.digest(), "discrepancy": discrepancy}
+        record |= {"data": data.digest()}
+        record |= {"discrepancy": discrepancy} if forward.expected is not None else {}
         record["rows"] = {name: list(a.shape[1:]) for name, a in feed_inputs(model, facts, rows.head(1)).items()}
         alone = len(facts.inputs) == len(rows.inputs) == 1  # then it fits the input under any name
         columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if alone else rows.columns
@@ -100,7 +101,8 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         with under("head"):
             told = (getattr(config.source, name, None) for name in ("task", "classes"))
             new = replace_head(forward.model, prediction, config.head, *told)
-        choice, weights, predicted_as = choose(graph, new.prediction), {}, new.meaning  # of no source to compare with
+        choice, predicted_as = choose(graph, new.prediction, known=forward.parameters), new.meaning
+        weights = {}  # of no source to compare with
         needed = [name for name in choice.trained if name not in new.parameters]
         record["head"] = {"cut": new.cut, "layers": str(config.head), "seed": config.head.seed}
         notes.append(new.note)
@@ -129,9 +131,12 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         )
     said = [note for one in heads_as.values() for note in one.notes]
     record["notes"] = [*notes, *meaning.pop("notes"), *said]
-    facts_of = {name: {k: v for k, v in vars(one).items() if k != "notes"} for name, one in heads_as.items()}
+    other = ("notes", "members")
+    facts_of = {name: {k: v for k, v in vars(one).items() if k not in other} for name, one in heads_as.items()}
     meaning["heads"] = {name: HeadFacts(**facts) for name, facts in facts_of.items()}
-    return Artifact(model, dataclasses.replace(facts, **meaning, lineage=(record,)), weights)
+    return Artifact(
+        model, dataclasses.replace(facts, **meaning, lineage=(record,)), weights if forward.expected is not None else {}
+    )
 
 
 def _facts(graph: ir.Graph, prediction: str, choice: Choice, known: Facts | None = None) -> Facts:
@@ -196,7 +201,8 @@ def _difference(
             fix="Choose another output with {at}source.prediction, or, where its rows lie on another axis, say which: "
             f"{{at}}source.batch_axis={{{output}: 1}}.",
         )
-    expected = np.asarray(forward.expected(inputs, output), np.float64).reshape(got.shape)
+    made = got if forward.expected is None else forward.expected(inputs, output)
+    expected = np.asarray(made, np.float64).reshape(got.shape)
     if not np.isfinite(expected).all():
         weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name in parameters}
         wrong = [name for name, array in weights.items() if not np.isfinite(array).all()]

@@ -19,10 +19,12 @@ class Forward:
     model: ir.Model  # the graph in standard operators
     prediction: str  # the output that losses and metrics read
     meaning: Callable[[np.ndarray | None], Meaning]  # by the prediction of real rows (None where there are none)
-    expected: Callable[[Mapping[str, np.ndarray], str], np.ndarray]  # the source's own output for a model's inputs
+    # the source's own output for a model's inputs; None: the graph is the source
+    expected: Callable[[Mapping[str, np.ndarray], str], np.ndarray] | None
     origin: str  # what to say of the source in messages
     notes: tuple[str, ...] = ()  # what was changed or assumed on the way, for the user
     heads: Mapping[str, Callable[[np.ndarray | None], Meaning]] = field(default_factory=dict)  # of further outputs
+    parameters: tuple[str, ...] = ()  # what is trained, whatever reads it, where the source knows that itself
     rounding: float = 0.0  # how far the source's own rounding may move a prediction, of its largest
 
 
@@ -36,6 +38,7 @@ class ModelSource(Protocol):
 SOURCES: Catalogue[type] = Catalogue(
     "source of models",
     {
+        "mlp": "ortpipe.stages.convert.sources.mlp:MLP",
         "onnx": "ortpipe.stages.convert.sources.onnx_file:OnnxFile",
         "sklearn": "ortpipe.stages.convert.sources.sklearn_estimator:SklearnEstimator",
     },

@@ -1,0 +1,147 @@
+"""Layers of networks by config: parameters named as in PyTorch's state_dict, first values by published formulas."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.errors import ConvertError
+from ortpipe.graph.builder import Builder
+
+Law = Literal["pytorch", "he", "xavier"]
+Norm = Literal["none", "batch", "layer"]
+Activation = Literal["relu", "gelu", "silu", "tanh"]
+
+OPERATORS = {"relu": "Relu", "gelu": "Gelu", "tanh": "Tanh"}
+EPSILON = 1e-5  # of the normalizations, PyTorch's
+MOMENTUM = 0.9  # of running statistics: ONNX counts what stays, PyTorch what comes (0.1)
+
+
+class Layers:
+    """Writes layers into a graph; the same calls with the same seed give the same weights.
+
+    Args:
+        op: what writes the nodes.
+        dtype: of the parameters.
+        seed: of their first values.
+        law: how weights of products are drawn. `pytorch` is nn.Linear's, W and b ~ U(±1/√fan_in); `he` is
+            N(0, 2/fan_in) (He et al., 2015); `xavier` is U(±√(6/(fan_in + fan_out))) (Glorot and Bengio, 2010); the
+            last two have zeros as biases.
+    """
+
+    def __init__(self, op: Builder, dtype: np.dtype, seed: int, law: Law = "pytorch") -> None:
+        self.op, self.dtype, self._law, self._random = op, dtype, law, np.random.default_rng(seed)
+
+    def parameter(self, name: str, array: np.ndarray) -> ir.Value:
+        """Add a parameter."""
+        return self.op.parameter(name, array.astype(self.dtype))
+
+    def const(self, array: Any) -> ir.Value:
+        """Return a constant of the parameters' type."""
+        return self.op.const(np.asarray(array, self.dtype))
+
+    def uniform(self, name: str, shape: Sequence[int], bound: float) -> ir.Value:
+        """Add a parameter ~ U(±bound)."""
+        return self.parameter(name, self._random.uniform(-bound, bound, shape))
+
+    def normal(self, name: str, shape: Sequence[int], deviation: float = 1.0, *, within: float = math.inf) -> ir.Value:
+        """Add a parameter ~ N(0, deviation²), none of it further out than so many deviations."""
+        array = self._random.normal(size=shape)
+        while (out := np.abs(array) > within).any():
+            array[out] = self._random.normal(size=out.sum())
+        return self.parameter(name, array * deviation)
+
+    def signs(self, name: str, shape: Sequence[int]) -> ir.Value:
+        """Add a parameter of ±1."""
+        return self.parameter(name, self._random.integers(0, 2, shape) * 2.0 - 1)
+
+    def full(self, name: str, shape: Sequence[int], value: float) -> ir.Value:
+        """Add a parameter of one value."""
+        return self.parameter(name, np.full(shape, value))
+
+    def weight(self, name: str, shape: Sequence[int]) -> ir.Value:
+        """Add the weight [outputs, inputs, …] of a product."""
+        inner, outer = math.prod(shape[1:]), shape[0] * math.prod(shape[2:])
+        if self._law == "he":
+            return self.normal(name, shape, math.sqrt(2 / inner))
+        bound = math.sqrt(6 / (inner + outer)) if self._law == "xavier" else 1 / math.sqrt(inner)
+        return self.uniform(name, shape, bound)
+
+    def bias(self, name: str, size: int, inner: int) -> ir.Value:
+        """Add the bias of a product with so many inputs."""
+        return self.uniform(name, [size], 1 / math.sqrt(inner) if self._law == "pytorch" else 0.0)
+
+    def linear(self, x: ir.Value, name: str, outputs: int, *, bias: bool = True) -> ir.Value:
+        """y = x·Wᵀ + b over the last axis, W [outputs, inputs]."""
+        width = shape(x)[-1]
+        inputs = [self.weight(f"{name}.weight", [outputs, width])]
+        inputs += [self.bias(f"{name}.bias", outputs, width)] if bias else []
+        return self.product(x, *inputs)
+
+    def product(self, x: ir.Value, weight: ir.Value, *bias: ir.Value) -> ir.Value:
+        """y = x·Wᵀ + b over the last axis."""
+        sizes = shape(x)
+        if len(sizes) == 2:
+            return shaped(self.op.Gemm(x, weight, *bias, transB=1), x, [sizes[0], shape(weight)[0]])
+        rows = self.reshape(x, [sizes[-1]])
+        return self.reshape(self.product(rows, weight, *bias), [*sizes[1:-1], shape(weight)[0]])
+
+    def reshape(self, x: ir.Value, sizes: Sequence[int]) -> ir.Value:
+        """Return the numbers as rows of these sizes, as many as that makes."""
+        return shaped(self.op.Reshape(x, [-1, *sizes]), x, ["N" if shape(x)[1:] else None, *sizes])
+
+    def activation(self, x: ir.Value, kind: Activation) -> ir.Value:
+        """Return f(x); silu is x·σ(x), gelu x·Φ(x)."""
+        if kind == "gelu" and x.dtype == ir.DataType.DOUBLE:
+            raise ConvertError(
+                "onnxruntime computes GELU in float32 (it has no float64 Erf).",
+                key="activation",
+                got="gelu in a model of float64",
+                fix="Set {key}=silu or relu, or leave out convert.dtype.",
+            )
+        if kind != "silu":
+            return getattr(self.op, OPERATORS[kind])(x)
+        with self.op.formulas():
+            if x.dtype == ir.DataType.FLOAT:
+                return x * self.op.Sigmoid(x)
+            # onnxruntime 1.19 fuses that to an operator that has a kernel for float32 alone
+            return x * (self.op.Tanh(x * 0.5) * 0.5 + 0.5)
+
+    def dropout(self, x: ir.Value, share: float) -> ir.Value:
+        """Set a share of the entries to 0 in training, and scale the others by 1/(1 − share)."""
+        return shaped(self.op.Dropout(x, self.op.like(share, x), self.op.const(True)), x) if share else x
+
+    def norm(self, x: ir.Value, name: str, kind: Norm) -> ir.Value:
+        """Normalize per channel over the batch (axis 1), or per row over the last axis."""
+        if kind == "none":
+            return x
+        size = shape(x)[-1 if kind == "layer" else 1]
+        scale, shift = self.full(f"{name}.weight", [size], 1), self.full(f"{name}.bias", [size], 0)
+        if kind == "layer":
+            return shaped(self.op.LayerNormalization(x, scale, shift, axis=-1, epsilon=EPSILON), x)
+        running = self.full(f"{name}.running_mean", [size], 0), self.full(f"{name}.running_var", [size], 1)
+        settings: dict[str, Any] = {"epsilon": EPSILON, "momentum": MOMENTUM, "training_mode": 1, "outputs": 3}
+        return shaped(self.op.BatchNormalization(x, scale, shift, *running, **settings)[0], x)
+
+    def convolution(self, x: ir.Value, name: str, outputs: int, kernel: int) -> ir.Value:
+        """Convolve [N, C, H, W] to as many rows and columns, W [outputs, C, kernel, kernel]."""
+        rows, inputs, *size = shape(x)
+        weight = self.weight(f"{name}.weight", [outputs, inputs, kernel, kernel])
+        bias = self.bias(f"{name}.bias", outputs, inputs * kernel * kernel)
+        before, after = (kernel - 1) // 2, kernel // 2
+        y = self.op.Conv(x, weight, bias, kernel_shape=[kernel, kernel], pads=[before, before, after, after])
+        return shaped(y, x, [rows, outputs, *size])
+
+
+def shape(x: ir.Value) -> list[Any]:
+    """Return a value's sizes, all but the first of them numbers."""
+    assert x.shape is not None
+    return list(x.shape)
+
+
+def shaped(y: ir.Value, x: ir.Value, sizes: Sequence[Any] | None = None) -> ir.Value:
+    """Note that a value has the type of another, and its shape or this one."""
+    y.type, y.shape = x.type, x.shape if sizes is None else ir.Shape(sizes)
+    return y

@@ -1,0 +1,209 @@
+"""What networks by config share: inputs and labels as the training rows have them, the end, and what is said."""
+
+import abc
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.artifact import Task
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import ConvertError
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.modes import is_statistic
+from ortpipe.graph.serial import IR_VERSION, OPSET
+from ortpipe.settings import Config, Seed
+from ortpipe.stages.convert.layers import Law, Layers
+from ortpipe.stages.convert.meaning import Meaning
+from ortpipe.stages.convert.sources import Forward
+from ortpipe.stages.convert.sources.estimators import End, label_of, plain_classes, two_columns
+
+FEW = 20  # whole numbers among labels, up to which they are classes
+
+
+@dataclass(frozen=True)
+class Network(Config, abc.ABC):
+    """A network with weights drawn here, that ends in what the labels of the training rows are.
+
+    Attributes:
+        task: what it predicts; null: text, truth values and at most twenty whole numbers are classes, a table of 0
+            and 1 is one label per column, and other numbers are values.
+        standardize: (x − mean) / deviation of the training rows, inside the graph.
+        scale_target: a regression's last layer predicts (y − mean) / deviation, and the graph ends in the labels' own
+            units; false for losses whose prediction is a logarithm (poisson, gamma, tweedie).
+        weights: the law that first weights follow: see `Layers`.
+        seed: of them.
+    """
+
+    task: Task | None = field(default=None, kw_only=True)
+    standardize: bool = field(default=True, kw_only=True)
+    scale_target: bool = field(default=True, kw_only=True)
+    weights: Law = field(default="pytorch", kw_only=True)
+    seed: Seed = field(default=0, kw_only=True)
+
+    @abc.abstractmethod
+    def body(self, layers: Layers, rows: Rows, target: "LabelKind") -> ir.Value:
+        """Write inputs and layers; return raw outputs [N, K], or [N, members, K] of members that are averaged."""
+
+    def __call__(self, data: Data | None, dtype: str) -> Forward:
+        """Return the network with the inputs of the training rows and an end that fits their labels."""
+        if data is None:
+            rule = "A network by config reads its sizes off the training rows."
+            raise ConvertError(rule, got="no rows", fix="Give data.")
+        rows = data.train.sample()
+        labels = read_labels(rows.label, self.task, scaled=self.scale_target)
+        name = type(self).__name__
+        graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
+        op = Builder(graph, "forward")
+        raw = self.body(Layers(op, np.dtype(dtype), self.seed, self.weights), rows, labels)
+        end, members = labels.end(op, raw)
+        if end.logits is not None:
+            op.rename(end.logits, "logits")
+        if members is not None:
+            op.rename(members, "members")
+        if end.task == "regression":
+            graph.outputs.append(op.rename(end.prediction, "prediction"))
+        else:
+            op.rename(end.prediction, "probabilities")
+            graph.outputs.extend([op.rename(label_of(op, end, labels.classes), "label"), end.prediction])
+        meaning = Meaning(
+            end.task,
+            str(end.logits.name) if end.logits is not None else None,
+            labels.classes,
+            members=str(members.name) if members is not None else None,
+        )
+        parameters = {n: v for n, v in graph.initializers.items() if not is_statistic(v)}
+        size = sum(v.const_value.size for v in parameters.values() if v.const_value is not None)
+        return Forward(
+            ir.Model(graph, ir_version=IR_VERSION),
+            prediction=str(end.prediction.name),
+            meaning=lambda rows: meaning,
+            expected=None,
+            origin=name,
+            notes=(
+                f"{name}: {size:,} numbers in {len(parameters)} parameters, drawn with seed {self.seed}",
+                *labels.notes,
+            ),
+            parameters=tuple(parameters),
+        )
+
+
+@dataclass(frozen=True)
+class LabelKind:
+    """What the labels of the training rows are."""
+
+    task: Task
+    width: int  # raw outputs
+    classes: tuple[int | str, ...] | None = None
+    mean: np.ndarray = field(default_factory=lambda: np.zeros(1))  # [width] of a regression
+    scale: np.ndarray = field(default_factory=lambda: np.ones(1))  # likewise
+    notes: tuple[str, ...] = ()
+
+    def end(self, op: Builder, raw: ir.Value) -> tuple[End, ir.Value | None]:
+        """Return the end behind raw outputs, and the value of the members [N, members, K], where there are any.
+
+        Members are averaged as what they predict: values, or probabilities.
+        """
+        assert raw.shape is not None
+        many = raw.shape.rank() == 3
+        if self.task == "regression":
+            assert raw.dtype is not None
+            scale, mean = (op.const(array.astype(raw.dtype.numpy())) for array in (self.scale, self.mean))
+            values = op.Add(op.Mul(raw, scale), mean) if (self.scale != 1).any() or self.mean.any() else raw
+            y = op.ReduceMean(values, [1], keepdims=0) if many else values
+            return End("regression", None, y), values if many else None
+        p = op.Softmax(raw, axis=-1) if self.task == "multiclass" else op.Sigmoid(raw)
+        p = op.ReduceMean(p, [1], keepdims=0) if many else p
+        p = two_columns(op, p) if self.task == "binary" else p
+        return End(self.task, None if many else raw, p), raw if many else None
+
+
+def read_labels(label: np.ndarray, task: Task | None, *, scaled: bool = True) -> LabelKind:
+    """Return what labels [N] or [N, K] are, or what they are told to be.
+
+    >>> read_labels(np.array(["no", "yes", "no"]), None).task, read_labels(np.array([0.5, 2.0]), None).task
+    ('binary', 'regression')
+    """
+    wide = label.ndim == 2 and label.shape[1] > 1
+    column = label if wide else label.reshape(len(label)) if label.ndim == 2 else label
+    if column.ndim > 2:
+        raise ConvertError(
+            "A network by config predicts one label, or a vector of them, for each row.",
+            got=f"labels of shape {label.shape}",
+            fix="Bring an .onnx file for steps or pixels: convert=onnx.",
+        )
+    found, why = _task_of(column)
+    notes = () if task is not None or not why else (f"labels are {why}: a {found} model; {OTHERWISE}",)
+    task = task or found
+    if task == "multilabel":
+        return LabelKind(task, column.shape[1] if wide else 1, notes=notes)
+    if task == "regression":
+        if column.dtype.kind not in "biuf":
+            rule = "Values are numbers."
+            raise ConvertError(
+                rule, key="task", got=f"labels of {column.dtype}", fix="Leave {key} out: text is a class."
+            )
+        values = column.reshape(len(column), -1).astype(np.float64)
+        deviation = values.std(axis=0)
+        mean, scale = values.mean(axis=0), np.where(deviation > 0, deviation, 1.0)
+        if not scaled:
+            mean, scale = np.zeros_like(mean), np.ones_like(scale)
+        return LabelKind(task, values.shape[1], None, mean, scale, notes)
+    if wide:
+        rule = "A classifier's labels are one class per row."
+        raise ConvertError(
+            rule, key="task", got=f"labels of shape {label.shape}", fix="Set {key}=multilabel or regression."
+        )
+    classes = plain_classes(np.unique(np.array(column.tolist())))
+    if len(classes) < 2 or (task == "binary" and len(classes) != 2):
+        raise ConvertError(
+            "A classifier has two classes or more among the training rows, a binary one two.",
+            key="task",
+            got=f"{len(classes)} in labels of a {task} model",
+            fix="Set {key}=regression if they are values, or =multiclass.",
+        )
+    return LabelKind(task, 1 if task == "binary" else len(classes), classes, notes=notes)
+
+
+OTHERWISE = "convert.source.task says otherwise"
+
+
+def _task_of(label: np.ndarray) -> tuple[Task, str]:
+    """Return the task that labels [N] or [N, K] most likely are of, and what is seen where that is a guess."""
+    if label.ndim == 2:
+        if np.isin(label, (0, 1)).all():
+            return "multilabel", "columns of 0 and 1"
+        return "regression", ""
+    if label.dtype.kind == "f":
+        return "regression", ""
+    values = np.unique(np.array(label.tolist()))
+    if values.dtype.kind in "iu" and len(values) > FEW:
+        return "regression", f"{len(values)} whole numbers"
+    kind = f"{len(values)} whole numbers" if values.dtype.kind in "iu" else ""
+    return ("binary" if len(values) == 2 else "multiclass"), kind
+
+
+def features(layers: Layers, rows: Rows, *, standardize: bool) -> ir.Value:
+    """Write the inputs as numbers [N, K], side by side."""
+    parts = [number_input(layers, name, array, standardize=standardize) for name, array in rows.inputs.items()]
+    flat = [p if p.shape is not None and p.shape.rank() == 2 else layers.op.Flatten(p) for p in parts]
+    return layers.op.Concat(*flat, axis=1) if len(flat) > 1 else flat[0]
+
+
+def number_input(
+    layers: Layers, name: str, array: np.ndarray, *, standardize: bool, axes: tuple[int, ...] = (0,)
+) -> ir.Value:
+    """Write an input of numbers [N, …], standardized over these axes of the training rows."""
+    if array.dtype.kind not in "biuf":
+        raise ConvertError(
+            "The inputs of this network are numbers.",
+            got=f"input {name!r} of {array.dtype}",
+            fix="Encode text: data.source.encode=one_hot.",
+        )
+    x = layers.op.input(name, ir.DataType.from_numpy(layers.dtype), ["N", *array.shape[1:]])
+    if not standardize:
+        return x
+    values = array.astype(np.float64)
+    deviation = values.std(axis=axes, keepdims=True)[0]
+    mean, scale = values.mean(axis=axes, keepdims=True)[0], np.where(deviation > 0, deviation, 1.0)
+    return layers.op.Div(layers.op.Sub(x, layers.const(mean)), layers.const(scale))
