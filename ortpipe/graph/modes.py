@@ -4,16 +4,19 @@ import onnx_ir as ir
 
 from ortpipe.errors import ModelError
 from ortpipe.graph import query
-from ortpipe.graph.builder import Names, used_names
+from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.operators import RANDOM
 from ortpipe.graph.operators import is_random as is_random_node
+
+VARIANCE, UNBIASED = "ortpipe.variance", "unbiased"  # in a training BatchNormalization's metadata_props
 
 
 def statistics(graph: ir.Graph, output: ir.Value) -> dict[str, ir.Value]:
     """Return each running statistic (an initializer) and its next value, of what trains on the way to an output.
 
     Running mean and variance move by the batch's own, m · old + (1 − m) · batch, with ONNX's momentum m and the
-    variance of N (PyTorch's running variance divides by N − 1). A layer that runs twice moves them twice.
+    variance of N; of a node that is marked UNBIASED with that of N − 1, as PyTorch's. A layer that runs twice moves
+    them twice.
     """
     names, found = Names(used_names(graph)), dict[str, ir.Value]()
     last: dict[ir.Value, ir.Value] = {}
@@ -36,8 +39,29 @@ def statistics(graph: ir.Graph, output: ir.Value) -> dict[str, ir.Value]:
             y.type, y.shape = old.type, old.shape
             if old in last:
                 node.replace_input_with(i, last[old])
-            last[old] = found[str(old.name)] = y
+            unbiased = i == 4 and node.metadata_props.get(VARIANCE) == UNBIASED
+            last[old] = found[str(old.name)] = _unbiased(node, y) if unbiased else y
     return found
+
+
+def _unbiased(node: ir.Node, moved: ir.Value) -> ir.Value:
+    """Return the running variance moved by Σ (x − μ)² / (N − 1): moved + (1 − m) · Σ (x − μ)² / (N · (N − 1)).
+
+    It does not read the old one, over which onnxruntime's kernel writes the new one.
+    """
+    x, graph = node.inputs[0], node.graph
+    assert x is not None and x.shape is not None and isinstance(graph, ir.Graph)
+    after = next(iter(graph[graph.index(node) + 1 :]), None)
+    op = Builder(graph, str(moved.name), before=after)
+    axes = op.const([i for i in range(x.shape.rank()) if i != 1])
+    with op.formulas():
+        centred = x - op.ReduceMean(x, axes, keepdims=1)
+        variance = op.ReduceMean(centred * centred, axes, keepdims=0)
+        count = op.cast(op.Size(x) / op.Size(variance), x)
+        share = (1 - node.attributes.get_float("momentum", 0.9)) / op.Max(count - 1, op.like(1, count))
+        unbiased: ir.Value = moved + op.cast(variance * share, moved)
+    unbiased.type, unbiased.shape = moved.type, moved.shape
+    return unbiased
 
 
 def is_statistic(value: ir.Value) -> bool:

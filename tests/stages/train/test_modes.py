@@ -9,7 +9,7 @@ import pytest
 
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
-from ortpipe.graph.modes import is_random, to_inference
+from ortpipe.graph.modes import UNBIASED, VARIANCE, is_random, to_inference
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
@@ -55,6 +55,17 @@ def test_running_statistics_move_by_every_batch(rows):
     np.testing.assert_allclose(result.tensors["parameter/mean"], mean, rtol=1e-12)
     np.testing.assert_allclose(result.tensors["parameter/var"], var, rtol=1e-12)
     assert result.facts.parameters == ("scale", "shift", "w", "b")  # moved, not learned
+
+
+def test_a_layer_of_pytorch_moves_its_running_variance_by_that_of_n_less_1(rows):
+    model = onnx.parser.parse_model(NORMALIZED)
+    model.graph.node[0].metadata_props.add(key=VARIANCE, value=UNBIASED)
+    loss = add_loss(convert(model, data=rows), AddLossConfig(LOSSES["l2"](), "mean"))
+    result = train(derive(loss), TrainConfig(OPTIMIZERS["sgd"](0.01), epochs=2, batch_size=8, shuffle=False), data=rows)
+    var = np.array([1.0, 1, 2])
+    for batch in np.concatenate([rows.train.inputs["X"]] * 2).reshape(10, 8, 3):
+        var = 0.75 * var + 0.25 * batch.var(axis=0, ddof=1)
+    np.testing.assert_allclose(result.tensors["parameter/var"], var, rtol=1e-12)
 
 
 def test_the_trained_model_predicts_with_its_running_statistics(rows, run):
