@@ -1,14 +1,16 @@
 """Which float initializers are parameters: by what reads them, and by what they hold."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ortpipe.graph import query
+from ortpipe.graph.origins import KEY
 from ortpipe.graph.readers import Use, UseFinder, size_of
 
 SHOWN = 3  # names in a sentence
+NOTHING: Mapping[str, str | None] = {}
 
 
 @dataclass(frozen=True)
@@ -20,13 +22,13 @@ class Choice:
     shared: Mapping[str, int]  # of those trained, how many nodes read it as a weight, where more than one does
 
 
-def choose(graph: ir.Graph, *outputs: ir.Value, known: Collection[str] = ()) -> Choice:
+def choose(graph: ir.Graph, *outputs: ir.Value, said: Mapping[str, str | None] = NOTHING) -> Choice:
     """Return which of the float initializers that any of these outputs depends on are parameters.
 
     Weights of products, convolutions, normalizations and recurrences, slopes of PRelu, embeddings, and what is added to
     what they give, or multiplied with it per channel, are; masks, tables of sines and cosines, bases of Fourier
     transforms, settings of operators, running statistics and single numbers are not. What is read in no such way is
-    left too. Those that are `known` to be parameters are, however they are read.
+    left too. Of some the source has `said` why it is not trained, or None: it is; then what reads them is of no account.
 
     >>> text = '''<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,3] y)
     ...   <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {1, 2, 3}, float[1] t = {0.5}>
@@ -38,8 +40,10 @@ def choose(graph: ir.Graph, *outputs: ir.Value, known: Collection[str] = ()) -> 
     reader = UseFinder(graph)
     trained, left, shared = [], dict[str, str](), dict[str, int]()
     for name in query.float_initializers(graph, *outputs):
-        found = reader.uses(graph.initializers[name])
-        reason = None if name in known else _why_not(graph.initializers[name], found)
+        value = graph.initializers[name]
+        found = reader.uses(value)
+        whole = value.meta.get(KEY, {}).get("initializer", name)  # what it was parted from
+        reason = said[whole] if whole in said else _why_not(value, found)
         if reason is not None:
             left[name] = reason
             continue

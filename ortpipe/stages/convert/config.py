@@ -22,7 +22,7 @@ class ConvertConfig(Config):
         untie: give each node that reads a weight which others read too a copy of its own: exporters merge equal
             initializers, such as the zero biases of a fresh model, which training would then move together.
         head: new layers in the place of the network's end.
-        seed: of their weights.
+        seed: of their weights, and of those that a source draws.
         init: weights by name from another run, artifact, .onnx or .safetensors file, in the place of the source's.
     """
 
@@ -32,7 +32,7 @@ class ConvertConfig(Config):
     untie: bool = False
     init: WeightsFrom | None = None
     head: NewHead | None = None
-    seed: int = field(default=0, metadata={"identity": False})  # it counts, and is checked, where a head has it
+    seed: int = field(default=0, metadata={"identity": False})  # it counts, and is checked, where a part has it
 
     def __post_init__(self) -> None:
         if self.dtype != "float32" and SOURCES.name_of(type(self.source)) == "onnx":
@@ -42,5 +42,7 @@ class ConvertConfig(Config):
                 got=self.dtype,
                 fix="Leave {key} out, or set {at}source.dtype=float32, which reads float16 and bfloat16 as float32.",
             )
-        if self.head is not None and self.head.seed is None:
-            object.__setattr__(self, "head", replace(self.head, seed=self.seed))
+        for name in ("source", "head"):
+            part = getattr(self, name)
+            if getattr(part, "seed", 0) is None:
+                object.__setattr__(self, name, replace(part, seed=self.seed))

@@ -68,7 +68,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     prediction, *heads = (query.value(graph, name) for name in (forward.prediction, *forward.heads))
     if config is not None and config.untie:
         untie(forward.model, prediction, *heads)
-    choice = choose(graph, prediction, *heads, known=forward.parameters)
+    choice = choose(graph, prediction, *heads, said=forward.said)
     weights = {
         f"source/{name}": query.array(value)
         for name, value in graph.initializers.items()
@@ -101,7 +101,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         with under("head"):
             told = (getattr(config.source, name, None) for name in ("task", "classes"))
             new = replace_head(forward.model, prediction, config.head, *told)
-        choice, predicted_as = choose(graph, new.prediction, known=forward.parameters), new.meaning
+        choice, predicted_as = choose(graph, new.prediction, said=forward.said), new.meaning
         weights = {}  # of no source to compare with
         needed = [name for name in choice.trained if name not in new.parameters]
         record["head"] = {"cut": new.cut, "layers": str(config.head), "seed": config.head.seed}

@@ -24,7 +24,8 @@ class Forward:
     origin: str  # what to say of the source in messages
     notes: tuple[str, ...] = ()  # what was changed or assumed on the way, for the user
     heads: Mapping[str, Callable[[np.ndarray | None], Meaning]] = field(default_factory=dict)  # of further outputs
-    parameters: tuple[str, ...] = ()  # what is trained, whatever reads it, where the source knows that itself
+    # of float initializers why each is not trained, None: it is; of others, what reads them decides
+    said: Mapping[str, str | None] = field(default_factory=dict)
     rounding: float = 0.0  # how far the source's own rounding may move a prediction, of its largest
 
 

@@ -84,7 +84,7 @@ class Network(Config, abc.ABC):
                 f"{name}: {size:,} numbers in {len(parameters)} parameters, drawn with seed {self.seed}",
                 *labels.notes,
             ),
-            parameters=tuple(parameters),
+            said=dict.fromkeys(parameters),
         )
 
 

@@ -6,13 +6,13 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Task, read_metadata
+from ortpipe.artifact import read_metadata
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, ModelError, nearest
 from ortpipe.graph import query, serial
@@ -26,7 +26,6 @@ from ortpipe.graph.modes import settle
 from ortpipe.graph.parameters import some
 from ortpipe.graph.show import type_of
 from ortpipe.runtime.session import Session
-from ortpipe.settings import Config
 from ortpipe.stages.convert.any_batch import fixed_batch, run_in_batches, set_free
 from ortpipe.stages.convert.dialects import read_dialects
 from ortpipe.stages.convert.dialects.halves import write_float32
@@ -43,57 +42,26 @@ from ortpipe.stages.convert.inputs import (
 from ortpipe.stages.convert.meaning import Meaning, Prediction, Told
 from ortpipe.stages.convert.original import Original
 from ortpipe.stages.convert.sources import Forward
+from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
 
 LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes a model a classifier
 
 
 @dataclass(frozen=True)
-class OnnxFile(Config):
+class OnnxFile(GraphSettings):
     """A forward model on disk.
 
     Attributes:
         path: the file.
-        prediction: the float output to train, by name or index; by default the first one that depends on weights. Or
-            a value inside of the graph, by name: the graph then ends there.
-        task: `regression`, `binary`, `multiclass` or `multilabel`; by default read off the graph
-            and the values of real rows (a Softmax or Sigmoid at its end makes a classifier).
-        scores: what a classifier's prediction holds, `probabilities` or raw scores (`logits`); by default read off
-            the graph and the values of real rows. Of two columns, the logit is the second less the first,
-            and of opposite ones, [−s, s], the second.
-        classes: the label of each class index; by default what the model says, else 0, 1, 2 …
-        class_axis: the prediction's axis of classes or columns, such as 1 of images [N, K, H, W], or `none`: each
-            number stands for itself; by default that of its Softmax, else the last one, or 1 of images. Its other axes
-            are the elements of a row, each with a label and a loss of its own: steps, pixels.
-        heads: further outputs with labels and losses of their own (add_loss.heads), by name, each with what is said of
-            it: task, scores, classes, class_axis, none of which it must say.
-        lift: whether weights in Constant nodes, and those of branches, become initializers, which training can move:
-            those that it would move by default if they were initializers, or names and globs of constants. In a file
-            that ortpipe wrote, constants are what must not be trained, and stay.
-        fixed: what inputs that hold no data always are, by name: one number for all places, or a list of all entries.
-        shape: sizes of inputs that the file leaves free, by name; null stays as it is.
-        batch: of a file that takes so many rows and no others: freed for any number where that is verified to give
-            the same, else run batch after batch (`auto`), one of them, or nothing (`free`, `rows`).
-        batch_axis: the axis of rows where it is not the first, for all inputs and outputs or by name.
-        quantized: of a quantized file, whose integer weights become floats, whether activations are still rounded to
-            its integers (`fake`: gradients pass as if not, but for what is clipped) or only clipped (`float`).
-        dtype: float32 makes halves (float16, bfloat16) float32, inputs and outputs too; by default types stay.
     """
 
     path: str = field(metadata={"identity": False})  # `files` are told apart by content
-    prediction: str | int | None = None
-    task: Task | None = None
-    scores: Literal["logits", "probabilities"] | None = None
-    classes: tuple[int | str, ...] | None = None
-    class_axis: int | Literal["none"] | None = None
-    heads: Mapping[str, Told] = field(default_factory=dict)
-    lift: bool | tuple[str, ...] = True
-    fixed: Mapping[str, Any] | None = None
-    shape: Mapping[str, tuple[int | None, ...]] | None = None
-    batch: Literal["auto", "free", "rows"] = "auto"
-    batch_axis: int | Mapping[str, int] | None = None
-    quantized: Literal["fake", "float"] = "fake"
-    dtype: Literal["float32"] | None = None
+
+    @property
+    def origin(self) -> str:
+        """The file."""
+        return self.path
 
     def files(self) -> tuple[Path, ...]:
         """Return what is read, of that what is there: the file and its external data."""
@@ -104,7 +72,7 @@ class OnnxFile(Config):
         return from_model(serial.read(Path(self.path)), self, data)
 
 
-def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = None) -> Forward:
+def from_model(model: onnx.ModelProto, config: GraphSettings, data: Data | None = None) -> Forward:
     """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, rows first in any number N."""
     sized = _with_sizes(plain_dimensions(model), config)  # first: some operators are written anew by their sizes
     original, zipped = without_zip_map(lowered(sized))
@@ -148,7 +116,7 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
     if not query.float_initializers(graph, output):
         raise ConvertError(
             "A prediction must depend on at least one float initializer, or on a constant that is a weight.",
-            got=f"{config.path}: none for output {output.name!r}",
+            got=f"{config.origin}: none for output {output.name!r}",
             fix="Choose another output with {at}prediction, or name constants that are weights in {at}lift.",
         )
     name, in_batches = str(output.name), False
@@ -187,13 +155,13 @@ def from_model(model: onnx.ModelProto, config: OnnxFile, data: Data | None = Non
         meaning=functools.partial(meaning, name),
         expected=source.run,
         heads={head: functools.partial(meaning, head) for head in outputs[1:]},
-        origin=config.path,
+        origin=config.origin,
         notes=(*said_of_file, *dialects.notes, *notes),
         rounding=dialects.rounding,
     )
 
 
-def _with_sizes(model: onnx.ModelProto, config: OnnxFile) -> onnx.ModelProto:
+def _with_sizes(model: onnx.ModelProto, config: GraphSettings) -> onnx.ModelProto:
     if not config.shape:
         return model
     sized = ir.from_proto(model)
@@ -201,7 +169,7 @@ def _with_sizes(model: onnx.ModelProto, config: OnnxFile) -> onnx.ModelProto:
     return ir.to_proto(sized)
 
 
-def _cut(model: ir.Model, config: OnnxFile) -> str | None:
+def _cut(model: ir.Model, config: GraphSettings) -> str | None:
     """Make outputs of the prediction and heads that are inside of the graph, in place; return what to say of it."""
     cut, heads = _inner(model.graph, config.prediction), [h for h in config.heads if _inner(model.graph, h) is not None]
     if cut is None and not heads:
@@ -229,7 +197,7 @@ def _told(output: str, said: Told, written: Mapping[str, Any]) -> Told:
     return Told(said.task or written.get("task"), scores, classes, axis)
 
 
-def _heads(graph: ir.Graph, config: OnnxFile, prediction: str) -> list[str]:
+def _heads(graph: ir.Graph, config: GraphSettings, prediction: str) -> list[str]:
     """Return the outputs that are heads; refuse what is none, or is the prediction."""
     outputs = {str(o.name): o for o in graph.outputs}
     for name in config.heads:
@@ -246,7 +214,7 @@ def _heads(graph: ir.Graph, config: OnnxFile, prediction: str) -> list[str]:
 
 
 def _rows_first(
-    graph: ir.Graph, config: OnnxFile, original: onnx.ModelProto, data: Data | None
+    graph: ir.Graph, config: GraphSettings, original: onnx.ModelProto, data: Data | None
 ) -> tuple[Original, list[str]]:
     """Leave of the inputs those that hold rows, and put these first, in place; return how to run the original."""
     given, notes = None if data is None else tuple(_first(data)), list[str]()
@@ -288,7 +256,7 @@ def _shown(graph: ir.Graph, names: Collection[str]) -> str:
 
 
 def _freed(
-    model: ir.Model, source: Original, config: OnnxFile, wanted: Sequence[str], data: Data | None
+    model: ir.Model, source: Original, config: GraphSettings, wanted: Sequence[str], data: Data | None
 ) -> tuple[tuple[ir.Model, dict[str, int]] | None, str]:
     """Return the model for any number of rows, or None where it is run batch after batch; and what to say of it."""
     why = "convert.source.batch=rows" if config.batch == "rows" else set_free(model, source, wanted, data)
@@ -305,7 +273,7 @@ def _freed(
     return None, f"the file takes {rows} at a time and runs so, batch after batch, which is slower ({why})"
 
 
-def _lift(graph: ir.Graph, constants: Sequence[ir.Value], config: OnnxFile, *, written: bool) -> list[str]:
+def _lift(graph: ir.Graph, constants: Sequence[ir.Value], config: GraphSettings, *, written: bool) -> list[str]:
     """Make initializers of the constants that are weights; return their names."""
     if config.lift is False or (config.lift is True and (written or not constants)):
         return []

@@ -1,0 +1,60 @@
+"""What a config says of a model that comes in as a graph, whatever wrote it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ortpipe.artifact import Task
+from ortpipe.settings import Config
+from ortpipe.stages.convert.meaning import Told
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSettings(Config):
+    """What is said of a model that comes in as a graph.
+
+    Attributes:
+        prediction: the float output to train, by name or index; by default the first one that depends on weights. Or
+            a value inside of the graph, by name: the graph then ends there.
+        task: `regression`, `binary`, `multiclass` or `multilabel`; by default read off the graph
+            and the values of real rows (a Softmax or Sigmoid at its end makes a classifier).
+        scores: what a classifier's prediction holds, `probabilities` or raw scores (`logits`); by default read off
+            the graph and the values of real rows. Of two columns, the logit is the second less the first,
+            and of opposite ones, [−s, s], the second.
+        classes: the label of each class index; by default what the model says, else 0, 1, 2 …
+        class_axis: the prediction's axis of classes or columns, such as 1 of images [N, K, H, W], or `none`: each
+            number stands for itself; by default that of its Softmax, else the last one, or 1 of images. Its other axes
+            are the elements of a row, each with a label and a loss of its own: steps, pixels.
+        heads: further outputs with labels and losses of their own (add_loss.heads), by name, each with what is said of
+            it: task, scores, classes, class_axis, none of which it must say.
+        lift: whether weights in Constant nodes, and those of branches, become initializers, which training can move:
+            those that it would move by default if they were initializers, or names and globs of constants. In a file
+            that ortpipe wrote, constants are what must not be trained, and stay.
+        fixed: what inputs that hold no data always are, by name: one number for all places, or a list of all entries.
+        shape: sizes of inputs that the file leaves free, by name; null stays as it is.
+        batch: of a file that takes so many rows and no others: freed for any number where that is verified to give
+            the same, else run batch after batch (`auto`), one of them, or nothing (`free`, `rows`).
+        batch_axis: the axis of rows where it is not the first, for all inputs and outputs or by name.
+        quantized: of a quantized file, whose integer weights become floats, whether activations are still rounded to
+            its integers (`fake`: gradients pass as if not, but for what is clipped) or only clipped (`float`).
+        dtype: float32 makes halves (float16, bfloat16) float32, inputs and outputs too; by default types stay.
+    """
+
+    prediction: str | int | None = None
+    task: Task | None = None
+    scores: Literal["logits", "probabilities"] | None = None
+    classes: tuple[int | str, ...] | None = None
+    class_axis: int | Literal["none"] | None = None
+    heads: Mapping[str, Told] = field(default_factory=dict)
+    lift: bool | tuple[str, ...] = True
+    fixed: Mapping[str, Any] | None = None
+    shape: Mapping[str, tuple[int | None, ...]] | None = None
+    batch: Literal["auto", "free", "rows"] = "auto"
+    batch_axis: int | Mapping[str, int] | None = None
+    quantized: Literal["fake", "float"] = "fake"
+    dtype: Literal["float32"] | None = None
+
+    @property
+    def origin(self) -> str:
+        """What to say of the source in messages."""
+        raise NotImplementedError
