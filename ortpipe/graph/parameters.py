@@ -28,7 +28,7 @@ def choose(graph: ir.Graph, *outputs: ir.Value, said: Mapping[str, str | None] =
     Weights of products, convolutions, normalizations and recurrences, slopes of PRelu, embeddings, and what is added to
     what they give, or multiplied with it per channel, are; masks, tables of sines and cosines, bases of Fourier
     transforms, settings of operators, running statistics and single numbers are not. What is read in no such way is
-    left too. Of some the source has `said` why it is not trained, or None: it is; then what reads them is of no account.
+    left too. Of some the source has `said` why it is not trained, or None: it is.
 
     >>> text = '''<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,3] y)
     ...   <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {1, 2, 3}, float[1] t = {0.5}>
