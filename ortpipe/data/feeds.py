@@ -10,7 +10,7 @@ import onnx
 
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Rows, RowSet
-from ortpipe.errors import DataError, OrtpipeError
+from ortpipe.errors import DataError, OrtpipeError, listing
 
 
 def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
@@ -40,10 +40,14 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
     given = rows.inputs
     if len(names) == len(given) == 1:
         given = dict(zip(names, given.values(), strict=True))
+    elif rows.kept:  # of a table's columns a model may read some
+        given = {name: array for name, array in given.items() if name in names or name not in rows.kept}
     if set(names) != set(given):
         rule = "Data must hold the model's inputs by name."
         fix = f"The model reads {', '.join(names)}: give no other, and name arrays of labels and weights as such."
-        raise DataError(rule, got=f"arrays {', '.join(sorted(given))}", fix=fix)
+        if rows.kept and not given:
+            fix = f"The model reads {', '.join(names)}: data.source.encode=one_hot makes one input of all columns."
+        raise DataError(rule, got=f"arrays {', '.join(sorted(rows.inputs))}", fix=fix)
     arrays, read = {}, {i.name for i in model.graph.input}
     for name in (name for name in names if name in read):  # nothing may read it, such as a length that is never used
         dtype, shape = _input(model, name)
@@ -169,8 +173,12 @@ def _input(model: onnx.ModelProto, name: str) -> tuple[np.dtype, tuple[int | Non
 
 
 def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
+    if dtype.kind == "O" and array.dtype.kind not in "OSU":
+        rule, got = "An input of text takes text.", f"{name}: {array.dtype}, such as {array.ravel()[:1].tolist()}"
+        fix = f"Where a column's numbers are words, list it: {listing('data.source.categorical', name)}."
+        raise DataError(rule, got=got, fix=fix)
     try:
-        with np.errstate(over="raise"):
+        with np.errstate(over="raise", invalid="ignore"):
             cast = np.ascontiguousarray(array.astype(dtype))
         if dtype.kind in "iu" and array.dtype.kind in "iuf" and (wrong := cast != array).any():
             raise ValueError(f"{array[wrong][0]} is no {dtype}")

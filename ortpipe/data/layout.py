@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from ortpipe.data.arrow import as_numpy, plain
 from ortpipe.data.frames import refuse_twice
+from ortpipe.data.kept import RawColumn, float_type
 from ortpipe.data.rows import Category
 from ortpipe.data.table import TableSource
 from ortpipe.data.text_columns import list_it
@@ -50,8 +51,22 @@ class TableLayout:
         """Return whether any input has a column of 0 and 1 for each value of this one."""
         return any(column in names and self.source.encode_of(name) == "one_hot" for name, names in self.inputs.items())
 
+    def is_kept(self, name: str) -> bool:
+        """Return whether an input is a column as it stands."""
+        return self.source.encode_of(name) == "keep"
+
+    @property
+    def raw(self) -> set[str]:
+        """The columns that are read as they stand and as nothing else: dates may be among them, and missing values."""
+        otherwise = {*self.source.labels, self.source.sample_weight, self.part}
+        otherwise.update(*(columns for name, columns in self.inputs.items() if not self.is_kept(name)))
+        return {columns[0] for name, columns in self.inputs.items() if self.is_kept(name)} - otherwise
+
     def dtype(self, name: str) -> np.dtype:
         """Return the type of an input's array: the one that holds all its columns."""
+        if self.is_kept(name):
+            [column] = self.inputs[name]
+            return float_type(self.dtypes[column]) if column in self.dtypes else np.dtype(object)
         text: Any = np.float32 if self.source.encode_of(name) == "one_hot" else np.int64
         return np.result_type(*(self.dtypes.get(column, text) for column in self.inputs[name]))
 
@@ -82,7 +97,7 @@ class TableLayout:
     def notes(self, categories: Categories) -> list[str]:
         """Return how many inputs came from which columns, and a warning where they are surely too many."""
         notes = []
-        for name in self.inputs:
+        for name in (name for name in self.inputs if not self.is_kept(name)):
             blocks = [(column, len(values) or 1) for column, values in self.blocks(name, categories)]
             widths, total = dict(blocks), sum(width for _, width in blocks)
             widest = sorted(widths, key=lambda column: -widths[column])
@@ -108,15 +123,31 @@ class TableLayout:
         return notes
 
 
+def kept_notes(kept: Mapping[str, RawColumn], labels: Iterable[str]) -> list[str]:
+    """Return which columns are inputs as they stand, by what they hold, if any are."""
+    plural = {"number": "numbers", "word": "words", "date": "dates"}
+    said = []
+    for kind, noun in plural.items():
+        names = [f"{n} ({own.missing:,} missing)" if own.missing else n for n, own in kept.items() if own.kind == kind]
+        more = [f"{len(names) - LISTED:,} more"] if len(names) > LISTED else []
+        said += [f"{noun} {', '.join(names[:LISTED] + more)}"] if names else []
+    return (
+        [f"{_count(len(kept), 'column')} as they stand: {'; '.join(said)}; label {', '.join(labels)}"] if said else []
+    )
+
+
 def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None) -> TableLayout:
     """Return which columns are read as what, from the schema of each file; refuse what does not fit its source."""
-    named = {
+    named: dict[str, Iterable[str]] = {
         "label": source.labels_of(""),
         **{f"heads.{head}": source.labels_of(head) for head in source.heads},
         "sample_weight": filter(None, [source.sample_weight]),
         "categorical": source.categorical,
-        **{f"inputs.{name}": columns for name, columns in (source.inputs or {}).items()},
     }
+    if isinstance(source.inputs, Mapping):
+        named |= {f"inputs.{name}": columns for name, columns in source.inputs.items()}
+    else:
+        named["inputs"] = source.inputs or ()
     keys = [(key, column) for key, columns in named.items() for column in columns]
     names = {file: set(schema.names) for file, schema in schemas.items()}
     for file, schema in schemas.items():
@@ -132,16 +163,17 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
     indices = [(schema.pandas_metadata or {}).get("index_columns", []) for schema in schemas.values()]
     taken = [*source.labels, source.sample_weight, part, *(column for columns in indices for column in columns)]
     others = tuple(name for name in next(iter(schemas.values())).names if name not in taken)
-    inputs = source.inputs or {"X": others}
-    if not all(inputs.values()):
+    inputs = source.inputs_of(others)
+    if not inputs or not all(inputs.values()):
         rule, fix = "A table holds at least one column of features.", "Add columns, or check the label."
         raise DataError(rule, got="labels alone", fix=fix)
     for file in schemas:
-        for name in inputs["X"] if source.inputs is None else ():
+        for name in others if source.inputs is None else ():
             if name not in names[file]:
                 rule, fix = "Every file holds the columns of the first one.", nearest(name, names[file])
                 raise DataError(rule, got=f"{file} without {name!r}", fix=fix)
-    kinds = {name: _dtype(source, name, schemas) for name in TableLayout(source, inputs, part, {}).used}
+    bare = TableLayout(source, inputs, part, {})
+    kinds = {name: _dtype(source, name, schemas, dates=name in bare.raw) for name in bare.used}
     dtypes = {name: dtype for name, dtype in kinds.items() if dtype is not None}
     if part in dtypes:
         rule, fix = "split.column holds the words train, validation and test.", "Choose a column of text."
@@ -149,9 +181,9 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
     return TableLayout(source, inputs, part, dtypes)
 
 
-def _dtype(source: TableSource, name: str, schemas: Mapping[str, pa.Schema]) -> np.dtype | None:
+def _dtype(source: TableSource, name: str, schemas: Mapping[str, pa.Schema], *, dates: bool) -> np.dtype | None:
     """Return the type that holds a column's numbers of every file; None for a column of categories."""
-    kinds = {file: _kind(source, name, file, schema.field(name).type) for file, schema in schemas.items()}
+    kinds = {file: _kind(source, name, file, schema.field(name).type, dates) for file, schema in schemas.items()}
     numbers = [kind for kind in kinds.values() if kind is not None]
     if numbers and len(numbers) < len(kinds):
         text, number = (next(f for f, k in kinds.items() if (k is None) == is_text) for is_text in (True, False))
@@ -160,8 +192,8 @@ def _dtype(source: TableSource, name: str, schemas: Mapping[str, pa.Schema]) -> 
     return np.result_type(*numbers) if numbers else None
 
 
-def _kind(source: TableSource, name: str, file: str, kind: pa.DataType) -> np.dtype | None:
-    """Return the NumPy type of a column of numbers in one file, None for one of categories."""
+def _kind(source: TableSource, name: str, file: str, kind: pa.DataType, dates: bool) -> np.dtype | None:
+    """Return the NumPy type of a column of numbers in one file, None for one of categories, or of dates as text."""
     import pyarrow as pa
 
     is_ = pa.types
@@ -169,11 +201,14 @@ def _kind(source: TableSource, name: str, file: str, kind: pa.DataType) -> np.dt
         return None
     if is_.is_dictionary(kind) or is_.is_boolean(kind) or is_.is_string(kind) or is_.is_large_string(kind):
         return None
+    if dates and (is_.is_date(kind) or is_.is_timestamp(kind) or is_.is_time(kind)):
+        return None
     if is_.is_integer(kind) or is_.is_floating(kind):
         return np.dtype(kind.to_pandas_dtype())
     if is_.is_decimal(kind) or is_.is_null(kind):  # nulls are refused when they are read
         return np.dtype(np.float64)
     way_out = "" if is_.is_nested(kind) else f"; {list_it(name)}"
+    way_out += "; {at}encode=keep keeps dates" if is_.is_date(kind) or is_.is_timestamp(kind) else ""
     rule, got = "A column holds numbers, text or truth values.", f"column {name!r} of {file}, of type {kind}"
     raise DataError(rule, got=got, fix=f"Write it as numbers or text, or leave it out of {{at}}inputs{way_out}.")
 

@@ -16,6 +16,7 @@ from ortpipe.data.config import PARTS
 from ortpipe.data.draw import Draw
 from ortpipe.data.files import Stamp, stamp
 from ortpipe.data.frames import as_array, column_names
+from ortpipe.data.kept import RawColumn
 from ortpipe.errors import DataError
 from ortpipe.hashing import Hasher, digest_of
 
@@ -99,6 +100,7 @@ class Rows(RowSet):
         heads: further output of the model → its label, where it has a loss of its own.
         columns: input name → the names of its columns, where it has two dimensions and they are known.
         categories: column of the source → its values, in the order of their codes.
+        kept: what inputs hold that are columns of a table as they stand; nan may be among the numbers of these alone.
         origin: what else the digest covers, such as the code that made them.
         part: [N], each row's part as its place in `PARTS`, where the data say it themselves.
         notes: sentences about them, where whoever read them looked; not part of the digest.
@@ -115,6 +117,7 @@ class Rows(RowSet):
     heads: Mapping[str, np.ndarray] = field(default_factory=dict)
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     categories: Mapping[str, tuple[Category, ...]] = field(default_factory=dict)
+    kept: Mapping[str, RawColumn] = field(default_factory=dict)
     origin: str = ""
     part: np.ndarray | None = None
     notes: tuple[str, ...] | None = None
@@ -144,8 +147,9 @@ class Rows(RowSet):
         if weight is not None and weight.dtype.kind not in "biuf":
             got = f"an array of {weight.dtype}"
             raise DataError("Row weights are numbers.", got=got, fix="Choose another weight column.")
+        own = {f"input {name!r}" for name in self.kept}
         for name, array, columns in self.named():
-            self._check(name, array, columns)
+            self._check(name, array, columns, kept=name in own)
         if weight is not None and (weight < 0).any():
             raise DataError("Row weights are not negative.", got=weight.min(), fix="Choose another weight column.")
 
@@ -179,17 +183,17 @@ class Rows(RowSet):
         if self.sample_weight is not None:
             yield "sample_weight", self.sample_weight, ()
 
-    def _check(self, name: str, array: np.ndarray, columns: Sequence[str]) -> None:
+    def _check(self, name: str, array: np.ndarray, columns: Sequence[str], *, kept: bool) -> None:
         if array.ndim == 0 or len(array) != len(self.label):
             rule, fix = "Every array must have one entry per row.", "Check for ragged or missing rows."
             raise DataError(rule, got=f"{name} has shape {array.shape}, the labels {self.label.shape}", fix=fix)
-        if array.dtype == object and not name.startswith("label"):
+        if array.dtype == object and not name.startswith("label") and not (kept and _is_text(array)):
             rule, fix = "Arrays must be rectangular and of one type.", "Check for ragged rows."
             raise DataError(rule, got=f"{name} is an array of objects", fix=fix)
         if array.dtype.kind not in "biufOSU":
             rule, fix = "Arrays hold numbers, text or truth values.", "Write dates and the like as numbers."
             raise DataError(rule, got=f"{name} of {array.dtype}", fix=fix)
-        check_finite(name, array, columns)
+        check_finite(name, array, columns, missing=kept)
 
     def __len__(self) -> int:
         return len(self.label)
@@ -250,6 +254,8 @@ class Rows(RowSet):
             hasher.add("head", name, self.heads[name])
         if self.columns or self.categories:
             hasher.add("columns", *(sorted(known.items()) for known in (self.columns, self.categories)))
+        if self.kept:
+            hasher.add("kept", *([name, own.kind, own.missing] for name, own in sorted(self.kept.items())))
         return hasher.add(self.label, self.sample_weight).hexdigest()
 
 
@@ -326,11 +332,20 @@ def joined(pieces: Sequence[Rows]) -> Rows:
     )
 
 
-def check_finite(name: str, array: np.ndarray, columns: Sequence[str] = (), first: int = 0) -> None:
-    """Refuse nan and infinity in an array of floats whose first row has this number, naming the place."""
+def _is_text(array: np.ndarray) -> bool:
+    return all(isinstance(value, str) for value in array.ravel())
+
+
+def check_finite(
+    name: str, array: np.ndarray, columns: Sequence[str] = (), first: int = 0, *, missing: bool = False
+) -> None:
+    """Refuse infinity, and nan unless it is a missing value, in floats whose first row has this number, by place."""
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return
-    place = np.argwhere(~np.isfinite(array))[0]
+    wrong = np.isinf(array) if missing else ~np.isfinite(array)
+    if not wrong.any():
+        return
+    place = np.argwhere(wrong)[0]
     column = ""
     if array.ndim > 1:
         known = array.ndim == 2 and len(columns) == array.shape[1]

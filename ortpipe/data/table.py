@@ -10,7 +10,7 @@ from ortpipe.data.rows import RowSet
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.settings import Config
 
-Encoding = Literal["one_hot", "index"]
+Encoding = Literal["one_hot", "index", "keep"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,10 @@ class TableSource(Config, ABC):
         label: the column of labels, or several.
         sample_weight: the column of row weights, or nothing.
         heads: further output of the model with a loss of its own → the column of its labels, or several.
-        inputs: model input → its columns, in order; null: every other column, as they come, is the input X.
+        inputs: model input → its columns, in order; a list: these are the input X; null: every other column is.
         encode: text, true/false and dictionary columns as `one_hot` (a column of 0 and 1 per value, in sorted order)
-            or `index` (the value's place in that order); for all inputs, or by input.
+            or `index` (the value's place in that order); or `keep`: each column is an input [N] of its own name, as it
+            stands (see `RawColumn`): numbers, words or dates; some may be missing. For all inputs, or by input.
         categorical: columns whose values are words even where they look like numbers or dates.
         missing: texts that mark a missing value, such as `?`; an empty text always does.
     """
@@ -31,7 +32,7 @@ class TableSource(Config, ABC):
     label: str | tuple[str, ...]
     sample_weight: str | None = None
     heads: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
-    inputs: Mapping[str, tuple[str, ...]] | None = None
+    inputs: Mapping[str, tuple[str, ...]] | tuple[str, ...] | None = None
     encode: Encoding | Mapping[str, Encoding] = "one_hot"
     categorical: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -41,17 +42,24 @@ class TableSource(Config, ABC):
         for key, columns in {"label": self.label, **{f"heads.{name}": c for name, c in self.heads.items()}}.items():
             if not columns:
                 raise ConfigError("{key} must name a column or several.", key=key, got=columns, fix="Name one.")
-        if self.inputs is not None and (not self.inputs or not all(self.inputs.values())):
+        named = self.inputs if isinstance(self.inputs, Mapping) else {"X": self.inputs or ()}
+        if self.inputs is not None and (not named or not all(named.values())):
             raise ConfigError(
                 "{key} must list at least one column for each input.",
                 key="inputs",
-                got=dict(self.inputs),
+                got=self.inputs,
                 fix="Write {key}={X: [age, city]}, or null for every other column.",
             )
         for name in self.encode if isinstance(self.encode, Mapping) else ():
-            if name not in (self.inputs or ["X"]):
-                fix = nearest(name, self.inputs or ["X"])
-                raise ConfigError("{key} must name inputs.", key="encode", got=repr(name), fix=fix)
+            if name not in named:
+                raise ConfigError("{key} must name inputs.", key="encode", got=repr(name), fix=nearest(name, named))
+            if self.encode_of(name) == "keep" and (named is not self.inputs or len(named[name]) > 1):
+                raise ConfigError(
+                    "An input that is a column as it stands holds that one.",
+                    key="encode",
+                    got=f"keep for {name!r}, which holds {', '.join(named[name]) or 'every column'}",
+                    fix="Set {key}=keep for all columns, each an input of its own; {at}inputs=[…] chooses some.",
+                )
 
     def labels_of(self, head: str) -> tuple[str, ...]:
         """Return the columns of a head's labels, those of the prediction for ""."""
@@ -68,6 +76,13 @@ class TableSource(Config, ABC):
         """Those of labels of several columns, which are numbers."""
         several = [columns for columns in (self.label, *self.heads.values()) if not isinstance(columns, str)]
         return {name for columns in several for name in columns}
+
+    def inputs_of(self, columns: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
+        """Return each input's columns; `columns` are those that hold neither labels, weights nor parts."""
+        if isinstance(self.inputs, Mapping):
+            return self.inputs
+        chosen = self.inputs or columns
+        return {name: (name,) for name in chosen} if self.encode == "keep" else {"X": chosen}
 
     @abstractmethod
     def __call__(self, split: SplitConfig | None = None) -> RowSet:

@@ -11,7 +11,8 @@ import numpy as np
 from ortpipe.data.arrow import as_numpy, is_text, places, plain
 from ortpipe.data.config import PARTS, refuse_other_parts
 from ortpipe.data.float32 import LostDigits
-from ortpipe.data.layout import lay_out
+from ortpipe.data.kept import KeptColumn
+from ortpipe.data.layout import kept_notes, lay_out
 from ortpipe.data.rows import PIECE, Category, Rows, row_bytes
 from ortpipe.data.stream import Labels
 from ortpipe.data.table import TableSource
@@ -54,10 +55,12 @@ class TableReader:
         self.layout = layout = lay_out(source, schemas, part)
         hasher, self._digits = Hasher("table").add(layout.key), LostDigits()
         labels = {head: Labels() for head in ("", *source.heads)}
-        features = dict.fromkeys(name for names in layout.inputs.values() for name in names)
+        features = dict.fromkeys(c for name, names in layout.inputs.items() if not layout.is_kept(name) for c in names)
         self._values: dict[str, set[Category]] = {name: set() for name in features if name not in layout.dtypes}
-        words = [name for name in (*self._values, *source.labels) if name not in source.categorical]
-        self._texts = {name: TextColumn(name) for name in words}
+        columns = [names[0] for name, names in layout.inputs.items() if layout.is_kept(name)]
+        self._kept = {name: KeptColumn(name, layout.dtypes.get(name), source.missing) for name in columns}
+        texts = [name for name in (*self._values, *layout.raw, *source.labels) if name not in source.categorical]
+        self._texts = {name: TextColumn(name, kept=name in layout.raw) for name in texts}
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
         size = max(1, PIECE // (sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8))
         for number, group in enumerate(groups):
@@ -77,6 +80,12 @@ class TableReader:
             text.refuse()
         for name in self._values:
             self._refuse_many(name)
+        dates = {name for name, text in self._texts.items() if text.are_dates}
+        self._kept_as = {
+            name: self._kept[columns[0]].kept(are_dates=columns[0] in dates)
+            for name, columns in layout.inputs.items()
+            if layout.is_kept(name)
+        }
         self._categories = {name: tuple(sorted(values)) for name, values in self._values.items()}
         self._columns = {
             name: tuple(
@@ -88,8 +97,10 @@ class TableReader:
         }
         self.row_bytes = row_bytes((layout.dtype(name), (1, len(names))) for name, names in self._columns.items())
         self.digest, self.labels = hasher.hexdigest(), {head: seen.values for head, seen in labels.items()}
-        of_texts = (note for name in self._values if name in self._texts for note in self._texts[name].notes)
-        self.notes = (*layout.notes(self._categories), *of_texts, *self._digits.notes())
+        inputs = dict.fromkeys((*self._values, *self._kept))
+        of_texts = (note for name in inputs if name in self._texts for note in self._texts[name].notes)
+        of_inputs = [*layout.notes(self._categories), *kept_notes(self._kept_as, source.labels)]
+        self.notes = (*of_inputs, *of_texts, *self._digits.notes())
 
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield a group's rows in pieces of bounded size."""
@@ -102,6 +113,10 @@ class TableReader:
         """Return a table as rows, all of them in a part if one is given."""
         layout, inputs = self.layout, {}
         for name, columns in self._columns.items():
+            if layout.is_kept(name):
+                [column] = columns
+                inputs[name] = self._kept[column].read(layout.column(table, column))
+                continue
             inputs[name] = array = np.zeros((table.num_rows, len(columns)), layout.dtype(name))
             at = 0
             for column, values in layout.blocks(name, self._categories):
@@ -120,26 +135,37 @@ class TableReader:
             label=layout.label(table),
             heads={head: layout.label(table, head) for head in layout.source.heads},
             sample_weight=None if weight is None else layout.numbers(table, weight),
-            columns=self._columns,
+            columns={name: columns for name, columns in self._columns.items() if not layout.is_kept(name)},
             categories=self._categories,
+            kept=self._kept_as,
             part=parts if layout.part is None else _codes(table.column(layout.part), PARTS).astype(np.int8),
         )
 
     def _learn(self, table: pa.RecordBatch, name: str, hasher: Hasher, file: str, first: int) -> None:
         """Check a column, and take its content into the digest, and its values where it has categories."""
+        import pyarrow as pa
+
         layout, column, source = self.layout, self.layout.column(table, name), self.layout.source
-        _refuse_missing(column, name, file, first, source.missing)
+        raw, seen = name in layout.raw, self._texts.get(name) if is_text(table.column(name).type) else None
+        _refuse_missing(column, name, file, first, source.missing, raw=raw)
+        kept = self._kept[name].see(column, file) if name in self._kept else []
         if name in layout.dtypes:
             numbers = as_numpy(column)
-            self._digits.see(f"column {name!r}", numbers, first, f" of {file}")
-            hasher.add(name, numbers.astype(layout.dtypes[name], copy=False))
+            self._digits.see(f"column {name!r}", np.nan_to_num(numbers) if raw else numbers, first, f" of {file}")
+            hasher.add(name, *(kept if raw else [numbers.astype(layout.dtypes[name], copy=False)]))
+            return
+        if raw:
+            hasher.add(name, *kept)
+            if seen is not None:
+                words, codes = kept
+                seen.see(pa.array(words), codes, file, first)
             return
         if name == source.sample_weight or name in source.numeric_labels:
             refuse_text(column, name, file, first)
         encoded = column.dictionary_encode()
         words, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
-        if name in self._texts and is_text(table.column(name).type):
-            self._texts[name].see(encoded.dictionary, codes, file, first)
+        if seen is not None:
+            seen.see(encoded.dictionary, codes, file, first)
         hasher.add(name, words, codes)
         if name in self._values:
             if len(self._values[name]) <= MANY or not layout.one_hot(name):
@@ -177,12 +203,15 @@ def _codes(column: pa.Array, values: Sequence[Category]) -> np.ndarray:
     return codes
 
 
-def _refuse_missing(column: pa.Array, name: str, file: str, first: int, missing: Sequence[str]) -> None:
-    """Refuse missing values (an empty text is one, and what the user calls so) and numbers that are not finite."""
-    wrong = column.is_null().to_numpy(zero_copy_only=False)
+def _refuse_missing(column: pa.Array, name: str, file: str, first: int, missing: Sequence[str], *, raw: bool) -> None:
+    """Refuse missing values (an empty text is one, and what the user calls so) and numbers that are not finite.
+
+    Of a column that is read as it stands (`raw`) values may be missing.
+    """
+    wrong = column.is_null().to_numpy(zero_copy_only=False) & (not raw)
     if str(column.type) in ("halffloat", "float", "double"):
-        wrong = ~np.isfinite(as_numpy(column))
-    elif is_text(column.type):
+        wrong = np.isinf(as_numpy(column)) if raw else ~np.isfinite(as_numpy(column))
+    elif is_text(column.type) and not raw:
         wrong |= places(column, ["", *missing]) >= 0
     if wrong.any():
         row = int(np.argmax(wrong))

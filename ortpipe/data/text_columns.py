@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortpipe.data.arrow import matches, places
+from ortpipe.data.kept import ISO
 from ortpipe.errors import DataError, listing
 
 if TYPE_CHECKING:
@@ -33,26 +34,36 @@ class TextColumn:
 
     Attributes:
         rows: how many values are of which kind: numbers as a computer reads them, those as people write them too
-            (alike), dates, marks of a missing number, and all but these marks.
+            (alike), dates, those of ISO 8601 (iso), marks of a missing number, and all but these marks.
         values: how many different values of each piece are.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name, self.rows, self.values = name, Counter[str](), Counter[str]()
+    def __init__(self, name: str, *, kept: bool = False) -> None:  # kept: as an input of its own, it may be dates
+        self.name, self.rows, self.values, self._kept = name, Counter[str](), Counter[str](), kept
         self._strange: list[str] = []  # the first values that are no numbers, each with its place
         self._missing: list[str] = []  # the first marks, likewise
+        self._no_dates: list[str] = []  # the first values that are neither dates of ISO 8601 nor marks
 
     def see(self, words: pa.Array, codes: np.ndarray, file: str, first: int) -> None:
         """Take a piece of the column: its distinct words, and which of them each row holds."""
         counts = np.bincount(codes, minlength=len(words))
-        number, written, date = (matches(words, pattern) for pattern in (NUMBER, WRITTEN, DATE))
-        mark = places(words, MISSING) >= 0
-        kinds = {"all": ~mark, "numbers": number, "alike": number | written, "dates": date, "marks": mark}
+        number, written, date, iso = (matches(words, pattern) for pattern in (NUMBER, WRITTEN, DATE, ISO))
+        none = (places(words, [""]) >= 0) & self._kept
+        mark = (places(words, MISSING) >= 0) & ~none
+        kinds = {
+            "all": ~mark & ~none,
+            "numbers": number,
+            "alike": number | written,
+            "dates": date,
+            "iso": iso,
+            "marks": mark,
+        }
         for kind, of_kind in kinds.items():
             self.rows[kind] += int(counts[of_kind].sum())
             self.values[kind] += int(of_kind.sum())
-        for shown, wrong in ((self._strange, ~number & ~mark), (self._missing, mark)):
-            for row in np.flatnonzero(wrong[codes])[: SHOWN - len(shown)]:
+        strange = ((self._strange, ~number & ~mark), (self._missing, mark), (self._no_dates, ~iso & ~mark))
+        for shown, wrong in strange:
+            for row in np.flatnonzero((wrong & ~none)[codes])[: SHOWN - len(shown)]:
                 shown.append(f"{words[int(codes[row])].as_py()!r} in row {first + row} of {file}")
 
     @property
@@ -70,12 +81,28 @@ class TextColumn:
     def notes(self) -> list[str]:
         """What is said of a column of numbers whose type is text."""
         said = "is of text and holds numbers alone: each is read as a word; write them as numbers if not"
-        return [f"column {self.name!r} {said}"] if self.all_numbers else []
+        notes = [f"column {self.name!r} {said}"] if self.all_numbers else []
+        if self._kept and self._missing:
+            marks = f"{self._missing[0]}, {self.rows['marks']:,} times in all, is read as a word"
+            notes.append(f"column {self.name!r}: {marks}; name it in data.source.missing if it marks a missing value")
+        return notes
+
+    @property
+    def are_dates(self) -> bool:
+        """Whether an input of its own is a column of dates: its text is that of ISO 8601 alone."""
+        return self._kept and 0 < self.rows["all"] == self.rows["iso"] and not self.rows["marks"]
 
     def refuse(self) -> None:
         """Refuse a column of numbers with a few other values among them, and one of dates."""
         rows, way_out = self.rows, f"or, {list_it(self.name)}."
-        if rows["all"] and rows["dates"] >= SHARE * rows["all"]:
+        mostly_dates = rows["all"] > 0 and rows["dates"] >= SHARE * rows["all"] and not self.are_dates
+        if mostly_dates and self._kept:
+            raise DataError(
+                "A column of dates holds those of ISO 8601 alone, such as 2013-01-31 or 2013-01-31T05:00.",
+                got=f"column {self.name!r}: {', '.join(self._no_dates or self._missing)}",
+                fix=f"Write them so; name what marks a missing value, as in {{at}}missing=['?']; {way_out}",
+            )
+        if mostly_dates:
             raise DataError(
                 "A column holds numbers, text or truth values.",
                 got=f"dates in column {self.name!r}: {self._strange[0]}",

@@ -96,7 +96,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         alone = len(facts.inputs) == len(rows.inputs) == 1  # then it fits the input under any name
         columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if alone else rows.columns
         facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
-    notes, needed = [*forward.notes, *mixing], [name.removeprefix("source/") for name in weights]
+    notes, needed = [*forward.notes, *mixing, *_unread(facts, data)], [name.removeprefix("source/") for name in weights]
     if config is not None and config.head is not None:
         with under("head"):
             told = (getattr(config.source, name, None) for name in ("task", "classes"))
@@ -139,6 +139,13 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     )
 
 
+def _unread(facts: Facts, data: Data | None) -> list[str]:
+    """Return which columns of a table the model does not read."""
+    kept = {} if data is None else data.train.head(1).kept
+    unread = [name for name in kept if name not in facts.inputs and len(kept) > 1]
+    return [f"does not read {some(unread)} of the data"] if unread else []
+
+
 def _facts(graph: ir.Graph, prediction: str, choice: Choice, known: Facts | None = None) -> Facts:
     """Return what the graph says of itself, with what is known of its inputs."""
     inputs = tuple(str(v.name) for v in query.data_inputs(graph))
@@ -176,6 +183,7 @@ def _compared(
     inference = forward.model.clone()
     session = Session(finish(inference) if to_inference(inference) else model)
     names = [facts.prediction, *forward.heads]
+    _check_missing(session, inputs, names, few)
     predicted = dict(zip(names, session.run(inputs, names), strict=True))
     worst = max(
         _difference(model, facts.parameters, forward, name, got, inputs, config) for name, got in predicted.items()
@@ -230,6 +238,22 @@ def _difference(
             ),
         )
     return worst
+
+
+def _check_missing(session: Session, inputs: Mapping[str, np.ndarray], outputs: Sequence[str], rows: Rows) -> None:
+    """Refuse a column with missing numbers where the model makes nan of them."""
+    first = {name: array[:1] for name, array in inputs.items()}
+    alone = len(inputs) == len(rows.kept) == 1  # then it fits the input under any name
+    for name, kept in zip(inputs, rows.kept.values(), strict=True) if alone else rows.kept.items():
+        if not kept.missing or name not in inputs or inputs[name].dtype.kind != "f":
+            continue
+        predicted = session.run({**first, name: np.full_like(first[name], np.nan)}, outputs)
+        if not all(np.isfinite(array).all() for array in predicted):
+            raise ConvertError(
+                "A model of columns with missing values must have a way to deal with them.",
+                got=f"{kept.missing:,} rows without a value in column {name!r}, for which it predicts nan",
+                fix="Put an imputer in front of it, drop such rows, or leave the column out of data.source.inputs.",
+            )
 
 
 def _mixing(session: Session, inputs: Mapping[str, np.ndarray], prediction: str, got: np.ndarray) -> tuple[str, ...]:

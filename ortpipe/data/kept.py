@@ -1,0 +1,115 @@
+"""Columns of a table that are inputs as they stand, [N]: numbers with nan, words and dates as text, "" for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ortpipe.data.arrow import as_numpy
+from ortpipe.errors import DataError, listing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Kind = Literal["number", "word", "date"]
+# dates of ISO 8601 as text, with a time or without, and that time's distance from UTC
+ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?$"
+
+
+@dataclass(frozen=True)
+class RawColumn:
+    """What a column holds that is an input as it stands.
+
+    Attributes:
+        kind: numbers are floats, and nan where one is missing; words (true and false are two) and dates (ISO 8601) are
+            text, and "" where one is missing.
+        missing: in how many rows of its source, all parts of it, there is none.
+    """
+
+    kind: Kind
+    missing: int = 0
+
+
+def float_type(dtype: np.dtype) -> np.dtype:
+    """Return the type of floats that a column of these numbers becomes."""
+    return np.dtype(np.float32 if dtype in (np.float16, np.float32) else np.float64)
+
+
+def numbers(column: pa.Array, dtype: np.dtype) -> np.ndarray:
+    """Return a column of numbers as floats, nan (of one form) where one is missing."""
+    values = as_numpy(column).astype(dtype)
+    values[np.isnan(values)] = np.nan
+    return values
+
+
+def texts(column: pa.Array, missing: Sequence[str] = ()) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different texts of a column, and each row's place among them; "" is what is missing.
+
+    Dates and times are those of UTC, which a Z at the end says where the column has a time zone.
+    """
+    import pyarrow as pa
+
+    whole = column.dictionary_encode()
+    values, codes = whole.dictionary, whole.indices.fill_null(len(whole.dictionary)).to_numpy(zero_copy_only=False)
+    if _is_dates(values):
+        days = pa.types.is_date(values.type)
+        moments = np.array(values.to_numpy(zero_copy_only=False), "M8[D]" if days else "M8[us]")
+        zone = "" if days or values.type.tz is None else "Z"
+        words = [f"{text.removesuffix('.000000')}{zone}" for text in np.datetime_as_string(moments).tolist()]
+    else:
+        words = values.cast("string").to_pylist()
+    words = ["" if word in missing else word for word in words]
+    return np.array([*words, ""], object), codes
+
+
+class KeptColumn:
+    """What was seen of a column that is an input as it stands, in pieces.
+
+    Args:
+        name: of the column.
+        dtype: of its numbers in the table; None where it is text.
+        missing: texts that mark a missing value.
+    """
+
+    def __init__(self, name: str, dtype: np.dtype | None, missing: Sequence[str]) -> None:
+        self._name, self._dtype, self._marks = name, dtype and float_type(dtype), missing
+        self._missing, self._types = 0, dict[bool, str]()  # whether a piece is of dates → the first such file
+
+    def see(self, column: pa.Array, file: str) -> list[Any]:
+        """Take a piece of the column; return what its digest is of."""
+        if self._dtype is not None:
+            values = numbers(column, self._dtype)
+            self._missing += int(np.isnan(values).sum())
+            return [values]
+        words, codes = texts(column, self._marks)
+        self._missing += int((words[codes] == "").sum())
+        self._types.setdefault(_is_dates(column), file)
+        return [words.tolist(), codes]
+
+    def read(self, column: pa.Array) -> np.ndarray:
+        """Return a piece as an input, [N]."""
+        if self._dtype is not None:
+            return numbers(column, self._dtype)
+        words, codes = texts(column, self._marks)
+        return words[codes]
+
+    def kept(self, *, are_dates: bool) -> RawColumn:
+        """Return what the column holds; `are_dates` says of its text whether it is dates."""
+        if len(self._types) > 1 and not are_dates:
+            raise DataError(
+                "A column has one type in every file.",
+                got=f"column {self._name!r} is text in {self._types[False]}, dates in {self._types[True]}",
+                fix=f"Write it alike in all of them, or list it: {listing('{at}categorical', self._name)}",
+            )
+        if self._dtype is not None:
+            return RawColumn("number", self._missing)
+        return RawColumn("date" if are_dates or True in self._types else "word", self._missing)
+
+
+def _is_dates(column: pa.Array) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_timestamp(column.type) or pa.types.is_date(column.type))

@@ -1,0 +1,180 @@
+"""Columns of a table as inputs of their own: numbers, words and dates as they stand, of which values may be missing."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from data.test_tables import written
+from onnx import parser
+
+from ortpipe import Rows, SplitConfig, convert, split
+from ortpipe.data.kept import RawColumn
+from ortpipe.data.rows import Data
+from ortpipe.data.sources.csv import Csv
+from ortpipe.data.sources.function import Function
+from ortpipe.data.sources.parquet import Parquet
+from ortpipe.errors import ConfigError, ConvertError, DataError
+
+DAYS = [datetime.date(2013, 1, 31), None, datetime.date(2012, 2, 29)]
+FRAME = pd.DataFrame(
+    {
+        "age": [31.5, np.nan, 40.0],
+        "rooms": [3, 1, 2],
+        "city": ["Łódź", None, "Rome"],
+        "vip": [True, False, True],
+        "day": DAYS,
+        "seen": pd.to_datetime(["2013-01-31 05:00:00", "1999-12-31 23:59:59.5", None], format="ISO8601"),
+        "target": [0.0, 1.0, 2.0],
+    }
+)
+EXPECTED = {
+    "age": [31.5, np.nan, 40],
+    "rooms": [3.0, 1.0, 2.0],
+    "city": ["Łódź", "", "Rome"],
+    "vip": ["true", "false", "true"],
+    "day": ["2013-01-31", "", "2012-02-29"],
+    "seen": ["2013-01-31T05:00:00", "1999-12-31T23:59:59.500000", ""],
+}
+
+
+def made(frame):
+    return frame
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "function"])
+def test_each_column_is_an_input_as_it_stands(kind, tmp_path):
+    rows = written(kind, FRAME, tmp_path, encode="keep")()
+    assert list(rows.inputs) == list(EXPECTED)
+    for name, values in EXPECTED.items():
+        np.testing.assert_array_equal(rows.inputs[name], np.array(values, None if name in ("age", "rooms") else object))
+    kinds = {name: kept.kind for name, kept in rows.kept.items()}
+    assert kinds == {"age": "number", "rooms": "number", "city": "word", "vip": "word", "day": "date", "seen": "date"}
+    assert [kept.missing for kept in rows.kept.values()] == [1, 0, 1, 0, 1, 1]
+    assert rows.notes[0] == (
+        "6 columns as they stand: numbers age (1 missing), rooms; words city (1 missing), vip; "
+        "dates day (1 missing), seen (1 missing); label target"
+    )
+
+
+def test_a_list_chooses_columns_and_one_input_may_keep_its_own(tmp_path):
+    rows = written("csv", FRAME, tmp_path, encode="keep", inputs=("city", "rooms"))()
+    assert list(rows.inputs) == ["city", "rooms"]
+    rows = written("csv", FRAME, tmp_path, inputs=("rooms",))()
+    assert (rows.columns, rows.kept) == ({"X": ("rooms",)}, {})
+    rows = written("csv", FRAME, tmp_path, inputs={"where": ("city",), "X": ("rooms",)}, encode={"where": "keep"})()
+    assert rows.inputs["where"].tolist() == EXPECTED["city"]
+    assert (rows.columns, rows.kept) == ({"X": ("rooms",)}, {"where": RawColumn("word", 1)})
+
+
+def test_marks_of_missing_values_and_words_that_look_like_dates_are_as_the_user_says(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b,c,day,y\n1,?,x,2013-01-31,0\n?,2,?,?,1\n")
+    source = {"path": str(tmp_path / "rows.csv"), "label": "y", "encode": "keep", "missing": ("?",)}
+    rows = Csv(**source)()
+    assert [rows.inputs[name].tolist() for name in ("c", "day")] == [["x", ""], ["2013-01-31", ""]]
+    np.testing.assert_array_equal(np.stack([rows.inputs["a"], rows.inputs["b"]]), [[1, np.nan], [np.nan, 2]])
+    assert rows.kept["day"].kind == "date"
+    assert Csv(**source, categorical=("day",))().kept["day"] == RawColumn("word", 1)
+
+
+def test_times_are_those_of_utc_where_a_column_has_a_zone(tmp_path):
+    seen = pa.array([datetime.datetime(2013, 1, 31, 10)], pa.timestamp("us", tz="America/New_York"))
+    frame = pa.table({"seen": seen, "y": [0]})
+    rows = Function(function="data.test_kept:made", params={"frame": frame}, encode="keep")()
+    assert rows.inputs["seen"].tolist() == ["2013-01-31T10:00:00Z"]
+
+
+def test_a_column_of_text_that_holds_dates_of_iso_8601_is_one_of_dates():
+    frame = FRAME[["rooms", "target"]].assign(day=["2013-01-31", "", "2012-02-29T05:00Z"])
+    rows = Function(function="data.test_kept:made", params={"frame": frame}, label="target", encode="keep")()
+    assert rows.kept["day"] == RawColumn("date", 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (["2013-01-31", "soon", "2012-02-29"], r"ISO 8601(.|\n)*'soon' in row 1"),
+        (["31.1.2013", "1.2.2013", ""], r"ISO 8601(.|\n)*'31.1.2013' in row 0"),
+        (["1.5", "2", "many"], r"'many' in row 2"),
+        ([1.0, np.inf, np.nan], r"inf in column 'new', row 1"),
+    ],
+)
+def test_columns_of_mixed_content_are_refused_by_name(column, message):
+    params = {"frame": FRAME[["target"]].assign(new=column)}
+    with pytest.raises(DataError, match=message):
+        Function(function="data.test_kept:made", params=params, label="target", encode="keep")()
+
+
+def test_labels_are_never_missing(tmp_path):
+    with pytest.raises(DataError, match="in column 'age', row 1"):
+        written("csv", FRAME, tmp_path, encode="keep", label="age")()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"encode": {"X": "keep"}}, {"inputs": {"X": ("a", "b")}, "encode": {"X": "keep"}}]
+)
+def test_an_input_that_keeps_its_column_has_one(settings):
+    with pytest.raises(ConfigError, match="holds that one"):
+        Csv(path="rows.csv", label="y", **settings)
+
+
+def test_a_word_that_is_most_likely_a_missing_value_is_said():
+    frame = FRAME[["target"]].assign(city=["NA", "Rome", "Oslo"])
+    rows = Function(function="data.test_kept:made", params={"frame": frame}, label="target", encode="keep")()
+    assert "'NA' in row 0" in rows.notes[1]
+
+
+def test_rows_that_stream_are_those_in_memory(tmp_path):
+    frame = pd.concat([FRAME] * 40, ignore_index=True).assign(row=np.arange(120))
+    frame.loc[100, "city"] = "a word much longer than those in front of it"
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=7)
+    given = {"path": str(tmp_path / "rows.parquet"), "label": "target", "encode": "keep"}
+    streamed, held = (split(Parquet(**given, stream=stream)(), SplitConfig(seed=1)) for stream in (True, False))
+    assert streamed.train.on_disk
+    for ours, theirs in zip((streamed.train, streamed.test), (held.train, held.test), strict=True):
+        assert ours.sample().digest() == theirs.sample().digest()
+    again = Parquet(**given, stream=True)()
+    assert again.digest() == Parquet(**given, stream=True)().digest()
+    frame.loc[3, "age"] = 0
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=7)
+    assert Parquet(**given, stream=True)().digest() != again.digest()
+
+
+def model(text):
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+
+
+IMPUTED = model(
+    "g (float[N] age, float[N] rooms) => (float[N, 1] y) <float[2, 1] w = {1.0, 2.0}, float zero = {0}, "
+    "int64[1] one = {1}> { m = IsNaN (age)  a = Where (m, zero, age)  b = Unsqueeze (a, one) "
+    "c = Unsqueeze (rooms, one)  x = Concat <axis = 1> (b, c)  y = MatMul (x, w) }"
+)
+PLAIN = model(
+    "g (float[N] age, float[N] rooms) => (float[N, 1] y) <float[2, 1] w = {1.0, 2.0}, int64[1] one = {1}> "
+    "{ b = Unsqueeze (age, one)  c = Unsqueeze (rooms, one)  x = Concat <axis = 1> (b, c)  y = MatMul (x, w) }"
+)
+
+
+def test_a_missing_value_is_refused_where_the_model_has_no_way_to_deal_with_it(tmp_path):
+    data = Data(written("csv", FRAME, tmp_path, encode="keep")())
+    artifact = convert(IMPUTED, data=data)
+    assert "does not read city, vip, day, seen of the data" in artifact.facts.lineage[-1]["notes"]
+    with pytest.raises(ConvertError, match=r"1 rows without a value in column 'age'"):
+        convert(PLAIN, data=data)
+
+
+def test_nan_in_rows_of_ones_own_is_refused_unless_they_say_what_it_is():
+    age = np.array([1.0, np.nan])
+    with pytest.raises(DataError, match="finite"):
+        Rows({"age": age}, [0, 1])
+    assert Rows({"age": age}, [0, 1], kept={"age": RawColumn("number", 1)}).kept
+
+
+def test_numbers_are_no_text_for_an_input_of_text(tmp_path):
+    words = model(
+        "g (string[N] rooms) => (float[N, 1] y) <int64[1] one = {1}, float[1, 1] w = {1.0}> "
+        "{ f = Cast <to = 1> (rooms)  x = Unsqueeze (f, one)  y = MatMul (x, w) }"
+    )
+    with pytest.raises(DataError, match=r"takes text(.|\n)*rooms(.|\n)*categorical=\[rooms\]"):
+        convert(words, data=Data(written("csv", FRAME, tmp_path, encode="keep")()))
