@@ -128,7 +128,9 @@ def _part(op: Builder, facts: Facts, whole: AddLossConfig, head: str, weight: ir
         fitted = _as_elements(op, label, prediction)
         if config.padding is not None:
             fitted, counts = _unpadded(op, fitted, config.padding if fitted.dtype == prediction.dtype else -1)
-    terms = _terms(op, fitted, scores, config)
+    terms = (
+        _terms(op, fitted, scores, config) if facts.members is None else _of_members(op, fitted, scores, facts, config)
+    )
     if sequences is not None and config.elements == "mean":  # a row's elements are its labels
         terms = op.Div(terms, op.Max(op.cast(sequences.lengths(op, fitted), terms), op.like(1, terms)))
     terms_per_row: Any = 1 if facts.task == "binary" else terms.shape[-1] if terms.shape is not None else None
@@ -161,6 +163,19 @@ def _weighted_sum(op: Builder, losses: Sequence[tuple[ir.Value, float]]) -> ir.V
         total = term
     assert total is not None
     return total
+
+
+def _of_members(op: Builder, label: ir.Value, scores: Scores, facts: Facts, config: HeadLoss) -> ir.Value:
+    """Return the mean [N, K] of what the loss writes for each member's own scores [N, members, K] of one label."""
+    members = query.value(op.graph, str(facts.members))
+    own_scores = scores._replace(prediction=members, logits=None if facts.task == "regression" else members)
+    each = op.Unsqueeze(label, [1])
+    assert label.shape is not None
+    each.shape = ir.Shape([label.shape[0], 1, label.shape[1]])
+    terms = _terms(op, each, own_scores, config)
+    mean = op.ReduceMean(terms, [1], keepdims=0)
+    mean.shape = ir.Shape([label.shape[0], terms.shape[-1] if terms.shape is not None else None])
+    return mean
 
 
 def _terms(op: Builder, label: ir.Value, scores: Scores, config: HeadLoss) -> ir.Value:

@@ -46,16 +46,24 @@ class Layers:
         """Add a parameter ~ U(±bound)."""
         return self.parameter(name, self._random.uniform(-bound, bound, shape))
 
-    def normal(self, name: str, shape: Sequence[int], deviation: float = 1.0, *, within: float = math.inf) -> ir.Value:
-        """Add a parameter ~ N(0, deviation²), none of it further out than so many deviations."""
+    def normal(
+        self,
+        name: str,
+        shape: Sequence[int],
+        deviation: float = 1.0,
+        *,
+        within: float = math.inf,
+        repeats: Sequence[int] | int = 1,
+    ) -> ir.Value:
+        """Add a parameter ~ N(0, deviation²), none further out than so many deviations, each repeated in its row."""
         array = self._random.normal(size=shape)
         while (out := np.abs(array) > within).any():
             array[out] = self._random.normal(size=out.sum())
-        return self.parameter(name, array * deviation)
+        return self.parameter(name, np.repeat(array * deviation, repeats, axis=-1))
 
-    def signs(self, name: str, shape: Sequence[int]) -> ir.Value:
-        """Add a parameter of ±1."""
-        return self.parameter(name, self._random.integers(0, 2, shape) * 2.0 - 1)
+    def signs(self, name: str, shape: Sequence[int], *, repeats: Sequence[int] | int = 1) -> ir.Value:
+        """Add a parameter of ±1, each repeated in its row."""
+        return self.parameter(name, np.repeat(self._random.integers(0, 2, shape) * 2.0 - 1, repeats, axis=-1))
 
     def full(self, name: str, shape: Sequence[int], value: float) -> ir.Value:
         """Add a parameter of one value."""
@@ -69,9 +77,17 @@ class Layers:
         bound = math.sqrt(6 / (inner + outer)) if self._law == "xavier" else 1 / math.sqrt(inner)
         return self.uniform(name, shape, bound)
 
-    def bias(self, name: str, size: int, inner: int) -> ir.Value:
-        """Add the bias of a product with so many inputs."""
-        return self.uniform(name, [size], 1 / math.sqrt(inner) if self._law == "pytorch" else 0.0)
+    def bias(self, name: str, size: int, inner: int, *, rows: int | None = None) -> ir.Value:
+        """Add the bias of a product with so many inputs; rows of it that begin alike."""
+        bound = 1 / math.sqrt(inner) if self._law == "pytorch" else 0.0
+        array = self._random.uniform(-bound, bound, size)
+        return self.parameter(name, array if rows is None else np.tile(array, (rows, 1)))
+
+    def one_hot(self, codes: ir.Value, count: int) -> ir.Value:
+        """Return codes [N] as 1 in one of so many columns [N, count]."""
+        one = self.op.OneHot(codes, self.op.const(np.int64(count)), self.const([0, 1]))
+        one.type, one.shape = ir.TensorType(ir.DataType.from_numpy(self.dtype)), ir.Shape(["N", count])
+        return one
 
     def linear(self, x: ir.Value, name: str, outputs: int, *, bias: bool = True) -> ir.Value:
         """y = x·Wᵀ + b over the last axis, W [outputs, inputs]."""
@@ -85,22 +101,21 @@ class Layers:
         sizes = shape(x)
         if len(sizes) == 2:
             return shaped(self.op.Gemm(x, weight, *bias, transB=1), x, [sizes[0], shape(weight)[0]])
-        rows = self.reshape(x, [sizes[-1]])
-        return self.reshape(self.product(rows, weight, *bias), [*sizes[1:-1], shape(weight)[0]])
+        rows = self.reshape(x, [None, sizes[-1]])
+        return self.reshape(self.product(rows, weight, *bias), [*sizes[:-1], shape(weight)[0]])
 
-    def reshape(self, x: ir.Value, sizes: Sequence[int]) -> ir.Value:
-        """Return the numbers as rows of these sizes, as many as that makes."""
-        return shaped(self.op.Reshape(x, [-1, *sizes]), x, ["N" if shape(x)[1:] else None, *sizes])
+    def reshape(self, x: ir.Value, sizes: Sequence[Any]) -> ir.Value:
+        """Return the numbers in these sizes, of which the first is not known, or known by its name."""
+        return shaped(self.op.Reshape(x, [-1, *sizes[1:]]), x, sizes)
+
+    def flat(self, x: ir.Value) -> ir.Value:
+        """Return the numbers of each row side by side, [N, K]."""
+        return x if len(shape(x)) == 2 else self.reshape(x, [shape(x)[0], math.prod(shape(x)[1:])])
 
     def activation(self, x: ir.Value, kind: Activation) -> ir.Value:
         """Return f(x); silu is x·σ(x), gelu x·Φ(x)."""
-        if kind == "gelu" and x.dtype == ir.DataType.DOUBLE:
-            raise ConvertError(
-                "onnxruntime computes GELU in float32 (it has no float64 Erf).",
-                key="activation",
-                got="gelu in a model of float64",
-                fix="Set {key}=silu or relu, or leave out convert.dtype.",
-            )
+        if kind == "gelu":
+            self.narrow("activation", "gelu", "silu or relu")
         if kind != "silu":
             return getattr(self.op, OPERATORS[kind])(x)
         with self.op.formulas():
@@ -108,6 +123,16 @@ class Layers:
                 return x * self.op.Sigmoid(x)
             # onnxruntime 1.19 fuses that to an operator that has a kernel for float32 alone
             return x * (self.op.Tanh(x * 0.5) * 0.5 + 0.5)
+
+    def narrow(self, key: str, value: str, others: str) -> None:
+        """Refuse what onnxruntime 1.19 has no kernels for in float64 (Erf, Cos)."""
+        if self.dtype == np.float64:
+            raise ConvertError(
+                "onnxruntime does not compute {key} in float64.",
+                key=key,
+                got=value,
+                fix=f"Set {{key}}={others}, or leave out convert.dtype.",
+            )
 
     def dropout(self, x: ir.Value, share: float) -> ir.Value:
         """Set a share of the entries to 0 in training, and scale the others by 1/(1 − share)."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 from safetensors.numpy import save_file
 from scipy.special import expit, softmax
 
-from ortpipe.data.feeds import feeds
+from ortpipe.artifact import Artifact
+from ortpipe.data.feeds import feed_inputs, feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, ConvertError
+from ortpipe.graph import query
+from ortpipe.graph.edit import set_initializers
 from ortpipe.graph.modes import to_inference
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -40,11 +45,12 @@ def build(name, label, inputs=X, dtype="float64", **settings):
     return convert(None, ConvertConfig(SOURCES[name](**settings), dtype=dtype), data=data), data
 
 
-def predict(artifact, data, *outputs):
+def predict(artifact, data, *outputs, given=None):
     model = artifact.ir_model()
     to_inference(model)
-    inputs = {n: np.asarray(a, np.float64) for n, a in data.train.inputs.items()}
-    return Session(ir.to_proto(model)).run(inputs, list(outputs or [artifact.facts.prediction]))
+    wanted = list(outputs or [artifact.facts.prediction])
+    model.graph.outputs[:] = [query.value(model.graph, name) for name in wanted]
+    return Session(ir.to_proto(model)).run(given or feed_inputs(artifact.model, artifact.facts, data.train), wanted)
 
 
 def standard(x):
@@ -108,7 +114,100 @@ def test_the_end_is_what_the_labels_are(label):
     np.testing.assert_allclose(predict(artifact, data)[0], expected, rtol=1e-9)
 
 
+def tabm(x, p, settings):
+    """TabM as its paper and the package tabm 0.0.3 have it: embeddings, layers of members, an output layer each."""
+    x, name = standard(x)[:, :, None], "num_module.linear"
+    if settings["numbers"] == "periodic":
+        angle = 2 * np.pi * p["num_module.periodic.weight"] * x
+        waves = np.concatenate([np.cos(angle), np.sin(angle)], axis=-1)
+        x = np.maximum(np.einsum("nfi,fio->nfo", waves, p[f"{name}.weight"]) + p[f"{name}.bias"], 0)
+    if settings["numbers"] == "piecewise":
+        through, weight = np.zeros((len(x), *p[f"{name}.weight"].shape[:2])), p[f"{name}.weight"]
+        for f, column in enumerate(x[..., 0].T):
+            edges = np.unique(np.quantile(column, np.linspace(0, 1, settings["bins"] + 1)))
+            assert len(edges) == through.shape[-1] + 1
+            for b, (left, right) in enumerate(itertools.pairwise(edges)):
+                first, final = b == 0, b == len(edges) - 2
+                share = (column - left) / (right - left)
+                through[:, f, b] = np.clip(share, -np.inf if first else 0, np.inf if final else 1)
+        line = x * p["num_module.linear0.weight"] + p["num_module.linear0.bias"]
+        x = line + np.einsum("nfi,fio->nfo", through, weight)
+    x = x.reshape(len(x), 1, -1)
+    if settings.get("mini"):
+        x = x * p["backbone.affine.weight"]
+    for i in range(settings["blocks"]):
+        name = f"backbone.blocks.{i}.0"
+        if settings.get("mini"):
+            x = linear(x, p, name)
+        else:
+            x = (x * p[f"{name}.r"]) @ p[f"{name}.weight"].T * p[f"{name}.s"] + p[f"{name}.bias"]
+        x = np.maximum(x, 0)
+    return np.einsum("nki,kio->nko", x, p["output.weight"]) + p["output.bias"]
+
+
+SMALL = {"members": 3, "width": 4, "blocks": 2, "bins": 4, "size": 3, "frequencies": 2}
+TABULAR = {
+    "piecewise": {**SMALL, "numbers": "piecewise"},
+    "periodic": {**SMALL, "numbers": "periodic", "frequency_scale": 1.0},
+    "plain": {**SMALL, "numbers": "plain"},
+    "mini": {**SMALL, "numbers": "plain", "mini": True},
+}
+
+
+@pytest.mark.parametrize("label", ["regression", "multiclass"])
+@pytest.mark.parametrize("case", TABULAR)
+def test_tabm_predicts_the_mean_of_its_members_and_its_loss_is_the_mean_of_theirs(case, label):
+    dtype, close = ("float32", 1e-4) if case == "periodic" else ("float64", 1e-9)
+    artifact, data = build("tabular", label, dropout=0.0, dtype=dtype, **TABULAR[case])
+    rng = np.random.default_rng(1)  # other weights than the first: those of the bins begin at 0
+    moved = {n: (a + 0.3 * rng.normal(size=a.shape)).astype(dtype) for n, a in artifact.initializers.items()}
+    model = artifact.ir_model()
+    set_initializers(model, moved)
+    artifact = Artifact(model, artifact.facts)
+    z, y = tabm(X, moved, TABULAR[case]), LABELS[label]
+    assert z.shape[1] == 3
+    if label == "regression":
+        members = z * y.std() + y.mean()
+        losses = (members - y[:, None, None]) ** 2
+    else:
+        members = softmax(z, axis=-1)
+        losses = -np.log(members[np.arange(24), :, y - 5])
+    np.testing.assert_allclose(predict(artifact, data)[0], members.mean(axis=1), rtol=close)
+    loss = add_loss(artifact, AddLossConfig(LOSSES[LOSS[label]]()))
+    [got] = Session(loss.model).run(feeds(loss.model, loss.facts, data.train), ["loss"])
+    assert got == pytest.approx(losses.mean(), rel=close)
+
+
+def test_members_begin_with_one_scale_for_each_column_and_are_alike_but_for_that():
+    artifact, _ = build("tabular", "regression", **TABULAR["piecewise"])
+    weights = artifact.initializers
+    first = weights["backbone.blocks.0.0.r"].reshape(3, 3, 3)  # members, columns, the column's vector
+    assert (first == first[:, :, :1]).all()
+    assert len(np.unique(first)) == 9
+    for name in ("blocks.0.0.s", "blocks.1.0.r", "blocks.1.0.s"):
+        assert (weights[f"backbone.{name}"] == 1).all()
+    assert (np.ptp(weights["backbone.blocks.1.0.bias"], axis=0) == 0).all()
+    assert not weights["num_module.linear.weight"].any()
+    plain, _ = build("tabular", "regression", **TABULAR["mini"])
+    assert set(plain.initializers["backbone.affine.weight"].ravel()) == {-1.0, 1.0}
+    assert {*artifact.facts.parameters} == {*weights}
+
+
+def test_weights_of_rows_count_in_every_members_loss():
+    weight = np.arange(24.0)
+    data = Data(Rows(X, LABELS["binary"], sample_weight=weight))
+    source = SOURCES["tabular"](**TABULAR["plain"], dropout=0.0)
+    artifact = convert(None, ConvertConfig(source, dtype="float64"), data=data)
+    [y] = [LABELS["binary"] == "yes"]
+    loss = add_loss(artifact, AddLossConfig(LOSSES["log"](), sample_weight=True))
+    given = feeds(loss.model, loss.facts, data.train)
+    got, members = predict(loss, data, "loss", "members", given=given)
+    losses = np.logaddexp(0, np.where(y[:, None, None], -members, members))
+    assert got == pytest.approx((losses.mean(axis=(1, 2)) * weight).mean())
+
+
 NETWORKS = {
+    **{f"tabm {case}": ("tabular", X, TABULAR[case]) for case in ("piecewise", "mini")},
     "mlp": ("mlp", X, {"hidden": [4], "norm": "batch", "activation": "silu"}),
     "residual mlp": ("mlp", X, {"hidden": [3, 4], "norm": "layer", "residual": True, "activation": "tanh"}),
 }
@@ -161,7 +260,7 @@ def test_what_labels_are_taken_for_is_said_and_can_be_said_otherwise():
         ("binary", {"task": "regression"}, "labels of <U3"),
         ("multiclass", {"task": "binary"}, "3 in labels"),
         (np.zeros(24, np.int64), {}, "1 in labels"),
-        ("regression", {"activation": "gelu"}, "gelu in a model of float64"),
+        ("regression", {"activation": "gelu"}, "got: gelu"),
         ("targets", {"task": "multiclass"}, r"labels of shape \(24, 2\)"),
     ],
 )

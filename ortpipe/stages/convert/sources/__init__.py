@@ -41,6 +41,7 @@ SOURCES: Catalogue[type] = Catalogue(
     {
         "mlp": "ortpipe.stages.convert.sources.mlp:MLP",
         "onnx": "ortpipe.stages.convert.sources.onnx_file:OnnxFile",
+        "tabular": "ortpipe.stages.convert.sources.tabular:Tabular",
         "sklearn": "ortpipe.stages.convert.sources.sklearn_estimator:SklearnEstimator",
     },
 )

@@ -8,7 +8,7 @@ from ortpipe.data.rows import Rows
 from ortpipe.errors import ConfigError
 from ortpipe.settings import Count, Share
 from ortpipe.stages.convert.layers import Activation, Layers, Norm
-from ortpipe.stages.convert.sources.network import LabelKind, Network, features
+from ortpipe.stages.convert.sources.network import LabelKind, Network, features, joined
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class MLP(Network):
 
     def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
         """Return raw outputs [N, K]."""
-        x = features(layers, rows, standardize=self.standardize)
+        x = joined(layers, features(layers, rows, standardize=self.standardize))
         x = self._residual(layers, x) if self.residual else self._plain(layers, x)
         return layers.linear(x, "output", labels.width)
 

@@ -1,6 +1,7 @@
 """What networks by config share: inputs and labels as the training rows have them, the end, and what is said."""
 
 import abc
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +14,7 @@ from ortpipe.graph.builder import Builder
 from ortpipe.graph.modes import is_statistic
 from ortpipe.graph.serial import IR_VERSION, OPSET
 from ortpipe.settings import Config, Seed
-from ortpipe.stages.convert.layers import Law, Layers
+from ortpipe.stages.convert.layers import Law, Layers, shape, shaped
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import End, label_of, plain_classes, two_columns
@@ -28,7 +29,7 @@ class Network(Config, abc.ABC):
     Attributes:
         task: what it predicts; null: text, truth values and at most twenty whole numbers are classes, a table of 0
             and 1 is one label per column, and other numbers are values.
-        standardize: (x − mean) / deviation of the training rows, inside the graph.
+        standardize: (x − mean) / deviation of the training rows, each by its weight, inside the graph.
         scale_target: a regression's last layer predicts (y − mean) / deviation, and the graph ends in the labels' own
             units; false for losses whose prediction is a logarithm (poisson, gamma, tweedie).
         weights: the law that first weights follow: see `Layers`.
@@ -51,7 +52,8 @@ class Network(Config, abc.ABC):
             rule = "A network by config reads its sizes off the training rows."
             raise ConvertError(rule, got="no rows", fix="Give data.")
         rows = data.train.sample()
-        labels = read_labels(rows.label, self.task, scaled=self.scale_target)
+        weight = rows.sample_weight
+        labels = read_labels(rows.label, self.task, weight, scaled=self.scale_target)
         name = type(self).__name__
         graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
         op = Builder(graph, "forward")
@@ -104,8 +106,7 @@ class LabelKind:
 
         Members are averaged as what they predict: values, or probabilities.
         """
-        assert raw.shape is not None
-        many = raw.shape.rank() == 3
+        many = len(shape(raw)) == 3
         if self.task == "regression":
             assert raw.dtype is not None
             scale, mean = (op.const(array.astype(raw.dtype.numpy())) for array in (self.scale, self.mean))
@@ -118,7 +119,9 @@ class LabelKind:
         return End(self.task, None if many else raw, p), raw if many else None
 
 
-def read_labels(label: np.ndarray, task: Task | None, *, scaled: bool = True) -> LabelKind:
+def read_labels(
+    label: np.ndarray, task: Task | None, weight: np.ndarray | None = None, *, scaled: bool = True
+) -> LabelKind:
     """Return what labels [N] or [N, K] are, or what they are told to be.
 
     >>> read_labels(np.array(["no", "yes", "no"]), None).task, read_labels(np.array([0.5, 2.0]), None).task
@@ -144,10 +147,7 @@ def read_labels(label: np.ndarray, task: Task | None, *, scaled: bool = True) ->
                 rule, key="task", got=f"labels of {column.dtype}", fix="Leave {key} out: text is a class."
             )
         values = column.reshape(len(column), -1).astype(np.float64)
-        deviation = values.std(axis=0)
-        mean, scale = values.mean(axis=0), np.where(deviation > 0, deviation, 1.0)
-        if not scaled:
-            mean, scale = np.zeros_like(mean), np.ones_like(scale)
+        mean, scale = moments(values, weight) if scaled else (np.zeros(values.shape[1]), np.ones(values.shape[1]))
         return LabelKind(task, values.shape[1], None, mean, scale, notes)
     if wide:
         rule = "A classifier's labels are one class per row."
@@ -183,17 +183,44 @@ def _task_of(label: np.ndarray) -> tuple[Task, str]:
     return ("binary" if len(values) == 2 else "multiclass"), kind
 
 
-def features(layers: Layers, rows: Rows, *, standardize: bool) -> ir.Value:
+def moments(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and deviation over rows, each counted by its weight; the deviation of what does not vary is 1."""
+    values = values.astype(np.float64)
+    mean = np.average(values, axis=0, weights=weight)
+    deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
+    return mean, np.where(deviation > 0, deviation, 1.0)
+
+
+@dataclass(frozen=True)
+class Features:
+    """A row as numbers and as words."""
+
+    numbers: ir.Value | None  # [N, K], standardized
+    words: Mapping[str, tuple[ir.Value, int]] = field(default_factory=dict)  # codes int64 [N], and how many there are
+
+
+def features(layers: Layers, rows: Rows, *, standardize: bool) -> Features:
     """Write the inputs as numbers [N, K], side by side."""
-    parts = [number_input(layers, name, array, standardize=standardize) for name, array in rows.inputs.items()]
-    flat = [p if p.shape is not None and p.shape.rank() == 2 else layers.op.Flatten(p) for p in parts]
-    return layers.op.Concat(*flat, axis=1) if len(flat) > 1 else flat[0]
+    parts = [number_input(layers, name, rows, standardize=standardize) for name in rows.inputs]
+    return Features(side_by_side(layers, [layers.flat(part) for part in parts]))
 
 
-def number_input(
-    layers: Layers, name: str, array: np.ndarray, *, standardize: bool, axes: tuple[int, ...] = (0,)
-) -> ir.Value:
-    """Write an input of numbers [N, …], standardized over these axes of the training rows."""
+def side_by_side(layers: Layers, parts: Sequence[ir.Value]) -> ir.Value:
+    """Return [N, K] of several."""
+    if len(parts) == 1:
+        return parts[0]
+    return shaped(layers.op.Concat(*parts, axis=1), parts[0], ["N", sum(shape(part)[1] for part in parts)])
+
+
+def joined(layers: Layers, given: Features) -> ir.Value:
+    """Return numbers, and an embedding of each word, side by side [N, K]."""
+    assert given.numbers is not None
+    return given.numbers
+
+
+def number_input(layers: Layers, name: str, rows: Rows, *, standardize: bool) -> ir.Value:
+    """Write an input of numbers [N, …], each of a row's standardized over the training rows."""
+    array = rows.inputs[name]
     if array.dtype.kind not in "biuf":
         raise ConvertError(
             "The inputs of this network are numbers.",
@@ -203,7 +230,5 @@ def number_input(
     x = layers.op.input(name, ir.DataType.from_numpy(layers.dtype), ["N", *array.shape[1:]])
     if not standardize:
         return x
-    values = array.astype(np.float64)
-    deviation = values.std(axis=axes, keepdims=True)[0]
-    mean, scale = values.mean(axis=axes, keepdims=True)[0], np.where(deviation > 0, deviation, 1.0)
+    mean, scale = moments(array, rows.sample_weight)
     return layers.op.Div(layers.op.Sub(x, layers.const(mean)), layers.const(scale))

@@ -1,0 +1,159 @@
+"""TabM: many networks for tables in one, which share all weights but scales and biases."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.data.rows import Rows
+from ortpipe.graph.check import finish
+from ortpipe.runtime.session import Session
+from ortpipe.settings import Count, Positive, Share
+from ortpipe.stages.convert.layers import Activation, Layers, shape, shaped
+from ortpipe.stages.convert.sources.network import Features, LabelKind, Network, features, side_by_side
+
+Numbers = Literal["piecewise", "periodic", "plain"]
+WITHIN = 3  # deviations, beyond which no first frequency lies
+
+
+@dataclass(frozen=True)
+class Tabular(Network):
+    """TabM (Gorishniy, Kotelnikov, Babenko, ICLR 2025, arXiv 2410.24210), an ensemble of k MLPs in one network.
+
+    Each member's layer is y = s ∘ (W·(r ∘ x)) + b with W of all and r, s, b of its own (BatchEnsemble); only the first
+    r begins at random, one value per column, all others at 1. The loss is the mean of the members' losses, the
+    prediction the mean of what they predict. With `mini` the first r is all that a member has of its own in front of
+    its output layer. Names are those of the authors' package tabm 0.0.3.
+
+    Attributes:
+        members: k.
+        blocks: layers.
+        width: of each.
+        dropout: share of entries that are 0 in training.
+        activation: f behind each layer.
+        mini: TabM-mini.
+        numbers: how a number x becomes a vector (Gorishniy et al., 2022, arXiv 2203.05556): `piecewise`, w·x + b + W·e
+            of how far x is through each of its bins, e ∈ [0, 1] (W begins at 0); `periodic`, relu(W·[cos 2πcx,
+            sin 2πcx] + b); or `plain`, x itself.
+        size: of that vector.
+        bins: quantiles of the training rows that bound the bins, their number at most.
+        frequencies: c, their number per column.
+        frequency_scale: the deviation of the first ones.
+    """
+
+    members: Count = 32
+    blocks: Count = 2
+    width: Count = 512
+    dropout: Share = 0.1
+    activation: Activation = "relu"
+    mini: bool = False
+    numbers: Numbers = "piecewise"
+    size: Count = 16
+    bins: Count = 48
+    frequencies: Count = 48
+    frequency_scale: Positive = 0.01
+
+    def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
+        """Return raw outputs [N, members, K]."""
+        x, chunks = self._embedded(layers, features(layers, rows, standardize=self.standardize), rows)
+        k, width, op = self.members, shape(x)[1], layers.op
+        first = layers.signs if self.numbers == "plain" else layers.normal  # as the package has it
+        name = "backbone.affine.weight" if self.mini else "backbone.blocks.0.0.r"
+        r = first(name, [k, len(chunks)], repeats=chunks)
+        x = op.Mul(layers.op.Unsqueeze(x, [1]), r)
+        x.shape = ir.Shape(["N", k, width])
+        for i in range(self.blocks):
+            name = f"backbone.blocks.{i}.0"
+            x = layers.linear(x, name, self.width) if self.mini else self._member_layer(layers, x, name, scaled=i == 0)
+            x = layers.dropout(layers.activation(x, self.activation), self.dropout)
+        bound = self.width**-0.5
+        weight = layers.uniform("output.weight", [k, self.width, labels.width], bound)
+        bias = layers.uniform("output.bias", [k, labels.width], bound)
+        y = shaped(op.Einsum(x, weight, equation="nki,kio->nko"), x, ["N", k, labels.width])
+        return op.Add(y, bias)
+
+    def _member_layer(self, layers: Layers, x: ir.Value, name: str, *, scaled: bool) -> ir.Value:
+        """Return s ∘ (W·(r ∘ x)) + b of each member; the first layer's r is there already."""
+        k, inner, op = self.members, shape(x)[-1], layers.op
+        if not scaled:
+            x = op.Mul(x, layers.full(f"{name}.r", [k, inner], 1))
+        x = layers.linear(x, name, self.width, bias=False)
+        x = op.Mul(x, layers.full(f"{name}.s", [k, self.width], 1))
+        return op.Add(x, layers.bias(f"{name}.bias", self.width, inner, rows=k))
+
+    def _embedded(self, layers: Layers, given: Features, rows: Rows) -> tuple[ir.Value, list[int]]:
+        """Return a row as a vector [N, D], and how much of it each column makes."""
+        parts, chunks = list[ir.Value](), list[int]()
+        if given.numbers is not None:
+            parts.append(layers.flat(self._numbers(layers, given.numbers, rows)))
+            columns = shape(given.numbers)[1]
+            chunks += [shape(parts[0])[1] // columns] * columns
+        for codes, count in given.words.values():
+            parts.append(layers.one_hot(codes, count))
+            chunks.append(count)
+        return side_by_side(layers, parts), chunks
+
+    def _numbers(self, layers: Layers, x: ir.Value, rows: Rows) -> ir.Value:
+        """Return a vector [N, columns, size] of each number."""
+        op, columns = layers.op, shape(x)[1]
+        if self.numbers == "plain":
+            return x
+        wide = op.Unsqueeze(x, [2])
+        wide.shape = ir.Shape(["N", columns, 1])
+        if self.numbers == "periodic":
+            layers.narrow("numbers", "periodic", "piecewise")
+            c = layers.normal(
+                "num_module.periodic.weight", [columns, self.frequencies], self.frequency_scale, within=WITHIN
+            )
+            angle = op.Mul(wide, op.Mul(c, layers.const(2 * np.pi)))
+            waves = shaped(op.Concat(op.Cos(angle), op.Sin(angle), axis=-1), x, ["N", columns, 2 * self.frequencies])
+            return op.Relu(self._columns(layers, waves, bias=True))
+        bound = self.size**-0.5
+        weight = layers.uniform("num_module.linear0.weight", [columns, self.size], bound)
+        line = op.Add(op.Mul(wide, weight), layers.uniform("num_module.linear0.bias", [columns, self.size], bound))
+        slope, start, low, high = encoding([edges(column, self.bins) for column in values(layers, x, rows).T])
+        inside = op.Add(op.Mul(wide, layers.const(slope)), layers.const(start))
+        inside = op.Max(op.Min(inside, layers.const(high)), layers.const(low))
+        return op.Add(line, self._columns(layers, inside, bias=False))
+
+    def _columns(self, layers: Layers, x: ir.Value, *, bias: bool) -> ir.Value:
+        """Return a product of each column's own with its vector: [N, columns, size]."""
+        _, columns, inner = shape(x)
+        sizes, name = [columns, inner, self.size], "num_module.linear"
+        weight = layers.uniform(f"{name}.weight", sizes, inner**-0.5 if bias else 0.0)
+        y = shaped(layers.op.Einsum(x, weight, equation="nfi,fio->nfo"), x, ["N", columns, self.size])
+        return layers.op.Add(y, layers.uniform(f"{name}.bias", [columns, self.size], inner**-0.5)) if bias else y
+
+
+def values(layers: Layers, x: ir.Value, rows: Rows) -> np.ndarray:
+    """Return what a value of the graph so far is for the training rows."""
+    model = ir.Model(layers.op.graph, ir_version=10).clone()
+    model.graph.outputs[:] = [next(o for node in model.graph for o in node.outputs if o.name == x.name)]
+    fed = {name: array.astype(layers.dtype) for name, array in rows.inputs.items()}
+    return Session(finish(model)).run(fed, [str(x.name)])[0]
+
+
+def edges(column: np.ndarray, bins: int) -> np.ndarray:
+    """Return the distinct quantiles of a column at 0, 1/bins … 1; two of them at least.
+
+    >>> edges(np.array([0.0, 0, 0, 1, 2]), 4), edges(np.array([3.0, 3]), 4)
+    (array([0., 1., 2.]), array([3., 4.]))
+    """
+    found = np.unique(np.quantile(column.astype(np.float64), np.linspace(0, 1, bins + 1)))
+    return found if len(found) > 1 else np.array([found[0], found[0] + 1])
+
+
+def encoding(bounds: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return slope, start and least and greatest value of each column's bins, [columns, bins] each.
+
+    e = min(max(slope·x + start, least), greatest), in [0, 1] but for what is below the first bin and above the last. A
+    column's last bin stands last; where it has fewer than others, the bins in front of that are 0.
+    """
+    count = max(map(len, bounds)) - 1
+    slope, start, low, high = (np.full((len(bounds), count), value) for value in (0.0, 0.0, 0.0, 1.0))
+    for i, edge in enumerate(bounds):
+        places = [*range(len(edge) - 2), count - 1]
+        slope[i, places], start[i, places] = 1 / np.diff(edge), -edge[:-1] / np.diff(edge)
+        low[i, places[0]], high[i, places[-1]] = -np.inf, np.inf
+    return slope, start, low, high
