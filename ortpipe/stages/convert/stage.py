@@ -185,8 +185,9 @@ def _compared(
     names = [facts.prediction, *forward.heads]
     _check_missing(session, inputs, names, few)
     predicted = dict(zip(names, session.run(inputs, names), strict=True))
+    given = few.inputs if forward.as_given else inputs
     worst = max(
-        _difference(model, facts.parameters, forward, name, got, inputs, config) for name, got in predicted.items()
+        _difference(model, facts.parameters, forward, name, got, given, config) for name, got in predicted.items()
     )
     return worst, predicted, _mixing(session, inputs, facts.prediction, predicted[facts.prediction])
 

@@ -26,6 +26,7 @@ class Forward:
     heads: Mapping[str, Callable[[np.ndarray | None], Meaning]] = field(default_factory=dict)  # of further outputs
     # of float initializers why each is not trained, None: it is; of others, what reads them decides
     said: Mapping[str, str | None] = field(default_factory=dict)
+    as_given: bool = False  # expected takes inputs as the rows have them, not cast to the model's types
     rounding: float = 0.0  # how far the source's own rounding may move a prediction, of its largest
 
 

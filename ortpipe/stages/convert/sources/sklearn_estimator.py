@@ -11,7 +11,8 @@ from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.settings import Config, one_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported
-from ortpipe.stages.convert.sources.sklearn_graph import build, supported_steps
+from ortpipe.stages.convert.sources.sklearn_graph import build, check_supported_estimator, steps_of
+from ortpipe.stages.convert.sources.sklearn_rows import form_for
 
 TRUSTED = [f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")]
 SCALERS = {"standard": "StandardScaler", "minmax": "MinMaxScaler"}
@@ -106,7 +107,7 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
     from sklearn.exceptions import NotFittedError
     from sklearn.utils.validation import check_is_fitted
 
-    supported_steps(estimator)
+    check_supported_estimator(estimator)
     try:
         check_is_fitted(estimator)
     except NotFittedError as error:
@@ -114,26 +115,22 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
             rule = "Fitting an unfitted estimator needs rows."
             raise ConvertError(rule, got=type(estimator).__name__, fix="Fit it first, or give data.") from error
         estimator = _fit(clone(estimator), data)
-    return build(estimator, dtype)
+    return build(estimator, dtype, None if data is None else data.train.head(1))
 
 
 def _fit(estimator: Any, data: Data) -> Any:
-    from sklearn.pipeline import Pipeline
     from sklearn.utils.validation import has_fit_parameter
     from threadpoolctl import threadpool_limits
 
     rows = data.train.sample()
-    if len(rows.inputs) != 1:
-        rule = "scikit-learn estimators take one input."
-        raise ConvertError(rule, got=sorted(rows.inputs), fix="Give one array of features.")
-    [features] = rows.inputs.values()
-    name, last = estimator.steps[-1] if isinstance(estimator, Pipeline) else (None, estimator)
+    given = form_for(estimator, rows).given(rows.inputs)
+    _, last, name = steps_of(estimator)
     weights = {}
     if rows.sample_weight is not None and has_fit_parameter(last, "sample_weight"):
-        weights["sample_weight" if name is None else f"{name}__sample_weight"] = rows.sample_weight
+        weights["__".join((*name, "sample_weight"))] = rows.sample_weight
     try:
         with threadpool_limits(1):  # one thread sums in one order: the same bytes on any number of cores
-            return estimator.fit(features.reshape(len(rows), -1), rows.label, **weights)
+            return estimator.fit(given, rows.label, **weights)
     except (ValueError, TypeError) as error:
         raise ConvertError(
             "scikit-learn must be able to fit the estimator on the training rows.",

@@ -6,52 +6,80 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.origins import within
 from ortpipe.graph.serial import IR_VERSION, OPSET
 from ortpipe.stages.convert.meaning import Meaning
+from ortpipe.stages.convert.patterns import width_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import (
+    End,
     check_estimator,
-    check_supported,
     class_path,
     end_of,
     label_of,
     plain_classes,
 )
-from ortpipe.stages.convert.sources.sklearn_transformers import TRANSFORMERS
+from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow, as_floats
+from ortpipe.stages.convert.sources.sklearn_rows import InputForm, form_for, quiet
+from ortpipe.stages.convert.sources.sklearn_walk import PIPELINE, check_transformer, is_idle, parts_of, transform
+
+EXACT = ("StandardScaler", "MinMaxScaler")  # which do not tell a number from its float32 neighbour
 
 
-def supported_steps(estimator: Any) -> tuple[list[Any], Any]:
-    """Return the scalers and the final estimator of an estimator or Pipeline, all of them supported."""
-    from sklearn.pipeline import Pipeline
-
-    steps = [step for _, step in estimator.steps] if isinstance(estimator, Pipeline) else [estimator]
-    steps = [step for step in steps if step is not None and not isinstance(step, str)]  # 'passthrough'
+def steps_of(estimator: Any) -> tuple[list[Any], Any, tuple[str, ...]]:
+    """Return the transformers of an estimator or Pipeline, the final estimator, and its name there."""
+    if class_path(estimator) != PIPELINE:
+        return [], estimator, ()
+    steps = [(name, step) for name, step in estimator.steps if not is_idle(step)]
     if not steps:
         raise ConvertError("A Pipeline must end in an estimator.", got="no step", fix="Add one as its last step.")
-    *scalers, last = steps
-    for step in scalers:
-        check_supported(TRANSFORMERS, class_path(step), "Every step before the last")
-    check_estimator(last)
-    return scalers, last
+    *before, (name, last) = steps
+    return [step for _, step in before], last, (name,)
 
 
-def build(estimator: Any, dtype: str) -> Forward:
-    """Return the graph of a fitted estimator: input `X` [N, features]; outputs as skl2onnx names them.
+def check_supported_estimator(estimator: Any) -> None:
+    """Refuse an estimator or Pipeline that has no graph, or a step of it, fitted or not."""
+    before, last, _ = steps_of(estimator)
+    for step in before:
+        check_transformer(step)
+    if class_path(last) == PIPELINE:
+        check_supported_estimator(last)
+    else:
+        check_estimator(last)
 
+
+def predictor(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
+    """Return the end of a fitted estimator's or Pipeline's graph, given its features: a value, or columns."""
+    before, last, name = steps_of(estimator)
+    if not name:
+        return end_of(op, estimator, as_floats(x), dtype)
+    columns = x if isinstance(x, Columns) else Columns.of(Flow(op, np.dtype(dtype)), x, width_of(x))
+    for step in before:
+        columns = transform(columns.flow, step, columns)
+    with within(op.graph, *name):
+        return predictor(op, last, columns, dtype)
+
+
+def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
+    """Return the graph of a fitted estimator; outputs as skl2onnx names them.
+
+    Inputs: `X` [N, features], or where the estimator knows the columns of a table by name, those that it reads [N].
     Regression gives `prediction` [N, K]; classifiers give `label` [N] and `probabilities` [N, K].
     """
-    scalers, last = supported_steps(estimator)
+    check_supported_estimator(estimator)
+    before, last, _ = steps_of(estimator)
+    form = form_for(estimator, rows)
     graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=type(last).__name__)
     op = Builder(graph, "forward")
-    width = int((scalers[0] if scalers else last).n_features_in_)
-    x = op.input("X", ir.DataType.from_numpy(np.dtype(dtype)), ["N", width])
-    for scaler in scalers:
-        x = TRANSFORMERS[class_path(scaler)](op, scaler, x, dtype)
-    with within(graph, *([name for name, step in estimator.steps if step is last] if last is not estimator else ())):
-        end = end_of(op, last, x, dtype)
+    flow = Flow(op, np.dtype(dtype))
+    end = predictor(op, estimator, _columns(flow, estimator, form), dtype)
+    if form.table is not None:
+        order = {name: place for place, name in enumerate(form.table)}
+        graph.inputs[:] = sorted(graph.inputs, key=lambda value: order[str(value.name)])
+        _check_kinds(graph, rows)
     if end.logits is not None:
         op.rename(end.logits, "logits")
     classes: tuple[int | str, ...] | None = None
@@ -63,14 +91,38 @@ def build(estimator: Any, dtype: str) -> Forward:
         graph.outputs.extend([op.rename(label_of(op, end, classes), "label"), end.prediction])
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        [rows] = inputs.values()
-        return np.asarray(estimator.predict(rows) if end.task == "regression" else estimator.predict_proba(rows))
+        predict = estimator.predict if end.task == "regression" else estimator.predict_proba
+        return quiet(predict, form.given(inputs, flow.blanks))
 
     meaning = Meaning(end.task, str(end.logits.name) if end.logits is not None else None, classes)
+    parts = [part for step in before for part in parts_of(step)]
     return Forward(
         ir.Model(graph, ir_version=IR_VERSION),
         prediction=str(end.prediction.name),
         meaning=lambda rows: meaning,
         expected=lambda inputs, output: expected(inputs),
         origin=class_path(last),
+        notes=tuple(dict.fromkeys(flow.notes)),
+        as_given=form.table is not None or any(type(part).__name__ not in EXACT for part in parts),
     )
+
+
+def _columns(flow: Flow, estimator: Any, form: InputForm) -> Columns:
+    if form.table is not None:
+        return Columns.inputs(flow, form.table)
+    before, last, _ = steps_of(estimator)
+    width = next(int(step.n_features_in_) for step in (*before, last) if hasattr(step, "n_features_in_"))
+    return Columns.of(flow, flow.op.input("X", ir.DataType.from_numpy(flow.dtype), ["N", width]), width)
+
+
+def _check_kinds(graph: ir.Graph, rows: Rows | None) -> None:
+    """Refuse rows whose column holds numbers where the estimator was fitted on words, or words for numbers."""
+    for value in graph.inputs:
+        array = rows.inputs.get(str(value.name)) if rows is not None else None
+        words = value.dtype == ir.DataType.STRING
+        if array is not None and words != (array.dtype.kind in "USO"):
+            raise ConvertError(
+                "Columns hold what the estimator was fitted on: words or numbers.",
+                got=f"{'numbers' if words else 'words'} in column {value.name!r}",
+                fix="Give the column as in training, or say which step encodes its words.",
+            )

@@ -1,13 +1,18 @@
-"""scikit-learn's transformers in standard operators."""
+"""scikit-learn's transformers of numbers in standard operators: (op, fitted step, x [N, K], dtype) → [N, M]."""
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
+from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
+from ortpipe.stages.convert.sources.sklearn_encoders import transformed
+from ortpipe.stages.convert.sources.sklearn_tables import kbins, power, quantile, spline
 
 Transform = Callable[[Builder, Any, ir.Value, Any], ir.Value]
+AT_ONCE = 256  # rows that a step is asked about in one go
 
 
 def standard_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
@@ -27,7 +32,184 @@ def min_max_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Valu
     return x
 
 
+def max_abs_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """x / scale, clipped to [−1, 1] if the scaler was told to."""
+    x = op.Div(x, op.const(scaler.scale_.astype(dtype)))
+    return op.Clip(x, -1.0, 1.0) if getattr(scaler, "clip", False) else x
+
+
+def robust_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """(x − center) / scale, each part only if the scaler was told to."""
+    if scaler.with_centering:
+        x = op.Sub(x, op.const(scaler.center_.astype(dtype)))
+    return op.Div(x, op.const(scaler.scale_.astype(dtype))) if scaler.with_scaling else x
+
+
+def normalizer(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """x / ‖x‖ by row, where the norm is not 0."""
+    size = op.Abs(x)
+    match step.norm:
+        case "l1":
+            norm = op.ReduceSum(size, [-1])
+        case "l2":
+            norm = op.Sqrt(op.ReduceSum(op.Mul(x, x), [-1]))
+        case _:
+            norm = op.ReduceMax(size, [-1])
+    return op.Div(x, op.Where(op.Equal(norm, op.const(np.array(0, dtype))), op.const(np.array(1, dtype)), norm))
+
+
+def binarizer(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """1 where x > threshold, else 0."""
+    return op.cast(op.Greater(x, op.const(np.array(step.threshold, dtype))), x)
+
+
+def affine(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """(x − c) · A + b, where c is the step's mean; A and b are asked of the fitted step."""
+    names = ("mean_", "xbar_", "_x_mean")
+    center = next((value for name in names if (value := getattr(step, name, None)) is not None), None)
+    center = np.zeros(step.n_features_in_) if center is None else np.asarray(center, np.float64)
+    reach = np.maximum(1, np.abs(center))  # so that it does not drown in the mean
+    rows = []
+    for first in range(0, len(center), AT_ONCE):
+        of = np.arange(first, min(len(center), first + AT_ONCE))
+        probe = np.repeat(center[None], 1 + len(of), axis=0)
+        probe[1 + np.arange(len(of)), of] += reach[of]
+        bias, *apart = transformed(step, probe)
+        rows.append((np.array(apart) - bias) / reach[of, None])
+    if center.any():
+        x = op.Sub(x, op.const(center.astype(dtype)))
+    x = op.MatMul(x, op.const(np.concatenate(rows).astype(dtype)))
+    return op.Add(x, op.const(bias.astype(dtype))) if bias.any() else x
+
+
+def polynomial(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """Π xⱼ^power, as products of columns; a column of ones stands where a product has fewer factors."""
+    one = op.Add(op.Mul(op.Gather(x, [0], axis=1), 0.0), 1.0)
+    degree = int(step.powers_.sum(axis=1).max())
+    factors = np.full((len(step.powers_), max(1, degree)), step.n_features_in_)
+    for row, powers in zip(factors, step.powers_, strict=True):
+        columns = np.repeat(np.arange(len(powers)), powers)
+        row[: len(columns)] = columns
+    x = op.Concat(x, one, axis=-1)
+    first, *rest = (op.Gather(x, column, axis=1) for column in factors.T)
+    for factor in rest:
+        first = op.Mul(first, factor)
+    return first
+
+
+def cosine(op: Builder, x: ir.Value) -> ir.Value:
+    """cos x; of float64, for which the runtime has no kernel, sin(x + π/2)."""
+    return op.Cos(x) if x.dtype != ir.DataType.DOUBLE else op.Sin(op.Add(x, float(np.pi / 2)))
+
+
+def rbf_sampler(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """√(2/M) · cos(x · W + b)."""
+    angle = op.Gemm(x, op.const(step.random_weights_.astype(dtype)), op.const(step.random_offset_.astype(dtype)))
+    return op.Mul(cosine(op, angle), float(np.sqrt(2 / step.n_components)))
+
+
+def skewed_chi2_sampler(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """√(2/M) · cos(log(x + skewedness) · W + b)."""
+    return rbf_sampler(op, step, op.Log(op.Add(x, float(step.skewedness))), dtype)
+
+
+def additive_chi2_sampler(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """√(x·h), then for j = 1 …: √(2x·h / cosh(πjh)) · cos(j·h·log x) and the same with sin; 0 where x is 0."""
+    interval = step.sample_interval or {1: 0.8, 2: 0.5, 3: 0.4}[step.sample_steps]
+    zero = op.Equal(x, op.const(np.array(0, dtype)))
+    log = op.Log(op.Where(zero, op.const(np.array(1, dtype)), x))
+    blocks = [op.Sqrt(op.Mul(x, float(interval)))]
+    for j in range(1, step.sample_steps):
+        factor = op.Sqrt(op.Mul(x, float(2 * interval / np.cosh(np.pi * j * interval))))
+        angle = op.Mul(log, float(j * interval))
+        blocks += [op.Mul(factor, cosine(op, angle)), op.Mul(factor, op.Sin(angle))]
+    return op.Concat(*blocks, axis=-1) if len(blocks) > 1 else blocks[0]
+
+
+def distances(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """‖x − center‖ of each cluster."""
+    centers = step.subcluster_centers_ if hasattr(step, "subcluster_centers_") else step.cluster_centers_
+    apart = op.Sub(op.Unsqueeze(x, [1]), op.const(centers.astype(dtype)))
+    return op.Sqrt(op.ReduceSum(op.Mul(apart, apart), [-1], keepdims=0))
+
+
+def bernoulli_rbm(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """σ(x · components + intercept)."""
+    weight, bias = step.components_.T.astype(dtype), step.intercept_hidden_.astype(dtype)
+    return op.Sigmoid(op.Gemm(x, op.const(weight), op.const(bias)))
+
+
+def function_transformer(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """A function of NumPy that has an operator, or none."""
+    if step.func is None:
+        return x
+    check_function(step)
+    match name := step.func.__name__:
+        case "log1p":
+            return op.Log(op.Add(x, 1.0))
+        case "expm1":
+            return op.Sub(op.Exp(x), 1.0)
+        case "log2" | "log10":
+            return op.Div(op.Log(x), float(np.log(int(name[3:]))))
+        case "square":
+            return op.Mul(x, x)
+        case "cos":
+            return cosine(op, x)
+        case "cbrt":
+            return op.Mul(op.Sign(x), op.Pow(op.Abs(x), 1 / 3))
+    return getattr(op, FUNCTIONS[name])(x)
+
+
+FUNCTIONS = {  # of NumPy; those without an operator are written as several
+    **{name: name.capitalize() for name in ("sqrt", "exp", "log", "floor", "ceil", "sin", "tanh")},
+    **dict.fromkeys(("log1p", "expm1", "log2", "log10", "square", "cbrt", "cos"), ""),
+    "absolute": "Abs",
+    "fabs": "Abs",
+    "negative": "Neg",
+    "reciprocal": "Reciprocal",
+    "rint": "Round",
+    "sign": "Sign",
+}
+
+
+def check_function(step: Any) -> None:
+    """Refuse a FunctionTransformer whose function has no operator."""
+    known = step.func is None or (isinstance(step.func, np.ufunc) and step.func.__name__ in FUNCTIONS)
+    if not known or step.kw_args:
+        raise ConvertError(
+            "A FunctionTransformer's function must have an operator: one of NumPy's, without keywords.",
+            got=f"{getattr(step.func, '__name__', step.func)} with keywords {step.kw_args or 'none'}",
+            fix=f"Take one of {', '.join(f'numpy.{name}' for name in FUNCTIONS)}, or make the column in the data.",
+        )
+
+
+AFFINE = (
+    *(f"decomposition.{name}" for name in ("PCA", "IncrementalPCA", "TruncatedSVD", "FastICA", "FactorAnalysis")),
+    *(f"decomposition.{name}" for name in ("SparsePCA", "MiniBatchSparsePCA")),
+    *(f"random_projection.{name}" for name in ("GaussianRandomProjection", "SparseRandomProjection")),
+    *("discriminant_analysis.LinearDiscriminantAnalysis", "neighbors.NeighborhoodComponentsAnalysis"),
+)
+
 TRANSFORMERS: dict[str, Transform] = {
     "sklearn.preprocessing.StandardScaler": standard_scaler,
     "sklearn.preprocessing.MinMaxScaler": min_max_scaler,
+    "sklearn.preprocessing.MaxAbsScaler": max_abs_scaler,
+    "sklearn.preprocessing.RobustScaler": robust_scaler,
+    "sklearn.preprocessing.Normalizer": normalizer,
+    "sklearn.preprocessing.Binarizer": binarizer,
+    "sklearn.preprocessing.PolynomialFeatures": polynomial,
+    "sklearn.preprocessing.SplineTransformer": spline,
+    "sklearn.preprocessing.KBinsDiscretizer": kbins,
+    "sklearn.preprocessing.QuantileTransformer": quantile,
+    "sklearn.preprocessing.PowerTransformer": power,
+    "sklearn.preprocessing.FunctionTransformer": function_transformer,
+    **{f"sklearn.{name}": affine for name in AFFINE},
+    "sklearn.kernel_approximation.RBFSampler": rbf_sampler,
+    "sklearn.kernel_approximation.SkewedChi2Sampler": skewed_chi2_sampler,
+    "sklearn.kernel_approximation.AdditiveChi2Sampler": additive_chi2_sampler,
+    "sklearn.cluster.KMeans": distances,
+    "sklearn.cluster.MiniBatchKMeans": distances,
+    "sklearn.cluster.BisectingKMeans": distances,
+    "sklearn.cluster.Birch": distances,
+    "sklearn.neural_network.BernoulliRBM": bernoulli_rbm,
 }

@@ -1,0 +1,155 @@
+"""The columns of a table on their way through a Pipeline: numbers and words side by side."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.errors import ConvertError
+from ortpipe.graph.builder import Builder
+
+Read = Callable[[bool], ir.Value]  # (as words) → [N, width]: what reads a raw column decides what it holds
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Where a Pipeline is written, and what is found out on the way.
+
+    Attributes:
+        op: writes at the end of the graph.
+        dtype: of numbers.
+        notes: what to say of steps that do something else here than in scikit-learn.
+        blanks: columns of words whose empty text is a word, where it is a missing value elsewhere.
+    """
+
+    op: Builder
+    dtype: np.dtype
+    notes: list[str] = field(default_factory=list)
+    blanks: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Columns that are one value [N, width].
+
+    Attributes:
+        read: writes the value, as words or as numbers.
+        width: how many columns, None where it is not known.
+        words: whether they are words; None: as whoever reads them says.
+        name: of a raw column.
+    """
+
+    read: Read
+    width: int | None
+    words: bool | None = False
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns in order, in parts that are of one type each."""
+
+    flow: Flow
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, flow: Flow, value: ir.Value, width: int | None, *, words: bool = False) -> "Columns":
+        """Return the columns that a value [N, width] is."""
+
+        def read(as_words: bool) -> ir.Value:
+            if as_words != words:
+                raise ConvertError(
+                    "A step reads numbers, or it reads words.",
+                    got=f"{'words' if words else 'numbers'} where a step needs {'words' if as_words else 'numbers'}",
+                    fix="Encode words before they meet numbers, such as with a OneHotEncoder for their columns.",
+                )
+            return value
+
+        return cls(flow, (Part(read, width, words),))
+
+    @classmethod
+    def side_by_side(cls, flow: Flow, several: Sequence["Columns"]) -> "Columns":
+        """Return the columns of several as one."""
+        return cls(flow, tuple(part for columns in several for part in columns.parts))
+
+    @classmethod
+    def inputs(cls, flow: Flow, names: Sequence[str]) -> "Columns":
+        """Return a table's own columns, each an input [N] of the graph once a step reads it."""
+        return cls(flow, tuple(Part(_reader(flow, name), 1, None, name) for name in names))
+
+    @property
+    def width(self) -> int:
+        """How many columns."""
+        return sum(self._widths)
+
+    @property
+    def _widths(self) -> list[int]:
+        widths = [part.width for part in self.parts]
+        if None in widths:
+            raise ConvertError(
+                "Columns can be chosen only where their number is known.",
+                got="a step that does not say how many columns it gives",
+                fix="Give the step a get_feature_names_out.",
+            )
+        return [width for width in widths if width is not None]
+
+    def pick(self, places: Sequence[int]) -> "Columns":
+        """Return the columns at these places, in this order."""
+        owner = [(part, i) for part, width in zip(self.parts, self._widths, strict=True) for i in range(width)]
+        runs: list[tuple[Part, list[int]]] = []
+        for place in places:
+            part, column = owner[place]
+            if runs and runs[-1][0] is part and part.width != 1:
+                runs[-1][1].append(column)
+            else:
+                runs.append((part, [column]))
+        return Columns(self.flow, tuple(self._of_part(part, columns) for part, columns in runs))
+
+    def _of_part(self, part: Part, columns: list[int]) -> Part:
+        if part.width is not None and columns == list(range(part.width)):
+            return part
+        read: Read = lambda words: self.flow.op.Gather(part.read(words), columns, axis=1)  # noqa: E731
+        return Part(read, len(columns), part.words)
+
+    def each(self) -> list["Columns"]:
+        """Return every column alone."""
+        return [self.pick([place]) for place in range(self.width)]
+
+    def floats(self) -> ir.Value:
+        """Return all columns as numbers, [N, width]."""
+        op, dtype = self.flow.op, ir.DataType.from_numpy(self.flow.dtype)
+        if not self.parts:
+            raise ConvertError("A model needs at least one column.", got="none", fix="Choose columns to keep.")
+        values = [part.read(False) for part in self.parts]
+        values = [value if value.dtype in (dtype, None) else op.Cast(value, to=dtype) for value in values]
+        return values[0] if len(values) == 1 else op.Concat(*values, axis=-1)
+
+    def words(self) -> ir.Value:
+        """Return one column as words, [N, 1]."""
+        [part] = self.parts
+        return part.read(True)
+
+
+def _reader(flow: Flow, name: str) -> Read:
+    seen: dict[bool, ir.Value] = {}
+
+    def read(words: bool) -> ir.Value:
+        if not seen:
+            dtype = ir.DataType.STRING if words else ir.DataType.from_numpy(flow.dtype)
+            seen[words] = flow.op.Unsqueeze(flow.op.input(name, dtype, ["N"]), [1])
+        if words not in seen:
+            raise ConvertError(
+                "A column is read as numbers or as words, not as both.",
+                got=f"column {name!r}",
+                fix="Encode it in every step that reads it, or scale it in every one.",
+            )
+        return seen[words]
+
+    return read
+
+
+def as_floats(x: Any) -> ir.Value:
+    """Return what a final predictor reads: a value as it is, or columns as numbers."""
+    return x.floats() if isinstance(x, Columns) else x

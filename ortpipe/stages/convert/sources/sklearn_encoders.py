@@ -1,0 +1,162 @@
+"""Encoders and imputers: each column by itself, numbers or words.
+
+An encoder is one table per column, whose rows are what it makes of each category, asked of the fitted encoder itself:
+dropped and rare categories, target means and everything else that it does are in there.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.errors import ConvertError
+from ortpipe.graph.builder import Builder
+from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
+
+ML = "ai.onnx.ml"
+ML_VERSION = 3  # which onnxruntime 1.19.2 has, and every later one
+
+
+def transformed(step: Any, rows: np.ndarray) -> np.ndarray:
+    """Return what a fitted step makes of rows, as a dense array."""
+    given: Any = rows
+    if (names := getattr(step, "feature_names_in_", None)) is not None:
+        import pandas as pd
+
+        given = pd.DataFrame(dict(zip(names, rows.T, strict=True)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of unknown categories, which are asked on purpose
+        made = step.transform(given)
+    return np.asarray(made.toarray() if hasattr(made, "toarray") else made)
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a category is a missing value."""
+    return value is None or value != value or type(value).__name__ == "NAType"
+
+
+def lookup(flow: Flow, encoder: Any, columns: Columns) -> Columns:
+    """Return table[code] of every column, for OneHotEncoder, OrdinalEncoder and TargetEncoder."""
+    op, categories = flow.op, [list(values) for values in encoder.categories_]
+    strict = getattr(encoder, "handle_unknown", "") == "error"
+    most = max(map(len, categories))
+    rows = np.empty((1 + most, len(categories)), object)
+    for j, values in enumerate(categories):
+        rows[:, j] = [values[0] if strict else _unknown(values), *values, *[values[0]] * (most - len(values))]
+    made = transformed(encoder, rows).astype(flow.dtype)
+    widths = getattr(encoder, "_n_features_outs", None) or [made.shape[1] // len(categories)] * len(categories)
+    blocks = np.split(made, np.cumsum(widths)[:-1], axis=1)
+    if strict:
+        flow.notes.append(
+            f"{type(encoder).__name__}: an unknown category becomes nan, where scikit-learn raises: "
+            "handle_unknown says what else it may become"
+        )
+    found = []
+    for column, values, block in zip(columns.each(), categories, blocks, strict=True):
+        table = block[: 1 + len(values)].copy()
+        if strict:
+            table[0] = np.nan
+        if block.shape[1]:
+            value = op.Gather(op.const(table), op.Squeeze(_code(flow, column, values), [1]), axis=0)
+            found.append(Columns.of(flow, value, table.shape[1]))
+    return Columns.side_by_side(flow, found)
+
+
+def _unknown(values: Sequence[Any]) -> Any:
+    if any(isinstance(value, str) for value in values):
+        return "\0unknown"
+    numbers = [float(value) for value in values if not is_missing(value)]
+    return max(numbers, default=0.0) + 1
+
+
+def _code(flow: Flow, column: Columns, values: Sequence[Any]) -> ir.Value:
+    """Return each row's category, int64 [N, 1] from 1; 0 of unknown ones."""
+    op, known = flow.op, [value for value in values if not is_missing(value)]
+    if all(isinstance(value, str) for value in known) and known:
+        return _code_of_words(flow, column, values)
+    if any(isinstance(value, str | bytes) for value in known):
+        raise ConvertError(
+            "The categories of a column are words, or they are numbers.",
+            got=", ".join(map(repr, known[:5])),
+            fix="Make the column all words before the Pipeline is fitted.",
+        )
+    x = column.floats()
+    numbers = np.array([np.nan if is_missing(value) else float(value) for value in values], flow.dtype)
+    hits = op.Equal(x, op.const(numbers[None]))
+    if np.isnan(numbers).any():
+        hits = op.Or(hits, op.And(op.IsNaN(x), op.const(np.isnan(numbers)[None])))
+    places = op.const(np.arange(1, len(values) + 1, dtype=np.int64)[:, None])
+    return op.MatMul(op.Cast(hits, to=ir.DataType.INT64), places)
+
+
+def _code_of_words(flow: Flow, column: Columns, values: Sequence[Any]) -> ir.Value:
+    keys = ["" if is_missing(value) else str(value) for value in values]
+    if "" in values:
+        flow.blanks.update(part.name for part in column.parts if part.name is not None)
+        keys = [key for key, value in zip(keys, values, strict=True) if not is_missing(value)]
+    codes = [i for i, value in enumerate(values, 1) if len(keys) == len(values) or not is_missing(value)]
+    return code_of_words(flow.op, column.words(), keys, codes)
+
+
+def code_of_words(op: Builder, x: ir.Value, keys: Sequence[str], codes: Sequence[int]) -> ir.Value:
+    """Return the code of each word, int64; 0 of unknown ones."""
+    op.graph.opset_imports.setdefault(ML, ML_VERSION)
+    value = op.LabelEncoder(x, domain=ML, keys_strings=list(keys), values_int64s=list(codes), default_int64=0)
+    value.type, value.shape = ir.TensorType(ir.DataType.INT64), x.shape
+    return value
+
+
+def simple_imputer(flow: Flow, imputer: Any, columns: Columns) -> Columns:
+    """Return columns with a statistic of theirs where a value is missing, and where it was, if the imputer says so."""
+    op, found, masks = flow.op, list[Columns](), list[Columns]()
+    for group, places in _by_kind(columns, imputer.missing_values, imputer.statistics_):
+        words = isinstance(imputer.statistics_[places[0]], str) or isinstance(imputer.missing_values, str)
+        x = group.words() if words else group.floats()
+        mask = _missing(flow, group, x, imputer.missing_values)
+        masks.append(Columns.of(flow, op.Cast(mask, to=ir.DataType.from_numpy(flow.dtype)), len(places)))
+        empty = [is_missing(imputer.statistics_[i]) for i in places]  # nothing was known of them in training
+        nothing = "missing_value" if words else 0
+        fill = [nothing if e else imputer.statistics_[i] for i, e in zip(places, empty, strict=True)]
+        filled = op.Where(mask, op.const(np.array([fill], str if words else flow.dtype)), x)
+        kept = [i for i, e in enumerate(empty) if imputer.keep_empty_features or not e]
+        found.append(Columns.of(flow, filled, len(places), words=words).pick(kept))
+    if imputer.add_indicator:
+        found.append(Columns.side_by_side(flow, masks).pick(imputer.indicator_.features_))
+    return Columns.side_by_side(flow, found)
+
+
+def missing_indicator(flow: Flow, indicator: Any, columns: Columns) -> Columns:
+    """Return 1 where a value is missing, of the columns that the indicator looks at."""
+    found = []
+    for group, _ in _by_kind(columns.pick(indicator.features_), indicator.missing_values):
+        words = isinstance(indicator.missing_values, str) or group.parts[0].words is True
+        x = group.words() if words else group.floats()
+        mask = _missing(flow, group, x, indicator.missing_values)
+        found.append(Columns.of(flow, flow.op.Cast(mask, to=ir.DataType.from_numpy(flow.dtype)), group.width))
+    return Columns.side_by_side(flow, found)
+
+
+def _by_kind(columns: Columns, marker: Any, values: Sequence[Any] = ()) -> list[tuple[Columns, list[int]]]:
+    """Return all columns of numbers together, or each by itself where words are among them; with their places."""
+    words = [isinstance(value, str) for value in (marker, *values)] + [part.words is True for part in columns.parts]
+    places = list(range(columns.width))
+    return [(columns.pick([i]), [i]) for i in places] if any(words) else [(columns, places)]
+
+
+def _missing(flow: Flow, columns: Columns, x: ir.Value, marker: Any) -> ir.Value:
+    if x.dtype != ir.DataType.STRING:
+        return flow.op.IsNaN(x) if is_missing(marker) else flow.op.Equal(x, float(marker))
+    if not is_missing(marker):
+        flow.blanks.update(part.name for part in columns.parts if part.name is not None)
+    return flow.op.Equal(x, flow.op.const(np.array("" if is_missing(marker) else marker)))
+
+
+ENCODERS = {
+    "sklearn.preprocessing.OneHotEncoder": lookup,
+    "sklearn.preprocessing.OrdinalEncoder": lookup,
+    "sklearn.preprocessing.TargetEncoder": lookup,
+    "sklearn.impute.SimpleImputer": simple_imputer,
+    "sklearn.impute.MissingIndicator": missing_indicator,
+}
