@@ -28,7 +28,7 @@ Impute = Literal["median", "mean"]
 
 
 @dataclass(frozen=True)
-class Features:
+class ColumnFeatures:
     """What a table's columns became.
 
     Attributes:
@@ -50,7 +50,7 @@ class Features:
 
 def features(
     op: Builder, rows: Rows, dtype: np.dtype, *, impute: Impute = "median", standardize: bool = True
-) -> Features:
+) -> ColumnFeatures:
     """Add the inputs of rows to a graph, and what makes features of them, which training leaves as it is.
 
     A number that is missing is the median or mean of the training rows, and so are the parts of a date that is missing
@@ -96,7 +96,7 @@ def features(
     if codes:
         shown = [f"{name} {size - 1}" for name, size in sizes.items()]
         notes.append(f"known words of {some(shown)}; any other word is unknown, which is one category")
-    return Features(numbers, tuple(names), codes, sizes, tuple(notes))
+    return ColumnFeatures(numbers, tuple(names), codes, sizes, tuple(notes))
 
 
 @dataclass(frozen=True)
