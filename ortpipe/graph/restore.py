@@ -1,4 +1,4 @@
-"""Trained weights back into the .onnx file that they were read from; whatever was not trained stays as it is there."""
+"""Trained weights back into what they were read from; whatever was not trained stays as it is there."""
 
 import collections
 import contextlib
@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -21,7 +22,43 @@ from ortpipe.graph.tensors_in_place import ExternalPart, OnnxBytes, Slot, rename
 from ortpipe.graph.wire import edited
 
 Arrays = Mapping[str, np.ndarray]
-SOURCE = "Name the file that the run read; ortpipe show RUN says which."
+
+
+class Place(Protocol):
+    """Where an array of a source stands; two with one name are one."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def array(self) -> np.ndarray: ...  # noqa: D102
+
+
+P = TypeVar("P", bound=Place)
+P_co = TypeVar("P_co", bound=Place, covariant=True)
+
+
+class WeightSource(Protocol[P_co]):
+    """What weights are read from and go back to."""
+
+    def find(self, name: str, origin: Origin | None) -> P_co | None:
+        """Return the place of a parameter of that name and origin, if there is one."""
+
+    def values(self, name: str) -> np.ndarray:
+        """Return an array that a step of an origin names (KeyError: there is none of that name)."""
+
+
+@dataclass(frozen=True)
+class Decision(Generic[P]):
+    """What goes where."""
+
+    changed: Mapping[P, np.ndarray]  # of the type and shape that its place has
+    written: tuple[str, ...]
+    kept: tuple[str, ...]
+    rounding: Mapping[str, float]
+
+
+SOURCE = "Name what the run read; ortpipe show RUN says which."
 
 
 @dataclass(frozen=True)
@@ -51,53 +88,51 @@ def restore(file: Path, output: Path, trained: Arrays, untrained: Arrays, origin
         ModelError: a parameter has no place in the file, another shape there, or the file is another model.
     """
     source = OnnxBytes(file)
-    _refuse_other(source, untrained, origins)
-    slots = {name: _find(source, name, origins.get(name)) for name in trained}
-    if lost := [name for name, slot in slots.items() if slot is None]:
+    decided = decide(source, str(file), trained, untrained, origins)
+    return Restored(decided.written, decided.kept, decided.rounding, tuple(_write(source, decided.changed, output)))
+
+
+def decide(
+    source: WeightSource[P], label: str, trained: Arrays, untrained: Arrays, origins: Mapping[str, Origin]
+) -> Decision[P]:
+    """Return the new arrays of a source; `label` names it in errors. Arguments and errors as of `restore`."""
+    _refuse_other(source, label, untrained, origins)
+    found = {name: source.find(name, origins.get(name)) for name in trained}
+    if lost := [name for name, slot in found.items() if slot is None]:
         raise ModelError(
             "Every trained weight goes back to its place in the file.",
-            got=f"{file} has none for {some(lost)}",
+            got=f"{label} has none for {some(lost)}",
             fix=SOURCE + " A bare model.onnx does not say where weights come from that convert made: name the run. "
             "A head that convert put on has no place in the file.",
         )
-    arrays, rounding = _new_arrays(source, slots, trained, origins)  # type: ignore[arg-type]
+    slots = {name: slot for name, slot in found.items() if slot is not None}
+    arrays, rounding = _new_arrays(source, label, slots, trained, origins)
     changed = {slot: array for slot, array in arrays.items() if not _same(array, slot.array)}
     where = {slot.name for slot in changed}
-    written = tuple(name for name, slot in slots.items() if slot is not None and slot.name in where)
-    kept = tuple(name for name in slots if name not in written)
-    return Restored(written, kept, rounding, tuple(_write(source, changed, output)))
+    written = tuple(name for name, slot in slots.items() if slot.name in where)
+    return Decision(changed, written, tuple(name for name in slots if name not in written), rounding)
 
 
-def _find(source: OnnxBytes, name: str, origin: Origin | None) -> Slot | None:
-    if origin is None:
-        return source.initializer(name)
-    if "initializer" in origin:
-        return source.initializer(origin["initializer"])
-    if "attribute" in origin:
-        return source.attribute(origin["node"], origin["attribute"])
-    return source.input(origin["node"], origin["input"])
-
-
-def _refuse_other(source: OnnxBytes, untrained: Arrays, origins: Mapping[str, Origin]) -> None:
+def _refuse_other(source: WeightSource[P], label: str, untrained: Arrays, origins: Mapping[str, Origin]) -> None:
     """Refuse a file whose weights that were not trained are others: with it, the trained ones predict otherwise."""
     other = []
     for name, array in untrained.items():
-        slot = _find(source, name, origins.get(name))
+        slot = source.find(name, origins.get(name))
         if slot is None:
             continue
         with contextlib.suppress(ValueError, KeyError):
             held = put(slot.array, array, origins.get(name, {}).get("transform", []), source.values)
-            if held.shape == slot.array.shape and _same(_cast(held, slot.array.dtype), slot.array):
+            if held.shape == slot.array.shape and _same(_cast(held, slot.array), slot.array):
                 continue
         other.append(name)
     if other:
         rule = "What was not trained is in the file as it was in training."
-        raise ModelError(rule, got=f"{source.path}: other values of {some(other)}", fix=SOURCE)
+        raise ModelError(rule, got=f"{label}: other values of {some(other)}", fix=SOURCE)
 
 
 def _new_arrays(
-    source: OnnxBytes, slots: Mapping[str, Slot], trained: Arrays, origins: Mapping[str, Origin]
-) -> tuple[dict[Slot, np.ndarray], dict[str, float]]:
+    source: WeightSource[P], label: str, slots: Mapping[str, P], trained: Arrays, origins: Mapping[str, Origin]
+) -> tuple[dict[P, np.ndarray], dict[str, float]]:
     """Return each slot's new array, and what casting the parameters to the file's types rounded."""
     steps = {name: origins.get(name, {}).get("transform", []) for name in slots}
 
@@ -115,7 +150,7 @@ def _new_arrays(
         except (ValueError, KeyError, TypeError) as error:
             misfits.append(f"{name}: {error.args[0]!s}")
     if misfits:
-        raise ModelError("A weight fits its place in the file.", got=f"{source.path}: {'; '.join(misfits)}", fix=SOURCE)
+        raise ModelError("A weight fits its place in the file.", got=f"{label}: {'; '.join(misfits)}", fix=SOURCE)
     sharing = collections.Counter(slot.name for slot in slots.values())
     clashing = [
         name
@@ -126,14 +161,14 @@ def _new_arrays(
     if clashing:
         raise ModelError(
             "Weights that share a place in the file have one value.",
-            got=f"{source.path}: training parted {some(clashing)}",
+            got=f"{label}: training parted {some(clashing)}",
             fix="Train without convert.untie, or use the run's own model.onnx.",
         )
-    cast = {name: _cast(arrays[name], slot.array.dtype) for name, slot in by_name.items()}
+    cast = {name: _cast(arrays[name], slot.array) for name, slot in by_name.items()}
     rounding = {}
     for name, slot in slots.items():
         back = take(cast[slot.name], steps[name], source.values)
-        if np.array_equal(back, trained[name]):
+        if np.array_equal(back.astype(trained[name].dtype), trained[name]):
             continue
         with np.errstate(invalid="ignore"):
             off = np.abs(back.astype(np.float64) - trained[name].astype(np.float64))
@@ -144,9 +179,13 @@ def _new_arrays(
     return {by_name[name]: array for name, array in cast.items()}, rounding
 
 
-def _cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _cast(array: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Return an array in the type of the old one; a number that the old one rounds to stays as finely as it was."""
     with np.errstate(over="ignore"):
-        return np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(array.shape)
+        cast = np.ascontiguousarray(array.astype(old.dtype, copy=False)).reshape(array.shape)
+        if old.dtype.itemsize > array.dtype.itemsize:
+            cast = np.where(old.astype(array.dtype) == array, old, cast)
+    return cast
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import onnx
@@ -76,6 +77,18 @@ class OnnxBytes:
                 for attribute in (part for part in fields(self.data, one) if part.number == ATTRIBUTE):
                     for inner in (part for part in fields(self.data, attribute) if part.number in ATTRIBUTE_GRAPHS):
                         self._index(inner)
+
+    def find(self, name: str, origin: Mapping[str, Any] | None) -> Slot | None:
+        """Return the place that an origin says, or else the initializer of that name."""
+        if origin is None:
+            return self.initializer(name)
+        if "initializer" in origin:
+            return self.initializer(origin["initializer"])
+        if "node" not in origin:  # it is an estimator's
+            return None
+        if "attribute" in origin:
+            return self.attribute(origin["node"], origin["attribute"])
+        return self.input(origin["node"], origin["input"])
 
     def initializer(self, name: str) -> Slot | None:
         """Return the one initializer of that name; in branches, there may be several."""

@@ -22,6 +22,7 @@ from ortpipe.graph.draw import to_dot, to_mermaid
 from ortpipe.graph.query import all_nodes
 from ortpipe.graph.show import to_text, type_of
 from ortpipe.metrics import label
+from ortpipe.stages.convert.sources.kept import KEY as KEPT
 
 ABOUT = """Print what a model is: inputs, outputs, parameters, sizes, operators, the state tensors beside it, its
 lineage back to the source, and its graph. The key=value pairs say where a run is recorded, as they did for the
@@ -78,7 +79,7 @@ def described(subject: FoundModel) -> dict[str, Any]:
             for name, array in subject.tensors.items()
         },
         "metrics": facts.get("metrics", {}),
-        "lineage": facts.get("lineage", []),
+        "lineage": [{k: v for k, v in record.items() if k != KEPT} for record in facts.get("lineage", [])],
     }
 
 
@@ -114,7 +115,7 @@ def _text(subject: FoundModel) -> str:
 
 
 def _record(record: dict[str, Any]) -> list[str]:
-    rest = {k: v for k, v in record.items() if k not in ("stage", "version")}
+    rest = {k: v for k, v in record.items() if k not in ("stage", "version", KEPT)}
     rest |= {"origins": f"of {', '.join(rest['origins'])}"} if "origins" in rest else {}
     shown = {k: v[:SHORT] if k in ("input", "data") else v for k, v in rest.items()}
     return [record["stage"], f"version {record['version']}", ", ".join(f"{k} {v}" for k, v in shown.items())]

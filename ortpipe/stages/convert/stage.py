@@ -25,6 +25,7 @@ from ortpipe.stages.convert.init import initialize
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.new_head import replace_head
 from ortpipe.stages.convert.sources import Forward
+from ortpipe.stages.convert.sources.kept import record_of
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 
@@ -78,6 +79,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     facts = _facts(graph, forward.prediction, choice)
     record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
     record |= {"origins": origins} if (origins := marked(graph)) else {}
+    record |= {} if forward.fitted is None else record_of(forward.fitted)
     if heads and config is not None and config.head is not None:
         raise ConvertError(
             "A new head takes the place of the network's end, with all of its outputs.",

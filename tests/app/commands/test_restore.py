@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import joblib
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import skops.io
 from command import ROOT
+from safetensors.numpy import load_file, save_file
 
 from ortpipe import (
     LOSSES,
@@ -146,7 +149,45 @@ def test_of_a_bare_file_weights_go_back_by_their_names(
 
 def test_weights_of_an_estimator_have_no_place_in_another_file(linear: Path, call: Callable[..., str]) -> None:
     into = str(ROOT / "conf" / "models" / "digits.onnx")
-    with pytest.raises(ModelError, match="has none for intercept"):
+    with pytest.raises(ModelError, match="has none for coefficient, intercept"):
         call("restore", str(linear), "--into", into, "--output", "new.onnx")
     assert load_artifact(linear / "stages" / "5_train").facts.parameters == ("coefficient", "intercept")
     assert not Path("new.onnx").exists()
+
+
+def test_what_a_run_fitted_becomes_a_file_that_predicts_as_its_model(linear: Path, call: Callable[..., str]) -> None:
+    said = call("restore", str(linear), "--into", "trained.skops")
+    assert said.splitlines()[0] == "written  2 of 2 weights: coefficient, intercept"
+    assert said.splitlines()[1].startswith("verified on 256 rows of the run: largest difference ")
+    [estimator] = [skops.io.load(file) for file in Path().glob("*.skops")]
+    x = np.random.default_rng(0).normal(size=(5, estimator.n_features_in_)).astype(np.float32)
+    [expected] = onnxruntime.InferenceSession(linear / "model.onnx").run(["prediction"], {"X": x})
+    np.testing.assert_allclose(estimator.predict(x).reshape(expected.shape), expected, rtol=1e-4)
+    joblib.dump(estimator, "fitted.joblib")
+    with pytest.raises(ConfigError, match="--trust"):
+        call("restore", str(linear), "--into", "fitted.joblib")
+    said = call("restore", str(linear), "--into", "fitted.joblib", "--trust", "--stage", "convert")
+    assert said.splitlines()[-1] == "file     fitted.trained.joblib"
+    before = joblib.load("fitted.trained.joblib")
+    np.testing.assert_array_equal(
+        before[-1].coef_.ravel(), load_artifact(linear / "stages" / "1_convert").initializers["coefficient"].ravel()
+    )
+
+
+def test_a_state_dict_is_written_beside_its_file_or_anew(tmp_path: Path, call: Callable[..., str]) -> None:
+    text = """g (float[N,2] X) => (float[N,2] y) <float[2,2] weight = {1, 2, 3, 4}, float[2] bias = {0, 1}>
+        { y = Gemm<transB = 1>(X, weight, bias) }"""
+    source = convert(onnx.parser.parse_model(HEAD + text))
+    arrays = {name: source.initializers[name] for name in ("weight", "bias")}
+    save_file({**arrays, "steps": np.int64([3])}, "fc.safetensors")
+    model = source.ir_model()
+    set_initializers(model, {name: array + 1 for name, array in arrays.items()})
+    save_artifact(Artifact(model, source.facts, source.tensors), tmp_path / "trained")
+    assert call("restore", "trained", "--into", "fc.safetensors").splitlines()[-1] == "file     fc.trained.safetensors"
+    call("restore", "trained", "--into", "new.safetensors")
+    for file in ("fc.trained.safetensors", "new.safetensors"):
+        stored = load_file(file)
+        assert {name: stored[name].tolist() for name in arrays} == {n: (a + 1).tolist() for n, a in arrays.items()}
+    assert load_file("fc.trained.safetensors")["steps"].tolist() == [3]
+    with pytest.raises(ModelError, match="must exist"):
+        call("restore", "trained", "--into", "new.pt")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -27,6 +27,7 @@ class Forward:
     # of float initializers why each is not trained, None: it is; of others, what reads them decides
     said: Mapping[str, str | None] = field(default_factory=dict)
     as_given: bool = False  # expected takes inputs as the rows have them, not cast to the model's types
+    fitted: Any = None  # the estimator, where it was fitted for this model
     rounding: float = 0.0  # how far the source's own rounding may move a prediction, of its largest
 
 

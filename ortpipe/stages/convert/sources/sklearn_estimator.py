@@ -2,7 +2,7 @@
 
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,7 +52,7 @@ class SklearnEstimator(Config):
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Make or read the estimator, fit it if it is not, and build its graph."""
-        estimator = self._make() if self.path is None else _read(Path(self.path), self.trust)
+        estimator = self._make() if self.path is None else read_estimator(Path(self.path), self.trust)
         return from_estimator(estimator, data, dtype)
 
     def _make(self) -> Any:
@@ -71,7 +71,8 @@ class SklearnEstimator(Config):
         return make_pipeline(getattr(preprocessing, SCALERS[self.scaler])(), estimator)
 
 
-def _read(path: Path, trust: bool) -> Any:
+def read_estimator(path: Path, trust: bool) -> Any:
+    """Return what a .skops file holds, or with trust a pickle."""
     if not path.is_file():
         raise ConvertError("{key} must be a file.", key="path", got=path, fix="Check the path.")
     if path.suffix == ".skops":
@@ -115,6 +116,7 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
             rule = "Fitting an unfitted estimator needs rows."
             raise ConvertError(rule, got=type(estimator).__name__, fix="Fit it first, or give data.") from error
         estimator = _fit(clone(estimator), data)
+        return replace(build(estimator, dtype, data.train.head(1)), fitted=estimator)
     return build(estimator, dtype, None if data is None else data.train.head(1))
 
 

@@ -1,0 +1,171 @@
+"""Trained weights go back into the estimator, or the state_dict, that they come from."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from ortpipe import Artifact, Data, Rows, convert, restore
+from ortpipe.errors import ModelError
+from ortpipe.graph.edit import set_initializers
+from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.restore import convert_record, named_as_in_state_dict, weights_of
+from ortpipe.stages.convert.sources.kept import kept_estimator, record_of
+
+X = np.random.default_rng(0).normal(100, 10, (30, 3)).astype(np.float32)
+TWO, THREE, VALUES = np.arange(30) % 2, np.arange(30) % 3, X[:, 0] / 10
+CASES = [
+    (LinearRegression(), VALUES),
+    (Ridge(), X[:, :2]),
+    (LogisticRegression(), TWO),
+    (LogisticRegression(fit_intercept=False), THREE),
+    (SGDRegressor(), VALUES),
+    (SGDClassifier(loss="log_loss"), THREE),
+    (MLPRegressor(hidden_layer_sizes=(4,), max_iter=1), VALUES),
+    (MLPClassifier((4,), max_iter=1), np.array(["no", "yes"])[TWO]),
+]
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::sklearn.exceptions.{name}Warning")
+    for name in ("Convergence", "DataConversion")
+]
+
+
+def _moved(artifact: Artifact) -> Artifact:
+    """Return what training might: other parameters."""
+    model, generator = artifact.ir_model(), np.random.default_rng(1)
+    arrays = {name: artifact.initializers[name] for name in artifact.facts.parameters}
+    noise = {name: generator.normal(0, 0.1, a.shape).astype(a.dtype) for name, a in arrays.items()}
+    set_initializers(model, {name: array + noise[name] for name, array in arrays.items()})
+    return Artifact(model, artifact.facts, artifact.tensors)
+
+
+@pytest.mark.parametrize("fitted", [True, False], ids=["fitted before", "fitted by convert"])
+@pytest.mark.parametrize(("estimator", "label"), CASES, ids=[type(case[0]).__name__ for case in CASES])
+def test_the_estimator_predicts_what_the_trained_model_does(estimator, label, fitted: bool) -> None:
+    pipeline = make_pipeline(StandardScaler(), clone(estimator))
+    if fitted:
+        pipeline.fit(X, label)
+    rows = label if label.dtype.kind in "iU" else label.reshape(30, -1).astype(np.float32)
+    source = convert(pipeline, data=Data(train=Rows({"X": X}, rows)))
+    trained = _moved(source)
+    again = restore(trained, pipeline) if fitted else restore(trained)
+    predicted = again.predict(X) if source.facts.task == "regression" else again.predict_proba(X)
+    [expected] = Session(trained.model).run({"X": X}, [source.facts.prediction])
+    np.testing.assert_allclose(predicted.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+    assert type(again) is type(pipeline)
+    if fitted:
+        same = restore(source, pipeline)[-1]
+        for name, array in vars(pipeline[-1]).items():
+            if isinstance(array, np.ndarray):
+                np.testing.assert_array_equal(getattr(same, name), array)
+
+
+def test_what_training_did_not_move_stays_as_finely_as_it_was() -> None:
+    estimator = LinearRegression().fit(X.astype(np.float64), VALUES.astype(np.float64))
+    assert restore(convert(estimator), estimator).coef_.tobytes() == estimator.coef_.tobytes()
+
+
+def test_a_sparse_estimator_stays_sparse() -> None:
+    estimator = LogisticRegression().fit(X, TWO).sparsify()
+    trained = _moved(convert(estimator))
+    again = restore(trained, estimator)
+    assert type(again.coef_) is type(estimator.coef_)
+    np.testing.assert_array_equal(again.coef_.toarray().T, trained.initializers["coefficient"])
+
+
+def test_a_second_copy_that_predict_reads_is_written_too() -> None:
+    estimator = LinearRegression().fit(X, VALUES)
+    estimator.copy_ = -estimator.coef_
+    source = convert(estimator)
+    [record] = source.facts.lineage
+    steps = [["scale", -1.0], *record["origins"]["coefficient"]["transform"]]
+    record["origins"]["coefficient"]["also"] = [{"attribute": "copy_", "transform": steps}]
+    again = restore(_moved(source), estimator)
+    np.testing.assert_array_equal(again.copy_, -again.coef_)
+    assert np.abs(again.coef_ - estimator.coef_).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (make_pipeline(StandardScaler(), Ridge()).fit(X + 5, VALUES), "predicts what the trained model does"),
+        (make_pipeline(StandardScaler(), Ridge()).fit(X[:, :2], VALUES), "fits its place"),
+        (make_pipeline(StandardScaler(), StandardScaler()).fit(X), "has none for coefficient"),
+        (Ridge().fit(X, VALUES), "has none for coefficient"),
+    ],
+    ids=["another scaler", "another width", "another kind", "no Pipeline"],
+)
+def test_another_estimator_is_refused(other, message: str) -> None:
+    source = convert(make_pipeline(StandardScaler(), Ridge()).fit(X, VALUES))
+    with pytest.raises(ModelError, match=message):
+        restore(_moved(source), other)
+
+
+def test_an_estimator_that_was_given_fitted_is_not_kept() -> None:
+    with pytest.raises(ModelError, match=r"(?s)holds the estimator that convert fitted.*give the fitted estimator"):
+        restore(convert(Ridge().fit(X, VALUES)))
+
+
+class _Own(Ridge):
+    pass
+
+
+def test_of_a_record_only_scikit_learns_own_estimators_are_opened_without_trust() -> None:
+    for estimator, label in CASES:
+        record = record_of(make_pipeline(StandardScaler(), clone(estimator)).fit(X, label))
+        assert kept_estimator(record, trust=False)[-1].get_params() == estimator.get_params()
+    record = record_of(_Own().fit(X, VALUES))
+    with pytest.raises(ModelError, match=r"(?s)_Own.*--trust"):
+        kept_estimator(record, trust=False)
+    assert type(kept_estimator(record, trust=True)) is _Own
+    assert record_of(Ridge(solver=lambda: None)) == {}
+
+
+MODEL = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y)
+    <float[2,2] fc_weight = {1, 2, 3, 4}, float[2] fc_bias = {0, 1}> { y = Gemm<transB = 1>(X, fc_weight, fc_bias) }"""
+
+
+def _from_torch() -> Artifact:
+    import onnx
+
+    return convert(onnx.parser.parse_model(MODEL))
+
+
+def test_a_state_dict_gets_the_weights_of_its_names() -> None:
+    trained = _moved(_from_torch())
+    state = {"fc_weight": np.array([[1, 2], [3, 4]], np.float16), "fc_bias": np.float64([0, 1]), "steps": np.int64(3)}
+    new = restore(trained, state)
+    assert {name: value.dtype.name for name, value in new.items()} == {k: v.dtype.name for k, v in state.items()}
+    np.testing.assert_array_equal(new["fc_weight"], trained.initializers["fc_weight"].astype(np.float16))
+    np.testing.assert_array_equal(new["fc_bias"], trained.initializers["fc_bias"])
+    assert new["steps"] == 3
+    assert state["fc_bias"].tolist() == [0, 1]
+    arrays = named_as_in_state_dict(weights_of(trained.model, trained.facts.as_json(), trained.tensors))
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        name: trained.initializers[name].tolist() for name in ("fc_weight", "fc_bias")
+    }
+
+
+def test_names_and_shapes_that_do_not_fit_and_turned_squares_are_refused() -> None:
+    trained = _moved(_from_torch())
+    state = {"fc_weight": np.float32([[1, 2], [3, 4]]), "fc_bias": np.float32([0, 1])}
+    with pytest.raises(ModelError, match=r"has none for fc_bias"):
+        restore(trained, {"fc_weight": state["fc_weight"], "module.fc_bias": state["fc_bias"]})
+    with pytest.raises(ModelError, match=r"fc_bias: shape \(2,\) instead of \(3,\)"):
+        restore(trained, {**state, "fc_bias": np.zeros(3, np.float32)})
+    with pytest.raises(ModelError, match=r"(?s)as it does in the model.*fc_weight transposed"):
+        restore(trained, {**state, "fc_weight": state["fc_weight"].T})
+
+
+def test_tied_weights_are_written_under_each_name_that_the_state_dict_has() -> None:
+    source = _from_torch()
+    [record] = source.facts.lineage
+    record["origins"] = {"fc_weight": {"state_dict": ["fc_weight", "head.weight", "nowhere"]}}
+    trained, weight = _moved(source), np.float32([[1, 2], [3, 4]])
+    new = restore(trained, {"fc_weight": weight, "head.weight": weight, "fc_bias": np.float32([0, 1])})
+    np.testing.assert_array_equal(new["fc_weight"], new["head.weight"])
+    np.testing.assert_array_equal(new["head.weight"], trained.initializers["fc_weight"])
+    assert "origins" in convert_record(trained.facts.as_json())
