@@ -253,11 +253,14 @@ def into_estimator(estimator: Any, weights: Weights) -> tuple[Any, Decision[Attr
 
 def verify(estimator: Any, model: onnx.ModelProto, facts: Facts, data: Data | None) -> tuple[int, float]:
     """Refuse an estimator that predicts something else than a model; return on how many rows, and how far it is off."""
-    inputs = _drawn(estimator, model, facts) if data is None else feed_inputs(model, facts, data.train.head(ROWS))
+    rows = None if data is None else data.train.head(ROWS)
+    inputs = _drawn(estimator, model, facts) if rows is None else feed_inputs(model, facts, rows)
     floats = [array.dtype.name for array in inputs.values() if array.dtype.kind == "f"]
     forward = from_estimator(estimator, data, floats[0] if floats else "float32")
+    assert forward.expected is not None
+    given = rows.inputs if rows is not None and forward.as_given else inputs
     [got] = Session(model).run(inputs, [facts.prediction])
-    expected = np.asarray(forward.expected(inputs, facts.prediction), np.float64).reshape(got.shape)
+    expected = np.asarray(forward.expected(given, facts.prediction), np.float64).reshape(got.shape)
     worst = float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
     if not worst <= TOLERANCE.get(got.dtype.name, 1e-2):
         raise ModelError(
