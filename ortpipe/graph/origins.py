@@ -175,4 +175,6 @@ STEPS: dict[str, tuple[_Get, _Put]] = {
     "dequantize": (_dequantize, _quantize),
     "blocks": (_from_blocks, _to_blocks),
     "scale": (lambda array, scale: array * scale, lambda array, new, scale: new / scale),
+    "log": (np.log, lambda array, new: np.exp(new)),  # of what stays above 0
+    "log_odds": (lambda log_p: log_p - np.log(-np.expm1(log_p)), lambda array, new: -np.logaddexp(0, -new)),
 }

@@ -28,6 +28,7 @@ class Forward:
     said: Mapping[str, str | None] = field(default_factory=dict)
     as_given: bool = False  # expected takes inputs as the rows have them, not cast to the model's types
     fitted: Any = None  # the estimator, where it was fitted for this model
+    objective: Mapping[str, Any] | None = None  # what the source was fitted by: see `Facts.objective`
     rounding: float = 0.0  # how far the source's own rounding may move a prediction, of its largest
 
 

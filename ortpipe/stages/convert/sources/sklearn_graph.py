@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.origins import within
+from ortpipe.graph.origins import marked, within
 from ortpipe.graph.serial import IR_VERSION, OPSET
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.patterns import width_of
@@ -21,8 +21,9 @@ from ortpipe.stages.convert.sources.estimators import (
     end_of,
     label_of,
     plain_classes,
+    source_values,
 )
-from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow, as_floats
+from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
 from ortpipe.stages.convert.sources.sklearn_rows import InputForm, form_for, quiet
 from ortpipe.stages.convert.sources.sklearn_walk import PIPELINE, check_transformer, is_idle, parts_of, transform
 
@@ -55,7 +56,7 @@ def predictor(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
     """Return the end of a fitted estimator's or Pipeline's graph, given its features: a value, or columns."""
     before, last, name = steps_of(estimator)
     if not name:
-        return end_of(op, estimator, as_floats(x), dtype)
+        return end_of(op, estimator, x, dtype)
     columns = x if isinstance(x, Columns) else Columns.of(Flow(op, np.dtype(dtype)), x, width_of(x))
     for step in before:
         columns = transform(columns.flow, step, columns)
@@ -67,7 +68,8 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
     """Return the graph of a fitted estimator; outputs as skl2onnx names them.
 
     Inputs: `X` [N, features], or where the estimator knows the columns of a table by name, those that it reads [N].
-    Regression gives `prediction` [N, K]; classifiers give `label` [N] and `probabilities` [N, K].
+    Regression gives `prediction` [N, K]; classifiers give `label` [N] and `probabilities` [N, K], or
+    `scores` where scikit-learn gives no probabilities.
     """
     check_supported_estimator(estimator)
     before, last, _ = steps_of(estimator)
@@ -81,18 +83,18 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
         graph.inputs[:] = sorted(graph.inputs, key=lambda value: order[str(value.name)])
         _check_kinds(graph, rows)
     if end.logits is not None:
-        op.rename(end.logits, "logits")
+        op.rename(end.logits, "scores" if end.is_scores else "logits")
     classes: tuple[int | str, ...] | None = None
     if end.task == "regression":
         graph.outputs.append(op.rename(end.prediction, "prediction"))
     else:
         classes = None if end.task == "multilabel" else plain_classes(last.classes_)
-        op.rename(end.prediction, "probabilities")
+        if not end.is_scores:
+            op.rename(end.prediction, "probabilities")
         graph.outputs.extend([op.rename(label_of(op, end, classes), "label"), end.prediction])
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        predict = estimator.predict if end.task == "regression" else estimator.predict_proba
-        return quiet(predict, form.given(inputs, flow.blanks))
+        return quiet(lambda given: source_values(estimator, end, given), form.given(inputs, flow.blanks))
 
     meaning = Meaning(end.task, str(end.logits.name) if end.logits is not None else None, classes)
     parts = [part for step in before for part in parts_of(step)]
@@ -102,7 +104,10 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
         meaning=lambda rows: meaning,
         expected=lambda inputs, output: expected(inputs),
         origin=class_path(last),
-        notes=tuple(dict.fromkeys(flow.notes)),
+        notes=tuple(dict.fromkeys([*flow.notes, *end.notes])),
+        rounding=end.rounding,
+        said=dict.fromkeys(marked(graph)),
+        objective=None if end.objective is None else vars(end.objective),
         as_given=form.table is not None or any(type(part).__name__ not in EXACT for part in parts),
     )
 

@@ -1,0 +1,170 @@
+"""Linear regressors: ŷ = x · coefficient + intercept, each with the objective that scikit-learn fits it by."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
+from ortpipe.stages.convert.sources.estimators.attributes import array_of, parameter
+from ortpipe.stages.convert.sources.estimators.end import End
+from ortpipe.stages.convert.sources.estimators.objective import Objective, Strengths, averaged, summed
+
+JOINT = "scikit-learn fits {} jointly; here it stays as it was fitted"
+
+
+def scores(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """x · coefficient + intercept, [N, K]."""
+    rank, intercept = array_of(estimator, "coef_").ndim, array_of(estimator, "intercept_")
+    steps = [["transpose"]] if rank == 2 else [["reshape", 1, -1], ["transpose"]]
+    weight = parameter(op, estimator, "coefficient", "coef_", *steps, dtype=dtype)
+    if not getattr(estimator, "fit_intercept", True):
+        return op.Gemm(x, weight)
+    width = 1 if rank == 1 else len(array_of(estimator, "coef_"))
+    if intercept.size != width:  # one number for all columns
+        return op.Add(op.Gemm(x, weight), op.const(intercept.reshape(-1).astype(dtype)))
+    return op.Gemm(x, weight, parameter(op, estimator, "intercept", "intercept_", ["reshape", -1], dtype=dtype))
+
+
+def regressor(op: Builder, estimator: Any, x: ir.Value, dtype: Any, objective: Objective | None) -> End:
+    """Return ŷ with an objective."""
+    return End("regression", None, scores(op, estimator, x, dtype), objective=objective)
+
+
+def coefficient(**strengths: float) -> Mapping[str, Strengths]:
+    """Return the penalties of the coefficient."""
+    return {"coefficient": strengths}
+
+
+def least_squares(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """Σ (ŷ − y)²."""
+    missing = "the coefficients are not negative" if getattr(estimator, "positive", False) else ""
+    return regressor(op, estimator, x, dtype, summed("l2", missing=missing))
+
+
+def chosen_features(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """Σ (ŷ − y)² of at most so many coefficients that are not 0."""
+    missing = "only the chosen features have a coefficient; training moves all of them"
+    return regressor(op, estimator, x, dtype, summed("l2", missing=missing))
+
+
+def ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """Σ (ŷ − y)² + α·‖w‖²."""
+    return regressor(op, estimator, x, dtype, ridge_objective(estimator, "l2"))
+
+
+def ridge_objective(estimator: Any, loss: str | Mapping[str, Any]) -> Objective:
+    """Σ l + α·‖w‖², of a RidgeCV with the α that it chose."""
+    alpha = np.ravel(getattr(estimator, "alpha_", getattr(estimator, "alpha", 0)))
+    if np.ptp(alpha):
+        return summed(loss, missing="its alpha, another one for each column")
+    missing = "the coefficients are not negative" if getattr(estimator, "positive", False) else ""
+    return summed(loss, coefficient(l2=float(alpha[0])), missing)
+
+
+def elastic_net(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """1/(2N)·Σ (ŷ − y)² + α·ρ·‖w‖₁ + ½·α·(1 − ρ)·‖w‖², a Lasso with ρ = 1; here twice that."""
+    alpha = float(getattr(estimator, "alpha_", getattr(estimator, "alpha", 0)))
+    share = float(getattr(estimator, "l1_ratio_", getattr(estimator, "l1_ratio", 1)))
+    missing = "the coefficients are not negative" if getattr(estimator, "positive", False) else ""
+    penalty = coefficient(l1=2 * alpha * share, l2=alpha * (1 - share))
+    return regressor(op, estimator, x, dtype, averaged("l2", penalty, missing))
+
+
+def multi_task(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """1/(2N)·‖Ŷ − Y‖² + α·ρ·Σⱼ ‖wⱼ‖ + ½·α·(1 − ρ)·‖W‖², with wⱼ the coefficients of a feature; here twice that."""
+    alpha = float(getattr(estimator, "alpha_", getattr(estimator, "alpha", 0)))
+    share = float(getattr(estimator, "l1_ratio_", getattr(estimator, "l1_ratio", 1)))
+    return regressor(
+        op, estimator, x, dtype, averaged("l2", coefficient(group=2 * alpha * share, l2=alpha * (1 - share)))
+    )
+
+
+def bayesian_ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """½·α·Σ (ŷ − y)² + ½·λ·‖w‖², its posterior's mode for the α and λ that it found."""
+    penalty, missing = coefficient(l2=float(estimator.lambda_ / estimator.alpha_)), JOINT.format("alpha_ and lambda_")
+    return regressor(op, estimator, x, dtype, summed("l2", penalty, missing))
+
+
+def ard(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """½·α·Σ (ŷ − y)² + ½·Σⱼ λⱼ·wⱼ²."""
+    return regressor(op, estimator, x, dtype, summed("l2", missing="its lambda_, another one for each feature"))
+
+
+def huber(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """Σ σ + σ·H((ŷ − y)/σ) + α·‖w‖² of H(z) = z² up to ε, 2·ε·|z| − ε² beyond.
+
+    With σ fixed, σ·H(d/σ) is 2/σ times the Huber loss of δ = ε·σ.
+    """
+    loss = {"name": "huber", "delta": float(estimator.epsilon * estimator.scale_)}
+    penalty = coefficient(l2=float(estimator.alpha * estimator.scale_ / 2))
+    return regressor(op, estimator, x, dtype, summed(loss, penalty, JOINT.format(f"sigma ({estimator.scale_:.6g})")))
+
+
+def quantile(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """1/N·Σ pinball(y − ŷ) + α·‖w‖₁."""
+    loss = {"name": "quantile", "quantile": float(estimator.quantile)}
+    return regressor(op, estimator, x, dtype, averaged(loss, coefficient(l1=float(estimator.alpha))))
+
+
+def sgd(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """1/N·Σ l + α·R(w): ½·‖w‖², ‖w‖₁ or their mix; its squared error has a factor ½."""
+    return regressor(op, estimator, x, dtype, sgd_regression(estimator))
+
+
+def sgd_regression(estimator: Any) -> Objective:
+    """Return the objective of SGD with a loss of values."""
+    name, epsilon = estimator.loss, float(estimator.epsilon)
+    loss, factor = {
+        "squared_error": ({"name": "l2"}, 2.0),
+        "huber": ({"name": "huber", "delta": epsilon}, 1.0),
+        "epsilon_insensitive": ({"name": name, "epsilon": epsilon}, 1.0),
+        "squared_epsilon_insensitive": ({"name": name, "epsilon": epsilon}, 1.0),
+    }[name]
+    return averaged(loss, sgd_penalty(estimator, factor))
+
+
+def sgd_penalty(estimator: Any, factor: float = 1.0) -> Mapping[str, Strengths]:
+    """Return α·R(w) times a factor."""
+    alpha = factor * float(estimator.alpha)
+    share = {"l1": 1.0, "l2": 0.0, "elasticnet": estimator.l1_ratio}.get(estimator.penalty)
+    return {} if share is None else coefficient(l1=alpha * share, l2=alpha * (1 - share) / 2)
+
+
+def passive_aggressive(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """Row after row the smallest step that brings l to 0, or one bounded by C."""
+    loss = {"name": estimator.loss, "epsilon": float(estimator.epsilon)}
+    objective = averaged(loss, missing="it takes steps of its own size, bounded by C, and minimizes no sum")
+    return regressor(op, estimator, x, dtype, objective)
+
+
+def theil_sen(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """The spatial median of the least squares of many subsets of rows."""
+    objective = averaged("l1", missing="its median of fits to subsets, which is no loss of rows")
+    return regressor(op, estimator, x, dtype, objective)
+
+
+def glm(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """1/(2N)·Σ deviance(y, μ) + ½·α·‖w‖² of μ = exp(x · w + b), or of μ = x · w + b."""
+    z = scores(op, estimator, x, dtype)
+    power = {"PoissonRegressor": 1.0, "GammaRegressor": 2.0}.get(type(estimator).__name__)
+    power = float(estimator.power) if power is None else power
+    is_log = getattr(estimator, "link", "log") == "log" or (estimator.link == "auto" and power > 0)
+    names = {0.0: "l2", 1.0: "poisson", 2.0: "gamma"}
+    loss: dict[str, Any] = {"name": names.get(power, "tweedie"), "link": "identity"}
+    penalty = float(estimator.alpha) / 2
+    if power == 0:  # the deviance is (y − μ)²
+        loss, penalty = {"name": "l2"}, float(estimator.alpha)
+    elif power not in names:
+        loss |= {"power": power}
+    missing = "" if is_log or power <= 0 else "what keeps the mean above 0 with link=identity"
+    objective = averaged(loss, coefficient(l2=penalty), missing)
+    return End("regression", None, op.Exp(z) if is_log else z, objective=objective)
+
+
+def pls(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """(x − mean) · coefficient + intercept."""
+    x = op.Sub(x, op.const(np.asarray(estimator._x_mean).astype(dtype)))
+    objective = summed("l2", missing="its covariance of few components: training moves the coefficients freely")
+    return regressor(op, estimator, x, dtype, objective)

@@ -1,0 +1,150 @@
+"""Linear classifiers: probabilities where scikit-learn gives them, else raw scores."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
+from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, scores_end, sigmoid_end, softmax_end
+from ortpipe.stages.convert.sources.estimators.linear import coefficient, ridge_objective, scores, sgd_penalty
+from ortpipe.stages.convert.sources.estimators.objective import Objective, averaged, summed
+
+ROWS_WEIGHTS = "class_weight: give rows weights for it (data.source.weight, add_loss.sample_weight=true)"
+SCORES = {  # SGDClassifier's losses of scores, by ortpipe's names, and its factor
+    "hinge": ("hinge", 1.0),
+    "log_loss": ("log", 1.0),
+    "modified_huber": ("modified_huber", 1.0),
+    "squared_hinge": ("squared_hinge", 1.0),
+    "perceptron": ("perceptron", 1.0),
+    "squared_error": ("squared_margin", 2.0),
+}
+
+
+def of_classes(estimator: Any, loss: str) -> dict[str, Any]:
+    """Return a loss of two classes, or the sum of that of each class against the rest."""
+    return {"name": loss} if len(estimator.classes_) == 2 else {"name": "one_vs_rest", "loss": loss}
+
+
+def missing(estimator: Any, other: str = "") -> str:
+    """Return what an objective lacks where rows are weighted by their class."""
+    return "; ".join(filter(None, [other, ROWS_WEIGHTS if getattr(estimator, "class_weight", None) else ""]))
+
+
+def one_vs_rest(op: Builder, z: ir.Value, objective: Objective | None) -> End:
+    """σ(z) of each class, scaled to sum 1, which is softmax(log σ(z))."""
+    logits = log_sigmoid(op, z)
+    # σ(z) of two classes may both round to 1, z does not
+    return End("multiclass", logits, op.Softmax(logits, axis=-1), z, objective)
+
+
+def logistic(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """C·Σ log loss + (1 − ρ)·½·‖w‖² + ρ·‖w‖₁; two classes: p = σ(z), more: softmax(z)."""
+    z = scores(op, estimator, x, dtype)
+    objective = logistic_objective(estimator)
+    if len(estimator.classes_) == 2:
+        return sigmoid_end(op, z, objective)
+    if getattr(estimator, "multi_class", None) == "ovr" or estimator.solver == "liblinear":
+        return one_vs_rest(op, z, None)
+    return softmax_end(op, z, estimator.classes_, objective)._replace(ranking=z)
+
+
+def logistic_objective(estimator: Any) -> Objective:
+    """Return the objective divided by C."""
+    loss = "log" if len(estimator.classes_) == 2 else "cross_entropy"
+    strengths = np.ravel(getattr(estimator, "C_", estimator.C if hasattr(estimator, "C") else 1.0))
+    if np.ptp(strengths):
+        return summed(loss, missing="its C_, another one for each class")
+    kind = getattr(estimator, "penalty", "l2")
+    share = getattr(estimator, "l1_ratio_", getattr(estimator, "l1_ratio", None))
+    share = float(np.ravel(0.0 if share is None else share)[0] or 0.0)
+    share = {"l1": 1.0, "l2": 0.0}.get(kind, share)
+    inverse = 0.0 if kind in (None, "none") else 1 / float(strengths[0])
+    penalty = {**coefficient(l1=share * inverse, l2=(1 - share) * inverse / 2)}
+    if estimator.solver == "liblinear" and estimator.fit_intercept:  # it charges the intercept too
+        scale = float(estimator.intercept_scaling)
+        penalty["intercept"] = {"l1": share * inverse / scale, "l2": (1 - share) * inverse / 2 / scale**2}
+    return summed(loss, penalty, missing(estimator))
+
+
+def sgd(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """1/N·Σ l + α·R(w), of one class against the rest where there are more than two."""
+    z = scores(op, estimator, x, dtype)
+    objective = sgd_objective(estimator)
+    if estimator.loss == "log_loss":
+        return sigmoid_end(op, z, objective) if len(estimator.classes_) == 2 else one_vs_rest(op, z, objective)
+    # the probabilities of modified_huber, (clip(z, −1, 1) + 1)/2, are flat where a row is far off: it has scores here
+    return scores_end(op, z, estimator.classes_, objective)
+
+
+def sgd_objective(estimator: Any) -> Objective | None:
+    """Return the objective of a loss of scores; its losses of values have none here."""
+    if estimator.loss not in SCORES:
+        return None
+    loss, factor = SCORES[estimator.loss]
+    return averaged(of_classes(estimator, loss), sgd_penalty(estimator, factor), missing(estimator))
+
+
+def perceptron(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """Σ max(0, −s·z), and α·R(w) where it has a penalty."""
+    loss = of_classes(estimator, "perceptron")
+    objective = averaged(loss, sgd_penalty(estimator), missing(estimator))
+    return scores_end(op, scores(op, estimator, x, dtype), estimator.classes_, objective)
+
+
+def passive_aggressive(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """Row after row the smallest step that brings the hinge loss to 0, or one bounded by C."""
+    loss = of_classes(estimator, "hinge" if estimator.loss == "hinge" else "squared_hinge")
+    own = "it takes steps of its own size, bounded by C, and minimizes no sum"
+    objective = averaged(loss, missing=missing(estimator, own))
+    return scores_end(op, scores(op, estimator, x, dtype), estimator.classes_, objective)
+
+
+def ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """Σ (z − s)² + α·‖w‖² of s = ±1, of one class against the rest; (z − s)² = (1 − s·z)²."""
+    z = scores(op, estimator, x, dtype)
+    if estimator._label_binarizer.y_type_.startswith("multilabel"):
+        return End("multilabel", z, z, objective=ridge_objective(estimator, "squared_margin"))
+    objective = ridge_objective(estimator, of_classes(estimator, "squared_margin"))
+    lacking = missing(estimator, objective.missing)
+    return scores_end(op, z, estimator.classes_, dataclasses.replace(objective, missing=lacking))
+
+
+def linear_svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """C·Σ l + ½·‖w‖², or ‖w‖₁, with the intercept among w; here divided by C."""
+    inverse = 1 / float(estimator.C)
+    penalty = {"l1": {"l1": inverse}, "l2": {"l2": inverse / 2}}[estimator.penalty]
+    objective = summed(_svc_loss(estimator), _with_intercept(estimator, penalty), missing(estimator))
+    return scores_end(op, scores(op, estimator, x, dtype), estimator.classes_, objective)
+
+
+def _svc_loss(estimator: Any) -> dict[str, Any]:
+    if estimator.multi_class == "crammer_singer":
+        return {"name": "hinge"}
+    return of_classes(estimator, estimator.loss)
+
+
+def _with_intercept(estimator: Any, penalty: dict[str, float]) -> dict[str, dict[str, float]]:
+    """Charge b/intercept_scaling as one more coefficient."""
+    terms = {"coefficient": penalty}
+    if estimator.fit_intercept:
+        scale = float(estimator.intercept_scaling)
+        terms["intercept"] = {kind: s / scale ** (1 if kind == "l1" else 2) for kind, s in penalty.items()}
+    return terms
+
+
+def linear_svr(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """C·Σ l + ½·‖w‖² with the intercept among w; here divided by C."""
+    loss = {"name": estimator.loss, "epsilon": float(estimator.epsilon)}
+    objective = summed(loss, _with_intercept(estimator, {"l2": 1 / (2 * float(estimator.C))}))
+    return End("regression", None, scores(op, estimator, x, dtype), objective=objective)
+
+
+def discriminant(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """LDA: softmax of linear scores, p = σ(z) of two classes."""
+    z = scores(op, estimator, x, dtype)
+    lacking = "it fits Gaussians of one covariance to the classes, not the probabilities of labels"
+    if len(estimator.classes_) == 2:
+        return sigmoid_end(op, z, averaged("log", missing=lacking))
+    return softmax_end(op, z, estimator.classes_, averaged("cross_entropy", missing=lacking))._replace(ranking=z)

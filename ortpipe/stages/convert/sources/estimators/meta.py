@@ -1,0 +1,177 @@
+"""Estimators of estimators, whose members' graphs are joined: one member, or the mean of several."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.artifact import Task
+from ortpipe.errors import ConvertError
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.origins import within
+from ortpipe.stages.convert.sources.estimators import end_of
+from ortpipe.stages.convert.sources.estimators.attributes import member
+from ortpipe.stages.convert.sources.estimators.end import End, shaped
+from ortpipe.stages.convert.sources.estimators.objective import averaged
+from ortpipe.stages.convert.sources.sklearn_columns import as_floats
+
+ALONE = "the members are fitted one by one; here they are trained together"
+
+
+def searched(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
+    """The best estimator of a search."""
+    if not hasattr(estimator, "best_estimator_"):
+        rule, fix = "A search must keep its best estimator.", "Set refit=true."
+        raise ConvertError(rule, got=f"refit={estimator.refit!r}", fix=fix)
+    return _only(op, estimator.best_estimator_, x, dtype, "best_estimator_")
+
+
+def inner(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
+    """The estimator inside, which predicts as it does alone; it was fitted on rows that were chosen for it."""
+    end = _only(op, estimator.estimator_, x, dtype, "estimator_")
+    lacking = "its choice of rows: training takes all of them"
+    return end._replace(objective=end.objective and dataclasses.replace(end.objective, missing=lacking))
+
+
+def frozen(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
+    """The estimator inside, already fitted."""
+    return _only(op, estimator.estimator, x, dtype, "estimator")
+
+
+def _only(op: Builder, estimator: Any, x: Any, dtype: Any, *step: str) -> End:
+    with within(op.graph, *step):
+        return end_of(op, estimator, x, dtype)
+
+
+def threshold(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
+    """The classifier inside, whose label is that of a score above another threshold."""
+    step = "estimator_" if hasattr(estimator, "estimator_") else "estimator"
+    classifier = getattr(estimator, step)
+    end = _only(op, classifier, x, dtype, step)
+    limit = getattr(estimator, "best_threshold_", getattr(estimator, "threshold", "auto"))
+    if limit == "auto":
+        return end
+    response = getattr(estimator, "response_method", "auto")
+    by_probability = hasattr(classifier, "predict_proba") if response == "auto" else response == "predict_proba"
+    positive = getattr(estimator, "pos_label", None)
+    sign = -1 if positive is not None and positive == classifier.classes_[0] else 1
+    if by_probability:
+        column = op.Gather(end.prediction, op.const(np.array([max(sign, 0)])), axis=1)
+        return end._replace(ranking=shaped(op.Mul(op.Sub(column, op.like(float(limit), column)), sign), 1))
+    z = margin(op, end)
+    return end._replace(ranking=shaped(op.Mul(op.Sub(op.Mul(z, sign), op.like(float(limit), z)), sign), 1))
+
+
+def margin(op: Builder, end: End) -> ir.Value:
+    """Return z of a classifier of two classes, [N, 1], from one column or as the difference of two."""
+    z = end.logits
+    if z is None:
+        p = end.prediction
+        rule, fix = "A member of two classes needs scores.", "Choose a member whose probabilities are σ(z)."
+        raise ConvertError(rule, got=f"probabilities {p.name!r} without scores", fix=fix)
+    assert z.shape is not None
+    if z.shape[-1] == 1:
+        return z
+    signs = np.array([[-1.0], [1.0]], z.dtype.numpy() if z.dtype is not None else np.float32)
+    return shaped(op.MatMul(z, op.const(signs)), 1)
+
+
+def weighted_mean(op: Builder, values: Sequence[ir.Value], weights: Any = None) -> ir.Value:
+    """Return Σ wᵢ·vᵢ / Σ wᵢ."""
+    shares = np.full(len(values), 1 / len(values)) if weights is None else np.asarray(weights) / np.sum(weights)
+    total = op.Mul(values[0], op.like(float(shares[0]), values[0]))
+    for value, share in zip(values[1:], shares[1:], strict=True):
+        total = op.Add(total, op.Mul(value, op.like(float(share), value)))
+    return total
+
+
+def probabilities(end: End, name: str) -> ir.Value:
+    """Return a member's probabilities; refuse one that has scores only."""
+    if end.is_scores:
+        rule, fix = "A mean of members needs their probabilities.", "Choose members with predict_proba."
+        raise ConvertError(rule, got=f"{name}, whose labels would be counted: a vote has no gradient", fix=fix)
+    return end.prediction
+
+
+def mean_of_members(
+    op: Builder, estimator: Any, members: Sequence[tuple[str, Any]], xs: Any, dtype: Any, w: Any = None
+) -> End:
+    """The weighted mean of what members predict."""
+    ends = []
+    for i, (name, one) in enumerate(members):
+        with member(op, name, "estimators_", i):
+            ends.append(end_of(op, one, xs[i], dtype))
+    if not hasattr(estimator, "classes_"):
+        value = weighted_mean(op, [end.prediction for end in ends], w)
+        return End("regression", None, value, objective=averaged("l2", missing=ALONE))
+    p = weighted_mean(op, [probabilities(end, name) for end, (name, _) in zip(ends, members, strict=True)], w)
+    loss = "log" if len(estimator.classes_) == 2 else "cross_entropy"
+    task: Task = "binary" if len(estimator.classes_) == 2 else "multiclass"
+    return End(task, None, p, objective=averaged(loss, missing=ALONE))
+
+
+def voting(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
+    """The weighted mean of the members' values or probabilities."""
+    if getattr(estimator, "voting", "soft") == "hard":
+        rule, fix = "A vote has no gradient.", "Set voting='soft'."
+        raise ConvertError(rule, got="voting='hard'", fix=fix)
+    names = [name for name, one in estimator.estimators if not isinstance(one, str)]  # 'drop'
+    members = list(zip(names, estimator.estimators_, strict=True))
+    return mean_of_members(op, estimator, members, [x] * len(members), dtype, estimator._weights_not_none)
+
+
+def bagging(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """The mean of members that each read some of the columns."""
+    members = [(f"member{i}", one) for i, one in enumerate(estimator.estimators_)]
+    every = np.arange(estimator.n_features_in_)
+    xs = [
+        x if np.array_equal(columns, every) else op.Gather(x, op.const(np.asarray(columns, np.int64)), axis=1)
+        for columns in estimator.estimators_features_
+    ]
+    return mean_of_members(op, estimator, members, xs, dtype)
+
+
+def stacking(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
+    """A last estimator of what the members predict, and of the features where it passes them on."""
+    columns: list[ir.Value] = []
+    names = [name for name, one in estimator.estimators if not isinstance(one, str)]
+    methods = [method for method in estimator.stack_method_ if method is not None]
+    for i, (name, one, method) in enumerate(zip(names, estimator.estimators_, methods, strict=True)):
+        with member(op, name, "estimators_", i):
+            end = end_of(op, one, x, dtype)
+        columns.append(_stacked(op, end, name, method))
+    if estimator.passthrough:
+        columns.append(as_floats(x))
+    joined = op.Concat(*columns, axis=-1) if len(columns) > 1 else columns[0]
+    with member(op, "final", "final_estimator_"):
+        end = end_of(op, estimator.final_estimator_, joined, dtype)
+    objective = None if end.objective is None else end.objective.under("final.")
+    return end._replace(objective=objective and dataclasses.replace(objective, missing=ALONE))
+
+
+def _stacked(op: Builder, end: End, name: str, method: str) -> ir.Value:
+    if method == "predict" and end.task != "regression":
+        rule, fix = "A label has no gradient.", "Set stack_method to predict_proba or decision_function."
+        raise ConvertError(rule, got=f"member {name!r}, whose labels the last estimator reads", fix=fix)
+    if method == "predict_proba" and end.task == "binary":
+        return op.Gather(end.prediction, op.const(np.array([1])), axis=1)
+    if method == "decision_function" and end.task == "binary":
+        return margin(op, end)
+    return end.prediction if method != "decision_function" or end.logits is None else end.logits
+
+
+def calibrated(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
+    """The mean of σ(−(a·z + b)), of several classes scaled to sum 1, over classifiers and their calibrators."""
+    from ortpipe.stages.convert.sources.estimators.calibration import calibrated_end
+
+    parts = []
+    for i in range(len(estimator.calibrated_classifiers_)):
+        with member(op, f"fold{i}", "calibrated_classifiers_", i):
+            parts.append(calibrated_end(op, estimator.calibrated_classifiers_[i], x, dtype))
+    p = parts[0].prediction if len(parts) == 1 else weighted_mean(op, [part.prediction for part in parts])
+    end = parts[0] if len(parts) == 1 else End(parts[0].task, None, p)
+    lacking = "the calibrators are fitted after the classifiers, on other rows; here all are trained together"
+    loss = "log" if end.task == "binary" else "cross_entropy"
+    return end._replace(objective=averaged(loss, missing=lacking), ranking=p)

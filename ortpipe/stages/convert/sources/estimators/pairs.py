@@ -1,0 +1,25 @@
+"""One score of each class from those of pairs of classes, as scikit-learn's `_ovr_decision_function`."""
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.graph.builder import Builder
+
+REMAINDER = "scores are counted votes of pairs and a bounded remainder: gradients pass through the remainder alone"
+
+
+def per_class(op: Builder, second: ir.Value, chosen: ir.Value, count: int) -> tuple[ir.Value, ir.Value]:
+    """Return votes + s/(3·(|s| + 1)) of sums s of confidences, [N, classes], and the votes.
+
+    `second` [N, pairs] is how sure a pair's machine is of its second class, `chosen` where it votes for it.
+    """
+    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+    signs = np.zeros((len(pairs), count))
+    for p, (i, j) in enumerate(pairs):
+        signs[p, i], signs[p, j] = -1, 1
+    dtype = second.dtype.numpy() if second.dtype is not None else np.float32
+    total = op.MatMul(second, op.const(signs.astype(dtype)))
+    votes = op.cast(chosen, second)
+    # a vote for the second is +1 there; of the first, 1 − that
+    counted = op.Add(op.MatMul(votes, op.const(signs.astype(dtype))), op.const((signs < 0).sum(axis=0).astype(dtype)))
+    return op.Add(counted, op.Div(total, op.Mul(op.Add(op.Abs(total), 1), 3))), counted
