@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.modes import UNBIASED, VARIANCE
 
 Law = Literal["pytorch", "he", "xavier"]
 Norm = Literal["none", "batch", "layer"]
@@ -124,14 +125,14 @@ class Layers:
             # onnxruntime 1.19 fuses that to an operator that has a kernel for float32 alone
             return x * (self.op.Tanh(x * 0.5) * 0.5 + 0.5)
 
-    def narrow(self, key: str, value: str, others: str) -> None:
-        """Refuse what onnxruntime 1.19 has no kernels for in float64 (Erf, Cos)."""
+    def narrow(self, key: str, value: str, others: str = "") -> None:
+        """Refuse what onnxruntime 1.19 has no kernels for in float64 (Erf, Cos, Conv)."""
         if self.dtype == np.float64:
             raise ConvertError(
-                "onnxruntime does not compute {key} in float64.",
+                "onnxruntime does not compute this {key} in float64.",
                 key=key,
                 got=value,
-                fix=f"Set {{key}}={others}, or leave out convert.dtype.",
+                fix=f"Set {{key}}={others}, or leave out convert.dtype." if others else "Leave out convert.dtype.",
             )
 
     def dropout(self, x: ir.Value, share: float) -> ir.Value:
@@ -148,7 +149,9 @@ class Layers:
             return shaped(self.op.LayerNormalization(x, scale, shift, axis=-1, epsilon=EPSILON), x)
         running = self.full(f"{name}.running_mean", [size], 0), self.full(f"{name}.running_var", [size], 1)
         settings: dict[str, Any] = {"epsilon": EPSILON, "momentum": MOMENTUM, "training_mode": 1, "outputs": 3}
-        return shaped(self.op.BatchNormalization(x, scale, shift, *running, **settings)[0], x)
+        y = self.op.BatchNormalization(x, scale, shift, *running, **settings)[0]
+        y.producer().metadata_props[VARIANCE] = UNBIASED
+        return shaped(y, x)
 
     def convolution(self, x: ir.Value, name: str, outputs: int, kernel: int) -> ir.Value:
         """Convolve [N, C, H, W] to as many rows and columns, W [outputs, C, kernel, kernel]."""

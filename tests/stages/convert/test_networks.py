@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 from safetensors.numpy import save_file
+from scipy.signal import correlate2d
 from scipy.special import expit, softmax
 
 from ortpipe.artifact import Artifact
@@ -206,7 +209,81 @@ def test_weights_of_rows_count_in_every_members_loss():
     assert got == pytest.approx((losses.mean(axis=(1, 2)) * weight).mean())
 
 
+IMAGES = RNG.normal(size=(24, 2, 5, 4))
+FLAT = IMAGES[:, 0].reshape(24, 20)
+STEPS = RNG.normal(size=(24, 3, 2))
+TOKENS = RNG.integers(0, 5, (24, 4))
+ENCODER = {"width": 4, "heads": 2, "inner": 3, "blocks": 2, "dropout": 0.0}
+
+
+def cnn(x, p, depth):
+    x = (x - x.mean(axis=(0, 2, 3), keepdims=True)) / x.std(axis=(0, 2, 3), keepdims=True)
+    for i in range(depth):
+        kernels, bias = p[f"convs.{i}.weight"], p[f"convs.{i}.bias"]
+        x = np.array(
+            [
+                [
+                    sum(map(partial(correlate2d, mode="same"), row, kernel)) + b
+                    for kernel, b in zip(kernels, bias, strict=True)
+                ]
+                for row in x
+            ]
+        )
+        x = np.maximum(x / np.sqrt(1 + 1e-5), 0)  # running statistics are 0 and 1 at first
+        if min(x.shape[2:]) > 1:
+            x = sliding_window_view(x, (2, 2), axis=(2, 3))[:, :, ::2, ::2].max(axis=(4, 5))
+    return x
+
+
+def encoder(x, p, counts):
+    """The formulas of PyTorch's TransformerEncoderLayer with norm_first, of two heads, and the mean of what counts."""
+    x = x + p["positions"]
+    for i in range(2):
+        name = f"encoder.layers.{i}"
+        normal = layer_norm(x, p, f"{name}.norm1")
+        both = normal @ p[f"{name}.self_attn.in_proj_weight"].T + p[f"{name}.self_attn.in_proj_bias"]
+        q, k, v = (part.reshape(*part.shape[:2], 2, 2).swapaxes(1, 2) for part in np.split(both, 3, axis=-1))
+        scores = np.where(counts[:, None, None], q @ k.swapaxes(2, 3) / np.sqrt(2), -np.inf)
+        heads = (softmax(scores, axis=-1) @ v).swapaxes(1, 2).reshape(x.shape)
+        x = x + linear(heads, p, f"{name}.self_attn.out_proj")
+        inner = np.maximum(linear(layer_norm(x, p, f"{name}.norm2"), p, f"{name}.linear1"), 0)
+        x = x + linear(inner, p, f"{name}.linear2")
+    x = layer_norm(x, p, "encoder.norm") * counts[..., None]
+    return linear(x.sum(axis=1) / counts.sum(axis=1, keepdims=True), p, "output")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "settings", "read"),
+    [
+        (IMAGES, {"channels": [2, 3]}, lambda x: x.reshape(24, -1)),
+        (FLAT, {"channels": [2], "image": [1, 5, 4], "join": "mean"}, lambda x: x.mean(axis=(2, 3))),
+    ],
+)
+def test_a_convolutional_network_predicts_what_its_formula_says(inputs, settings, read):
+    artifact, data = build("cnn", "multiclass", inputs, "float32", **settings)
+    p, images = artifact.initializers, inputs if inputs is IMAGES else IMAGES[:, :1]
+    expected = softmax(linear(read(cnn(images, p, len(settings["channels"]))), p, "output"), axis=1)
+    np.testing.assert_allclose(predict(artifact, data)[0], expected, rtol=1e-4)
+
+
+def test_an_encoder_predicts_what_its_formula_says_and_padding_counts_nothing():
+    artifact, data = build("transformer", "regression", STEPS, **ENCODER)
+    y, p = LABELS["regression"], artifact.initializers
+    x = linear(standard(STEPS), p, "input")
+    expected = encoder(x, p, np.ones((24, 3))) * y.std() + y.mean()
+    np.testing.assert_allclose(predict(artifact, data)[0], expected)
+    artifact, data = build("transformer", "multiclass", TOKENS, **ENCODER, tokens=5, padding=0)
+    p, counts = artifact.initializers, (TOKENS != 0).astype(float)
+    assert (counts.sum(axis=1) > 0).all()
+    assert (counts == 0).any()
+    expected = softmax(encoder(p["embedding.weight"][TOKENS], p, counts), axis=1)
+    np.testing.assert_allclose(predict(artifact, data)[0], expected)
+
+
 NETWORKS = {
+    "cnn": ("cnn", IMAGES, {"channels": [2, 2], "activation": "tanh"}),
+    "encoder of steps": ("transformer", STEPS, ENCODER),
+    "encoder of tokens": ("transformer", TOKENS, {**ENCODER, "tokens": 5, "padding": 0}),
     **{f"tabm {case}": ("tabular", X, TABULAR[case]) for case in ("piecewise", "mini")},
     "mlp": ("mlp", X, {"hidden": [4], "norm": "batch", "activation": "silu"}),
     "residual mlp": ("mlp", X, {"hidden": [3, 4], "norm": "layer", "residual": True, "activation": "tanh"}),
@@ -217,7 +294,8 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_are_the_slopes_of_the_loss(name, label):
     kind, inputs, settings = NETWORKS[name]
-    artifact, data = build(kind, label, inputs, dropout=0.0, **settings)
+    dtype = "float32" if kind == "cnn" else "float64"
+    artifact, data = build(kind, label, inputs, dtype, **{"dropout": 0.0, **settings})
     loss = add_loss(artifact, AddLossConfig(LOSSES[LOSS[label]]()))
     derive(loss, DeriveConfig(check=True), data=data)
 
@@ -269,9 +347,35 @@ def test_labels_that_are_not_of_the_task_and_what_does_not_run_are_refused(label
         build("mlp", label, **settings)
 
 
-def test_residual_blocks_want_a_width_and_a_size_each():
-    with pytest.raises(ConfigError, match="first size"):
-        SOURCES["mlp"](hidden=[8], residual=True)
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("mlp", {"hidden": [8], "residual": True}, "first size"),
+        ("transformer", {"heads": 3}, "heads divide the width"),
+        ("transformer", {"tokens": 5, "padding": 5}, "one of the tokens"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(name, settings, said):
+    with pytest.raises(ConfigError, match=said):
+        SOURCES[name](**settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "settings", "said"),
+    [
+        ("cnn", IMAGES, {"dtype": "float64"}, "Leave out convert.dtype"),
+        ("cnn", X, {}, "channels, rows and columns"),
+        ("cnn", IMAGES, {"image": [1, 5, 4]}, "channels, rows and columns"),
+        ("transformer", TOKENS, {"tokens": 4}, "up to 4"),
+        ("transformer", X, {"tokens": 4}, "whole numbers"),
+        ("transformer", IMAGES, {}, "has steps"),
+        ("cnn", {"a": IMAGES, "b": IMAGES}, {}, "reads one input"),
+        ("mlp", np.array([["a", "b"]] * 24), {}, "are numbers"),
+    ],
+)
+def test_inputs_that_a_network_does_not_read_are_refused(name, inputs, settings, said):
+    with pytest.raises(ConvertError, match=said):
+        build(name, "regression", inputs, **{"dtype": "float32", **settings})
 
 
 def test_weights_come_from_elsewhere_by_the_names_of_a_state_dict(tmp_path):

@@ -42,9 +42,11 @@ class ModelSource(Protocol):
 SOURCES: Catalogue[type] = Catalogue(
     "source of models",
     {
+        "cnn": "ortpipe.stages.convert.sources.cnn:CNN",
         "mlp": "ortpipe.stages.convert.sources.mlp:MLP",
         "onnx": "ortpipe.stages.convert.sources.onnx_file:OnnxFile",
-        "tabular": "ortpipe.stages.convert.sources.tabular:Tabular",
         "sklearn": "ortpipe.stages.convert.sources.sklearn_estimator:SklearnEstimator",
+        "tabular": "ortpipe.stages.convert.sources.tabular:Tabular",
+        "transformer": "ortpipe.stages.convert.sources.transformer:Transformer",
     },
 )

@@ -33,14 +33,14 @@ class Network(Config, abc.ABC):
         scale_target: a regression's last layer predicts (y − mean) / deviation, and the graph ends in the labels' own
             units; false for losses whose prediction is a logarithm (poisson, gamma, tweedie).
         weights: the law that first weights follow: see `Layers`.
-        seed: of them.
+        seed: of them; null: that of convert.
     """
 
     task: Task | None = field(default=None, kw_only=True)
     standardize: bool = field(default=True, kw_only=True)
     scale_target: bool = field(default=True, kw_only=True)
     weights: Law = field(default="pytorch", kw_only=True)
-    seed: Seed = field(default=0, kw_only=True)
+    seed: Seed | None = field(default=None, kw_only=True)
 
     @abc.abstractmethod
     def body(self, layers: Layers, rows: Rows, target: "LabelKind") -> ir.Value:
@@ -57,7 +57,7 @@ class Network(Config, abc.ABC):
         name = type(self).__name__
         graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
         op = Builder(graph, "forward")
-        raw = self.body(Layers(op, np.dtype(dtype), self.seed, self.weights), rows, labels)
+        raw = self.body(Layers(op, np.dtype(dtype), self.seed or 0, self.weights), rows, labels)
         end, members = labels.end(op, raw)
         if end.logits is not None:
             op.rename(end.logits, "logits")
@@ -83,7 +83,7 @@ class Network(Config, abc.ABC):
             expected=None,
             origin=name,
             notes=(
-                f"{name}: {size:,} numbers in {len(parameters)} parameters, drawn with seed {self.seed}",
+                f"{name}: {size:,} numbers in {len(parameters)} parameters, drawn with seed {self.seed or 0}",
                 *labels.notes,
             ),
             said=dict.fromkeys(parameters),
@@ -232,3 +232,12 @@ def number_input(layers: Layers, name: str, rows: Rows, *, standardize: bool) ->
         return x
     mean, scale = moments(array, rows.sample_weight)
     return layers.op.Div(layers.op.Sub(x, layers.const(mean)), layers.const(scale))
+
+
+def only_input(rows: Rows, noun: str) -> tuple[str, np.ndarray]:
+    """Return the one input that a network of images or sequences reads."""
+    if len(rows.inputs) != 1:
+        got, fix = f"inputs {', '.join(rows.inputs)}", "Give one array."
+        raise ConvertError(f"A network of {noun} reads one input.", got=got, fix=fix)
+    [(name, array)] = rows.inputs.items()
+    return name, array

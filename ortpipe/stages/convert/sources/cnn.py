@@ -1,0 +1,81 @@
+"""A small convolutional network: x ← pool(f(norm(conv(x)))), block by block, then a linear layer."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.data.rows import Rows
+from ortpipe.errors import ConvertError
+from ortpipe.settings import Count, Share
+from ortpipe.stages.convert.layers import Activation, Layers, Norm, shape, shaped
+from ortpipe.stages.convert.sources.network import LabelKind, Network, moments, number_input, only_input
+
+LEAST = 2  # rows and columns that are pooled
+
+
+@dataclass(frozen=True)
+class CNN(Network):
+    """Blocks of x ← pool(f(norm(conv(x)))) over images, as PyTorch's Conv2d(padding="same") and MaxPool2d(2).
+
+    Attributes:
+        image: [channels, rows, columns] of an image that the data hold as a vector; null: they hold [N, C, H, W] or
+            [N, H, W].
+        channels: of each block.
+        kernel: rows and columns of each convolution.
+        norm: none, or `batch`, per channel.
+        activation: f.
+        join: what the last layer reads: every number of every channel (`flatten`), or the `mean` of each channel.
+        dropout: share of what the last layer reads that is 0 in training.
+    """
+
+    image: tuple[Count, Count, Count] | None = None
+    channels: tuple[Count, ...] = (16, 32)
+    kernel: Count = 3
+    norm: Literal["none", "batch"] = "batch"
+    activation: Activation = "relu"
+    join: Literal["flatten", "mean"] = "flatten"
+    dropout: Share = 0.0
+
+    def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
+        """Return raw outputs [N, K]."""
+        layers.narrow("name", "cnn")
+        name, array = only_input(rows, "images")
+        sizes = list(self.image or array.shape[1:])
+        sizes = [1, *sizes] if len(sizes) == LEAST else sizes
+        if len(sizes) != 3 or math.prod(sizes) != array[0].size:
+            raise ConvertError(
+                "An image has channels, rows and columns.",
+                key="image",
+                got=f"{list(array.shape[1:])} per row" + (f" for {list(self.image)}" if self.image else ""),
+                fix="Set {key}=[1,8,8] of images that the data hold as vectors of 64.",
+            )
+        x = number_input(layers, name, rows, standardize=False)
+        x = x if len(array.shape) == 4 else layers.reshape(x, ["N", *sizes])
+        x = self._standard(layers, x, array.reshape(-1, *sizes), rows.sample_weight) if self.standardize else x
+        norm: Norm = self.norm
+        for i, channels in enumerate(self.channels):
+            x = layers.norm(layers.convolution(x, f"convs.{i}", channels, self.kernel), f"norms.{i}", norm)
+            x = _pooled(layers, layers.activation(x, self.activation))
+        if self.join == "mean":
+            x = shaped(layers.op.ReduceMean(x, [2, 3], keepdims=0), x, ["N", shape(x)[1]])
+        return layers.linear(layers.dropout(layers.flat(x), self.dropout), "output", labels.width)
+
+    def _standard(self, layers: Layers, x: ir.Value, images: np.ndarray, weight: np.ndarray | None) -> ir.Value:
+        """Return (x − mean) / deviation of each channel."""
+        channels = images.shape[1]
+        pixels = np.moveaxis(images, 1, -1).reshape(-1, channels)
+        weights = None if weight is None else np.repeat(weight, len(pixels) // len(images))
+        mean, scale = (layers.const(v.reshape(1, channels, 1, 1)) for v in moments(pixels, weights))
+        return layers.op.Div(layers.op.Sub(x, mean), scale)
+
+
+def _pooled(layers: Layers, x: ir.Value) -> ir.Value:
+    """Return the maximum of each 2×2; an image of one row or column stays."""
+    rows, channels, height, width = shape(x)
+    if min(height, width) < LEAST:
+        return x
+    y = layers.op.MaxPool(x, kernel_shape=[LEAST, LEAST], strides=[LEAST, LEAST])
+    return shaped(y, x, [rows, channels, height // LEAST, width // LEAST])

@@ -1,0 +1,119 @@
+"""A small Transformer encoder over sequences: pre-norm blocks, learned positions, the mean of what comes out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.data.rows import Rows
+from ortpipe.errors import ConfigError, ConvertError
+from ortpipe.settings import Count, Seed, Share
+from ortpipe.stages.convert.layers import Activation, Layers, shape, shaped
+from ortpipe.stages.convert.sources.network import LabelKind, Network, number_input, only_input
+
+FAR = -1e4  # added to the score of what nobody attends to; float16 holds it
+
+
+@dataclass(frozen=True)
+class Transformer(Network):
+    """An encoder as PyTorch's TransformerEncoder(norm_first=True, norm=LayerNorm), and a linear layer on its mean.
+
+    A block is x ← x + attention(norm₁(x)), x ← x + W₂·f(W₁·norm₂(x)), attention softmax(q·kᵀ/√d)·v of each head. Its
+    input is a sequence of vectors [N, T, F] or numbers [N, T], through a linear layer, or of tokens, int [N, T].
+
+    Attributes:
+        tokens: how many there are, from 0; null: the input is numbers.
+        padding: the token that fills a sequence: nothing attends to it, and the mean leaves it out.
+        width: of a step's vector.
+        heads: of attention, which divide the width.
+        blocks: their number.
+        inner: width of W₁.
+        dropout: share of entries that are 0 in training, of each part's result and inside of W₂'s input.
+        activation: f.
+    """
+
+    tokens: Count | None = None
+    padding: Seed | None = None
+    width: Count = 64
+    heads: Count = 4
+    blocks: Count = 2
+    inner: Count = 128
+    dropout: Share = 0.1
+    activation: Activation = "relu"
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            got, fix = f"width {self.width}, heads {self.heads}", "Set {key}=4 for a width of 64."
+            raise ConfigError("The heads divide the width.", key="heads", got=got, fix=fix)
+        if self.padding is not None and self.padding >= (self.tokens or 0):
+            fix = "Set {at}tokens, or leave out {key}."
+            raise ConfigError("{key} is one of the tokens.", key="padding", got=self.padding, fix=fix)
+
+    def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
+        """Return raw outputs [N, K]."""
+        x, counts = self._steps(layers, rows)
+        op, steps = layers.op, shape(x)[1]
+        x = op.Add(x, layers.normal("positions", [steps, self.width], 0.02))
+        far = None
+        if counts is not None:
+            with op.formulas():
+                far = op.Unsqueeze((1 - counts) * FAR, [1, 2])  # [N, 1, 1, T]
+            far.shape = ir.Shape(["N", 1, 1, steps])
+        for i in range(self.blocks):
+            name = f"encoder.layers.{i}"
+            y = self._attention(layers, layers.norm(x, f"{name}.norm1", "layer"), f"{name}.self_attn", far)
+            x = op.Add(x, layers.dropout(y, self.dropout))
+            y = layers.linear(layers.norm(x, f"{name}.norm2", "layer"), f"{name}.linear1", self.inner)
+            y = layers.dropout(layers.activation(y, self.activation), self.dropout)
+            x = op.Add(x, layers.dropout(layers.linear(y, f"{name}.linear2", self.width), self.dropout))
+        return layers.linear(
+            self._mean(layers, layers.norm(x, "encoder.norm", "layer"), counts), "output", labels.width
+        )
+
+    def _steps(self, layers: Layers, rows: Rows) -> tuple[ir.Value, ir.Value | None]:
+        """Return the vectors of steps [N, T, width], and 1 where a step counts, [N, T]; None: all do."""
+        name, array = only_input(rows, "sequences")
+        if array.ndim - (self.tokens is None) not in (1, 2):
+            raise ConvertError(
+                "A sequence has steps, and numbers in each; of tokens, steps alone.",
+                key="tokens",
+                got=f"{list(array.shape[1:])} per row",
+                fix="Set {key} to how many tokens there are, or give [N, T, F].",
+            )
+        if self.tokens is None:
+            x = number_input(layers, name, rows, standardize=self.standardize)
+            x = x if array.ndim == 3 else layers.reshape(x, ["N", array.shape[1], 1])
+            return layers.linear(x, "input", self.width), None
+        whole = array.dtype.kind in "biu" or (array.dtype.kind == "f" and (array % 1 == 0).all())
+        if array.ndim != 2 or not whole or array.min() < 0 or array.max() >= self.tokens:
+            got = f"{array.dtype} {list(array.shape[1:])} per row" + (f", up to {array.max()}" if whole else "")
+            fix = "Set {key} to the greatest token + 1, or to null where the numbers are no tokens."
+            raise ConvertError("Tokens are whole numbers from 0 to {key} − 1.", key="tokens", got=got, fix=fix)
+        ids = layers.op.input(name, ir.DataType.INT64, ["N", array.shape[1]])
+        table = layers.normal("embedding.weight", [self.tokens, self.width])
+        x = shaped(layers.op.Gather(table, ids, axis=0), table, ["N", array.shape[1], self.width])
+        if self.padding is None:
+            return x, None
+        return x, layers.op.cast(layers.op.Not(layers.op.Equal(ids, self.padding)), table)
+
+    def _attention(self, layers: Layers, x: ir.Value, name: str, far: ir.Value | None) -> ir.Value:
+        """Return softmax(q·kᵀ/√d + far)·v of each head, and a linear layer on all of them; far is −∞ at padding."""
+        op, e, steps, d = layers.op, self.width, shape(x)[1], self.width // self.heads
+        weight = layers.uniform(f"{name}.in_proj_weight", [3 * e, e], np.sqrt(6 / (4 * e)))
+        projected = layers.product(x, weight, layers.full(f"{name}.in_proj_bias", [3 * e], 0))
+        parts = op.Split(projected, axis=-1, num_outputs=3, outputs=3)
+        q, k, v = (layers.reshape(shaped(p, x), ["N", steps, self.heads, d]) for p in parts)
+        scores = op.Einsum(op.Mul(q, layers.const(d**-0.5)), k, equation="nqhd,nkhd->nhqk")
+        shaped(scores, x, ["N", self.heads, steps, steps])
+        share = layers.dropout(op.Softmax(scores if far is None else op.Add(scores, far), axis=-1), self.dropout)
+        heads = shaped(op.Einsum(share, v, equation="nhqk,nkhd->nqhd"), x, ["N", steps, self.heads, d])
+        out = layers.weight(f"{name}.out_proj.weight", [e, e])
+        return layers.product(layers.reshape(heads, ["N", steps, e]), out, layers.full(f"{name}.out_proj.bias", [e], 0))
+
+    def _mean(self, layers: Layers, x: ir.Value, counts: ir.Value | None) -> ir.Value:
+        """Return the mean over the steps that count, [N, width]."""
+        op = layers.op
+        if counts is None:
+            return shaped(op.ReduceMean(x, [1], keepdims=0), x, ["N", self.width])
+        total = op.ReduceSum(op.Mul(x, op.Unsqueeze(counts, [2])), [1], keepdims=0)
+        return shaped(op.Div(total, op.Max(op.ReduceSum(counts, [1], keepdims=1), 1)), x, ["N", self.width])
