@@ -34,6 +34,7 @@ class Layers:
 
     def __init__(self, op: Builder, dtype: np.dtype, seed: int, law: Law = "pytorch") -> None:
         self.op, self.dtype, self._law, self._random = op, dtype, law, np.random.default_rng(seed)
+        self.notes = list[str]()  # what was done, for the user
 
     def parameter(self, name: str, array: np.ndarray) -> ir.Value:
         """Add a parameter."""
@@ -84,11 +85,11 @@ class Layers:
         array = self._random.uniform(-bound, bound, size)
         return self.parameter(name, array if rows is None else np.tile(array, (rows, 1)))
 
-    def one_hot(self, codes: ir.Value, count: int) -> ir.Value:
-        """Return codes [N] as 1 in one of so many columns [N, count]."""
-        one = self.op.OneHot(codes, self.op.const(np.int64(count)), self.const([0, 1]))
-        one.type, one.shape = ir.TensorType(ir.DataType.from_numpy(self.dtype)), ir.Shape(["N", count])
-        return one
+    def embedding(self, name: str, count: int, size: int) -> ir.Value:
+        """Add a vector ~ N(0, 1) for each code, nn.Embedding's; that of code 0 is zeros."""
+        table = self._random.normal(size=(count, size))
+        table[0] = 0
+        return self.parameter(name, table)
 
     def linear(self, x: ir.Value, name: str, outputs: int, *, bias: bool = True) -> ir.Value:
         """y = x·Wᵀ + b over the last axis, W [outputs, inputs]."""

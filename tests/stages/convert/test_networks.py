@@ -16,6 +16,7 @@ from scipy.special import expit, softmax
 from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feed_inputs, feeds
 from ortpipe.data.rows import Data, Rows
+from ortpipe.data.sources import SOURCES as DATA
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.graph import query
 from ortpipe.graph.edit import set_initializers
@@ -370,7 +371,7 @@ def test_settings_that_contradict_each_other_are_refused(name, settings, said):
         ("transformer", X, {"tokens": 4}, "whole numbers"),
         ("transformer", IMAGES, {}, "has steps"),
         ("cnn", {"a": IMAGES, "b": IMAGES}, {}, "reads one input"),
-        ("mlp", np.array([["a", "b"]] * 24), {}, "are numbers"),
+        ("mlp", np.array([["a", "b"]] * 24), {}, "columns of numbers"),
     ],
 )
 def test_inputs_that_a_network_does_not_read_are_refused(name, inputs, settings, said):
@@ -388,3 +389,38 @@ def test_weights_come_from_elsewhere_by_the_names_of_a_state_dict(tmp_path):
     artifact = convert(None, config, data=data)
     assert (artifact.initializers["layers.0.weight"] == 1).all()
     assert not [name for name in artifact.tensors if name.startswith("source/")]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    path = tmp_path_factory.mktemp("table") / "t.csv"
+    rows = [
+        f"{'' if i % 5 == 0 else i},{'red' if i % 3 else 'blue'},2024-0{1 + i % 6}-0{1 + i % 7},{i * 2.5 + i % 3}"
+        for i in range(40)
+    ]
+    path.write_text("age,colour,day,price\n" + "\n".join(rows) + "\n")
+    return Data(DATA["csv"](path=str(path), label="price", encode="keep")())
+
+
+@pytest.mark.parametrize("words", ["embedding", "one_hot"])
+@pytest.mark.parametrize("name", ["mlp", "tabular"])
+def test_a_network_reads_a_tables_columns_as_they_stand(name, words, table):
+    small = {"mlp": {"hidden": [4]}, "tabular": SMALL}[name]
+    source = SOURCES[name](**small, words=words, dropout=0.0)
+    artifact = convert(None, ConvertConfig(source, dtype="float64"), data=table)
+    assert artifact.facts.inputs == ("age", "colour", "day")
+    kept = {n: np.repeat(array[1:2], 4, axis=0) for n, array in table.train.inputs.items()}
+    kept["age"] = np.array([1.0, np.nan, 1.0, 1.0])
+    kept["colour"] = np.array(["red", "red", "green", "violet"], object)
+    [y] = Session(artifact.model).run(kept, ["prediction"])
+    assert np.isfinite(y).all()
+    assert (y[2] == y[3]).all()  # unknown words are one
+    assert len(np.unique(y[:3])) == 3
+    embedded = [n for n in artifact.facts.parameters if n.startswith("embeddings.")]
+    assert embedded == (["embeddings.colour.weight"] if words == "embedding" else [])
+    if embedded:
+        vectors = artifact.initializers["embeddings.colour.weight"]
+        assert vectors.shape == (3, 2)  # round(1.6 · 2^0.56)
+        assert not vectors[0].any()
+    assert any("missing value is the median" in note for note in artifact.facts.lineage[0]["notes"])
+    derive(add_loss(artifact, AddLossConfig(LOSSES["l2"]())), DeriveConfig(check=True), data=table)

@@ -8,11 +8,11 @@ from ortpipe.data.rows import Rows
 from ortpipe.errors import ConfigError
 from ortpipe.settings import Count, Share
 from ortpipe.stages.convert.layers import Activation, Layers, Norm
-from ortpipe.stages.convert.sources.network import LabelKind, Network, features, joined
+from ortpipe.stages.convert.sources.network import LabelKind, TableNetwork, side_by_side
 
 
 @dataclass(frozen=True)
-class MLP(Network):
+class MLP(TableNetwork):
     """Layers of x ← dropout(f(norm(W·x + b))), then a linear one.
 
     With `residual` it is the ResNet of Gorishniy et al. (2021, arXiv 2106.11959): a linear layer of the first size,
@@ -44,7 +44,9 @@ class MLP(Network):
 
     def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
         """Return raw outputs [N, K]."""
-        x = joined(layers, features(layers, rows, standardize=self.standardize))
+        made = self.features(layers, rows)
+        numbers = [] if made.numbers is None else [made.numbers]
+        x = side_by_side(layers, [*numbers, *self.vectors(layers, made)])
         x = self._residual(layers, x) if self.residual else self._plain(layers, x)
         return layers.linear(x, "output", labels.width)
 

@@ -1,8 +1,9 @@
 """What networks by config share: inputs and labels as the training rows have them, the end, and what is said."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +14,8 @@ from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.modes import is_statistic
 from ortpipe.graph.serial import IR_VERSION, OPSET
-from ortpipe.settings import Config, Seed
+from ortpipe.settings import Config, Count, Seed
+from ortpipe.stages.convert.columns import Features, Impute, features
 from ortpipe.stages.convert.layers import Law, Layers, shape, shaped
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.sources import Forward
@@ -57,7 +59,8 @@ class Network(Config, abc.ABC):
         name = type(self).__name__
         graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
         op = Builder(graph, "forward")
-        raw = self.body(Layers(op, np.dtype(dtype), self.seed or 0, self.weights), rows, labels)
+        layers = Layers(op, np.dtype(dtype), self.seed or 0, self.weights)
+        raw = self.body(layers, rows, labels)
         end, members = labels.end(op, raw)
         if end.logits is not None:
             op.rename(end.logits, "logits")
@@ -88,6 +91,44 @@ class Network(Config, abc.ABC):
             ),
             said=dict.fromkeys(parameters),
         )
+
+
+@dataclass(frozen=True)
+class TableNetwork(Network):
+    """A network whose inputs are a table: one array of numbers, or columns as they stand (data.source.encode=keep).
+
+    Attributes:
+        impute: what a missing number is, the `median` or `mean` of the training rows; 1 stands beside it.
+        words: what a column of words becomes: an `embedding`, a vector of each word that is trained, or a column of 0
+            and 1 for each (`one_hot`); a word that the training rows do not hold is zeros.
+        word_size: of the vectors; null: min(600, 1.6·n^0.56) for n words, fastai's rule.
+    """
+
+    impute: Impute = field(default="median", kw_only=True)
+    words: Literal["embedding", "one_hot"] = field(default="embedding", kw_only=True)
+    word_size: Count | None = field(default=None, kw_only=True)
+
+    def features(self, layers: Layers, rows: Rows) -> Features:
+        """Write the inputs, and what makes numbers and the codes of words of them."""
+        if any(array.ndim > 2 for array in rows.inputs.values()):
+            parts = [number_input(layers, name, rows, standardize=self.standardize) for name in rows.inputs]
+            return Features(side_by_side(layers, [layers.flat(part) for part in parts]), ())
+        made = features(layers.op, rows, layers.dtype, impute=self.impute, standardize=self.standardize)
+        layers.notes.extend(made.notes)
+        return made
+
+    def vectors(self, layers: Layers, made: Features) -> list[ir.Value]:
+        """Return what each column of words becomes, [N, d]; code 0 is that of an unknown word."""
+        parts, op = list[ir.Value](), layers.op
+        for name, codes in made.words.items():
+            count = made.sizes[name]
+            if self.words == "one_hot":
+                table = layers.const(np.eye(count)[:, 1:])
+            else:
+                size = self.word_size or min(600, round(1.6 * (count - 1) ** 0.56))
+                table = layers.embedding(f"embeddings.{name}.weight", count, size)
+            parts.append(shaped(op.Gather(table, codes, axis=0), table, ["N", shape(table)[1]]))
+        return parts
 
 
 @dataclass(frozen=True)
@@ -191,31 +232,11 @@ def moments(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.nd
     return mean, np.where(deviation > 0, deviation, 1.0)
 
 
-@dataclass(frozen=True)
-class Features:
-    """A row as numbers and as words."""
-
-    numbers: ir.Value | None  # [N, K], standardized
-    words: Mapping[str, tuple[ir.Value, int]] = field(default_factory=dict)  # codes int64 [N], and how many there are
-
-
-def features(layers: Layers, rows: Rows, *, standardize: bool) -> Features:
-    """Write the inputs as numbers [N, K], side by side."""
-    parts = [number_input(layers, name, rows, standardize=standardize) for name in rows.inputs]
-    return Features(side_by_side(layers, [layers.flat(part) for part in parts]))
-
-
 def side_by_side(layers: Layers, parts: Sequence[ir.Value]) -> ir.Value:
     """Return [N, K] of several."""
     if len(parts) == 1:
         return parts[0]
     return shaped(layers.op.Concat(*parts, axis=1), parts[0], ["N", sum(shape(part)[1] for part in parts)])
-
-
-def joined(layers: Layers, given: Features) -> ir.Value:
-    """Return numbers, and an embedding of each word, side by side [N, K]."""
-    assert given.numbers is not None
-    return given.numbers
 
 
 def number_input(layers: Layers, name: str, rows: Rows, *, standardize: bool) -> ir.Value:

@@ -1,6 +1,6 @@
 """TabM: many networks for tables in one, which share all weights but scales and biases."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -10,15 +10,16 @@ from ortpipe.data.rows import Rows
 from ortpipe.graph.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Count, Positive, Share
+from ortpipe.stages.convert.columns import Features
 from ortpipe.stages.convert.layers import Activation, Layers, shape, shaped
-from ortpipe.stages.convert.sources.network import Features, LabelKind, Network, features, side_by_side
+from ortpipe.stages.convert.sources.network import LabelKind, TableNetwork, side_by_side
 
 Numbers = Literal["piecewise", "periodic", "plain"]
 WITHIN = 3  # deviations, beyond which no first frequency lies
 
 
 @dataclass(frozen=True)
-class Tabular(Network):
+class Tabular(TableNetwork):
     """TabM (Gorishniy, Kotelnikov, Babenko, ICLR 2025, arXiv 2410.24210), an ensemble of k MLPs in one network.
 
     Each member's layer is y = s ∘ (W·(r ∘ x)) + b with W of all and r, s, b of its own (BatchEnsemble); only the first
@@ -40,6 +41,7 @@ class Tabular(Network):
         bins: quantiles of the training rows that bound the bins, their number at most.
         frequencies: c, their number per column.
         frequency_scale: the deviation of the first ones.
+        words: as the package has it, `one_hot`.
     """
 
     members: Count = 32
@@ -53,10 +55,11 @@ class Tabular(Network):
     bins: Count = 48
     frequencies: Count = 48
     frequency_scale: Positive = 0.01
+    words: Literal["embedding", "one_hot"] = field(default="one_hot", kw_only=True)
 
     def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
         """Return raw outputs [N, members, K]."""
-        x, chunks = self._embedded(layers, features(layers, rows, standardize=self.standardize), rows)
+        x, chunks = self._embedded(layers, self.features(layers, rows), rows)
         k, width, op = self.members, shape(x)[1], layers.op
         first = layers.signs if self.numbers == "plain" else layers.normal  # as the package has it
         name = "backbone.affine.weight" if self.mini else "backbone.blocks.0.0.r"
@@ -89,9 +92,8 @@ class Tabular(Network):
             parts.append(layers.flat(self._numbers(layers, given.numbers, rows)))
             columns = shape(given.numbers)[1]
             chunks += [shape(parts[0])[1] // columns] * columns
-        for codes, count in given.words.values():
-            parts.append(layers.one_hot(codes, count))
-            chunks.append(count)
+        words = self.vectors(layers, given)
+        parts, chunks = [*parts, *words], [*chunks, *(shape(part)[1] for part in words)]
         return side_by_side(layers, parts), chunks
 
     def _numbers(self, layers: Layers, x: ir.Value, rows: Rows) -> ir.Value:
@@ -130,7 +132,7 @@ def values(layers: Layers, x: ir.Value, rows: Rows) -> np.ndarray:
     """Return what a value of the graph so far is for the training rows."""
     model = ir.Model(layers.op.graph, ir_version=10).clone()
     model.graph.outputs[:] = [next(o for node in model.graph for o in node.outputs if o.name == x.name)]
-    fed = {name: array.astype(layers.dtype) for name, array in rows.inputs.items()}
+    fed = {name: a.astype(layers.dtype) if a.dtype.kind in "biuf" else a for name, a in rows.inputs.items()}
     return Session(finish(model)).run(fed, [str(x.name)])[0]
 
 
