@@ -405,7 +405,7 @@ def table(tmp_path_factory):
 @pytest.mark.parametrize("words", ["embedding", "one_hot"])
 @pytest.mark.parametrize("name", ["mlp", "tabular"])
 def test_a_network_reads_a_tables_columns_as_they_stand(name, words, table):
-    small = {"mlp": {"hidden": [4]}, "tabular": SMALL}[name]
+    small = {"mlp": {"hidden": [4], "activation": "tanh"}, "tabular": SMALL}[name]
     source = SOURCES[name](**small, words=words, dropout=0.0)
     artifact = convert(None, ConvertConfig(source, dtype="float64"), data=table)
     assert artifact.facts.inputs == ("age", "colour", "day")

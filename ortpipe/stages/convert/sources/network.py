@@ -15,7 +15,7 @@ from ortpipe.graph.builder import Builder
 from ortpipe.graph.modes import is_statistic
 from ortpipe.graph.serial import IR_VERSION, OPSET
 from ortpipe.settings import Config, Count, Seed
-from ortpipe.stages.convert.columns import Features, Impute, features
+from ortpipe.stages.convert.columns import ColumnFeatures, Impute, features
 from ortpipe.stages.convert.layers import Law, Layers, shape, shaped
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.sources import Forward
@@ -87,6 +87,7 @@ class Network(Config, abc.ABC):
             origin=name,
             notes=(
                 f"{name}: {size:,} numbers in {len(parameters)} parameters, drawn with seed {self.seed or 0}",
+                *layers.notes,
                 *labels.notes,
             ),
             said=dict.fromkeys(parameters),
@@ -108,16 +109,16 @@ class TableNetwork(Network):
     words: Literal["embedding", "one_hot"] = field(default="embedding", kw_only=True)
     word_size: Count | None = field(default=None, kw_only=True)
 
-    def features(self, layers: Layers, rows: Rows) -> Features:
+    def features(self, layers: Layers, rows: Rows) -> ColumnFeatures:
         """Write the inputs, and what makes numbers and the codes of words of them."""
         if any(array.ndim > 2 for array in rows.inputs.values()):
             parts = [number_input(layers, name, rows, standardize=self.standardize) for name in rows.inputs]
-            return Features(side_by_side(layers, [layers.flat(part) for part in parts]), ())
+            return ColumnFeatures(side_by_side(layers, [layers.flat(part) for part in parts]), ())
         made = features(layers.op, rows, layers.dtype, impute=self.impute, standardize=self.standardize)
         layers.notes.extend(made.notes)
         return made
 
-    def vectors(self, layers: Layers, made: Features) -> list[ir.Value]:
+    def vectors(self, layers: Layers, made: ColumnFeatures) -> list[ir.Value]:
         """Return what each column of words becomes, [N, d]; code 0 is that of an unknown word."""
         parts, op = list[ir.Value](), layers.op
         for name, codes in made.words.items():

@@ -10,7 +10,7 @@ from ortpipe.data.rows import Rows
 from ortpipe.graph.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Count, Positive, Share
-from ortpipe.stages.convert.columns import Features
+from ortpipe.stages.convert.columns import ColumnFeatures
 from ortpipe.stages.convert.layers import Activation, Layers, shape, shaped
 from ortpipe.stages.convert.sources.network import LabelKind, TableNetwork, side_by_side
 
@@ -85,7 +85,7 @@ class Tabular(TableNetwork):
         x = op.Mul(x, layers.full(f"{name}.s", [k, self.width], 1))
         return op.Add(x, layers.bias(f"{name}.bias", self.width, inner, rows=k))
 
-    def _embedded(self, layers: Layers, given: Features, rows: Rows) -> tuple[ir.Value, list[int]]:
+    def _embedded(self, layers: Layers, given: ColumnFeatures, rows: Rows) -> tuple[ir.Value, list[int]]:
         """Return a row as a vector [N, D], and how much of it each column makes."""
         parts, chunks = list[ir.Value](), list[int]()
         if given.numbers is not None:
