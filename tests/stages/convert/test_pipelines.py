@@ -1,26 +1,36 @@
 import functools
 
 import numpy as np
+import pandas as pd
 import pytest
+import skops.io
+import yaml
 from sklearn import cluster, decomposition, feature_selection, preprocessing, random_projection
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.impute import SimpleImputer
+from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.kernel_approximation import AdditiveChi2Sampler, RBFSampler, SkewedChi2Sampler
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.neighbors import NeighborhoodComponentsAnalysis
 from sklearn.neural_network import BernoulliRBM
-from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import (
     KBinsDiscretizer,
+    OneHotEncoder,
+    OrdinalEncoder,
     PolynomialFeatures,
     PowerTransformer,
     QuantileTransformer,
     SplineTransformer,
     StandardScaler,
+    TargetEncoder,
 )
 
+from ortpipe.data.kept import RawColumn
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import ConvertError
+from ortpipe.pipeline.digest import identity
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
@@ -119,3 +129,178 @@ def test_steps_that_learn_from_labels_give_what_they_give_in_scikit_learn(step):
     pipeline = make_pipeline(StandardScaler(), step, LogisticRegression()).fit(x[FIT], y[FIT])
     [found] = Session(convert(pipeline).model).run({"X": x[REST].astype(np.float32)}, ["probabilities"])
     np.testing.assert_allclose(found, pipeline.predict_proba(x[REST]), atol=1e-4)
+
+
+def table(count=240):
+    """An adult-like table: numbers, words and missing ones of both."""
+    x, y = load_breast_cancer(return_X_y=True)
+    x, y = x[:count], y[:count]
+    random = np.random.default_rng(0)
+    size = np.array(["small", "middle", "large"], object)[np.digitize(x[:, 0], [12, 15])]
+    frame = pd.DataFrame(
+        {"radius": x[:, 0], "texture": x[:, 1].round(), "size": size, "site": random.choice(list("abc"), count)}
+    )
+    frame.loc[random.random(count) < 0.1, "texture"] = np.nan
+    frame.loc[random.random(count) < 0.1, "size"] = None
+    frame["note"] = "free text"
+    return frame, np.where(y, "benign", "malignant")
+
+
+def kept(frame, label):
+    """Rows as data.source.encode=keep gives them."""
+    inputs = {name: frame[name].to_numpy() for name in frame}
+    inputs = {n: a if a.dtype.kind == "f" else frame[n].fillna("").to_numpy(object) for n, a in inputs.items()}
+    kinds = {n: RawColumn("number" if a.dtype.kind == "f" else "word", 1) for n, a in inputs.items()}
+    return Rows(inputs, label, kept=kinds)
+
+
+def on_columns():
+    return ColumnTransformer(
+        [
+            ("numbers", make_pipeline(SimpleImputer(add_indicator=True), StandardScaler()), ["radius", "texture"]),
+            ("words", OneHotEncoder(handle_unknown="ignore", drop="if_binary", min_frequency=70), ["size", "site"]),
+            ("filled", make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder()), ["size"]),
+            (
+                "codes",
+                OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2),
+                ["size"],
+            ),
+            ("means", TargetEncoder(random_state=0), make_column_selector("si")),
+            ("gaps", MissingIndicator(features="all"), ["texture"]),
+            (
+                "counted",
+                make_pipeline(SimpleImputer(), OneHotEncoder(handle_unknown="ignore", max_categories=5)),
+                ["texture"],
+            ),
+        ]
+    )
+
+
+@quiet
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_pipeline_over_named_columns_reads_the_tables_own_columns(dtype):
+    frame, label = table()
+    pipeline = Pipeline([("columns", on_columns()), ("model", LogisticRegression(max_iter=300))])
+    rows = Data(kept(frame[FIT], label[FIT]))
+    config = ConvertConfig(SklearnEstimator("sklearn.linear_model.Ridge"), dtype=dtype)
+    artifact = convert(pipeline, config, data=rows)
+    assert artifact.facts.inputs == ("radius", "texture", "size", "site")
+    [record] = artifact.facts.lineage
+    assert "does not read note of the data" in record["notes"]
+    assert record["origins"]["coefficient"]["step"] == ["model"]
+    new = frame[REST].assign(site="elsewhere")
+    fitted = pipeline.fit(frame[FIT], label[FIT])
+    feeds = {n: a for n, a in kept(new, label[REST]).inputs.items() if n != "note"}
+    feeds = {n: a.astype(dtype) if a.dtype.kind == "f" else a for n, a in feeds.items()}
+    labels, found = Session(artifact.model).run(feeds, ["label", "probabilities"])
+    np.testing.assert_allclose(found, fitted.predict_proba(new), atol=1e-5)
+    assert (labels == fitted.predict(new)).mean() > 0.99
+    assert (
+        convert(fitted, config).model == convert(fitted, config, data=rows).model
+    )  # which a fitted one needs no rows for
+
+
+@quiet
+def test_an_unknown_category_that_scikit_learn_raises_for_becomes_nan_and_is_told():
+    frame, label = table()
+    pipeline = make_pipeline(ColumnTransformer([("words", OneHotEncoder(), ["site"])]), LogisticRegression())
+    artifact = convert(pipeline, data=Data(kept(frame, label)))
+    assert any("unknown category becomes nan" in note for note in artifact.facts.lineage[0]["notes"])
+    [found] = Session(artifact.model).run({"site": np.array(["a", "elsewhere"], object)}, ["probabilities"])
+    np.testing.assert_array_equal(np.isnan(found).all(axis=1), [False, True])
+
+
+def test_words_where_numbers_were_fitted_are_refused():
+    frame, label = table()
+    words = ColumnTransformer([("words", OneHotEncoder(), ["site"])])
+    fitted = make_pipeline(words, LogisticRegression()).fit(frame, label)
+    with pytest.raises(ConvertError, match=r"words or numbers(.|\n)*numbers in column 'site'"):
+        convert(fitted, data=Data(kept(frame.assign(site=1.0), label)))
+
+
+def by_steps(text, **source):
+    return ConvertConfig(SklearnEstimator(steps=yaml.safe_load(text), **source))
+
+
+@quiet
+def test_steps_of_a_config_make_the_pipeline_that_python_makes():
+    frame, label = table()
+    steps = """
+    - ColumnTransformer:
+        transformers:
+          numbers: {columns: [radius, texture], steps: [SimpleImputer: {strategy: median}, StandardScaler]}
+          logs: {columns: [radius], steps: [SimpleImputer, FunctionTransformer: {func: numpy.log1p}]}
+          words: {columns: {dtype_include: object}, steps: [OneHotEncoder: {handle_unknown: ignore}]}
+    - FeatureUnion:
+        transformer_list:
+          some: {SelectKBest: {k: 4, score_func: f_classif}}
+          pca: [StandardScaler, PCA: {n_components: 2}]
+    - LogisticRegression: {C: 0.5}
+    """
+    columns = ColumnTransformer(
+        [
+            ("numbers", make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), ["radius", "texture"]),
+            ("logs", make_pipeline(SimpleImputer(), preprocessing.FunctionTransformer(np.log1p)), ["radius"]),
+            ("words", OneHotEncoder(handle_unknown="ignore"), ["size", "site", "note"]),
+        ]
+    )
+    best, pca = feature_selection.SelectKBest(k=4), make_pipeline(StandardScaler(), decomposition.PCA(2))
+    pipeline = make_pipeline(columns, FeatureUnion([("some", best), ("pca", pca)]), LogisticRegression(C=0.5))
+    data = Data(kept(frame, label))
+    assert convert(None, by_steps(steps), data=data).digest() == convert(pipeline, data=data).digest()
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ("[StandardScalar, Ridge]", r"source\.steps\.0(.|\n)*StandardScalar(.|\n)*Did you mean 'StandardScaler'"),
+        ("[os.system, Ridge]", r"source\.steps\.0(.|\n)*os\.system"),
+        ("[sklearn.utils.os.system, Ridge]", r"class of scikit-learn's"),
+        ("[{Ridge: {alpha: 1, beta: 2}}]", r"source\.steps\.0 must be parameters of Ridge(.|\n)*beta"),
+        ("[{PCA: {}, Ridge: {}}]", r"a class and its parameters"),
+        ("[{ColumnTransformer: {transformers: {a: [x]}}}, Ridge]", r"transformers\.a(.|\n)*columns and steps"),
+        ("[{FunctionTransformer: {func: numpy.fft}}, Ridge]", r"has an operator(.|\n)*numpy\.fft"),
+        ("[sklearn.impute.KNNImputer, Ridge]", "KNNImputer"),
+    ],
+)
+def test_steps_that_are_not_known_are_refused_by_their_place(steps, message):
+    x, y = numbers()
+    with pytest.raises(ConvertError, match=message) as caught:
+        convert(None, by_steps(steps), data=Data(Rows({"X": x}, y)))
+    assert "(.|" not in str(caught.value)
+
+
+def test_the_seed_is_the_random_state_of_parts_without_one():
+    x, y = numbers()
+    data = Data(Rows({"X": x}, y))
+    steps = "[{RBFSampler: {n_components: 4}}, Ridge]"
+    first, again, other = (convert(None, by_steps(steps, seed=seed), data=data).digest() for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_a_function_of_the_users_own_makes_the_pipeline(tmp_path, monkeypatch):
+    (tmp_path / "own_pipeline.py").write_text(
+        "from sklearn.linear_model import Ridge\nfrom sklearn.pipeline import make_pipeline\n"
+        "from sklearn.preprocessing import StandardScaler\n"
+        "def make(alpha):\n    return make_pipeline(StandardScaler(), Ridge(alpha))\n"
+        "def broken(): return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    x, y = numbers()
+    data = Data(Rows({"X": x}, y))
+    source = SklearnEstimator(function="own_pipeline:make", params={"alpha": 0.5})
+    made = convert(None, ConvertConfig(source), data=data)
+    assert made.digest() == convert(make_pipeline(StandardScaler(), Ridge(0.5)), data=data).digest()
+    assert "code" in identity(source)["function"]
+    with pytest.raises(ConvertError, match=r"must return an estimator or a Pipeline(.|\n)*returned 3"):
+        convert(None, ConvertConfig(SklearnEstimator(function="own_pipeline:broken")), data=data)
+
+
+@quiet
+def test_a_fitted_pipeline_from_a_file_is_what_it_was(tmp_path):
+    frame, label = table()
+    best = feature_selection.SelectKBest(k=9)
+    fitted = make_pipeline(on_columns(), best, LogisticRegression()).fit(frame, label)
+    skops.io.dump(fitted, tmp_path / "p.skops")
+    read = convert(None, ConvertConfig(SklearnEstimator(path=str(tmp_path / "p.skops"))))
+    assert read.digest() == convert(fitted).digest()

@@ -6,44 +6,66 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from ortpipe import own
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError
-from ortpipe.settings import Config, one_of
+from ortpipe.settings import Config, Seed, one_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported
 from ortpipe.stages.convert.sources.sklearn_graph import build, check_supported_estimator, steps_of
 from ortpipe.stages.convert.sources.sklearn_rows import form_for
+from ortpipe.stages.convert.sources.sklearn_steps import pipeline_of
 
-TRUSTED = [f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")]
+TRUSTED = [  # beyond what skops trusts itself; a file's own list of types is never believed
+    *(f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")),
+    *(f"sklearn.feature_selection._univariate_selection.{name}" for name in ("f_classif", "f_regression", "chi2")),
+    *(f"sklearn.feature_selection._mutual_info.mutual_info_{kind}" for kind in ("classif", "regression")),
+    "sklearn.feature_selection._univariate_selection.r_regression",
+    "sklearn.compose._column_transformer.make_column_selector",
+    *(f"sklearn.cluster.{name}" for name in ("_bisect_k_means._BisectingTree", "_kmeans._kmeans_single_lloyd")),
+    *("numpy.dtype", "scipy.sparse._csr.csr_matrix", "scipy.interpolate._bsplines.BSpline"),
+    "scipy._lib.array_api_compat.numpy._aliases.asarray",  # a spline's
+]
 SCALERS = {"standard": "StandardScaler", "minmax": "MinMaxScaler"}
 
 
 @dataclass(frozen=True)
 class SklearnEstimator(Config):
-    """An estimator by class path and parameters, fitted on the training rows; or a fitted one from a file.
+    """An estimator or Pipeline, fitted on the training rows; or a fitted one from a file.
 
     Attributes:
         estimator: class path, such as `sklearn.linear_model.Ridge`.
-        params: the keywords it is made with.
+        params: the keywords that it, or the function, is called with.
         scaler: `standard` or `minmax` puts that scaler in front, inside the graph.
-        path: a fitted estimator or Pipeline on disk: `.skops`, or a pickle (`.pkl`, `.joblib`) with `trust: true`.
+        steps: instead, those of a Pipeline, each a class or {class: {parameter: value}}, in scikit-learn's words:
+            `[{ColumnTransformer: {transformers: {words: {columns: [city], steps: [OneHotEncoder]}}}}, Ridge]`.
+        function: instead, the import path of a function that returns an estimator or Pipeline.
+        path: instead, a fitted one on disk: `.skops`, or a pickle (`.pkl`, `.joblib`) with `trust: true`.
         trust: a pickle runs code when it is opened; say true only for files you made.
+        seed: the random_state of every part that has none, so that the same config gives the same model.
     """
 
     estimator: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     scaler: Annotated[str, one_of("scaler", SCALERS)] | None = None
+    steps: tuple[Any, ...] | None = None
+    function: str | None = None
     path: str | None = field(default=None, metadata={"identity": False})  # `files` are told apart by content
     trust: bool = False
+    seed: Seed | None = None
 
     def __post_init__(self) -> None:
-        if (self.estimator is None) == (self.path is None):
+        given = {name: getattr(self, name) for name in ("estimator", "steps", "function", "path")}
+        chosen = [name for name, value in given.items() if value is not None]
+        if len(chosen) != 1:
             raise ConfigError(
-                "A scikit-learn source is either a class path (estimator) or a file (path).",
-                key="estimator" if self.path is None else "path",
-                got=f"estimator={self.estimator}, path={self.path}",
-                fix="Set exactly one of {at}estimator and {at}path.",
+                "A scikit-learn source is a class path (estimator), steps, a function or a file (path).",
+                key=chosen[-1] if chosen else "estimator",
+                got=", ".join(f"{name}={value}" for name, value in given.items() if not chosen or value is not None),
+                fix="Set exactly one of {at}estimator, {at}steps, {at}function and {at}path.",
             )
+        if self.function is not None:
+            own.load(self.function, "function")  # now, so that its code counts in the identity
 
     def files(self) -> tuple[Path, ...]:
         """Return what is read, of that what is there: the file, if the estimator comes from one."""
@@ -52,10 +74,19 @@ class SklearnEstimator(Config):
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Make or read the estimator, fit it if it is not, and build its graph."""
-        estimator = self._make() if self.path is None else read_estimator(Path(self.path), self.trust)
-        return from_estimator(estimator, data, dtype)
+        if self.path is not None:
+            return from_estimator(read_estimator(Path(self.path), self.trust), data, dtype)
+        estimator = self._make()
+        random = {
+            name for name, value in estimator.get_params().items() if name.endswith("random_state") and value is None
+        }
+        return from_estimator(estimator.set_params(**dict.fromkeys(random, self.seed)), data, dtype)
 
     def _make(self) -> Any:
+        if self.steps is not None:
+            return pipeline_of(self.steps)
+        if self.function is not None:
+            return self._call(self.function)
         from sklearn import preprocessing
         from sklearn.pipeline import make_pipeline
 
@@ -70,6 +101,20 @@ class SklearnEstimator(Config):
             return estimator
         return make_pipeline(getattr(preprocessing, SCALERS[self.scaler])(), estimator)
 
+    def _call(self, path: str) -> Any:
+        function = own.load(path, "function", ConvertError)
+        try:
+            with own.working_folder_first():
+                estimator = function(**self.params)
+        except Exception as error:
+            rule = "{key} must return an estimator or a Pipeline."
+            got = f"{path} raised {type(error).__name__}: {error}"
+            raise ConvertError(rule, key="function", got=got, fix="Correct the function or {at}params.") from error
+        if not hasattr(estimator, "get_params") or isinstance(estimator, type):
+            rule, got = "{key} must return an estimator or a Pipeline.", f"{path} returned {estimator!r:.80}"
+            raise ConvertError(rule, key="function", got=got, fix="Return a scikit-learn estimator.")
+        return estimator
+
 
 def read_estimator(path: Path, trust: bool) -> Any:
     """Return what a .skops file holds, or with trust a pickle."""
@@ -82,7 +127,8 @@ def read_estimator(path: Path, trust: bool) -> Any:
             return skops.io.load(path, trusted=TRUSTED)
         except Exception as error:
             rule = "A .skops file must be readable and hold only types that skops trusts."
-            raise ConvertError(rule, got=error, fix="Save it with skops.io.dump.") from error
+            fix = "Save it with skops.io.dump; of types of your own, which it cannot hold, give a pickle and {at}trust."
+            raise ConvertError(rule, got=error, fix=fix) from error
     if not trust:
         raise ConvertError(
             "A pickle runs code when it is opened, so it is opened only on request.",
