@@ -5,7 +5,7 @@ dropped and rare categories, target means and everything else that it does are i
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,18 @@ ML = "ai.onnx.ml"
 ML_VERSION = 3  # which onnxruntime 1.19.2 has, and every later one
 
 
+def frame(columns: Mapping[str, np.ndarray]) -> Any:
+    """Return named columns as scikit-learn reads them."""
+    import pandas as pd
+
+    return pd.DataFrame(columns)
+
+
 def transformed(step: Any, rows: np.ndarray) -> np.ndarray:
     """Return what a fitted step makes of rows, as a dense array."""
     given: Any = rows
     if (names := getattr(step, "feature_names_in_", None)) is not None:
-        import pandas as pd
-
-        given = pd.DataFrame(dict(zip(names, rows.T, strict=True)))
+        given = frame(dict(zip(names, rows.T, strict=True)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of unknown categories, which are asked on purpose
         made = step.transform(given)

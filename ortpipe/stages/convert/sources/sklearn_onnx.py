@@ -23,8 +23,8 @@ def has_converter(step: Any) -> bool:
 def by_skl2onnx(flow: Flow, step: Any, columns: Columns) -> ir.Value:
     """Return what skl2onnx's graph makes of columns."""
     import skl2onnx
-    from skl2onnx.common import data_types
 
+    data_types = skl2onnx.common.data_types
     op = flow.op
     if type(step).__name__ in WORDS:
         x, kind = columns.words(), data_types.StringTensorType([None, 1])

@@ -10,7 +10,7 @@ import numpy as np
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError
 from ortpipe.stages.convert.sources.estimators import class_path
-from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS
+from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS, frame
 from ortpipe.stages.convert.sources.sklearn_walk import COLUMN_TRANSFORMER, COMPOSITIONS, is_idle
 
 
@@ -36,9 +36,7 @@ class InputForm:
             columns = dict(zip(self.names, array.T, strict=True))
         else:
             columns = {name: _column(inputs[name], name in blanks) for name in self.table if name in inputs}
-        import pandas as pd
-
-        return pd.DataFrame(columns)
+        return frame(columns)
 
 
 def _column(array: np.ndarray, blanks: bool) -> np.ndarray:

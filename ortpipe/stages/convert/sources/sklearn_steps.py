@@ -25,6 +25,7 @@ PATHS = {
         *(f"sklearn.feature_extraction.text.{name}Vectorizer" for name in ("Count", "Tfidf")),
     )
 }
+SCORES = ("f_classif", "f_regression", "chi2", "r_regression", "mutual_info_classif", "mutual_info_regression")
 NAMED = {"transformers", "transformer_list", "steps", "estimators"}  # parameters that are parts with names
 
 
@@ -45,10 +46,8 @@ def _step(said: Any, at: tuple[str | int, ...]) -> Any:
     if said is None or (isinstance(said, str) and said in ("passthrough", "drop")):
         return said
     if isinstance(said, Sequence) and not isinstance(said, str) and said:
-        from sklearn.pipeline import make_pipeline
-
         made = [_step(one, (*at, i)) for i, one in enumerate(said)]
-        return made[0] if len(made) == 1 else make_pipeline(*made)
+        return made[0] if len(made) == 1 else _of_sklearn("pipeline.make_pipeline")(*made)
     name, params = (said, None) if isinstance(said, str) else next(iter(said.items()), (None, None))
     if not isinstance(name, str) or (isinstance(said, Mapping) and len(said) != 1):
         rule = "{key} must be a class of scikit-learn's, or a class and its parameters."
@@ -63,14 +62,12 @@ def _step(said: Any, at: tuple[str | int, ...]) -> Any:
 
 
 def _class(name: str, at: tuple[str | int, ...]) -> Any:
-    from sklearn.base import BaseEstimator
-
     path = PATHS.get(name, name)
     try:
         found = pkgutil.resolve_name(path) if path.startswith("sklearn.") else None
     except (ImportError, AttributeError, ValueError):
         found = None
-    if not (isinstance(found, type) and issubclass(found, BaseEstimator)):
+    if not (isinstance(found, type) and issubclass(found, _of_sklearn("base.BaseEstimator"))):
         rule = "{key} must be a class of scikit-learn's."
         fix = f"{nearest(name, PATHS)} Others by their path; your own in a function that returns the Pipeline."
         raise ConvertError(rule, key=_key(at), got=repr(name), fix=fix)
@@ -83,11 +80,8 @@ def _value(key: str, value: Any, at: tuple[str | int, ...]) -> Any:
         return [_part(key, name, part, (*at, name)) for name, part in value.items()]
     if key == "func" and isinstance(value, str):
         return _function(value, at)
-    if key == "score_func" and isinstance(value, str):
-        from sklearn import feature_selection
-
-        if found := getattr(feature_selection, value.rpartition(".")[2], None):
-            return found
+    if key == "score_func" and value in SCORES:
+        return _of_sklearn(f"feature_selection.{value}")
     known = value in PATHS if isinstance(value, str) else isinstance(value, Mapping) and _names_a_class(value)
     if known or (key in ("remainder", "transformer", "regressor", "estimator") and isinstance(value, Sequence)):
         return _step(value, at)
@@ -108,9 +102,7 @@ def _part(key: str, name: str, said: Any, at: tuple[str | int, ...]) -> tuple[An
         raise ConvertError(rule, key=_key(at), got=said, fix=fix)
     columns = said["columns"]
     if isinstance(columns, Mapping):
-        from sklearn.compose import make_column_selector
-
-        columns = make_column_selector(**columns)
+        columns = _of_sklearn("compose.make_column_selector")(**columns)
     elif isinstance(columns, Sequence) and not isinstance(columns, str):
         columns = list(columns)
     return name, _step(said["steps"], (*at, "steps")), columns
@@ -122,6 +114,10 @@ def _function(name: str, at: tuple[str | int, ...]) -> Any:
         rule = "{key} must be a function of NumPy's that has an operator."
         raise ConvertError(rule, key=_key(at), got=repr(name), fix=nearest(short, FUNCTIONS))
     return getattr(np, short)
+
+
+def _of_sklearn(name: str) -> Any:
+    return pkgutil.resolve_name(f"sklearn.{name}")
 
 
 def _key(at: Sequence[str | int]) -> str:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from ortpipe.graph.builder import Builder
 
 THRESHOLD = 1e-7  # sklearn.preprocessing._data.BOUNDS_THRESHOLD
+EDGE = 5.199337582605575  # −Φ⁻¹(THRESHOLD − 2⁻⁵²), beyond which it clips
 
 
 class Tables:
@@ -79,10 +80,7 @@ def quantile(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     y = op.Where(upper, op.const(np.array(1.0)), y)
     y = op.Where(lower, op.const(np.array(0.0)), y)
     if step.output_distribution == "normal":
-        from scipy.stats import norm
-
-        edge = float(norm.ppf(THRESHOLD - np.spacing(1)))
-        y = op.Clip(normal_quantile(op, y), edge, -edge)
+        y = op.Clip(normal_quantile(op, y), -EDGE, EDGE)
     return op.Cast(op.Where(op.IsNaN(x), x, y), to=out)
 
 

@@ -62,19 +62,18 @@ def check_transformer(step: Any) -> None:
             raise ConvertError(rule, got=f"{path}: {SEARCHES[name]}", fix="Take another step, or none.")
         if name == "FunctionTransformer" and path in TRANSFORMERS:
             check_function(part)
-        elif path not in TRANSFORMERS and path not in ENCODERS and not _selects(part) and not has_converter(part):
+        elif (
+            path not in TRANSFORMERS
+            and path not in ENCODERS
+            and not hasattr(part, "get_support")
+            and not has_converter(part)
+        ):
             raise ConvertError(
                 "A step before the last must be one that ortpipe or skl2onnx converts.",
                 got=path,
                 fix="Take another step, make its columns in the data, or tell skl2onnx how "
                 "(skl2onnx.update_registered_converter, in the module that makes the Pipeline).",
             )
-
-
-def _selects(step: Any) -> bool:
-    from sklearn.feature_selection import SelectorMixin
-
-    return isinstance(step, SelectorMixin)
 
 
 def transform(flow: Flow, step: Any, columns: Columns) -> Columns:
@@ -89,7 +88,7 @@ def transform(flow: Flow, step: Any, columns: Columns) -> Columns:
     if path in TRANSFORMERS:
         value = TRANSFORMERS[path](flow.op, step, columns.floats(), flow.dtype.name)
         return Columns.of(flow, value, _width(step, columns))
-    if _selects(step):
+    if hasattr(step, "get_support"):  # feature selection
         return columns.pick(np.flatnonzero(step.get_support()).tolist())
     return Columns.of(flow, by_skl2onnx(flow, step, columns), _width(step, columns))
 
