@@ -137,6 +137,20 @@ def under(*path: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def in_words(words: Mapping[str, str]) -> Iterator[None]:
+    """Let errors speak of a function's arguments, by these words in place of what a config calls them."""
+    try:
+        yield
+    except OrtpipeError as error:
+        rule, fix = error.rule, error.fix or ""
+        for word, argument in words.items():
+            rule, fix = rule.replace(word, argument), fix.replace(word, argument)
+        if (rule, fix) == (error.rule, error.fix or ""):
+            raise
+        raise type(error)(rule, got=error.got, fix=fix or None) from error
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return a sentence that names the valid choices and guesses the one that was meant.
 

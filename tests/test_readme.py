@@ -10,6 +10,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import ROOT, Popen, ortpipe, run, shell
 
@@ -88,8 +89,35 @@ def _example(word: str) -> str:
 
 
 def test_every_example_is_run_below() -> None:
-    words = ("evaluate(train(", "step.backward(", "trainer.fit(", "class Tilted", "def softsign(")
+    words = (
+        "load_digits",
+        "positions",
+        "log_p",
+        "evaluate(train(",
+        "step.backward(",
+        "trainer.fit(",
+        "class Tilted",
+        "def softsign(",
+    )
     assert [_example(word) for word in words] == EXAMPLES
+
+
+def test_the_sensitivity_map_shows_what_counts_for_a_digit() -> None:
+    added = [float(word) for word in re.findall(r"-?[\d.]+", " ".join(_printed(_example("load_digits"))))]
+    assert len(added) == 64
+    assert not any(added[::8])  # the left edge of the picture is empty
+    assert sum(added) > 1
+
+
+def test_particles_that_follow_the_force_of_the_readme_lose_energy() -> None:
+    energies = [float(line) for line in _printed(_example("positions"))]
+    assert energies == sorted(energies, reverse=True)
+    assert 5 < energies[-1] < 5.2 < energies[0]  # each particle is near itself
+
+
+def test_the_sampler_of_the_readme_finds_the_distribution() -> None:
+    numbers = np.array([float(word) for word in re.findall(r"-?\d+\.\d+", " ".join(_printed(_example("log_p"))))])
+    assert np.abs(numbers - [1, -1, 0.5, 0.5, 0.5, 1]).max() < 0.08
 
 
 def test_the_example_of_the_stages_trains() -> None:

@@ -5,10 +5,31 @@ import os
 from collections.abc import Callable, Sequence
 
 COMMANDS = (
-    *("cache", "diff", "doctor", "init", "plan", "repro", "restore", "run-stage", "schedule", "show", "sync"),
+    *(
+        "cache",
+        "diff",
+        "doctor",
+        "gradient",
+        "init",
+        "plan",
+        "repro",
+        "restore",
+        "run-stage",
+        "schedule",
+        "show",
+        "sync",
+    ),
     "validate",
 )
-PATHS = ("diff", "init", "repro", "restore", "show", "sync")  # they take files and folders, which the shell completes
+PATHS = (
+    "diff",
+    "gradient",
+    "init",
+    "repro",
+    "restore",
+    "show",
+    "sync",
+)  # they take files and folders, which the shell completes
 FIRST = {
     "cache": ("gc", "ls", "rm", "verify"),
     "run-stage": ("add_loss", "convert", "derive", "evaluate", "penalty", "train"),

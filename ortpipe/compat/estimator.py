@@ -14,10 +14,10 @@ from ortpipe.artifact import Artifact, under
 from ortpipe.compat.devices import array_of, get_ort_device
 from ortpipe.compat.initializers import replace_initializers_into_onnx
 from ortpipe.compat.learning_rates import BaseLearningRate
-from ortpipe.compat.models import in_words, saved, short
+from ortpipe.compat.models import saved, short
 from ortpipe.compat.parameters import Parameters
 from ortpipe.data.rows import Data, Rows, RowSet
-from ortpipe.errors import ConfigError, ConvergenceError, DataError, NotFittedError, TrainError, nearest
+from ortpipe.errors import ConfigError, ConvergenceError, DataError, NotFittedError, TrainError, in_words, nearest
 from ortpipe.settings import Count, Positive, checked
 from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
 from ortpipe.stages.train.stage import train

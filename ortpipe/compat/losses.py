@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Artifact
 from ortpipe.compat.loss_nodes import strengths
-from ortpipe.compat.models import artifact_of, as_one_element, as_table, in_words, shape_inputs
-from ortpipe.errors import LossError, nearest
+from ortpipe.compat.models import artifact_of, as_one_element, as_table, shape_inputs
+from ortpipe.errors import LossError, in_words, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, parsed

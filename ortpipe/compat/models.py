@@ -1,9 +1,8 @@
 """A user's model as the stages want it, and graphs as the user wants them."""
 
-import contextlib
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
-from ortpipe.errors import ConfigError, DeriveError, OrtpipeError, nearest
+from ortpipe.errors import ConfigError, DeriveError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.batch import name_batch
 from ortpipe.graph.builder import Builder
@@ -162,20 +161,6 @@ def first_weights(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarr
     """Return the weights that training starts from: the model's own, or random ones."""
     weights = {name: artifact.initializers[name] for name in artifact.facts.parameters}
     return weights if config.init == "keep" else random_parameters(artifact.ir_model().graph, weights, config.seed)
-
-
-@contextlib.contextmanager
-def in_words(words: Mapping[str, str]) -> Iterator[None]:
-    """Let errors of the stages speak of a function's arguments, by these words in place of settings' names."""
-    try:
-        yield
-    except OrtpipeError as error:
-        rule, fix = error.rule, error.fix or ""
-        for word, argument in words.items():
-            rule, fix = rule.replace(word, argument), fix.replace(word, argument)
-        if (rule, fix) == (error.rule, error.fix or ""):
-            raise
-        raise type(error)(rule, got=error.got, fix=fix or None) from error
 
 
 def short(name: str) -> str:

@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 from onnx import inliner
 
+from ortpipe.errors import ModelError, nearest
 from ortpipe.graph.check import inferred
 
 
@@ -31,3 +32,48 @@ def is_function(node: ir.Node) -> bool:
     """Say whether an operator of ONNX has a body."""
     schema = onnx.defs.get_schema(node.op_type, node.domain)
     return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def called_alone(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """Return the model that calls one of a model's local functions, `Name` or `domain:Name`, and nothing else.
+
+    Its inputs have the types of the first call in the graph, whose attributes it has too: a function says of neither.
+
+    Raises:
+        ModelError: there is no such function, several have that name, or nobody calls it.
+    """
+    known = {f"{f.domain}:{f.name}": f for f in model.functions}
+    found = [f for key, f in known.items() if name in (key, f.name)]
+    if len(found) != 1:
+        fix = nearest(name, known) if known else "Leave it out: the model has no local functions."
+        raise ModelError("function names one of the model's local functions.", got=repr(name), fix=fix)
+    [function] = found
+    key = (function.domain, function.name, function.overload)
+    whole = inferred(model)
+    calls = [node for node in whole.graph.node if (node.domain, node.op_type, node.overload) == key]
+    if not calls:
+        got = f"{name!r}, which the graph's nodes do not call"
+        raise ModelError(
+            "A function has types where it is called.", got=got, fix="Name one that they call, or add a call."
+        )
+    graph = whole.graph
+    types = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
+    types |= {t.name: onnx.helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer}
+    call = onnx.NodeProto()
+    call.CopyFrom(calls[0])
+    own = onnx.ModelProto()
+    own.CopyFrom(whole)
+    own.ClearField("graph")
+    own.graph.name = function.name
+    for names, formal, given in (
+        (call.input, function.input, own.graph.input),
+        (call.output, function.output, own.graph.output),
+    ):
+        given.extend(
+            onnx.helper.make_value_info(inside, types.get(outside, onnx.TypeProto()))
+            for inside, outside in zip(formal, names, strict=False)
+            if outside
+        )
+        names[:] = [inside if outside else "" for inside, outside in zip(formal, names, strict=False)]
+    own.graph.node.append(call)
+    return own

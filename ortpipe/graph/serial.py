@@ -111,12 +111,12 @@ def write(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Pat
     return path
 
 
-def write_atomically(model: onnx.ModelProto, folder: Path) -> None:
-    """Write a model into a folder where people look: its files appear whole, `model.onnx` last."""
-    partial = temporary(folder / "model")
-    partial.mkdir()
+def write_atomically(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> None:
+    """Write a model into a folder where people look: its files appear whole, the one of that name last."""
+    partial = temporary(folder / Path(name).stem)
+    partial.mkdir(parents=True)
     try:
-        write(model, partial)
+        write(model, partial, name)
         for file in sorted(partial.iterdir(), reverse=True):
             os.replace(file, folder / file.name)
     finally:

@@ -12,7 +12,7 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError, nearest
 from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.builder import Builder
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import statistics as running_statistics
 from ortpipe.graph.parameters import sentence, some
@@ -21,6 +21,7 @@ from ortpipe.settings import typed
 from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
+from ortpipe.stages.derive.outputs import name_gradients
 
 VERSION = 6
 
@@ -64,7 +65,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
                 got=f"no gradient for {name!r}: a node without a derivative cuts it off",
                 fix="Leave it out with derive.frozen.",
             )
-    names = _name_gradients(model.graph, {name: gradients[name] for name in (*parameters, *inputs)})
+    names = name_gradients(model.graph, {name: gradients[name] for name in (*parameters, *inputs)})
     by_name, kept = query.values(model.graph), (*loss, *names.values(), *statistics.values(), *forward)
     model.graph.outputs[:] = [by_name[name] for name in dict.fromkeys(kept)]
     seed = next(iter(seeds.values()), None)
@@ -211,26 +212,6 @@ def _notes(parameters: Sequence[str], left: Mapping[str, str], facts: Facts, con
     added = [name for name in parameters if name in facts.constants]
     also = f"; only because derive.parameters says so: {some(added)}" if added else ""
     return [sentence(parameters, left) + also]
-
-
-def _name_gradients(graph: Graph, gradients: Mapping[str, str]) -> dict[str, str]:
-    """Name the gradients <parameter>_grad, <input>_grad and return the names; each has its parameter's shape."""
-    by_name = query.values(graph)
-    values, taken = dict[str, Value](), {output for output in graph.outputs if output.name not in gradients.values()}
-    for name, gradient in gradients.items():
-        value = by_name[gradient]
-        if value in taken or value.is_graph_input():  # two parameters share a gradient: each output has its own name
-            node = ir.node("Identity", [value])
-            graph.append(node)
-            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
-            value = node.outputs[0]
-        value.shape = by_name[name].shape
-        values[name] = value
-        taken.add(value)
-    names = Names(used_names(graph) - {str(value.name) for value in values.values()})
-    for name, value in values.items():
-        value.name = names.fresh(f"{name}_grad")
-    return {name: str(value.name) for name, value in values.items()}
 
 
 def _set_inputs(graph: Graph, data: Sequence[str | None], held: Mapping[str, ir.TensorProtocol | None]) -> None:

@@ -25,7 +25,7 @@ class Native(Config):
         model = expanded(model, [loss], (*parameters, *inputs))
         graph = model.graph
         without_identities(graph)
-        _merge_repeated(model)
+        merge_repeated(model)
         op = Backward(graph, RULES)
         output = query.value(graph, loss)
         targets = [query.value(graph, name) for name in (*parameters, *inputs)]
@@ -34,7 +34,7 @@ class Native(Config):
         return model, {str(target.name): str(gradient.name) for target, gradient in found.items()}
 
 
-def _merge_repeated(model: ir.Model) -> None:
+def merge_repeated(model: ir.Model) -> None:
     """Compute equal expressions once, but for those that draw at random: every node draws its own."""
     drawing = [node for node in model.graph.all_nodes() if node.op_type in operators.RANDOM]
     for number, node in enumerate(drawing):

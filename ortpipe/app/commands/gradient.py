@@ -1,0 +1,94 @@
+"""ortpipe gradient: the derivatives of any ONNX model, as an ONNX model."""
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from ortpipe.app.compose import Parser
+from ortpipe.app.table import aligned
+from ortpipe.errors import ConfigError
+from ortpipe.graph.serial import read, write_atomically
+from ortpipe.graph.show import type_of
+from ortpipe.stages.derive.gradient import gradient
+
+ABOUT = """Write the derivatives of a model's values as a model of standard operators, which any onnxruntime loads:
+of any output or inner value, with respect to any input, initializer or inner value. No loss, rows or config are needed.
+
+By default a vector-Jacobian product: the gradient of y in x is <x>_grad = Σ <y>_grad · ∂y/∂x, where the cotangent
+<y>_grad is an input, by default 1 for a y of one element. It costs about two runs of the model."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Write one gradient model."""
+    parser = Parser("gradient", ABOUT, overrides=False)
+    parser.add_argument("model", metavar="MODEL.onnx", help="it is only read")
+    for flag, text in (
+        ("--of", "the values whose derivatives are taken: outputs or inner values"),
+        ("--wrt", "with respect to what: inputs, initializers or inner values"),
+    ):
+        parser.add_argument(flag, required=True, action="append", metavar="NAME,…", help=text)
+    parser.add_argument("--output", required=True, metavar="NEW.onnx", help="where the derivatives are written")
+    parser.add_argument("--force", action="store_true", help="write over an output that is there")
+    parser.add_argument("--value", action="store_true", help="give the values of --of too")
+    parser.add_argument(
+        "--ones", action="store_true", help="no cotangent inputs: the gradient of the sum of all entries of --of"
+    )
+    parser.add_argument(
+        "--shape", action="append", default=[], metavar="INPUT=N,3,64,64", help="sizes that the model leaves free"
+    )
+    parser.add_argument("--function", metavar="NAME", help="differentiate this local function instead of the graph")
+    kind = parser.add_mutually_exclusive_group()
+    for name, text in (
+        ("jacobian", "<y>_<x>_jacobian = ∂y/∂x, of y's shape and then x's; a gradient for each entry of y"),
+        ("jvp", "<y>_tangent = Σ ∂y/∂x · <x>_tangent, a Jacobian-vector product; about three runs of the model"),
+        ("hvp", "<x>_hvp, the Hessian times <x>_tangent; about two gradients"),
+    ):
+        kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, default="vjp", help=text)
+    given = parser.read(arguments)
+    output = Path(given.output)
+    if output.exists() and not given.force:
+        raise ConfigError("The output must not be there yet.", got=output, fix="Name another, or add --force.")
+    model = read(Path(given.model))
+    known = {name for node in model.graph.node for name in node.output} | {v.name for v in model.graph.input}
+    of, wrt = (_names(names, known | {t.name for t in model.graph.initializer}) for names in (given.of, given.wrt))
+    made = gradient(
+        model,
+        of,
+        wrt,
+        kind=given.kind,
+        ones=given.ones,
+        value=given.value,
+        shape=dict(map(_shape, given.shape)),
+        function=given.function,
+    )
+    write_atomically(made, output.parent, output.name)
+    print("\n".join((*_lines(made), f"file     {output}")))
+
+
+def _names(given: Iterable[str], known: Collection[str]) -> list[str]:
+    """Return names that are listed, or given one by one: one of the model's may hold a comma itself."""
+    return [name for names in given for name in ([names] if names in known else names.split(",")) if name]
+
+
+def _shape(given: str) -> tuple[str, list[int | None]]:
+    name, _, sizes = given.rpartition("=")
+    return name, [int(size) if size.strip().isdigit() else None for size in sizes.split(",")]
+
+
+def _lines(model: onnx.ModelProto) -> list[str]:
+    """Return what the gradient model takes and gives."""
+    graph, held = model.graph, {t.name: t for t in model.graph.initializer}
+    rows = [["inputs", v.name, type_of(v), _default(held.get(v.name))] for v in graph.input]
+    rows += [["outputs", v.name, type_of(v), ""] for v in graph.output]
+    rows += [["nodes", f"{len(graph.node):,}", "", ""]]
+    titles = [row[0] for row in rows]
+    return aligned([[f"{'' if i and titles[i - 1] == row[0] else row[0]:7}", *row[1:]] for i, row in enumerate(rows)])
+
+
+def _default(tensor: onnx.TensorProto | None) -> str:
+    if tensor is None:
+        return ""
+    array = onnx.numpy_helper.to_array(tensor)
+    return "by default 1" if array.size == 1 and np.all(array == 1) else "by default the model's"

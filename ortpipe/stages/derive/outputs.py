@@ -1,0 +1,38 @@
+"""The public names of derivatives."""
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+from onnx_ir import Graph, Value
+
+from ortpipe.graph import query
+from ortpipe.graph.builder import Names, used_names
+
+
+def named(graph: Graph, results: Mapping[str, Value]) -> dict[str, Value]:
+    """Give each result its public name, or the first free one like it, and return it by the name that was asked for.
+
+    What is an input, another output, or two results, gets a value of its own.
+    """
+    values, taken = dict[str, Value](), {output for output in graph.outputs if output not in results.values()}
+    for wanted, value in results.items():
+        if value in taken or value.is_graph_input():
+            node = ir.node("Identity", [value])
+            graph.append(node)
+            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+            value = node.outputs[0]
+        values[wanted] = value
+        taken.add(value)
+    names = Names(used_names(graph) - {str(value.name) for value in values.values()})
+    for wanted, value in values.items():
+        value.name = names.fresh(wanted)
+    return values
+
+
+def name_gradients(graph: Graph, gradients: Mapping[str, str]) -> dict[str, str]:
+    """Name the gradients <parameter>_grad, <input>_grad and return the names; each has its parameter's shape."""
+    by_name = query.values(graph)
+    values = named(graph, {f"{name}_grad": by_name[gradient] for name, gradient in gradients.items()})
+    for name in gradients:
+        values[f"{name}_grad"].shape = by_name[name].shape
+    return {name: str(values[f"{name}_grad"].name) for name in gradients}

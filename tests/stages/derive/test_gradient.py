@@ -1,0 +1,211 @@
+"""Derivatives of any graph, against central differences in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from ortpipe import gradient
+from ortpipe.errors import DeriveError, ModelError
+from ortpipe.runtime.session import Session
+
+NETWORK = """g (double[N,3] x, double[N] scale) => (double[N,2] y, double total)
+  <double[3,2] w = {0.5, -0.2, 0.3, 0.8, -0.7, 0.1}, double[2] b = {0.1, -0.3}> {
+    h = MatMul(x, w) z = Add(h, b) t = Tanh(z) axis = Constant<value_ints=[1]>() s = Unsqueeze(scale, axis)
+    y = Mul(t, s) squares = Mul(y, y) total = ReduceSum<keepdims=0>(squares) }"""
+SHAPES = {"x": (4, 3), "scale": (4,), "w": (3, 2), "b": (2,), "y": (4, 2), "total": ()}
+
+
+def model(text: str = NETWORK, opset: int = 18, after: str = "") -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}, "own": 1]> {text} {after}')
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def feeds(rng: np.random.Generator, names: str = "x scale") -> dict[str, np.ndarray]:
+    return {name: rng.normal(size=SHAPES[name]) for name in names.split()}
+
+
+def run(made: onnx.ModelProto, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    onnx.checker.check_model(made, full_check=True)
+    read = {i.name for i in made.graph.input}
+    names = [o.name for o in made.graph.output]
+    return dict(zip(names, Session(made).run({k: v for k, v in given.items() if k in read}), strict=True))
+
+
+def along(of: str, given: dict[str, np.ndarray], tangents: dict[str, np.ndarray], h: float = 1e-6) -> np.ndarray:
+    """Return the slope of a value along tangents."""
+    values = gradient(model(), of, ["x", "scale", "w", "b"], value=True)
+    seed = {f"{of}_grad": np.ones(SHAPES[of])}
+
+    def at(step: float) -> np.ndarray:
+        return run(values, {**given, **seed, **{k: given[k] + step * v for k, v in tangents.items()}})[of]
+
+    return (at(h) - at(-h)) / (2 * h)
+
+
+def test_it_multiplies_a_cotangent_with_the_jacobian_of_inputs_and_initializers_alike(rng) -> None:
+    given, cotangent, v = feeds(rng, "x scale w b"), rng.normal(size=(4, 2)), feeds(rng, "x scale w b")
+    made = gradient(model(), "y", ["x", "scale", "w", "b"])
+    assert [i.name for i in made.graph.input] == ["x", "scale", "w", "b", "y_grad"]
+    found = run(made, {**given, "y_grad": cotangent})
+    assert {name: found[f"{name}_grad"].shape for name in v} == {name: SHAPES[name] for name in v}
+    for name in v:
+        slope = np.sum(along("y", given, {name: v[name]}) * cotangent)
+        assert np.sum(found[f"{name}_grad"] * v[name]) == pytest.approx(slope, rel=1e-7)
+
+
+def test_a_scalar_starts_from_1_and_any_other_cotangent_can_be_fed(rng) -> None:
+    given, made = feeds(rng), gradient(model(), "total", "x", value=True)
+    one, minus = run(made, given), run(made, {**given, "total_grad": np.array(-1.0)})
+    assert list(one) == ["total", "x_grad"]
+    assert (minus["x_grad"] == -one["x_grad"]).all()
+    assert one["total"] == minus["total"]
+
+
+def test_ones_gives_the_gradient_of_the_sum_without_a_cotangent(rng) -> None:
+    given = feeds(rng)
+    made = gradient(model(), "y", "x", ones=True)
+    assert [i.name for i in made.graph.input] == ["x", "scale"]
+    fed = run(gradient(model(), "y", "x"), {**given, "y_grad": np.ones((4, 2))})
+    assert np.allclose(run(made, given)["x_grad"], fed["x_grad"])
+
+
+def test_several_values_are_differentiated_at_once(rng) -> None:
+    given, cotangent = feeds(rng), rng.normal(size=(4, 2))
+    both = run(gradient(model(), ["y", "total"], "x"), {**given, "y_grad": cotangent})
+    alone = [run(gradient(model(), of, "x"), {**given, "y_grad": cotangent})["x_grad"] for of in ("y", "total")]
+    assert np.allclose(both["x_grad"], sum(alone))
+
+
+def test_it_pushes_tangents_forward_and_needs_no_cotangent(rng) -> None:
+    given, v = feeds(rng), feeds(rng)
+    made = gradient(model(), ["y", "total"], ["x", "scale"], kind="jvp")
+    assert [i.name for i in made.graph.input] == ["x", "scale", "x_tangent", "scale_tangent"]
+    found = run(made, {**given, "x_tangent": v["x"], "scale_tangent": v["scale"]})
+    for of in ("y", "total"):
+        assert np.allclose(found[f"{of}_tangent"], along(of, given, v), rtol=1e-7)
+
+
+def test_the_jacobian_has_the_values_shape_and_then_the_others(rng) -> None:
+    given = feeds(rng)
+    found = run(gradient(model(), ["y", "total"], ["x", "b"], kind="jacobian"), given)
+    assert list(found) == ["y_x_jacobian", "y_b_jacobian", "total_x_jacobian", "total_b_jacobian"]
+    assert found["y_b_jacobian"].shape == (4, 2, 2)
+    for place in ((0, 0), (3, 2)):
+        v = np.zeros((4, 3))
+        v[place] = 1
+        assert np.allclose(found["y_x_jacobian"][(..., *place)], along("y", given, {"x": v}), atol=1e-8)
+        assert np.allclose(found["total_x_jacobian"][place], along("total", given, {"x": v}), atol=1e-8)
+
+
+def test_a_jacobian_is_0_where_only_the_others_depend() -> None:
+    text = "g (double[2] x, double[2] z) => (double[2] p, double[2] q) { p = Mul(x, z) q = Exp(z) }"
+    found = run(gradient(model(text), ["p", "q"], ["x", "z"], kind="jacobian"), {"x": np.ones(2), "z": np.zeros(2)})
+    assert (found["q_x_jacobian"] == 0).all()
+    assert (found["q_z_jacobian"] == np.eye(2)).all()
+    assert (found["p_z_jacobian"] == np.eye(2)).all()
+
+
+def test_it_multiplies_the_hessian_with_tangents(rng) -> None:
+    given, v, h = feeds(rng, "x scale w"), feeds(rng, "x w"), 1e-6
+    found = run(gradient(model(), "total", ["x", "w"], kind="hvp"), {**given, "x_tangent": v["x"], "w_tangent": v["w"]})
+    slopes = gradient(model(), "total", ["x", "w"])
+    ahead, behind = (run(slopes, {**given, **{k: given[k] + s * v[k] for k in v}}) for s in (h, -h))
+    for name in v:
+        assert np.allclose(found[f"{name}_hvp"], (ahead[f"{name}_grad"] - behind[f"{name}_grad"]) / (2 * h), rtol=1e-6)
+
+
+def test_the_hessian_of_what_is_linear_is_0(rng) -> None:
+    text = "g (double[3] x) => (double y) { y = ReduceSum<keepdims=0>(x) }"
+    assert (
+        run(gradient(model(text), "y", "x", kind="hvp"), {"x": np.ones(3), "x_tangent": np.ones(3)})["x_hvp"] == 0
+    ).all()
+
+
+def test_an_inner_value_is_as_good_as_an_output_or_an_input(rng) -> None:
+    given = feeds(rng)
+    through = run(gradient(model(), "total", "t"), given)["t_grad"]
+    t = np.tanh(run(gradient(model(), "t", "x", value=True), {**given, "t_grad": np.zeros((4, 2))})["t"])
+    assert t.shape == through.shape
+    y = run(gradient(model(), "y", "x", value=True), {**given, "y_grad": np.zeros((4, 2))})["y"]
+    assert np.allclose(through, 2 * y * given["scale"][:, None])
+
+
+def test_equal_inner_values_stay_apart() -> None:
+    text = "g (double[2] x) => (double[2] y) { a = Exp(x) b = Exp(x) c = Mul(a, 2.0) y = Mul(c, b) }"
+    text = text.replace("2.0", "two").replace("{ a", "{ two = Constant<value = double {2}>() a")
+    found = run(gradient(model(text), "y", "a", ones=True), {"x": np.zeros(2)})
+    assert (found["a_grad"] == 2).all()
+
+
+def test_shapes_that_a_file_leaves_free_can_be_said(rng) -> None:
+    pool = 'p = MaxPool<kernel_shape=[3,3], strides=[2,2], auto_pad="SAME_UPPER">(x)'
+    text = f"g (double[1,1,H,W] x) => (double[1,1,A,B] y) {{ {pool} y = Mul(p, p) }}"
+    with pytest.raises(DeriveError, match=r"static sizes there \(shape;"):
+        gradient(model(text), "y", "x")
+    made = gradient(model(text), "y", "x", kind="jvp", shape={"x": [None, None, 4, 4]})
+    x = rng.normal(size=(1, 1, 4, 4))
+    assert run(made, {"x": x, "x_tangent": x})["y_tangent"].shape == (1, 1, 2, 2)
+    for wrong in ({"x": [1, 2]}, {"x": [2, None, 4, 4]}, {"z": [1]}):
+        with pytest.raises(DeriveError, match="shape"):
+            gradient(model(text), "y", "x", shape=wrong)
+
+
+FUNCTION = """<domain: "own", opset_import: ["": 18]> Cube <scale: float = 1.0> (a) => (c) {
+  s = Mul(a, a) k = Constant<value_float: float = @scale>() m = CastLike(k, a) n = Mul(s, a) c = Mul(n, m) }"""
+
+
+def test_functions_are_differentiated_inside_a_graph_and_on_their_own() -> None:
+    whole = model(
+        "g (double[N] x) => (double[N] y) { u = Exp(x) v = own.Cube<scale = 2.0>(u) y = Neg(v) }", after=FUNCTION
+    )
+    x = np.array([0.5, -1.0])
+    assert np.allclose(run(gradient(whole, "y", "x", ones=True), {"x": x})["x_grad"], -6 * np.exp(3 * x))
+    for name in ("Cube", "own:Cube"):
+        assert np.allclose(run(gradient(whole, "c", "a", ones=True, function=name), {"a": x})["a_grad"], 6 * x**2)
+    with pytest.raises(ModelError, match="Cube"):
+        gradient(whole, "c", "a", function="Cub")
+
+
+@pytest.mark.parametrize(
+    ("of", "wrt", "words"),
+    [
+        ("yy", "x", "Did you mean 'y'"),
+        ("y", "scal", "Did you mean 'scale'"),
+        ("h", "b", "'h' does not depend on 'b'"),
+        (["y", "h"], "scale", "'h' does not depend on 'scale'"),
+        ("y", "axis", "INT64"),
+        ("y", [], "at least one"),
+    ],
+)
+def test_names_that_cannot_be_meant_are_refused_by_name(of, wrt, words) -> None:
+    with pytest.raises(DeriveError, match=words):
+        gradient(model(), of, wrt)
+
+
+def test_what_lets_nothing_through_is_named() -> None:
+    text = "g (double[2] x) => (double[2] y) { r = Round(x) y = Mul(r, r) }"
+    with pytest.raises(DeriveError, match="'y' depends on 'x' only through Round at node 'r'"):
+        gradient(model(text), "y", "x")
+    text = "g (float[2] x) => (float[2] y) { y = own.Unknown(x) }"
+    with pytest.raises((DeriveError, ModelError), match="Unknown"):
+        gradient(model(text), "y", "x")
+
+
+@pytest.mark.parametrize(("kind", "ones"), [("vpj", False), ("jvp", True), ("jacobian", True)])
+def test_settings_that_mean_nothing_are_refused(kind, ones) -> None:
+    with pytest.raises(DeriveError, match=r"kind|ones"):
+        gradient(model(), "y", "x", kind=kind, ones=ones)
+
+
+def test_the_model_stays_as_it_is_and_the_same_call_gives_the_same_bytes() -> None:
+    own = model()
+    before = own.SerializeToString(deterministic=True)
+    made = [gradient(own, "y", "x", kind="hvp").SerializeToString(deterministic=True) for _ in range(2)]
+    assert made[0] == made[1]
+    assert own.SerializeToString(deterministic=True) == before
