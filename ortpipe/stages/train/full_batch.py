@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, under
-from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.check import finish
@@ -33,7 +32,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     from scipy import optimize
 
     artifact, config, validate, before = training.artifact, training.config, training.validate, training.before
-    rows = feeds(artifact.model, artifact.facts, in_memory(training.data))
+    rows = training.feed(in_memory(training.data))
     initial = training.first_values() if before is None else under("parameter", before)
     objective = _Objective(training, rows, initial)
     stop, losses = EarlyStop(config.early_stop, initial), Losses(config.early_stop)

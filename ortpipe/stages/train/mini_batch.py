@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, under
 from ortpipe.data.batches import Batches
-from ortpipe.data.feeds import feeds
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.modes import is_random, set_seeds
 from ortpipe.runtime.session import Session
@@ -84,13 +83,13 @@ class _EpochLoop:
     """Runs epochs of a step's epoch graph: `values` are carried now, `losses` are all so far."""
 
     def __init__(self, training: Training, step: TrainStep, values: Arrays) -> None:
-        config, facts, model = training.config, training.artifact.facts, training.artifact.model
+        config, facts = training.config, training.artifact.facts
         self.values, self.losses = values, Losses.of(config.early_stop, training.before)
         self._training, self._config, self._step, self._epoch = training, config, step, build_epoch(step)
         self._load = _loader(self._epoch, training)
         self._batches = Batches(
             training.data.train,
-            lambda rows: {name: a for name, a in feeds(model, facts, rows).items() if name in step.batch},
+            lambda rows: {name: a for name, a in training.feed(rows).items() if name in step.batch},
             config.batch_size * config.accumulate,
             seed=config.seed,
             shuffle=config.shuffle,

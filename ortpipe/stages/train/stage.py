@@ -19,6 +19,7 @@ from ortpipe.settings import typed
 from ortpipe.stages.train import full_batch, mini_batch
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.early_stop import kept_epoch, note
+from ortpipe.stages.train.front import behind_front
 from ortpipe.stages.train.losses import rounding_note, still_note
 from ortpipe.stages.train.rates import rows_per_epoch
 from ortpipe.stages.train.training import Checkpoint, Training
@@ -75,10 +76,11 @@ def train(
     _check_patterns(config, facts, artifact.initializers)
     check_monitor(config.early_stop.monitor, facts, data)
     aside = data.validation
-    validate = None if aside is None else Validation(artifact, aside, config.early_stop.monitor, runtime)
+    behind, feed = behind_front(artifact, data, runtime)
+    validate = None if aside is None else Validation(behind, aside, config.early_stop.monitor, runtime, feed)
     solve = full_batch.solve if config.optimizer.solver == "lbfgs" else mini_batch.solve
     try:
-        tensors = solve(Training(artifact, config, data, runtime, report, start, validate))
+        tensors = solve(Training(behind, config, data, runtime, report, start, validate, feed, artifact.digest()))
     except ModelError:
         _check_elements(artifact, data)
         raise

@@ -15,6 +15,7 @@ from ortpipe.graph import query
 from ortpipe.hashing import digest_of
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.front import Feed
 from ortpipe.stages.train.validation import Validation
 
 FREE = ("epochs", "checkpoint", "early_stop")  # what may differ between the beginning and the continuation
@@ -34,13 +35,15 @@ class Checkpoint:
 class Training:
     """One call of train; see there."""
 
-    artifact: Artifact
+    artifact: Artifact  # the gradient model, behind its front
     config: TrainConfig
     data: Data
     runtime: RuntimeConfig | None
     report: Callable[[object], None]
     start: Checkpoint | Arrays | None
     validate: Validation | None  # evaluates the validation rows, where there are any
+    feed: Feed  # what the model reads of some rows
+    digest: str  # of the gradient model as a whole
 
     @functools.cached_property
     def key(self) -> str:
@@ -50,7 +53,7 @@ class Training:
         for part in map(type, (self.config.optimizer, self.config.schedule)):
             if own.is_own(part):
                 settings[own.path_of(part)] = own.code(part)
-        return digest_of("checkpoint", self.artifact.digest(), self.data.digest(), settings)
+        return digest_of("checkpoint", self.digest, self.data.digest(), settings)
 
     @property
     def before(self) -> Arrays | None:

@@ -3,7 +3,6 @@
 import numpy as np
 
 from ortpipe.artifact import Arrays, Artifact, Facts
-from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.errors import EvaluateError, TrainError
 from ortpipe.graph.check import finish
@@ -14,6 +13,7 @@ from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
+from ortpipe.stages.train.front import Feed
 from ortpipe.stages.train.step import input_types
 
 KEPT = 200_000  # rows that a metric is computed on, evenly spaced
@@ -23,8 +23,10 @@ Piece = tuple[int, Arrays, np.ndarray | None, np.ndarray | None]  # rows, feeds,
 class Validation:
     """Evaluates a gradient model on the validation rows, piece by piece; those in memory are read once."""
 
-    def __init__(self, artifact: Artifact, rows: RowSet, monitor: str, runtime: RuntimeConfig | None) -> None:
-        self._model, self._facts, self._rows, self._count = artifact.model, artifact.facts, rows, len(rows)
+    def __init__(
+        self, artifact: Artifact, rows: RowSet, monitor: str, runtime: RuntimeConfig | None, feed: Feed
+    ) -> None:
+        self._feed, self._facts, self._rows, self._count = feed, artifact.facts, rows, len(rows)
         self._metric = monitor if monitor != LOSS else None
         self._head = part_of(monitor)[0]  # whose prediction the metric is of
         self._watched = artifact.facts.predictions[self._head]
@@ -60,7 +62,7 @@ class Validation:
         return found
 
     def _read(self, rows: Rows) -> Piece:
-        fed = {k: v for k, v in feeds(self._model, self._facts, rows).items() if k in self._types}
+        fed = {k: v for k, v in self._feed(rows).items() if k in self._types}
         label = truth(self._watched, rows.of(self._head)) if self._metric else None
         return len(rows), fed, label, rows.sample_weight
 

@@ -1,0 +1,156 @@
+"""The front of a model: what follows, row by row, from the data alone. It runs once, and training reads its results."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.artifact import Arrays, Artifact
+from ortpipe.data.feeds import feeds
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import TrainError
+from ortpipe.graph import query
+from ortpipe.graph.check import finish
+from ortpipe.graph.edit import keep_outputs
+from ortpipe.graph.operators import is_random
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
+
+BLOCK = 1024  # rows that go through it together, always so many: what becomes of a row does not depend on the others
+SOME, FEWER = 64, 37  # rows on which is seen what goes row by row
+WIDE, WIDER = (
+    1024,
+    8,
+)  # bytes of a row, and times its operands': what is wider than both stays, and is made by each step
+
+Feed = Callable[[Rows], dict[str, np.ndarray]]
+
+
+def behind_front(artifact: Artifact, data: Data, runtime: RuntimeConfig | None) -> tuple[Artifact, Feed]:
+    """Return the gradient model behind its front, and what that reads of some rows.
+
+    A model has a front where it reads text or columns of a table as they stand: every node that follows from data and
+    constants, gives each row the same whatever the rows beside it, and is neither random nor much wider than what it
+    reads.
+
+    Raises:
+        TrainError: text reaches what cannot run ahead of training.
+    """
+    facts, model, first = artifact.facts, artifact.model, data.train.head(SOME)
+
+    def feed(rows: Rows) -> dict[str, np.ndarray]:
+        return feeds(model, facts, rows)
+
+    graph = artifact.ir_model().graph
+    inputs = [value for value in query.data_inputs(graph) if value.name in facts.inputs]
+    if not first.kept and not any(value.dtype == ir.DataType.STRING for value in inputs):
+        return artifact, feed
+    given = {name: np.resize(array, (SOME, *array.shape[1:])) for name, array in feed(first).items()}
+    made = _made(artifact, given, runtime)
+    behind = artifact.ir_model()
+    values = query.values(behind.graph)
+    handed = [name for name in made if _is_read_behind(values[name], made)]
+    for name in handed:
+        old, array = values[name], made[name]
+        new = ir.val(name, old.dtype, ["N", *array.shape[1:]])
+        old.name = f"{name}/front"
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        behind.graph.inputs.append(new)
+    keep_outputs(behind, [str(value.name) for value in behind.graph.outputs])
+    names = tuple(str(v.name) for v in behind.graph.inputs if v.name in facts.inputs or v.name in handed)
+    _refuse_text(behind.graph, names)
+    front = artifact.ir_model()
+    keep_outputs(front, handed)
+    session = Session(finish(front), runtime)
+    read = [str(value.name) for value in front.graph.inputs]
+
+    def feed_behind(rows: Rows) -> dict[str, np.ndarray]:
+        arrays = feed(rows)
+        results = _in_blocks(session, {name: arrays[name] for name in read})
+        return {name: a for name, a in arrays.items() if name not in facts.inputs or name in names} | results
+
+    return Artifact(behind, dataclasses.replace(facts, inputs=names)), feed_behind
+
+
+def _is_read_behind(value: ir.Value, made: Collection[str]) -> bool:
+    return value.is_graph_output() or any(use.node.outputs[0].name not in made for use in value.uses())
+
+
+def _made(artifact: Artifact, given: Arrays, runtime: RuntimeConfig | None) -> dict[str, np.ndarray]:
+    """Return what the nodes of the front make of some rows, by name."""
+    facts, model = artifact.facts, artifact.ir_model()
+    trained = {*facts.gradients, *facts.statistics}
+    data = {value for value in model.graph.inputs if value.name in facts.inputs}
+    fixed = {value for name, value in model.graph.initializers.items() if name not in trained}
+    sizes, ahead = set[ir.Value](), list[ir.Node]()  # sizes follow from the shapes of data alone
+    for node in model.graph:
+        read = [x for x in node.inputs if x is not None]
+        if not read or query.subgraphs(node) or is_random(node) or node.attributes.get_int("training_mode", 0) == 1:
+            fixed |= {*node.outputs} if node.op_type == "Constant" else set()
+        elif all(x in fixed for x in read):
+            fixed |= {*node.outputs}
+        elif all(x in fixed or x in sizes for x in read) or (node.op_type in ("Shape", "Size") and read[0] in data):
+            sizes |= {*node.outputs}
+        elif all(x in fixed or x in sizes or x in data for x in read):
+            data |= {*node.outputs}
+            ahead.append(node)
+    seen = [y for node in ahead for y in node.outputs if y.name]
+    model.graph.outputs[:] = seen
+    keep_outputs(model, names := [str(y.name) for y in seen])
+    session = Session(finish(model), runtime)
+    read_names = [str(value.name) for value in model.graph.inputs]
+    more, fewer = (
+        dict(zip(names, session.run({n: given[n][-count:] for n in read_names}, names), strict=True))
+        for count in (SOME, FEWER)
+    )
+    made = dict[str, np.ndarray]()
+    known = {*map(str, facts.inputs), *(str(v.name) for v in (*fixed, *sizes))}
+    for node in ahead:
+        operands = [str(x.name) for x in node.inputs if x is not None]
+        outputs = [str(y.name) for y in node.outputs if y.name]
+        rowwise = all(_same_rows(more[name], fewer[name]) for name in outputs)
+        if all(name in known for name in operands) and rowwise and not _is_wide(more, outputs, operands, given):
+            known.update(outputs)
+            made |= {name: more[name] for name in outputs}
+    return made
+
+
+def _same_rows(more: np.ndarray, fewer: np.ndarray) -> bool:
+    """Return whether fewer rows, the last ones, became what they become among more."""
+    if not (more.ndim and fewer.ndim) or (len(more), len(fewer)) != (SOME, FEWER) or more.shape[1:] != fewer.shape[1:]:
+        return False
+    if more.dtype.kind == "f":
+        return np.allclose(more[-FEWER:], fewer, rtol=1e-4, atol=1e-6, equal_nan=True)
+    return bool((more[-FEWER:] == fewer).all())
+
+
+def _is_wide(made: Arrays, outputs: list[str], read: list[str], given: Arrays) -> bool:
+    arrays = [made[name] if name in made else given[name] for name in read if name in made or name in given]
+    if any(array.dtype == object for array in arrays):
+        return False
+    size = sum(made[name].nbytes for name in outputs) / SOME
+    return size > WIDE and size > WIDER * sum(array.nbytes for array in arrays) / SOME
+
+
+def _in_blocks(session: Session, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run the front on BLOCK rows at a time, the last of which are filled up with the last row."""
+    count = len(next(iter(arrays.values())))
+    pieces = []
+    for first in range(0, count, BLOCK):
+        rows = np.minimum(np.arange(first, first + BLOCK), count - 1)
+        pieces.append(session.run({name: array[rows] for name, array in arrays.items()}, session.outputs))
+    joined = (np.concatenate(parts)[:count] for parts in zip(*pieces, strict=True))
+    return dict(zip(session.outputs, joined, strict=True))
+
+
+def _refuse_text(graph: ir.Graph, inputs: tuple[str, ...]) -> None:
+    """Refuse text among what training would read, naming the first node that reads it."""
+    for value in graph.inputs:
+        if value.name in inputs and value.dtype == ir.DataType.STRING:
+            node = next(iter(value.uses())).node
+            raise TrainError(
+                "Text becomes numbers row by row, and in front of every trained parameter.",
+                got=f"{value.name!r}, which {query.called(node)} reads behind a trained parameter, or across rows",
+                fix="Leave the column out (data.source.inputs), or look its words up in front of the network.",
+            )
