@@ -331,6 +331,8 @@ def test_what_labels_are_taken_for_is_said_and_can_be_said_otherwise():
     values, _ = build("mlp", counts, hidden=[2], task="regression")
     assert values.facts.task == "regression"
     assert build("mlp", np.arange(24), hidden=[2])[0].facts.task == "regression"
+    told, _ = build("mlp", np.arange(24) % 2, hidden=[2], classes=[0, 1, 7])
+    assert (told.facts.task, told.facts.classes) == ("multiclass", (0, 1, 7))
 
 
 @pytest.mark.parametrize(

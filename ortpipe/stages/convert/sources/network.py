@@ -31,6 +31,7 @@ class Network(Config, abc.ABC):
     Attributes:
         task: what it predicts; null: text, truth values and at most twenty whole numbers are classes, a table of 0
             and 1 is one label per column, and other numbers are values.
+        classes: of a classifier; null: those of the training rows.
         standardize: (x − mean) / deviation of the training rows, each by its weight, inside the graph.
         scale_target: a regression's last layer predicts (y − mean) / deviation, and the graph ends in the labels' own
             units; false for losses whose prediction is a logarithm (poisson, gamma, tweedie).
@@ -39,6 +40,7 @@ class Network(Config, abc.ABC):
     """
 
     task: Task | None = field(default=None, kw_only=True)
+    classes: tuple[int | str, ...] | None = field(default=None, kw_only=True)
     standardize: bool = field(default=True, kw_only=True)
     scale_target: bool = field(default=True, kw_only=True)
     weights: Law = field(default="pytorch", kw_only=True)
@@ -55,7 +57,7 @@ class Network(Config, abc.ABC):
             raise ConvertError(rule, got="no rows", fix="Give data.")
         rows = data.train.sample()
         weight = rows.sample_weight
-        labels = read_labels(rows.label, self.task, weight, scaled=self.scale_target)
+        labels = read_labels(rows.label, self.task, weight, scaled=self.scale_target, classes=self.classes)
         name = type(self).__name__
         graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
         op = Builder(graph, "forward")
@@ -162,7 +164,12 @@ class LabelKind:
 
 
 def read_labels(
-    label: np.ndarray, task: Task | None, weight: np.ndarray | None = None, *, scaled: bool = True
+    label: np.ndarray,
+    task: Task | None,
+    weight: np.ndarray | None = None,
+    *,
+    scaled: bool = True,
+    classes: tuple[int | str, ...] | None = None,
 ) -> LabelKind:
     """Return what labels [N] or [N, K] are, or what they are told to be.
 
@@ -177,7 +184,10 @@ def read_labels(
             got=f"labels of shape {label.shape}",
             fix="Bring an .onnx file for steps or pixels: convert=onnx.",
         )
-    found, why = _task_of(column)
+    if classes is None:
+        found, why = _task_of(column)
+    else:
+        found, why = ("binary" if len(classes) == 2 else "multiclass"), ""
     notes = () if task is not None or not why else (f"labels are {why}: a {found} model; {OTHERWISE}",)
     task = task or found
     if task == "multilabel":
@@ -196,7 +206,7 @@ def read_labels(
         raise ConvertError(
             rule, key="task", got=f"labels of shape {label.shape}", fix="Set {key}=multilabel or regression."
         )
-    classes = plain_classes(np.unique(np.array(column.tolist())))
+    classes = classes or plain_classes(np.unique(np.array(column.tolist())))
     if len(classes) < 2 or (task == "binary" and len(classes) != 2):
         raise ConvertError(
             "A classifier has two classes or more among the training rows, a binary one two.",
