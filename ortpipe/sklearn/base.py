@@ -1,0 +1,299 @@
+"""What both estimators share: rows as scikit-learn checks them, five stages, and what is left of a training."""
+
+import dataclasses
+import warnings
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import onnx
+from annotated_types import Lt
+from joblib import effective_n_jobs
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ortpipe.artifact import Artifact
+from ortpipe.data.config import SplitConfig
+from ortpipe.data.rows import Data, Rows
+from ortpipe.data.split import split
+from ortpipe.errors import ConfigError, ConvertError
+from ortpipe.facts import Facts, Task, read_metadata
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.settings import Count, Positive, checked
+from ortpipe.sklearn.parts import loss_of, optimizer_of, penalty_of, schedule_of, source_of, telling
+from ortpipe.sklearn.predictor import Predictor
+from ortpipe.sklearn.progress import Callback, Listener, Stopped, progress_bar
+from ortpipe.sklearn.show import html
+from ortpipe.sklearn.weights import row_weights, with_mean_one
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import Loss
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources.estimators import plain_classes
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
+from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.penalty.stage import penalty
+from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.optimizers import Optimizer
+from ortpipe.stages.train.schedules import Schedule
+from ortpipe.stages.train.stage import train
+
+FLOATS = (np.float64, np.float32)
+_PREDICTORS: weakref.WeakKeyDictionary[Any, Predictor] = weakref.WeakKeyDictionary()  # sessions are not pickled
+
+
+class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn has no type hints
+    """Trains a model with ortpipe's stages: convert, add_loss, penalty, derive, train.
+
+    Args:
+        model: None is an MLP with `hidden` layers, inputs and a regression's targets standardized inside of it; a
+            scikit-learn estimator or Pipeline, fitted first where it is not; an .onnx file's path or a ModelProto; the
+            name of a source of convert's (`mlp`, …), or one with its settings.
+        hidden: sizes of the layers of the MLP for None.
+        loss: the name of a loss, or one with its settings; None: squared error, log loss or cross-entropy.
+        penalty: λ of λ·Σw² over weights (not biases), which is added to the mean loss; or {parameter or glob:
+            {penalty: strength}}; None: no penalty.
+        optimizer: the name of an optimizer, or one with its settings; None: Adam of rate 0.003.
+        learning_rate: in the place of the optimizer's own.
+        schedule: the name of a schedule, or one with its settings; None: cosine (in partial_fit, and for lbfgs, none).
+        epochs: passes over the rows in a fit; of lbfgs iterations, at most.
+        batch_size: rows per step; lbfgs takes all of them.
+        early_stopping: hold out `validation_fraction` of the rows, stop after `patience` epochs without a better loss
+            on them, and keep the best weights.
+        init: `random` trains from new weights, `keep` from the model's own.
+        warm_start: fit goes on from the fit before, for `epochs` more.
+        callbacks: each is called with an `Epoch` after every epoch; one that returns True ends the fit.
+        dtype: `float32` or `float64`; None: that of X. An .onnx model keeps its own.
+        n_jobs: threads of the runtime; None is one.
+        random_state: seed of first weights, order and held-out rows; None: another one in every fit.
+        verbose: 1 shows a progress bar.
+
+    Attributes:
+        onnx_: the trained model, a ModelProto; its metadata say what it is.
+        history_: `loss` and, with early stopping, `validation_loss` of each epoch.
+        n_iter_: how many epochs there were, those before a warm start or partial_fit included.
+        notes_: what the stages say of what they changed or assumed.
+        tensors_: the training's state by name, as the train stage returns it.
+        n_features_in_, feature_names_in_: of X.
+    """
+
+    _task: Task
+    class_weight: Any = None
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        hidden: Sequence[int] = (100,),
+        loss: str | Loss | None = None,
+        penalty: float | Mapping[str, Any] | PenaltyConfig | None = None,
+        optimizer: str | Optimizer | None = None,
+        learning_rate: float | None = None,
+        schedule: str | Schedule | None = None,
+        epochs: int = 50,
+        batch_size: int = 32,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        init: Literal["keep", "random"] = "keep",
+        warm_start: bool = False,
+        callbacks: Sequence[Callback] = (),
+        dtype: Literal["float32", "float64"] | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 0,
+    ) -> None:
+        self.model = model
+        self.hidden = hidden
+        self.loss = loss
+        self.penalty = penalty
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.init = init
+        self.warm_start = warm_start
+        self.callbacks = callbacks
+        self.dtype = dtype
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Args:
+            X: features [N, K]: an array or a DataFrame.
+            y: labels.
+            sample_weight: [N]; a row of weight 2 counts as the row twice. The loss is Σ w·l / Σ w.
+
+        Raises:
+            ConfigError: a constructor's argument has no meaning.
+            ConvergenceError: the loss is not finite.
+            ConvertError: the model is not one for these rows and labels.
+            DataError: the rows do not fit the model.
+        """
+        goes_on = self.warm_start and hasattr(self, "tensors_")
+        epochs = checked(self.epochs, Count, "epochs", 100)
+        data = self._data(X, y, sample_weight, goes_on=goes_on, hold_out=self.early_stopping)
+        return self._train(data, epochs, goes_on=goes_on, schedule="cosine")
+
+    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Self:
+        if self.schedule not in (None, "constant"):
+            rule, fix = "In partial_fit the rate is constant: nobody knows the last step.", "Set {key}=None."
+            raise ConfigError(rule, key="schedule", got=self.schedule, fix=fix)
+        goes_on = hasattr(self, "tensors_")
+        data = self._data(X, y, sample_weight, goes_on=goes_on, hold_out=False, classes=classes)
+        return self._train(data, 1, goes_on=goes_on, schedule="constant")
+
+    def _data(self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool, hold_out: bool, classes: Any = None) -> Data:
+        """Return checked rows, with labels as the model has them; those of no weight are left out."""
+        X, y = validate_data(self, X, y, reset=not goes_on, dtype=FLOATS, multi_output=True, **self._target_checks)
+        weight = row_weights(sample_weight, self.class_weight, y)
+        if weight is not None and not weight.all():
+            X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
+        labels = self._read_labels(y, classes, goes_on=goes_on)
+        columns = {"X": tuple(self.feature_names_in_)} if hasattr(self, "feature_names_in_") else {}
+        rows = Rows({"X": X}, labels, weight, columns=columns, notes=())
+        if not hold_out:
+            return with_mean_one(Data(rows))
+        stratify = self._task in ("binary", "multiclass")
+        fraction = checked(self.validation_fraction, Annotated[Positive, Lt(1)], "validation_fraction", 0.1)
+        share = SplitConfig(test=None, validation=fraction, stratify=stratify, seed=self._seed)
+        return with_mean_one(split(rows, share))
+
+    @property
+    @abstractmethod
+    def _target_checks(self) -> dict[str, Any]:
+        """What scikit-learn checks about y."""
+
+    @abstractmethod
+    def _read_labels(self, y: np.ndarray, classes: Any, *, goes_on: bool) -> np.ndarray:
+        """Return y as labels of rows, once it is known what it is."""
+
+    @abstractmethod
+    def _take_classes(self, facts: Facts) -> None:
+        """Take the classes of a model that has more than the labels."""
+
+    @property
+    def _seed(self) -> int:
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state)
+        # without a seed, nothing is drawn from NumPy's global state, which is the user's
+        random = np.random.default_rng() if self.random_state is None else check_random_state(self.random_state)
+        return int(random.integers(2**31) if isinstance(random, np.random.Generator) else random.randint(2**31))
+
+    def _train(self, data: Data, epochs: int, *, goes_on: bool, schedule: str) -> Self:
+        seed = self._seed
+        forward = self._forward(data, seed) if not goes_on else _artifact(self._trainable)
+        loss = AddLossConfig(loss_of(self.loss, forward.facts.task), sample_weight=data.weighted)
+        derived = derive(penalty(add_loss(forward, loss, data=data), penalty_of(self.penalty, forward)))
+        start = self.tensors_ if goes_on else None
+        done = 0 if start is None else len(start["losses/train"])
+        config = self._config(done + epochs, seed, schedule)
+        runtime = RuntimeConfig(effective_n_jobs(self.n_jobs))
+        minibatch = config.optimizer.solver == "minibatch"
+        with progress_bar(type(self).__name__, done, config.epochs, shown=self.verbose > 0) as bar:
+            listener = Listener(self.callbacks or (), bar, Stopped if minibatch else StopIteration)
+            try:
+                trained = train(derived, config, data=data, runtime=runtime, report=listener, start=start)
+            except (Stopped, KeyboardInterrupt) as end:
+                if listener.checkpoint is None:
+                    raise
+                if isinstance(end, KeyboardInterrupt):
+                    text = f"Training was interrupted after {listener.checkpoint.epochs} of {config.epochs} epochs."
+                    warnings.warn(text, stacklevel=3)
+                config = dataclasses.replace(config, epochs=max(1, listener.checkpoint.epochs))
+                trained = train(derived, config, data=data, runtime=runtime, start=listener.checkpoint)
+        self._keep(forward, trained)
+        return self
+
+    def _forward(self, data: Data, seed: int) -> Artifact:
+        """Return the model to train, with the task and classes of these labels."""
+        classes = getattr(self, "classes_", None)
+        named = None if classes is None or self._task == "multilabel" else plain_classes(classes)
+        log_link = getattr(loss_of(self.loss, self._task), "link", None) == "log"
+        source = source_of(self.model, self.hidden, seed, log_link=log_link, task=self._task, classes=named)
+        if not isinstance(source, OnnxFile):
+            kind: Any = self.dtype or data.train.head(1).inputs["X"].dtype.name
+            return self._fitting(convert(None, ConvertConfig(source, kind), data=data))
+        artifact = convert(None, ConvertConfig(source), data=data)
+        known = artifact.facts.classes
+        if artifact.facts.task == "regression" != self._task:
+            artifact = convert(None, ConvertConfig(telling(source, task=self._task, classes=named)), data=data)
+        elif known == tuple(range(len(known or ()))) and named and len(named) == len(known) and named != known:
+            artifact = convert(None, ConvertConfig(telling(source, classes=named)), data=data)
+        return self._fitting(artifact)
+
+    def _fitting(self, artifact: Artifact) -> Artifact:
+        """Return the artifact once it is of a task like that of the labels."""
+        if (artifact.facts.task == "regression") != (self._task == "regression"):
+            raise ConvertError(
+                f"{{key}} must be one for {type(self).__name__}.",
+                key="model",
+                got=f"a {artifact.facts.task} model",
+                fix="Take the other of OrtClassifier and OrtRegressor, or another model.",
+            )
+        self._take_classes(artifact.facts)
+        return artifact
+
+    def _config(self, epochs: int, seed: int, schedule: str) -> TrainConfig:
+        optimizer = optimizer_of(self.optimizer, self.learning_rate)
+        finds_rates = "schedule" in getattr(optimizer, "decides", ())
+        return TrainConfig(
+            optimizer,
+            schedule_of(self.schedule, "constant" if finds_rates else schedule),
+            epochs=epochs,
+            batch_size=self.batch_size,
+            init=self.init,
+            seed=seed,
+            early_stop=EarlyStopConfig(self.patience) if self.early_stopping else EarlyStopConfig(),
+            checkpoint=CheckpointConfig(minutes=None),
+        )
+
+    def _keep(self, forward: Artifact, trained: Artifact) -> None:
+        self._trainable = forward.model.SerializeToString(deterministic=True)  # in training mode, with its dropout
+        self._trained = trained.model.SerializeToString(deterministic=True)
+        self.tensors_ = dict(trained.tensors)
+        self.history_ = {"loss": self.tensors_["losses/train"].tolist()}
+        if "losses/validation" in self.tensors_:
+            self.history_["validation_loss"] = self.tensors_["losses/validation"].tolist()
+        self.n_iter_ = len(self.history_["loss"])
+        self.notes_ = [note for record in trained.facts.lineage for note in record.get("notes", ())]
+        _PREDICTORS.pop(self, None)
+
+    @property
+    def onnx_(self) -> onnx.ModelProto:
+        """The trained model: a copy for whoever asks."""
+        check_is_fitted(self)
+        return onnx.ModelProto.FromString(self._trained)
+
+    @property
+    def _predictor(self) -> Predictor:
+        check_is_fitted(self)
+        if self not in _PREDICTORS:
+            _PREDICTORS[self] = Predictor(self._trained, effective_n_jobs(self.n_jobs))
+        return _PREDICTORS[self]
+
+    def _predict(self, X: Any, output: str | None = None) -> np.ndarray:
+        """Return the model's prediction of rows, or another of its outputs."""
+        predictor = self._predictor
+        X = validate_data(self, X, reset=False, dtype=FLOATS)
+        return predictor({"X": X}, output or predictor.facts.prediction)
+
+    def _html_repr(self) -> str:
+        return html(self)
+
+
+def _artifact(model: bytes) -> Artifact:
+    proto = onnx.ModelProto.FromString(model)
+    return Artifact(proto, Facts.from_json(read_metadata(proto)))

@@ -1,0 +1,181 @@
+"""A classifier."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import column_or_1d
+
+from ortpipe.errors import ConfigError, DataError
+from ortpipe.facts import Facts
+from ortpipe.metrics.predictions import classes_last, predicted
+from ortpipe.sklearn.base import OrtEstimator
+from ortpipe.sklearn.progress import Callback
+from ortpipe.stages.add_loss.losses import Loss
+from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.train.optimizers import Optimizer
+from ortpipe.stages.train.schedules import Schedule
+
+LEAST = 1e-12  # what probabilities are clipped to where a model has no raw scores
+
+
+class OrtClassifier(ClassifierMixin, OrtEstimator):  # type: ignore[misc]
+    """A classifier, of two classes or more, or of several labels per row [N, K], that ortpipe trains.
+
+    Arguments and attributes are those of `OrtEstimator`, and:
+
+    Args:
+        class_weight: `balanced`, or {class: weight}: what the weights of its rows are multiplied by.
+
+    Attributes:
+        classes_: the classes, sorted: columns of `predict_proba`.
+
+    >>> from sklearn.datasets import load_wine
+    >>> X, y = load_wine(return_X_y=True, as_frame=True)
+    >>> classifier = OrtClassifier(hidden=(16,), epochs=30).fit(X, y)
+    >>> classifier.score(X, y) > 0.95, classifier.predict_proba(X[:2]).shape
+    (True, (2, 3))
+    >>> [output.name for output in classifier.onnx_.graph.output]
+    ['label', 'probabilities']
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        hidden: Sequence[int] = (100,),
+        loss: str | Loss | None = None,
+        penalty: float | Mapping[str, Any] | PenaltyConfig | None = None,
+        optimizer: str | Optimizer | None = None,
+        learning_rate: float | None = None,
+        schedule: str | Schedule | None = None,
+        epochs: int = 50,
+        batch_size: int = 32,
+        class_weight: str | Mapping[Any, float] | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        init: Literal["keep", "random"] = "keep",
+        warm_start: bool = False,
+        callbacks: Sequence[Callback] = (),
+        dtype: Literal["float32", "float64"] | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            model,
+            hidden=hidden,
+            loss=loss,
+            penalty=penalty,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            schedule=schedule,
+            epochs=epochs,
+            batch_size=batch_size,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            init=init,
+            warm_start=warm_start,
+            callbacks=callbacks,
+            dtype=dtype,
+            n_jobs=n_jobs,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    @property
+    def _target_checks(self) -> dict[str, Any]:
+        return {}
+
+    def _read_labels(self, y: np.ndarray, classes: Any, *, goes_on: bool) -> np.ndarray:
+        check_classification_targets(y)
+        if type_of_target(y).startswith("multilabel"):
+            return self._read_multilabel(y, goes_on=goes_on)
+        labels = column_or_1d(y, warn=True)
+        found = np.unique(labels)
+        if not goes_on:
+            self._set_classes(found if classes is None else np.unique(classes))
+        known = self.classes_.tolist()
+        if strange := [label for label in found.tolist() if label not in known]:
+            raise DataError(
+                "Labels are of the classes that the first call was given.",
+                got=f"{strange[0]!r}; classes {', '.join(map(repr, known[:10]))}",
+                fix="Name all classes in the first partial_fit: classes=[…].",
+            )
+        return labels
+
+    def _read_multilabel(self, y: np.ndarray, *, goes_on: bool) -> np.ndarray:
+        if not goes_on:
+            self._task, self.classes_ = "multilabel", np.arange(y.shape[1])
+        if y.shape[1:] != self.classes_.shape:
+            rule, fix = "Rows have as many labels as in the first call.", f"Give {len(self.classes_)} columns."
+            raise DataError(rule, got=f"{y.shape[1]} columns", fix=fix)
+        return y.astype(np.int64)
+
+    def _set_classes(self, classes: np.ndarray) -> None:
+        if len(classes) < 2:
+            rule, fix = "A classifier needs two classes or more.", "Give rows of another class too."
+            raise DataError(rule, got=f"1 class among the labels: {classes.tolist()[0]!r}", fix=fix)
+        self._task, self.classes_ = "binary" if len(classes) == 2 else "multiclass", classes
+
+    def _take_classes(self, facts: Facts) -> None:
+        if facts.classes is None or len(facts.classes) == len(self.classes_):
+            return
+        self.classes_ = np.array(sorted(facts.classes, key=lambda name: (isinstance(name, str), name)))
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Train for one pass over these rows, from where the last call ended; the first one sees the scale of X.
+
+        Args:
+            X: features [N, K].
+            y: labels.
+            classes: all that there will be, in the first call; by default those of y.
+            sample_weight: [N].
+        """
+        if classes is not None and hasattr(self, "classes_") and not np.array_equal(np.unique(classes), self.classes_):
+            rule, fix = "{key} are the same in every partial_fit.", "Leave {key} out after the first one."
+            raise ConfigError(rule, key="classes", got=np.unique(classes).tolist(), fix=fix)
+        return self._partial_fit(X, y, sample_weight, classes)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most likely class of each row [N]; of several labels 1 or 0 [N, K]."""
+        scores = self.decision_function(X)
+        if self._predictor.facts.task == "multilabel":
+            return (scores > 0).astype(np.int64)
+        return self.classes_[(scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probability of each class [N, classes]; of several labels that of 1 [N, K]."""
+        facts, raw = self._predictor.facts, self._predict(X)
+        _, probability = predicted(facts, raw)
+        assert probability is not None
+        return self._sorted(facts, probability.astype(raw.dtype))
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return raw scores [N, K]; of two classes that of the second [N], above 0 where it is the likelier."""
+        facts = self._predictor.facts
+        if facts.logits is None:
+            p = np.clip(self.predict_proba(X), LEAST, 1 - LEAST)
+            scores = np.log(p) - (np.log1p(-p) if facts.task == "multilabel" else 0)
+        else:
+            scores = self._sorted(facts, classes_last(self._predict(X, facts.logits), facts.class_axis))
+        if facts.task != "binary":
+            return scores
+        return scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0]
+
+    def _sorted(self, facts: Facts, columns: np.ndarray) -> np.ndarray:
+        """Return columns of the model's classes in the order of `classes_`."""
+        if facts.classes is None or columns.shape[1] != len(facts.classes):
+            return columns
+        order = [facts.classes.index(name) for name in self.classes_.tolist()]
+        return columns if order == sorted(order) else columns[:, order]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags

@@ -1,0 +1,131 @@
+"""What the constructors' plain values stand for: configs of the stages."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import onnx
+
+from ortpipe.artifact import Artifact
+from ortpipe.data.rows import Data
+from ortpipe.errors import ConfigError, nearest
+from ortpipe.facts import Task
+from ortpipe.settings import Catalogue, article, fields_of
+from ortpipe.stages.add_loss.losses import LOSSES, Loss
+from ortpipe.stages.convert.sources import SOURCES, Forward
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
+from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
+from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
+from ortpipe.stages.train.schedules import SCHEDULES, Schedule
+
+RATE = 0.003  # of Adam, where no optimizer is named: small tables have few steps
+SCHEDULE = "cosine"
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A scikit-learn estimator or Pipeline at hand, as one of convert's sources."""
+
+    estimator: Any
+
+    def __call__(self, data: Data | None, dtype: str) -> Forward:
+        """Fit it if it is not, and build its graph."""
+        return from_estimator(self.estimator, data, dtype)
+
+
+@dataclass(frozen=True)
+class Proto(OnnxFile):
+    """A ModelProto at hand, with what there is to say of an .onnx file."""
+
+    model: onnx.ModelProto | None = None
+
+    def __call__(self, data: Data | None, dtype: str) -> Forward:
+        """Read the model, which keeps its own types."""
+        assert self.model is not None
+        return from_model(self.model, self, data)
+
+
+def source_of(model: Any, hidden: Sequence[int], seed: int, *, log_link: bool, **told: Any) -> Any:
+    """Return the source of convert's that a model stands for.
+
+    Args:
+        model: see `OrtEstimator`.
+        hidden: layers of the network for None.
+        seed: of the weights of a network by name.
+        log_link: whether the loss takes the prediction for a logarithm, which has no unit to scale.
+        told: task and classes; a source of networks takes those that it does not say itself.
+    """
+    if isinstance(model, onnx.ModelProto):
+        return Proto("model", model=model)
+    if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
+        return OnnxFile(str(model))
+    if hasattr(model, "fit"):
+        return Estimator(model)
+    if model is None:
+        settings = {"dropout": 0.0, "weights": "xavier", "scale_target": not log_link}
+        model = SOURCES["mlp"](hidden=tuple(hidden), seed=seed, **settings)
+    elif isinstance(model, type) or not (callable(model) or isinstance(model, str)):
+        raise ConfigError(
+            "{key} must be a model.",
+            key="model",
+            got=f"{model!r:.200}",
+            fix="Give None, an estimator, an .onnx file's path, a ModelProto, or the name of a source of networks.",
+        )
+    elif isinstance(model, str):
+        kind: Any = member(SOURCES, "model", model)
+        settings = {"seed": seed, "scale_target": not log_link}
+        model = kind(**{name: value for name, value in settings.items() if name in fields_of(kind)})
+    return model if isinstance(model, OnnxFile) else telling(model, **told)
+
+
+def telling(source: Any, **told: Any) -> Any:
+    """Return a source with what it does not say itself."""
+    kind: Any = type(source)
+    open_fields = (name for name in fields_of(kind) if getattr(source, name) is None)
+    return dataclasses.replace(source, **{name: told[name] for name in open_fields if told.get(name) is not None})
+
+
+def member(catalogue: Catalogue[Any], key: str, name: str) -> Any:
+    """Return the member of a name or import path.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in catalogue:
+        rule = f"{{key}} must be the name of {article(catalogue.noun)}, or one with its settings."
+        raise ConfigError(rule, key=key, got=repr(name), fix=nearest(name, catalogue))
+    return catalogue[name]
+
+
+def optimizer_of(given: str | Optimizer | None, rate: float | None) -> Optimizer:
+    """Return the optimizer, with another rate where one is given."""
+    if given is None:
+        return OPTIMIZERS["adam"](lr=RATE if rate is None else rate)
+    settings = {} if rate is None else {"lr": rate}
+    if isinstance(given, str):
+        return member(OPTIMIZERS, "optimizer", given)(**settings)
+    return dataclasses.replace(cast(Any, given), **settings)
+
+
+def schedule_of(given: str | Schedule | None, usual: str) -> Schedule:
+    """Return the schedule."""
+    return given if isinstance(given, Schedule) else member(SCHEDULES, "schedule", given or usual)()
+
+
+def loss_of(given: str | Loss | None, task: Task) -> Loss:
+    """Return the loss; without one squared error, cross-entropy or the log loss."""
+    usual = {"regression": "l2", "multiclass": "cross_entropy"}.get(task, "log")
+    return member(LOSSES, "loss", given or usual)() if given is None or isinstance(given, str) else given
+
+
+def penalty_of(given: float | Mapping[str, Any] | PenaltyConfig | None, artifact: Artifact) -> PenaltyConfig:
+    """Return the penalty; a number λ is λ·Σw² over weights: parameters of two dimensions and more."""
+    if isinstance(given, PenaltyConfig):
+        return given
+    if given is None or isinstance(given, Mapping):
+        return PenaltyConfig(given or {})
+    weights = [name for name in artifact.facts.parameters if artifact.initializers[name].ndim > 1]
+    return PenaltyConfig({name: {"l2": given} for name in weights})

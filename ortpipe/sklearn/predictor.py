@@ -1,0 +1,36 @@
+"""A trained model as a function of rows."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.rows import Rows
+from ortpipe.facts import Facts, read_metadata
+from ortpipe.graph.check import finish
+from ortpipe.graph.edit import keep_outputs
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
+
+ROWS = 2**14  # at a time: what a network makes of a row takes many times its memory
+
+
+class Predictor:
+    """Runs a model that says in its metadata what it is."""
+
+    def __init__(self, model: bytes, threads: int) -> None:
+        self._proto = onnx.ModelProto.FromString(model)
+        self.facts = Facts.from_json(read_metadata(self._proto))
+        inner = ir.from_proto(self._proto)
+        keep_outputs(inner, list(dict.fromkeys([self.facts.prediction, self.facts.logits or self.facts.prediction])))
+        self._session = Session(finish(inner), RuntimeConfig(threads))
+
+    def __call__(self, inputs: Mapping[str, np.ndarray], output: str) -> np.ndarray:
+        """Return the prediction, or its logits, of rows."""
+        count = len(next(iter(inputs.values())))
+        fed = feed_inputs(self._proto, self.facts, Rows(inputs, np.zeros(count, np.int8)))
+        cuts = (slice(first, first + ROWS) for first in range(0, count, ROWS))
+        made = [self._session.run({name: a[cut] for name, a in fed.items()}, [output])[0] for cut in cuts]
+        return made[0] if len(made) == 1 else np.concatenate(made)

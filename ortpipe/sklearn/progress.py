@@ -1,0 +1,53 @@
+"""What sees a training's epochs: a progress bar, and callbacks, which may end it."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ortpipe.stages.train.losses import Epoch
+from ortpipe.stages.train.training import Checkpoint
+
+Callback = Callable[[Epoch], Any]
+
+
+class Stopped(BaseException):
+    """A callback ends the training; as with Ctrl-C, train hands over a checkpoint first."""
+
+
+class Listener:
+    """Shows each epoch and tells it to the callbacks; the first that returns True ends the training.
+
+    Args:
+        callbacks: each called with an `Epoch`.
+        bar: tqdm's, or None.
+        end: what is raised to end the training.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], bar: Any, end: type[BaseException]) -> None:
+        self.checkpoint: Checkpoint | None = None  # of a training that was ended
+        self._callbacks, self._bar, self._end = callbacks, bar, end
+
+    def __call__(self, event: object) -> None:
+        """Listen."""
+        if isinstance(event, Checkpoint):
+            self.checkpoint = event
+        elif isinstance(event, Epoch):
+            if self._bar is not None:
+                shown = {"loss": event.loss, "validation": event.validation, "rate": event.rate}
+                self._bar.set_postfix({k: f"{v:.4g}" for k, v in shown.items() if v is not None}, refresh=False)
+                self._bar.update(event.number - self._bar.n)
+            answers = [callback(event) for callback in self._callbacks]
+            if True in answers:
+                raise self._end
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, done: int, epochs: int, *, shown: bool) -> Iterator[Any]:
+    """Open a bar of epochs, as a widget in notebooks; None where it is not shown."""
+    if not shown:
+        yield None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(desc=title, initial=done, total=epochs, unit=" epochs") as bar:
+        yield bar

@@ -1,0 +1,225 @@
+"""OrtClassifier and OrtRegressor: scikit-learn's own checks, what they train, and what stays of a training."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import numpy as np
+import onnx
+import pandas as pd
+import pytest
+import skops.io
+from joblib import parallel_config
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_digits, load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, mean_poisson_deviance
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from ortpipe.errors import ConfigError, ConvertError, DataError, OrtpipeError
+from ortpipe.runtime.session import Session
+from ortpipe.sklearn import OrtClassifier, OrtRegressor
+from ortpipe.stages.convert.sources.mlp import MLP
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+
+X, Y = load_iris(return_X_y=True)
+NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]
+SMALL = {"hidden": (8,), "epochs": 10}
+
+
+BOTH_SOLVERS = [
+    OrtClassifier(hidden=(10,), batch_size=200, learning_rate=0.03),
+    OrtRegressor(hidden=(10,), optimizer="lbfgs", epochs=30),
+]
+
+
+@parametrize_with_checks(BOTH_SOLVERS)
+def test_scikit_learns_checks(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they fit columns of [N, 1], and pass what is no array
+        check(estimator)
+
+
+def test_the_trained_model_predicts_what_the_estimator_does_in_the_users_labels():
+    classifier = OrtClassifier(**SMALL, dtype="float32").fit(X, NAMES)
+    label, probability = Session(classifier.onnx_).run({"X": X.astype(np.float32)}, ["label", "probabilities"])
+    assert (label == classifier.predict(X)).all()
+    np.testing.assert_allclose(probability, classifier.predict_proba(X), atol=1e-6)
+    assert classifier.classes_.tolist() == ["setosa", "versicolor", "virginica"]
+
+
+def test_the_history_holds_the_loss_of_each_epoch_and_of_the_rows_held_out():
+    classifier = OrtClassifier(hidden=(8,), epochs=300, early_stopping=True, patience=2, learning_rate=0.1).fit(X, Y)
+    losses, validation = classifier.history_["loss"], classifier.history_["validation_loss"]
+    assert len(losses) == len(validation) == classifier.n_iter_ < 300
+    assert min(validation) == validation[-3]
+    assert any("stopped after epoch" in note for note in classifier.notes_)
+    full = OrtClassifier(hidden=(8,), epochs=5, optimizer="lbfgs").fit(X, Y)
+    np.testing.assert_allclose(full.history_["loss"][-1], log_loss(Y, full.predict_proba(X)), rtol=1e-9)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_numpys_global_state_stays():
+    state = np.random.get_state()[1].tolist()
+    first, second, other = (
+        OrtClassifier(**SMALL, random_state=seed).fit(X, Y).onnx_.SerializeToString() for seed in (3, 3, None)
+    )
+    assert first == second != other
+    assert np.random.get_state()[1].tolist() == state
+
+
+@pytest.mark.parametrize("optimizer", [None, "lbfgs"])
+def test_a_row_of_weight_two_counts_as_the_row_twice(optimizer):
+    settings = {**SMALL, "optimizer": optimizer, "batch_size": 1000}
+    weight = np.arange(len(X)) % 3
+    weighted = OrtClassifier(**settings).fit(X, Y, sample_weight=weight)
+    repeated = OrtClassifier(**settings).fit(X.repeat(weight, axis=0), Y.repeat(weight))
+    np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), rtol=1e-6)
+
+
+def test_balanced_classes_weigh_the_same():
+    rare = np.r_[0:50, 50:55]
+    counts = [
+        (OrtClassifier(**SMALL, class_weight=w).fit(X[rare], Y[rare]).predict(X) == 1).sum() for w in (None, "balanced")
+    ]
+    assert counts[0] < counts[1]
+
+
+def test_targets_and_labels_may_have_columns():
+    wide, y = load_diabetes(return_X_y=True)
+    regressor = OrtRegressor(hidden=(8,), epochs=60, learning_rate=0.05).fit(wide, np.stack([y, -9 * y], axis=1))
+    assert regressor.score(wide, np.stack([y, -9 * y], axis=1)) > 0.45
+    labels = np.stack([Y > 0, Y == 1], axis=1).astype(int)
+    classifier = OrtClassifier(hidden=(8,), epochs=60, learning_rate=0.05).fit(X, labels)
+    assert classifier.predict_proba(X).shape == classifier.predict(X).shape == labels.shape
+    assert classifier.score(X, labels) > 0.9
+
+
+def test_a_loss_with_a_logarithm_as_link_predicts_its_mean():
+    counts = np.random.default_rng(0).poisson(np.exp(X[:, 0] - 4))
+    regressor = OrtRegressor(hidden=(4,), loss="poisson", epochs=100, learning_rate=0.05).fit(X, counts)
+    assert regressor.predict(X).mean() == pytest.approx(counts.mean(), rel=0.05)
+    assert mean_poisson_deviance(counts, regressor.predict(X)) < mean_poisson_deviance(
+        counts, counts.mean().repeat(150)
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        (LogisticRegression(max_iter=500), {"coefficient", "intercept"}),
+        (make_pipeline(StandardScaler(), LogisticRegression()), {"coefficient", "intercept"}),
+        (MLP(hidden=(8,), dropout=0.1), {"layers.0.weight", "layers.0.bias", "output.weight", "output.bias"}),
+    ],
+)
+def test_any_source_may_be_the_model(model, names):
+    classifier = clone(OrtClassifier(model, epochs=8, batch_size=8, learning_rate=0.03)).fit(X, NAMES)
+    assert classifier.score(X, NAMES) > 0.9
+    assert {tensor.name for tensor in classifier.onnx_.graph.initializer} == names
+
+
+def test_an_onnx_model_goes_on_with_the_classes_of_the_labels():
+    first = OrtClassifier(**SMALL).fit(X, Y)
+    further = OrtClassifier(first.onnx_, epochs=40, learning_rate=0.05).fit(X[Y < 2], Y[Y < 2])
+    assert further.classes_.tolist() == [0, 1, 2]
+    assert further.predict_proba(X).shape == (150, 3)
+    assert further.score(X[Y < 2], Y[Y < 2]) == 1
+    renamed = OrtClassifier(first.onnx_, epochs=40, learning_rate=0.05).fit(X, NAMES)
+    assert renamed.score(X, NAMES) > 0.9
+    with pytest.raises(ConvertError, match="a multiclass model"):
+        OrtRegressor(first.onnx_).fit(X, Y * 1.0)
+
+
+def test_raw_scores_of_a_file_become_a_classifier(tmp_path):
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[N,4] x) => (float[N,3] z)
+      <float[4,3] w = {0,0,0,0,0,0,0,0,0,0,0,0}, float[3] b = {0,0,0}> { h = MatMul(x, w) z = Add(h, b) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "scores.onnx")
+    classifier = OrtClassifier(tmp_path / "scores.onnx", optimizer="lbfgs").fit(X, NAMES)
+    assert classifier.score(X, NAMES) > 0.95
+    np.testing.assert_allclose(classifier.predict_proba(X).sum(axis=1), 1, rtol=1e-6)
+
+
+def test_partial_fit_and_warm_starts_go_on_with_weights_and_moments():
+    parts = OrtClassifier(hidden=(8,)).partial_fit(X[:100], Y[:100], classes=[0, 1, 2])
+    parts = pickle.loads(pickle.dumps(parts)).partial_fit(X, Y, sample_weight=np.ones(150))
+    assert parts.n_iter_ == len(parts.history_["loss"]) == 2
+    assert parts.predict_proba(X).shape == (150, 3)
+    with pytest.raises(DataError, match="Name all classes"):
+        OrtClassifier(hidden=(8,)).partial_fit(X[:100], Y[:100]).partial_fit(X, Y)
+    with pytest.raises(ConfigError, match="nobody knows the last step"):
+        OrtClassifier(schedule="cosine").partial_fit(X, Y)
+    warm = OrtClassifier(**SMALL, warm_start=True, schedule="constant").fit(X, Y).fit(X, Y)
+    whole = OrtClassifier(hidden=(8,), epochs=20, schedule="constant").fit(X, Y)
+    assert warm.history_ == whole.history_
+    assert warm.onnx_.SerializeToString() == whole.onnx_.SerializeToString()
+
+
+def test_a_callback_or_ctrl_c_ends_the_fit_with_what_is_trained():
+    def interrupt(epoch):
+        if epoch.number == 3:
+            raise KeyboardInterrupt
+
+    with pytest.warns(UserWarning, match="interrupted after 3 of 10"):
+        interrupted = OrtClassifier(**SMALL, callbacks=[interrupt]).fit(X, Y)
+    assert interrupted.n_iter_ == len(interrupted.history_["loss"]) == 3
+    for optimizer in (None, "lbfgs"):
+        ended = OrtClassifier(**SMALL, optimizer=optimizer, callbacks=[lambda epoch: epoch.number == 4]).fit(X, Y)
+        assert ended.n_iter_ == 4
+
+
+def test_a_grid_searches_in_threads_over_the_rate_and_keeps_the_names_of_columns():
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+    pipeline = make_pipeline(StandardScaler().set_output(transform="pandas"), OrtClassifier(**SMALL))
+    with parallel_config("threading"):
+        grid = GridSearchCV(pipeline, {"ortclassifier__learning_rate": [1e-5, 0.1]}, cv=2, n_jobs=2).fit(frame, NAMES)
+    assert grid.best_params_ == {"ortclassifier__learning_rate": 0.1}
+    last = grid.best_estimator_[-1]
+    assert last.feature_names_in_.tolist() == ["a", "b", "c", "d"]
+    assert any(entry.key == "ortpipe.columns" and '"d"' in entry.value for entry in last.onnx_.metadata_props)
+
+
+def test_a_skops_file_holds_the_estimator_and_names_its_types():
+    classifier = OrtClassifier(**SMALL, optimizer=OPTIMIZERS["adam"](lr=0.1)).fit(X, NAMES)
+    stored = skops.io.dumps(classifier)
+    types = skops.io.get_untrusted_types(data=stored)
+    assert types == ["ortpipe.sklearn.classifier.OrtClassifier", "ortpipe.stages.train.optimizers.adam.Adam"]
+    loaded = skops.io.loads(stored, trusted=types)
+    np.testing.assert_array_equal(loaded.predict_proba(X), classifier.predict_proba(X))
+
+
+def test_a_notebook_shows_the_stages_and_the_curve_and_a_bar_where_it_is_asked_for(capsys):
+    classifier = OrtClassifier(**SMALL, penalty=0.01)
+    assert "<svg width" not in classifier._repr_html_()
+    shown = classifier.set_params(verbose=1).fit(X, Y)._repr_mimebundle_()["text/html"]
+    assert "MLP (8,)" in shown
+    assert "CrossEntropy" in shown
+    assert shown.count("<polyline") == 1
+    assert "10/10" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"optimizer": "adm"}, "'adam'"),
+        ({"loss": "l2"}, "task"),
+        ({"epochs": "5"}, "epochs=5"),
+        ({"model": 3}, "must be a model"),
+        ({"model": "mpl"}, "'mlp'"),
+        ({"optimizer": "lbfgs", "learning_rate": 0.1}, "no setting 'lr'"),
+        ({"optimizer": "lbfgs", "schedule": "cosine"}, "finds its steps itself"),
+        ({"early_stopping": True, "validation_fraction": 2}, "validation_fraction"),
+        ({"penalty": {"nothing": {"l2": 1}}}, "nothing"),
+    ],
+)
+def test_what_means_nothing_is_refused_by_name(settings, said):
+    with pytest.raises(OrtpipeError, match=said):
+        OrtClassifier(**settings).fit(X, Y)
+
+
+def test_digits_are_learned_as_well_as_by_scikit_learn():
+    images, digits = load_digits(return_X_y=True)
+    classifier = OrtClassifier(epochs=30).fit(images[::2], digits[::2])
+    assert classifier.score(images[1::2], digits[1::2]) > 0.95
