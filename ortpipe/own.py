@@ -49,12 +49,15 @@ def load(path: str, key: str | None = None, problem: type[OrtpipeError] = Config
         got = f"{path}, which is {'not there' if part is None else f'a {type(part).__name__}'}"
         rule = f"{said} must be a function or a class of its module."
         raise problem(rule, key=key, got=got, fix=nearest(name, names))
-    _LOADED[path] = part
+    _LOADED[path] = part if inspect.isroutine(part) or inspect.isclass(part) else imported
     return part
 
 
 def loaded(path: str) -> Any:
-    """Return what a path, perhaps with a head in front, names if a config of this process has: nothing is imported."""
+    """Return what a path, perhaps with a head in front, names if a config of this process has: nothing is imported.
+
+    In the place of an instance stands the module that makes it.
+    """
     return _LOADED.get(path.rpartition("/")[2])
 
 
@@ -81,7 +84,7 @@ def working_folder_first() -> Iterator[None]:
 
 @functools.cache
 def code(part: Any) -> str:
-    """Return the sha256 (hex) of the file that a function or class is written in, and of those that it imports.
+    """Return the sha256 (hex) of the file that a function or class is written in, or a module, and of those it imports.
 
     Those lie in the same folder, or package. Each is read once, as the code itself is; it is of nothing without a file.
     """
@@ -89,7 +92,8 @@ def code(part: Any) -> str:
         file = Path(inspect.getfile(part)).resolve()
     except TypeError:
         return hashlib.sha256().hexdigest()
-    contents = [path.read_bytes() for path in _files(part.__module__, file)] if file.is_file() else []
+    name = part.__name__ if inspect.ismodule(part) else part.__module__
+    contents = [path.read_bytes() for path in _files(name, file)] if file.is_file() else []
     if len(contents) > 1:
         contents = ["".join(hashlib.sha256(content).hexdigest() for content in contents).encode()]
     return hashlib.sha256(b"".join(contents)).hexdigest()

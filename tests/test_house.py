@@ -221,7 +221,7 @@ MODULES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT /
 HEAVY = {
     *("hydra", "joblib", "matplotlib", "mlflow", "onnx.reference", "onnxruntime", "pandas", "portalocker", "psutil"),
     *("pyarrow", "scipy", "sklearn", "skl2onnx", "skops", "sqlalchemy", "threadpoolctl", "torch", "tqdm", "yaml"),
-    *("grp", "pwd", "winreg"),
+    *("grp", "pwd", "winreg", "onnxscript", "safetensors.torch", "tokenizers"),
 }
 LATE, TYPE_ONLY, LONGEST = 90, 20, 400
 

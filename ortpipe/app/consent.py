@@ -14,7 +14,7 @@ from ortpipe.own import is_path
 ASKS = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 DECODED = re.compile(r"\$\{oc\.decode:\s*\$\{oc\.env:\s*(\w+)\s*\}\s*\}")
 ELSEWHERE = ("recorder", "paths", "hydra", "name")  # repro does not use them
-NAMES = ("function", "_target_")
+NAMES = ("function", "module", "_target_")
 NAMED = ("name", "monitor", "objective")  # of members of catalogues, which may be import paths
 LISTED = ("evaluate.metrics.", "penalty.terms.")  # likewise, in lists and as keys
 

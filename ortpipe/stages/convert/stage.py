@@ -1,6 +1,7 @@
 """convert: a source → a forward model that predicts what the source predicts."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,11 @@ from ortpipe.stages.convert.init import initialize
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.new_head import replace_head
 from ortpipe.stages.convert.sources import Forward
+from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.sources.kept import record_of
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
+from ortpipe.stages.convert.sources.torch_export import from_module
 
 VERSION = 11
 ROWS = 256  # how many real rows the prediction is compared on; of long ones fewer, down to
@@ -41,9 +44,9 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     """Return the forward model of a source.
 
     Args:
-        source: a scikit-learn estimator or Pipeline (an unfitted one is fitted on a clone), a ModelProto, the path
-            of an .onnx file, or None for the source that the config names.
-        config: dtype, tolerance, and the source if `source` is None.
+        source: a scikit-learn estimator or Pipeline (an unfitted one is fitted on a clone), a torch.nn.Module, a
+            ModelProto, the path of an .onnx file, or None for the source that the config names.
+        config: dtype, tolerance, and the source if `source` is None; of a module what its source says of the graph.
         data: real rows: to fit on, and to compare the predictions on.
 
     Returns:
@@ -174,7 +177,15 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
         return from_model(source, OnnxFile(path="model"), data)
     if isinstance(source, str | Path):
         return OnnxFile(path=str(source))(data, "")
+    if _is_module(source):
+        said = config.source if config is not None and isinstance(config.source, GraphSettings) else None
+        return from_module(source, said or OnnxFile(path=type(source).__name__), data)
     return from_estimator(source, data, config.dtype if config else "float32")
+
+
+def _is_module(source: Any) -> bool:
+    """Say whether a source is a module of PyTorch, which only whoever imported that can have."""
+    return "torch" in sys.modules and isinstance(source, sys.modules["torch"].nn.Module)
 
 
 def _compared(

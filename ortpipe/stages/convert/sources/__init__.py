@@ -47,6 +47,7 @@ SOURCES: Catalogue[type] = Catalogue(
         "onnx": "ortpipe.stages.convert.sources.onnx_file:OnnxFile",
         "sklearn": "ortpipe.stages.convert.sources.sklearn_estimator:SklearnEstimator",
         "tabular": "ortpipe.stages.convert.sources.tabular:Tabular",
+        "torch": "ortpipe.stages.convert.sources.torch_module:Torch",
         "transformer": "ortpipe.stages.convert.sources.transformer:Transformer",
     },
 )

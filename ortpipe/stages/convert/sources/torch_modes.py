@@ -1,0 +1,182 @@
+"""What of a PyTorch program behaves otherwise in training: restored where export drops it, said where it stays out."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from ortpipe.errors import ConvertError
+from ortpipe.graph.parameters import some
+
+FLAGS = ("train", "training")  # arguments of operators that say whether they train
+NO_FORM = ("alpha_dropout", "feature_alpha_dropout", "rrelu")  # in training; in inference they are plain functions
+LAYERS = ("dropout", "feature_dropout", "batch_norm")  # which a program in inference mode still holds
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+
+class Modes:
+    """The nodes of a program that train, or could."""
+
+    def __init__(self, program: Any) -> None:
+        self._program = program
+        self.nodes = _flagged(program.graph)
+
+    def restore(self) -> list[str]:
+        """Let a program that was exported in inference mode train, in place; return what to say of it."""
+        if not self.nodes or any(flag for _, _, flag in self.nodes):
+            return []
+        changed = [(node, place) for node, place, _ in self.nodes if _name(node) in LAYERS]
+        for node, place in changed:
+            node.update_arg(place, True)
+        self._program.graph_module.recompile()
+        self.nodes = _flagged(self._program.graph)
+        names = [_name(node) for node, _ in changed]
+        counts = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
+        return [
+            f"was exported in inference mode: training restores {', '.join(counts)}; what a module leaves out in that "
+            "mode, such as dropout within attention, is not in the program: export it in training mode"
+        ]
+
+    def inference(self) -> Callable[..., Any]:
+        """Return the program as a module that predicts."""
+        module = copy.deepcopy(self._program).module(check_guards=False)
+        for node, place, flag in _flagged(module.graph):
+            if flag:
+                node.update_arg(place, False)
+        for node in _calls(module.graph):
+            if _name(node) == "scaled_dot_product_attention" and _argument(node, "dropout_p")[1]:
+                node.update_arg(_argument(node, "dropout_p")[0], 0.0)
+        module.recompile()
+        return module
+
+    def notes(self) -> list[str]:
+        """Return what to say of layers that do not train, or not as they do in PyTorch."""
+        norms = [(node, flag) for node, _, flag in self.nodes if _name(node) == "batch_norm"]
+        frozen = [self._layer(node) for node, flag in norms if not flag]
+        alone = [self._layer(node) for node, flag in norms if flag and _argument(node, "running_mean")[1] is None]
+        still = [node for node, _, flag in self.nodes if "dropout" in _name(node) and not flag]
+        between = [node for node, _, flag in self.nodes if _name(node) in RECURRENT and _argument(node, "dropout")[1]]
+        found = []
+        if frozen:
+            found.append(f"keeps batch norm frozen, as the module has it: {some(frozen)}")
+        if alone:
+            found.append(f"normalizes by the statistics of each batch in inference too: {some(alone)} keeps no others")
+        if still:
+            found.append(f"drops nothing in {len(still)} dropout layers, which the module has in inference mode")
+        if between:
+            names = some([_name(node) for node in between])
+            found.append(f"drops nothing between the layers of {names}: ONNX has no such dropout")
+        return found
+
+    def refuse(self) -> None:
+        """Refuse what has no form in training before it is exported as something else."""
+        wrong = [node for node, _, flag in self.nodes if flag and _name(node) in NO_FORM]
+        wrong = [node for node in wrong if _name(node) == "rrelu" or _argument(node, "p")[1]]
+        if wrong:
+            names = some(list(dict.fromkeys(_name(node) for node in wrong)))
+            raise ConvertError(
+                "What a module does in training must have a form in ONNX.",
+                got=names,
+                fix="Take nn.Dropout, or nn.LeakyReLU; or call .eval() on that layer: it trains as it predicts.",
+            )
+
+    def decomposed(self) -> Any:
+        """Return the program with what drops within other operators, or whole channels, as dropout of its own."""
+        import torch
+
+        aten = torch.ops.aten
+        program = copy.deepcopy(self._program)
+        graph = program.graph
+        for node in [n for n in _calls(graph) if _name(n) == "feature_dropout" and _argument(n, "train")[1]]:
+            x, p = node.args[0], _argument(node, "p")[1]
+            with graph.inserting_before(node):
+                sizes = [graph.call_function(aten.sym_size.int, (x, axis)) for axis in range(2)]
+                ones = [1] * (x.meta["val"].dim() - 2)
+                ones = graph.call_function(aten.new_ones.default, (x, [*sizes, *ones]))
+                kept = graph.call_function(aten.dropout.default, (ones, p, True))
+                dropped = graph.call_function(aten.mul.Tensor, (x, kept))
+            node.replace_all_uses_with(dropped)
+            graph.erase_node(node)
+        program.graph_module.recompile()
+        return program.run_decompositions({aten.scaled_dot_product_attention.default: _attention})
+
+    def _layer(self, node: Any) -> str:
+        """Return the name of a batch norm's layer."""
+        by_input = {s.arg.name: str(s.target) for s in self._program.graph_signature.input_specs if s.target}
+        held = [by_input[value.name] for value in node.args if getattr(value, "name", None) in by_input]
+        return held[0].rpartition(".")[0] if held else str(node.name)
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    """Return the operators that the exporter writes otherwise than they train."""
+    import torch
+    from onnxscript import opset18 as op
+
+    def batch_norm(
+        x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, m: float, eps: float
+    ) -> Any:
+        zeros = op.CastLike(op.ConstantOfShape(op.Shape(x, start=1, end=2)), x)
+        scale = op.Exp(zeros) if weight is None else weight
+        shift = zeros if bias is None else bias
+        kept = {"epsilon": eps, "momentum": 1 - m}
+        if not training:
+            y = op.BatchNormalization(x, scale, shift, mean, variance, **kept)
+            return y, mean, variance, mean, variance
+        y, next_mean, next_variance = op.BatchNormalization(x, scale, shift, mean, variance, training_mode=1, **kept)
+        return y, next_mean, next_variance, next_mean, next_variance
+
+    return {torch.ops.aten._native_batch_norm_legit_functional.default: batch_norm}
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """softmax(scale · Q·Kᵀ + mask) · V with dropout of the softmax, which the exporter would leave out."""
+    import torch
+
+    if not dropout_p or enable_gqa:
+        return NotImplemented
+    scores = torch.matmul(query * (query.shape[-1] ** -0.5 if scale is None else scale), key.transpose(-2, -1))
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+    if attn_mask is not None:
+        masked = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if masked else scores + attn_mask
+    return torch.matmul(torch.nn.functional.dropout(torch.softmax(scores, -1), dropout_p, True), value)
+
+
+def _calls(graph: Any) -> list[Any]:
+    return [node for node in graph.nodes if node.op == "call_function" and hasattr(node.target, "_schema")]
+
+
+def _flagged(graph: Any) -> list[tuple[Any, int, bool]]:
+    """Return the nodes whose operator says whether it trains: node, place of that argument, and what it says."""
+    found = []
+    for node in _calls(graph):
+        for name in FLAGS:
+            place, value = _argument(node, name)
+            if place is not None and len(node.args) > place:
+                found.append((node, place, bool(value)))
+    return found
+
+
+def _argument(node: Any, name: str) -> tuple[Any, Any]:
+    """Return the place of an operator's argument and what it is given, (None, None) where there is none such."""
+    names = [argument.name for argument in node.target._schema.arguments]
+    if name not in names:
+        return None, None
+    place = names.index(name)
+    default = node.target._schema.arguments[place].default_value
+    return place, node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+
+
+def _name(node: Any) -> str:
+    """Return an operator's name, whether it works in place or not."""
+    return str(node.target._schema.name.partition("::")[2]).rstrip("_")
