@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import importlib.util
 import inspect
 import io
 import logging
@@ -16,38 +15,18 @@ import numpy as np
 import onnx
 
 from ortpipe.data.rows import Data
-from ortpipe.errors import ConfigError, ConvertError, listing
+from ortpipe.errors import ConvertError, listing
 from ortpipe.graph.modes import UNBIASED, VARIANCE
 from ortpipe.graph.origins import mark
 from ortpipe.graph.parameters import some
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.sources.onnx_file import from_model
-from ortpipe.stages.convert.sources.torch_modes import Modes, translations
+from ortpipe.stages.convert.sources.torch_modes import Modes, torch, translations
 
-PACKAGES = ("torch", "onnxscript")
 NOTHING: Mapping[str, str] = {}
 OPSET = 18  # what the exporter writes by itself; others it gets by rewriting that
 STATES = ("state_dict", "model_state_dict")  # under which a checkpoint holds more than weights
-
-
-def check_installed() -> None:
-    """Refuse the source where its packages are missing."""
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            "PyTorch's modules and programs come in through its own exporter.",
-            got=f"no package {', '.join(missing)}",
-            fix="pip install 'ortpipe[torch]'",
-        )
-
-
-def torch() -> Any:
-    """Return the package."""
-    check_installed()
-    import torch
-
-    return torch
 
 
 @contextlib.contextmanager

@@ -1,16 +1,37 @@
 """What of a PyTorch program behaves otherwise in training: restored where export drops it, said where it stays out."""
 
 import copy
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-from ortpipe.errors import ConvertError
+from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.graph.parameters import some
 
+PACKAGES = ("torch", "onnxscript")
 FLAGS = ("train", "training")  # arguments of operators that say whether they train
 NO_FORM = ("alpha_dropout", "feature_alpha_dropout", "rrelu")  # in training; in inference they are plain functions
 LAYERS = ("dropout", "feature_dropout", "batch_norm")  # which a program in inference mode still holds
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+
+def check_installed() -> None:
+    """Refuse the source where its packages are missing."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            "PyTorch's modules and programs come in through its own exporter.",
+            got=f"no package {', '.join(missing)}",
+            fix="pip install 'ortpipe[torch]'",
+        )
+
+
+def torch() -> Any:
+    """Return the package."""
+    check_installed()
+    import torch
+
+    return torch
 
 
 class Modes:
@@ -81,9 +102,7 @@ class Modes:
 
     def decomposed(self) -> Any:
         """Return the program with what drops within other operators, or whole channels, as dropout of its own."""
-        import torch
-
-        aten = torch.ops.aten
+        aten = torch().ops.aten
         program = copy.deepcopy(self._program)
         graph = program.graph
         for node in [n for n in _calls(graph) if _name(n) == "feature_dropout" and _argument(n, "train")[1]]:
@@ -108,7 +127,6 @@ class Modes:
 
 def translations() -> dict[Any, Callable[..., Any]]:
     """Return the operators that the exporter writes otherwise than they train."""
-    import torch
     from onnxscript import opset18 as op
 
     def batch_norm(
@@ -124,7 +142,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
         y, next_mean, next_variance = op.BatchNormalization(x, scale, shift, mean, variance, training_mode=1, **kept)
         return y, next_mean, next_variance, next_mean, next_variance
 
-    return {torch.ops.aten._native_batch_norm_legit_functional.default: batch_norm}
+    return {torch().ops.aten._native_batch_norm_legit_functional.default: batch_norm}
 
 
 def _attention(
@@ -139,17 +157,15 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Any:
     """softmax(scale · Q·Kᵀ + mask) · V with dropout of the softmax, which the exporter would leave out."""
-    import torch
-
     if not dropout_p or enable_gqa:
         return NotImplemented
-    scores = torch.matmul(query * (query.shape[-1] ** -0.5 if scale is None else scale), key.transpose(-2, -1))
+    scores = torch().matmul(query * (query.shape[-1] ** -0.5 if scale is None else scale), key.transpose(-2, -1))
     if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+        attn_mask = torch().ones(scores.shape[-2:], dtype=torch().bool, device=query.device).tril()
     if attn_mask is not None:
-        masked = attn_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if masked else scores + attn_mask
-    return torch.matmul(torch.nn.functional.dropout(torch.softmax(scores, -1), dropout_p, True), value)
+        masked = attn_mask.dtype == torch().bool
+        scores = scores.masked_fill(~attn_mask, -torch().inf) if masked else scores + attn_mask
+    return torch().matmul(torch().nn.functional.dropout(torch().softmax(scores, -1), dropout_p, True), value)
 
 
 def _calls(graph: Any) -> list[Any]:

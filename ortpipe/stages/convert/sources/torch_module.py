@@ -12,6 +12,7 @@ from ortpipe.settings import Seed
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources import torch_export as export
 from ortpipe.stages.convert.sources.graph_settings import GraphSettings
+from ortpipe.stages.convert.sources.torch_modes import check_installed, torch
 
 Kind = Literal["float16", "float32", "float64", "int32", "int64", "bool"]
 
@@ -46,7 +47,7 @@ class Torch(GraphSettings):
                 got=f"module={self.module}, path={self.path}",
                 fix="Set exactly one of {at}module and {at}path.",
             )
-        export.check_installed()
+        check_installed()
         if self.module is None:
             return
         if not own.is_path(self.module):
@@ -75,5 +76,5 @@ class Torch(GraphSettings):
         if self.weights is not None:
             export.load_weights(module, Path(self.weights))
         if dtype != "float32":
-            module = module.to(getattr(export.torch(), dtype))
+            module = module.to(getattr(torch(), dtype))
         return export.from_module(module, self, data, self.types)
