@@ -6,12 +6,13 @@ import pytest
 import skops.io
 import yaml
 from sklearn import cluster, decomposition, feature_selection, preprocessing, random_projection
-from sklearn.compose import ColumnTransformer, make_column_selector
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.kernel_approximation import AdditiveChi2Sampler, RBFSampler, SkewedChi2Sampler
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import NeighborhoodComponentsAnalysis
 from sklearn.neural_network import BernoulliRBM
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
@@ -304,3 +305,34 @@ def test_a_fitted_pipeline_from_a_file_is_what_it_was(tmp_path):
     skops.io.dump(fitted, tmp_path / "p.skops")
     read = convert(None, ConvertConfig(SklearnEstimator(path=str(tmp_path / "p.skops"))))
     assert read.digest() == convert(fitted).digest()
+
+
+TARGETS = [
+    *(preprocessing.StandardScaler(), preprocessing.MinMaxScaler(), preprocessing.MaxAbsScaler()),
+    *(preprocessing.RobustScaler(), PowerTransformer(), PowerTransformer("box-cox", standardize=False)),
+    preprocessing.FunctionTransformer(np.log1p, np.expm1),
+    make_pipeline(preprocessing.FunctionTransformer(np.log, np.exp), StandardScaler()),
+]
+
+
+@pytest.mark.parametrize("transformer", TARGETS, ids=name_of)
+def test_a_transformed_target_is_predicted_on_its_own_scale(transformer):
+    x, y = numbers()
+    inner = make_pipeline(PolynomialFeatures(), StandardScaler(), Ridge())
+    estimator = TransformedTargetRegressor(inner, transformer=transformer, check_inverse=False).fit(x[FIT], y[FIT])
+    config = ConvertConfig(SklearnEstimator("sklearn.linear_model.Ridge"), dtype="float64")
+    artifact = convert(estimator, config, data=Data(Rows({"X": x[REST]}, y[REST])))
+    [record] = artifact.facts.lineage
+    assert record["discrepancy"] < 1e-9
+    assert record["origins"]["coefficient"]["step"] == ["regressor_", "ridge"]
+    assert any("on its own scale" in note for note in record["notes"])
+
+
+@quiet
+def test_a_search_over_a_pipeline_of_named_columns_reads_the_tables_own_columns():
+    frame, label = table()
+    pipeline = make_pipeline(on_columns(), LogisticRegression())
+    search = GridSearchCV(pipeline, {"logisticregression__C": [0.1, 1]}, cv=2)
+    artifact = convert(search, data=Data(kept(frame, label)))
+    assert artifact.facts.inputs == ("radius", "texture", "size", "site")
+    assert artifact.facts.lineage[0]["discrepancy"] < 1e-5

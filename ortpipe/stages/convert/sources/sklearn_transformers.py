@@ -144,7 +144,12 @@ def function_transformer(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.
     if step.func is None:
         return x
     check_function(step)
-    match name := step.func.__name__:
+    return elementwise(op, step.func.__name__, x)
+
+
+def elementwise(op: Builder, name: str, x: ir.Value) -> ir.Value:
+    """Return what a function of NumPy, one of FUNCTIONS, makes of each number."""
+    match name:
         case "log1p":
             return op.Log(op.Add(x, 1.0))
         case "expm1":

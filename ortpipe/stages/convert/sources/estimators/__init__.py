@@ -21,7 +21,8 @@ from ortpipe.stages.convert.sources.estimators.refusals import reason
 from ortpipe.stages.convert.sources.sklearn_columns import as_floats
 
 Ends = Callable[[Builder, Any, ir.Value, Any], End]
-HERE = "ortpipe.stages.convert.sources.estimators"
+AROUND = "ortpipe.stages.convert.sources"
+HERE = f"{AROUND}.estimators"
 
 
 def _paths(module: str, members: Mapping[str, str]) -> dict[str, str | Ends]:
@@ -101,7 +102,8 @@ ESTIMATORS: Catalogue[Ends] = Catalogue(
                 "meta:stacking": "StackingClassifier StackingRegressor",
             },
         ),
-        "sklearn.pipeline.Pipeline": "ortpipe.stages.convert.sources.sklearn_graph:predictor",
+        "sklearn.compose.TransformedTargetRegressor": f"{AROUND}.sklearn_target:transformed_target",
+        "sklearn.pipeline.Pipeline": f"{AROUND}.sklearn_graph:predictor",
         **_paths("calibration", {"meta:calibrated": "CalibratedClassifierCV"}),
         **_paths("semi_supervised", {"meta:inner": "SelfTrainingClassifier"}),
         **_paths("frozen", {"meta:frozen": "FrozenEstimator"}),
@@ -122,7 +124,11 @@ ESTIMATORS: Catalogue[Ends] = Catalogue(
 )
 # estimators that hand on a table's columns to their members as they are
 HANDING_ON = {
-    *(path for path in ESTIMATORS if path.split(".")[1] in ("pipeline", "model_selection", "calibration", "frozen")),
+    *(
+        path
+        for path in ESTIMATORS
+        if path.split(".")[1] in ("pipeline", "compose", "model_selection", "calibration", "frozen")
+    ),
     *(f"sklearn.ensemble.{kind}{what}" for kind in ("Voting", "Stacking") for what in ("Classifier", "Regressor")),
     *(f"sklearn.multiclass.{kind}Classifier" for kind in ("OneVsRest", "OneVsOne")),
     *(f"sklearn.multioutput.MultiOutput{what}" for what in ("Classifier", "Regressor")),
