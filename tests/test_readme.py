@@ -94,6 +94,7 @@ def test_every_example_is_run_below() -> None:
         "positions",
         "log_p",
         "evaluate(train(",
+        "GridSearchCV(",
         "step.backward(",
         "trainer.fit(",
         "class Tilted",
@@ -125,6 +126,13 @@ def test_the_example_of_the_stages_trains() -> None:
     r2 = eval(line)
     assert r2["trained"] > r2["before"]
     assert r2["trained"] > r2["source"] - 0.02
+
+
+def test_the_example_of_the_estimators_finds_a_model_of_named_columns() -> None:
+    [line] = _printed(_example("GridSearchCV("))
+    score, name = line.split()
+    assert float(score) > 0.95
+    assert name == "X"
 
 
 def test_the_example_of_forward_and_backward_finds_the_fit() -> None:

@@ -12,7 +12,7 @@ import onnx
 from annotated_types import Lt
 from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ortpipe.artifact import Artifact
@@ -23,6 +23,7 @@ from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.facts import Facts, Task, read_metadata
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import Count, Positive, checked
+from ortpipe.sklearn.frames import Inputs, kinds_of, read
 from ortpipe.sklearn.parts import loss_of, optimizer_of, penalty_of, schedule_of, source_of, telling
 from ortpipe.sklearn.predictor import Predictor
 from ortpipe.sklearn.progress import Callback, Listener, Stopped, progress_bar
@@ -68,7 +69,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         init: `random` trains from new weights, `keep` from the model's own.
         warm_start: fit goes on from the fit before, for `epochs` more.
         callbacks: each is called with an `Epoch` after every epoch; one that returns True ends the fit.
-        dtype: `float32` or `float64`; None: that of X. An .onnx model keeps its own.
+        dtype: `float32` or `float64`; None: that of X, of columns as they stand float32. An .onnx model keeps its own.
         n_jobs: threads of the runtime; None is one.
         random_state: seed of first weights, order and held-out rows; None: another one in every fit.
         verbose: 1 shows a progress bar.
@@ -82,7 +83,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         n_features_in_, feature_names_in_: of X.
     """
 
-    _task: Task
+    _task: Task = "multiclass"
     class_weight: Any = None
 
     def __init__(
@@ -132,7 +133,8 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         """Train.
 
         Args:
-            X: features [N, K]: an array or a DataFrame.
+            X: features [N, K]: an array or a DataFrame; of a DataFrame with words, dates or missing values (for a
+                network, or a Pipeline that takes them) each column is an input of its own, as it stands.
             y: labels.
             sample_weight: [N]; a row of weight 2 counts as the row twice. The loss is Σ w·l / Σ w.
 
@@ -157,13 +159,23 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
 
     def _data(self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool, hold_out: bool, classes: Any = None) -> Data:
         """Return checked rows, with labels as the model has them; those of no weight are left out."""
-        X, y = validate_data(self, X, y, reset=not goes_on, dtype=FLOATS, multi_output=True, **self._target_checks)
+        if not goes_on:
+            self._kinds = kinds_of(X, self.model)
+        if self._kinds is None:
+            X, y = validate_data(self, X, y, reset=not goes_on, dtype=FLOATS, multi_output=True, **self._target_checks)
+            inputs = Inputs({"X": X}, {})
+        else:
+            inputs = read(validate_data(self, X, reset=not goes_on, skip_check_array=True), self._kinds)
+            y = check_array(y, ensure_2d=False, dtype="numeric" if self._task == "regression" else None, input_name="y")
+            check_consistent_length(X, y)
         weight = row_weights(sample_weight, self.class_weight, y)
         if weight is not None and not weight.all():
-            X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
+            inputs, y, weight = inputs.take(weight > 0), y[weight > 0], weight[weight > 0]
         labels = self._read_labels(y, classes, goes_on=goes_on)
-        columns = {"X": tuple(self.feature_names_in_)} if hasattr(self, "feature_names_in_") else {}
-        rows = Rows({"X": X}, labels, weight, columns=columns, notes=())
+        names = (
+            {"X": tuple(self.feature_names_in_)} if self._kinds is None and hasattr(self, "feature_names_in_") else {}
+        )
+        rows = Rows(inputs.arrays, labels, weight, columns=names, kept=inputs.kept, notes=())
         if not hold_out:
             return with_mean_one(Data(rows))
         stratify = self._task in ("binary", "multiclass")
@@ -224,7 +236,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         log_link = getattr(loss_of(self.loss, self._task), "link", None) == "log"
         source = source_of(self.model, self.hidden, seed, log_link=log_link, task=self._task, classes=named)
         if not isinstance(source, OnnxFile):
-            kind: Any = self.dtype or data.train.head(1).inputs["X"].dtype.name
+            kind: Any = self.dtype or ("float32" if self._kinds else data.train.head(1).inputs["X"].dtype.name)
             return self._fitting(convert(None, ConvertConfig(source, kind), data=data))
         artifact = convert(None, ConvertConfig(source), data=data)
         known = artifact.facts.classes
@@ -287,8 +299,11 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
     def _predict(self, X: Any, output: str | None = None) -> np.ndarray:
         """Return the model's prediction of rows, or another of its outputs."""
         predictor = self._predictor
-        X = validate_data(self, X, reset=False, dtype=FLOATS)
-        return predictor({"X": X}, output or predictor.facts.prediction)
+        if self._kinds is None:
+            inputs = Inputs({"X": validate_data(self, X, reset=False, dtype=FLOATS)}, {})
+        else:
+            inputs = read(validate_data(self, X, reset=False, skip_check_array=True), self._kinds)
+        return predictor(inputs, output or predictor.facts.prediction)
 
     def _html_repr(self) -> str:
         return html(self)

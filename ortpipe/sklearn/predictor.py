@@ -1,7 +1,5 @@
 """A trained model as a function of rows."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -13,6 +11,7 @@ from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
+from ortpipe.sklearn.frames import Inputs
 
 ROWS = 2**14  # at a time: what a network makes of a row takes many times its memory
 
@@ -27,10 +26,10 @@ class Predictor:
         keep_outputs(inner, list(dict.fromkeys([self.facts.prediction, self.facts.logits or self.facts.prediction])))
         self._session = Session(finish(inner), RuntimeConfig(threads))
 
-    def __call__(self, inputs: Mapping[str, np.ndarray], output: str) -> np.ndarray:
+    def __call__(self, inputs: Inputs, output: str) -> np.ndarray:
         """Return the prediction, or its logits, of rows."""
-        count = len(next(iter(inputs.values())))
-        fed = feed_inputs(self._proto, self.facts, Rows(inputs, np.zeros(count, np.int8)))
+        count = len(next(iter(inputs.arrays.values())))
+        fed = feed_inputs(self._proto, self.facts, Rows(inputs.arrays, np.zeros(count, np.int8), kept=inputs.kept))
         cuts = (slice(first, first + ROWS) for first in range(0, count, ROWS))
         made = [self._session.run({name: a[cut] for name, a in fed.items()}, [output])[0] for cut in cuts]
         return made[0] if len(made) == 1 else np.concatenate(made)

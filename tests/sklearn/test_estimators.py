@@ -12,12 +12,13 @@ import pytest
 import skops.io
 from joblib import parallel_config
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_diabetes, load_digits, load_iris
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, mean_poisson_deviance
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ortpipe.errors import ConfigError, ConvertError, DataError, OrtpipeError
@@ -179,6 +180,34 @@ def test_a_grid_searches_in_threads_over_the_rate_and_keeps_the_names_of_columns
     last = grid.best_estimator_[-1]
     assert last.feature_names_in_.tolist() == ["a", "b", "c", "d"]
     assert any(entry.key == "ortpipe.columns" and '"d"' in entry.value for entry in last.onnx_.metadata_props)
+
+
+def test_a_frame_may_hold_words_dates_and_missing_values():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(18, 80, 200).astype(float), "city": rng.choice(["Bonn", "Ulm"], 200)})
+    y = np.where((frame.age > 50) ^ (frame.city == "Ulm"), "yes", "no")
+    frame = frame.assign(
+        day=pd.date_range("2020-02-28", periods=200), kind=pd.Categorical(frame.age // 30), ok=frame.age > 30
+    )
+    frame.loc[::9, "age"], frame.loc[::11, "city"] = np.nan, None
+    classifier = OrtClassifier(epochs=40, learning_rate=0.02).fit(frame, y, sample_weight=np.arange(200) > 4)
+    assert classifier.score(frame, y) > 0.85
+    assert [value.name for value in classifier.onnx_.graph.input] == ["age", "city", "day", "kind", "ok"]
+    assert classifier.predict(frame[3:4].assign(city="Rom")).tolist() in (["yes"], ["no"])
+    assert pickle.loads(pickle.dumps(classifier)).partial_fit(frame, y).n_iter_ == 41
+    with pytest.raises(DataError, match="the columns by name"), pytest.warns(UserWarning, match="feature names"):
+        classifier.predict(frame.to_numpy())
+    with pytest.raises(DataError, match="column 'age' of"):
+        classifier.predict(frame.assign(age="old"))
+
+
+def test_a_pipeline_that_chooses_columns_by_name_reads_them_so():
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(word=np.where(X[:, 0] > 5, "large", "small"))
+    chosen = ColumnTransformer([("n", StandardScaler(), ["c", "d"]), ("w", OneHotEncoder(), ["word"])])
+    pipeline = make_pipeline(chosen, LogisticRegression()).fit(frame, NAMES)
+    classifier = OrtClassifier(pipeline, epochs=1, learning_rate=1e-9).fit(frame, NAMES)
+    np.testing.assert_allclose(classifier.predict_proba(frame), pipeline.predict_proba(frame), atol=1e-5)
+    assert [value.name for value in classifier.onnx_.graph.input] == ["c", "d", "word"]
 
 
 def test_a_skops_file_holds_the_estimator_and_names_its_types():

@@ -1,0 +1,99 @@
+"""DataFrames whose columns are inputs of their own, as they stand: words, dates, and numbers of which some miss."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ortpipe.data.frames import column_names, refuse_twice
+from ortpipe.data.kept import Kind, RawColumn, numbers, texts
+from ortpipe.errors import DataError
+
+
+class Inputs(NamedTuple):
+    """The inputs of rows, and what those hold that are columns as they stand."""
+
+    arrays: Mapping[str, np.ndarray]
+    kept: Mapping[str, RawColumn]
+
+    def take(self, rows: np.ndarray) -> "Inputs":
+        """Return those of some rows."""
+        return Inputs({name: array[rows] for name, array in self.arrays.items()}, self.kept)
+
+
+def kinds_of(X: Any, model: Any) -> dict[str, Kind] | None:
+    """Return what each column of a DataFrame holds; None where all of them are numbers, side by side in one input.
+
+    A model that chooses columns by name (a ColumnTransformer in a Pipeline) has each as an input of its own too.
+    """
+    if not column_names(X):
+        return None
+    table = _table(X)
+    kinds = {name: _kind(column.type) for name, column in zip(table.column_names, table.columns, strict=True)}
+    plain = all(kind == "number" for kind in kinds.values()) and not any(_misses(c) for c in table.columns)
+    return None if plain and not _chooses(model) else kinds
+
+
+def read(X: Any, kinds: Mapping[str, Kind]) -> Inputs:
+    """Return the columns of a DataFrame as they stand, each as what it held when the model was fitted."""
+    if not column_names(X):
+        raise DataError(
+            "Rows have the columns by name that the first ones had.",
+            got=f"an array, of type {type(X).__name__}",
+            fix=f"Give a DataFrame with {', '.join(list(kinds)[:10])}.",
+        )
+    table, arrays, kept = _table(X), dict[str, np.ndarray](), dict[str, RawColumn]()
+    for name, kind in kinds.items():
+        column = table.column(name).combine_chunks()
+        if kind == "number":
+            if _kind(column.type) != "number" and len(column) > column.null_count:
+                rule, fix = "A column holds numbers where it did when the model was fitted.", "Give it as numbers."
+                raise DataError(rule, got=f"column {name!r} of {column.type}", fix=fix)
+            arrays[name] = numbers(column.cast("float64"), np.dtype(np.float64))
+            kept[name] = RawColumn(kind, int(np.isnan(arrays[name]).sum()))
+        else:
+            words, places = texts(_decoded(column))
+            arrays[name] = words[places]
+            kept[name] = RawColumn(kind, int((arrays[name] == "").sum()))
+    return Inputs(arrays, kept)
+
+
+def _table(frame: Any) -> Any:
+    import pyarrow as pa
+
+    refuse_twice("X", column_names(frame))
+    try:
+        if hasattr(frame, "iloc"):
+            return pa.Table.from_pandas(frame.rename(columns=str), preserve_index=False)
+        return frame if isinstance(frame, pa.Table) else pa.table(frame)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        rule, fix = "Every column of a table holds values of one type.", "Make it numbers, text or truth values."
+        raise DataError(rule, got="; ".join(map(str, error.args)), fix=fix) from error
+
+
+def _kind(dtype: Any) -> Kind:
+    import pyarrow as pa
+
+    if pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype):
+        return "number"
+    return "date" if pa.types.is_timestamp(dtype) or pa.types.is_date(dtype) else "word"
+
+
+def _misses(column: Any) -> bool:
+    import pyarrow.compute as pc
+
+    return bool(column.null_count or pc.any(pc.is_nan(column.cast("float64"))).as_py())
+
+
+def _decoded(column: Any) -> Any:
+    import pyarrow as pa
+
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    return column.cast("string") if _kind(column.type) != "date" else column
+
+
+def _chooses(model: Any) -> bool:
+    from sklearn.compose import ColumnTransformer
+
+    parts = model.get_params().values() if hasattr(model, "fit") and hasattr(model, "get_params") else ()
+    return any(isinstance(part, ColumnTransformer) for part in (model, *parts))
