@@ -41,7 +41,7 @@ from ortpipe.stages.convert.inputs import (
 )
 from ortpipe.stages.convert.meaning import Meaning, Prediction, Told
 from ortpipe.stages.convert.original import Original
-from ortpipe.stages.convert.sources import Forward
+from ortpipe.stages.convert.sources import Forward, snapshot
 from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
 
@@ -53,7 +53,7 @@ class OnnxFile(GraphSettings):
     """A forward model on disk.
 
     Attributes:
-        path: the file.
+        path: the file, or a folder with model.onnx and config.json, whose labels are the classes.
     """
 
     path: str = field(metadata={"identity": False})  # `files` are told apart by content
@@ -65,11 +65,21 @@ class OnnxFile(GraphSettings):
 
     def files(self) -> tuple[Path, ...]:
         """Return what is read, of that what is there: the file and its external data."""
-        return serial.files(Path(self.path))
+        path = Path(self.path)
+        if not path.is_dir():
+            return serial.files(path)
+        described = path / snapshot.DESCRIPTION
+        return (*serial.files(snapshot.model_file(path)), *([described] if described.is_file() else []))
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Read the file; `dtype` plays no part, the model keeps its own types."""
-        return from_model(serial.read(Path(self.path)), self, data)
+        path = Path(self.path)
+        if not path.is_dir():
+            return from_model(serial.read(path), self, data)
+        known, note = snapshot.meaning(path)
+        unsaid = {name: value for name, value in known.items() if getattr(self, name) is None}
+        forward = from_model(serial.read(snapshot.model_file(path)), dataclasses.replace(self, **unsaid), data)
+        return dataclasses.replace(forward, notes=(*([note] if note else []), *forward.notes))
 
 
 def from_model(model: onnx.ModelProto, config: GraphSettings, data: Data | None = None) -> Forward:
