@@ -1,4 +1,4 @@
-"""ai.onnx.ml operators of linear models, rewritten in standard ones: their weights become initializers."""
+"""ai.onnx.ml operators, rewritten in standard ones: weights of linear models and SVMs become initializers."""
 
 from typing import Any
 
@@ -11,6 +11,15 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.origins import mark
 from ortpipe.graph.rewrite import Rewrite, rewrite
+from ortpipe.stages.convert.ml_operators import (
+    as_float,
+    binarizer,
+    feature_vectorizer,
+    floats,
+    imputer,
+    one_hot_encoder,
+    svm_regressor,
+)
 from ortpipe.stages.convert.patterns import width_of
 
 ML = "ai.onnx.ml"
@@ -23,15 +32,15 @@ def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
     targets = node.attributes.get_int("targets", 1)
     if (transform := node.attributes.get_string("post_transform", "NONE")) != "NONE":
         raise _unsupported(node, f"post_transform={transform}")
-    weight = _floats(node, "coefficients").reshape(targets, -1)
-    return [_scores(op, node, weight, _floats(node, "intercepts"), [["reshape", *weight.shape]])]
+    weight = floats(node, "coefficients").reshape(targets, -1)
+    return [_scores(op, node, weight, floats(node, "intercepts"), [["reshape", *weight.shape]])]
 
 
 def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     """LinearClassifier: label and probabilities; two opposite rows become one, so that they stay opposite."""
     classes = classes_of(node)
-    weight = _floats(node, "coefficients")
-    bias = _floats(node, "intercepts")
+    weight = floats(node, "coefficients")
+    bias = floats(node, "intercepts")
     transform = node.attributes.get_string("post_transform", "NONE")
     x = node.inputs[0]
     rows = weight.reshape(-1, (None if x is None else width_of(x)) or weight.size // len(classes))
@@ -56,12 +65,12 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
 
 def scaler(op: Builder, node: ir.Node) -> list[ir.Value]:
     """Scaler: (x − offset) · scale, as constants."""
-    return [(_float_input(op, node) - op.const(_floats(node, "offset"))) * op.const(_floats(node, "scale"))]
+    return [(as_float(op, node.inputs[0]) - op.const(floats(node, "offset"))) * op.const(floats(node, "scale"))]
 
 
 def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
     """Normalizer: x / Σ|x| or x / √Σx², by row."""
-    x = _float_input(op, node)
+    x = as_float(op, node.inputs[0])
     match node.attributes.get_string("norm", "MAX"):
         case "L1":
             norm = op.ReduceSum(op.Abs(x), [-1])
@@ -85,9 +94,14 @@ def array_feature_extractor(op: Builder, node: ir.Node) -> list[ir.Value] | None
 
 RULES: dict[str, Rewrite] = {
     "ArrayFeatureExtractor": array_feature_extractor,
+    "Binarizer": binarizer,
+    "FeatureVectorizer": feature_vectorizer,
+    "Imputer": imputer,
     "LinearClassifier": linear_classifier,
     "LinearRegressor": linear_regressor,
     "Normalizer": normalizer,
+    "OneHotEncoder": one_hot_encoder,
+    "SVMRegressor": svm_regressor,
     "Scaler": scaler,
 }
 
@@ -121,9 +135,9 @@ def standardize(graph: ir.Graph) -> None:
         cut = next((node for value, node in left.items() if query.float_initializers(graph, value)), None)
         if rigid is not None and (cut is not None or not any(query.float_initializers(graph, o) for o in floats)):
             raise ConvertError(
-                "Trees and support vectors are not supported: their operators hold nothing that gradients can train.",
+                "Trees and SVMClassifier are not supported: their operators hold nothing that gradients can train.",
                 got=f"{ML}.{rigid.op_type} at node {rigid.name!r}",
-                fix="Convert a linear model or an MLP; what this model predicts may be its labels.",
+                fix="Give scikit-learn's SVC itself (convert=sklearn), or a linear model or an MLP.",
             )
         if cut is not None:
             raise ConvertError(
@@ -160,22 +174,12 @@ def _scores(op: Builder, node: ir.Node, weight: np.ndarray, bias: np.ndarray, st
     place = {"node": node.outputs[0].name}
     coefficient = op.parameter("coefficient", np.ascontiguousarray(weight.T))
     mark(coefficient, {**place, "attribute": "coefficients", "transform": [*steps, ["transpose"]]})
-    inputs = [_float_input(op, node), coefficient]
+    inputs = [as_float(op, node.inputs[0]), coefficient]
     if bias.size:
         intercept = op.parameter("intercept", bias)
         mark(intercept, {**place, "attribute": "intercepts", "transform": steps[1:]})
         inputs.append(intercept)
     return op.Gemm(*inputs)
-
-
-def _float_input(op: Builder, node: ir.Node) -> ir.Value:
-    [x] = node.inputs
-    assert x is not None
-    return x if x.dtype == ir.DataType.FLOAT else op.Cast(x, to=ir.DataType.FLOAT)
-
-
-def _floats(node: ir.Node, name: str) -> np.ndarray:
-    return np.array(node.attributes.get_floats(name, ()), np.float32)
 
 
 def _unsupported(node: ir.Node, why: str) -> ConvertError:
