@@ -52,7 +52,7 @@ def feature_vectorizer(op: Builder, node: ir.Node) -> list[ir.Value] | None:
 
 
 def one_hot_encoder(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-    """OneHotEncoder of whole numbers: a last axis with 1 at the number's category; of words, and behind weights, it stays."""
+    """OneHotEncoder of whole numbers: a last axis with 1 at the category; of words, and behind weights, it stays."""
     [x], categories = node.inputs, node.attributes.get_ints("cats_int64s", ())
     if x is None or not len(categories) or query.float_initializers(op.graph, x):
         return None
