@@ -10,16 +10,18 @@ from ortpipe.data.files import stamps
 from ortpipe.data.float32 import LostDigits
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.data.sources import SOURCES, Source
+from ortpipe.data.tokens import TokensConfig
 from ortpipe.errors import DataError, under
 from ortpipe.settings import Config
 
 
 @dataclass(frozen=True)
 class DataConfig(Config):
-    """Where rows come from and how they are split."""
+    """Where rows come from, how they are split, and by what a column of text becomes tokens."""
 
     source: Annotated[Source, SOURCES]
     split: SplitConfig = SplitConfig()
+    tokens: TokensConfig | None = None
 
 
 def load(config: DataConfig) -> Data:
@@ -27,6 +29,7 @@ def load(config: DataConfig) -> Data:
     before = stamps(getattr(config.source, "path", None), config.split)
     with under("source"):
         rows = config.source(config.split)
+    rows = rows if config.tokens is None else config.tokens(rows)
     with under("split"):
         return dataclasses.replace(split(rows, config.split), files=before)
 
