@@ -1,4 +1,5 @@
 import functools
+import sys
 
 import numpy as np
 import pandas as pd
@@ -336,3 +337,10 @@ def test_a_search_over_a_pipeline_of_named_columns_reads_the_tables_own_columns(
     artifact = convert(search, data=Data(kept(frame, label)))
     assert artifact.facts.inputs == ("radius", "texture", "size", "site")
     assert artifact.facts.lineage[0]["discrepancy"] < 1e-5
+
+
+@quiet
+def test_the_usual_steps_need_no_other_converter(monkeypatch):
+    monkeypatch.setitem(sys.modules, "skl2onnx", None)
+    frame, label = table()
+    convert(make_pipeline(on_columns(), LogisticRegression()), data=Data(kept(frame, label)))
