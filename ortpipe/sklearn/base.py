@@ -21,6 +21,7 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.facts import Facts, Task, read_metadata
+from ortpipe.graph.parameters import some
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import Count, Positive, checked
 from ortpipe.sklearn.frames import Inputs, kinds_of, read
@@ -53,8 +54,8 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
 
     Args:
         model: None is an MLP with `hidden` layers, inputs and a regression's targets standardized inside of it; a
-            scikit-learn estimator or Pipeline, fitted first where it is not; an .onnx file's path or a ModelProto; the
-            name of a source of convert's (`mlp`, …), or one with its settings.
+            scikit-learn estimator or Pipeline, fitted first where it is not; an .onnx file's path or a ModelProto; a
+            module of PyTorch; the name of a source of networks (`mlp`, `tabular`), or one with its settings.
         hidden: sizes of the layers of the MLP for None.
         loss: the name of a loss, or one with its settings; None: squared error, log loss or cross-entropy.
         penalty: λ of λ·Σw² over weights (not biases), which is added to the mean loss; or {parameter or glob:
@@ -234,6 +235,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         classes = getattr(self, "classes_", None)
         named = None if classes is None or self._task == "multilabel" else plain_classes(classes)
         log_link = getattr(loss_of(self.loss, self._task), "link", None) == "log"
+        self._assumed = list[str]()
         source = source_of(self.model, self.hidden, seed, log_link=log_link, task=self._task, classes=named)
         if not isinstance(source, OnnxFile):
             kind: Any = self.dtype or ("float32" if self._kinds else data.train.head(1).inputs["X"].dtype.name)
@@ -244,6 +246,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
             artifact = convert(None, ConvertConfig(telling(source, task=self._task, classes=named)), data=data)
         elif known == tuple(range(len(known or ()))) and named and len(named) == len(known) and named != known:
             artifact = convert(None, ConvertConfig(telling(source, classes=named)), data=data)
+            self._assumed = [f"the model's classes 0 to {len(named) - 1} are taken to be {some(list(map(str, named)))}"]
         return self._fitting(artifact)
 
     def _fitting(self, artifact: Artifact) -> Artifact:
@@ -280,7 +283,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         if "losses/validation" in self.tensors_:
             self.history_["validation_loss"] = self.tensors_["losses/validation"].tolist()
         self.n_iter_ = len(self.history_["loss"])
-        self.notes_ = [note for record in trained.facts.lineage for note in record.get("notes", ())]
+        self.notes_ = [*self._assumed, *(n for record in trained.facts.lineage for n in record.get("notes", ()))]
         _PREDICTORS.pop(self, None)
 
     @property

@@ -17,6 +17,7 @@ from ortpipe.stages.add_loss.losses import LOSSES, Loss
 from ortpipe.stages.convert.sources import SOURCES, Forward
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
+from ortpipe.stages.convert.sources.torch_export import from_module
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule
@@ -37,15 +38,15 @@ class Estimator:
 
 
 @dataclass(frozen=True)
-class Proto(OnnxFile):
-    """A ModelProto at hand, with what there is to say of an .onnx file."""
+class Given(OnnxFile):
+    """A ModelProto or a module of PyTorch at hand, with what there is to say of an .onnx file."""
 
-    model: onnx.ModelProto | None = None
+    model: Any = None
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
-        """Read the model, which keeps its own types."""
-        assert self.model is not None
-        return from_model(self.model, self, data)
+        """Read or export the model, which keeps its own types."""
+        read = from_model if isinstance(self.model, onnx.ModelProto) else from_module
+        return read(self.model, self, data)
 
 
 def source_of(model: Any, hidden: Sequence[int], seed: int, *, log_link: bool, **told: Any) -> Any:
@@ -59,9 +60,11 @@ def source_of(model: Any, hidden: Sequence[int], seed: int, *, log_link: bool, *
         told: task and classes; a source of networks takes those that it does not say itself.
     """
     if isinstance(model, onnx.ModelProto):
-        return Proto("model", model=model)
+        return Given("model", model=model)
     if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
         return OnnxFile(str(model))
+    if any(base.__module__ == "torch.nn.modules.module" for base in type(model).__mro__):
+        return Given(type(model).__name__, task=told["task"], classes=told["classes"], model=model)
     if hasattr(model, "fit"):
         return Estimator(model)
     if model is None:
@@ -72,7 +75,8 @@ def source_of(model: Any, hidden: Sequence[int], seed: int, *, log_link: bool, *
             "{key} must be a model.",
             key="model",
             got=f"{model!r:.200}",
-            fix="Give None, an estimator, an .onnx file's path, a ModelProto, or the name of a source of networks.",
+            fix="Give None, an estimator, an .onnx file's path, a ModelProto, a module of PyTorch, or the name of a "
+            "source of networks.",
         )
     elif isinstance(model, str):
         kind: Any = member(SOURCES, "model", model)

@@ -33,8 +33,8 @@ SMALL = {"hidden": (8,), "epochs": 10}
 
 
 BOTH_SOLVERS = [
-    OrtClassifier(hidden=(10,), batch_size=200, learning_rate=0.03),
-    OrtRegressor(hidden=(10,), optimizer="lbfgs", epochs=30),
+    OrtClassifier(hidden=(10,), epochs=20, batch_size=200, learning_rate=0.1),
+    OrtRegressor(hidden=(5,), optimizer="lbfgs", epochs=15),
 ]
 
 
@@ -130,6 +130,7 @@ def test_an_onnx_model_goes_on_with_the_classes_of_the_labels():
     assert further.score(X[Y < 2], Y[Y < 2]) == 1
     renamed = OrtClassifier(first.onnx_, epochs=40, learning_rate=0.05).fit(X, NAMES)
     assert renamed.score(X, NAMES) > 0.9
+    assert renamed.notes_[0] == "the model's classes 0 to 2 are taken to be setosa, versicolor, virginica"
     with pytest.raises(ConvertError, match="a multiclass model"):
         OrtRegressor(first.onnx_).fit(X, Y * 1.0)
 
