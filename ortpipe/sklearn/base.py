@@ -24,10 +24,10 @@ from ortpipe.facts import Facts, Task, read_metadata
 from ortpipe.graph.parameters import some
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import Count, Positive, checked
-from ortpipe.sklearn.frames import Inputs, kinds_of, read
+from ortpipe.sklearn.frames import FrameInputs, kinds_of, read
 from ortpipe.sklearn.parts import loss_of, optimizer_of, penalty_of, schedule_of, source_of, telling
 from ortpipe.sklearn.predictor import Predictor
-from ortpipe.sklearn.progress import Callback, Listener, Stopped, progress_bar
+from ortpipe.sklearn.progress import Callback, EndOfFit, Listener, progress_bar
 from ortpipe.sklearn.show import html
 from ortpipe.sklearn.weights import row_weights, with_mean_one
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -164,7 +164,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
             self._kinds = kinds_of(X, self.model)
         if self._kinds is None:
             X, y = validate_data(self, X, y, reset=not goes_on, dtype=FLOATS, multi_output=True, **self._target_checks)
-            inputs = Inputs({"X": X}, {})
+            inputs = FrameInputs({"X": X}, {})
         else:
             inputs = read(validate_data(self, X, reset=not goes_on, skip_check_array=True), self._kinds)
             y = check_array(y, ensure_2d=False, dtype="numeric" if self._task == "regression" else None, input_name="y")
@@ -216,10 +216,10 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         runtime = RuntimeConfig(effective_n_jobs(self.n_jobs))
         minibatch = config.optimizer.solver == "minibatch"
         with progress_bar(type(self).__name__, done, config.epochs, shown=self.verbose > 0) as bar:
-            listener = Listener(self.callbacks or (), bar, Stopped if minibatch else StopIteration)
+            listener = Listener(self.callbacks or (), bar, EndOfFit if minibatch else StopIteration)
             try:
                 trained = train(derived, config, data=data, runtime=runtime, report=listener, start=start)
-            except (Stopped, KeyboardInterrupt) as end:
+            except (EndOfFit, KeyboardInterrupt) as end:
                 if listener.checkpoint is None:
                     raise
                 if isinstance(end, KeyboardInterrupt):
@@ -303,7 +303,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         """Return the model's prediction of rows, or another of its outputs."""
         predictor = self._predictor
         if self._kinds is None:
-            inputs = Inputs({"X": validate_data(self, X, reset=False, dtype=FLOATS)}, {})
+            inputs = FrameInputs({"X": validate_data(self, X, reset=False, dtype=FLOATS)}, {})
         else:
             inputs = read(validate_data(self, X, reset=False, skip_check_array=True), self._kinds)
         return predictor(inputs, output or predictor.facts.prediction)

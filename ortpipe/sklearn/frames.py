@@ -10,15 +10,15 @@ from ortpipe.data.kept import Kind, RawColumn, numbers, texts
 from ortpipe.errors import DataError
 
 
-class Inputs(NamedTuple):
+class FrameInputs(NamedTuple):
     """The inputs of rows, and what those hold that are columns as they stand."""
 
     arrays: Mapping[str, np.ndarray]
     kept: Mapping[str, RawColumn]
 
-    def take(self, rows: np.ndarray) -> "Inputs":
+    def take(self, rows: np.ndarray) -> "FrameInputs":
         """Return those of some rows."""
-        return Inputs({name: array[rows] for name, array in self.arrays.items()}, self.kept)
+        return FrameInputs({name: array[rows] for name, array in self.arrays.items()}, self.kept)
 
 
 def kinds_of(X: Any, model: Any) -> dict[str, Kind] | None:
@@ -34,7 +34,7 @@ def kinds_of(X: Any, model: Any) -> dict[str, Kind] | None:
     return None if plain and not _chooses(model) else kinds
 
 
-def read(X: Any, kinds: Mapping[str, Kind]) -> Inputs:
+def read(X: Any, kinds: Mapping[str, Kind]) -> FrameInputs:
     """Return the columns of a DataFrame as they stand, each as what it held when the model was fitted."""
     if not column_names(X):
         raise DataError(
@@ -55,7 +55,7 @@ def read(X: Any, kinds: Mapping[str, Kind]) -> Inputs:
             words, places = texts(_decoded(column))
             arrays[name] = words[places]
             kept[name] = RawColumn(kind, int((arrays[name] == "").sum()))
-    return Inputs(arrays, kept)
+    return FrameInputs(arrays, kept)
 
 
 def _table(frame: Any) -> Any:

@@ -27,7 +27,7 @@ SCHEDULE = "cosine"
 
 
 @dataclass(frozen=True)
-class Estimator:
+class GivenEstimator:
     """A scikit-learn estimator or Pipeline at hand, as one of convert's sources."""
 
     estimator: Any
@@ -38,7 +38,7 @@ class Estimator:
 
 
 @dataclass(frozen=True)
-class Given(OnnxFile):
+class GivenGraph(OnnxFile):
     """A ModelProto or a module of PyTorch at hand, with what there is to say of an .onnx file."""
 
     model: Any = None
@@ -60,13 +60,13 @@ def source_of(model: Any, hidden: Sequence[int], seed: int, *, log_link: bool, *
         told: task and classes; a source of networks takes those that it does not say itself.
     """
     if isinstance(model, onnx.ModelProto):
-        return Given("model", model=model)
+        return GivenGraph("model", model=model)
     if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
         return OnnxFile(str(model))
     if any(base.__module__ == "torch.nn.modules.module" for base in type(model).__mro__):
-        return Given(type(model).__name__, task=told["task"], classes=told["classes"], model=model)
+        return GivenGraph(type(model).__name__, task=told["task"], classes=told["classes"], model=model)
     if hasattr(model, "fit"):
-        return Estimator(model)
+        return GivenEstimator(model)
     if model is None:
         settings = {"dropout": 0.0, "weights": "xavier", "scale_target": not log_link}
         model = SOURCES["mlp"](hidden=tuple(hidden), seed=seed, **settings)

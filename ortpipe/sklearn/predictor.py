@@ -11,7 +11,7 @@ from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
-from ortpipe.sklearn.frames import Inputs
+from ortpipe.sklearn.frames import FrameInputs
 
 ROWS = 2**14  # at a time: what a network makes of a row takes many times its memory
 
@@ -26,7 +26,7 @@ class Predictor:
         keep_outputs(inner, list(dict.fromkeys([self.facts.prediction, self.facts.logits or self.facts.prediction])))
         self._session = Session(finish(inner), RuntimeConfig(threads))
 
-    def __call__(self, inputs: Inputs, output: str) -> np.ndarray:
+    def __call__(self, inputs: FrameInputs, output: str) -> np.ndarray:
         """Return the prediction, or its logits, of rows."""
         count = len(next(iter(inputs.arrays.values())))
         fed = feed_inputs(self._proto, self.facts, Rows(inputs.arrays, np.zeros(count, np.int8), kept=inputs.kept))

@@ -10,7 +10,7 @@ from ortpipe.stages.train.training import Checkpoint
 Callback = Callable[[Epoch], Any]
 
 
-class Stopped(BaseException):
+class EndOfFit(BaseException):
     """A callback ends the training; as with Ctrl-C, train hands over a checkpoint first."""
 
 
