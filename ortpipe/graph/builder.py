@@ -26,13 +26,15 @@ class Names:
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
+        self._counts: dict[str, int] = {}  # the last number behind each name: those before it are taken
 
     def fresh(self, wanted: str) -> str:
         """Return `wanted`, or `wanted_1`, `wanted_2` … if it is taken, and take it."""
-        name, count = wanted, 0
+        name, count = wanted, self._counts.get(wanted, 0)
         while name in self._taken:
             count += 1
             name = f"{wanted}_{count}"
+        self._counts[wanted] = count
         self._taken.add(name)
         return name
 

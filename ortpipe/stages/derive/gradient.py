@@ -155,7 +155,8 @@ def _independent(name: str, of: Sequence[str], sources: Sequence[str]) -> Derive
 
 def _prepared(model: ir.Model, of: Sequence[str], wrt: Sequence[str]) -> ir.Model:
     """Return the part of a model that computes `of`, in operators that have rules or are on no way from `wrt`."""
-    inner = [name for name in wrt if query.value(model.graph, name).producer() is not None]
+    by_name = query.values(model.graph)
+    inner = [name for name in wrt if by_name[name].producer() is not None]
     keep_outputs(model, list(dict.fromkeys([*of, *inner])))  # an output keeps its name, whatever is simplified
     model = expanded(model, of, wrt)
     without_identities(model.graph)

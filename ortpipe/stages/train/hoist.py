@@ -27,13 +27,15 @@ def hoist(epoch: EpochGraph) -> None:
     ahead = dict(zip(scanned, scan.inputs[-count:], strict=True))  # value of a step → that of all steps
     fixed: dict[ir.Value, ir.Value] = {}  # value of every step → the same
     largest = max(_elements(value) for value in scanned)
-    op, moved = Builder(epoch.model.graph, "ahead", before=scan), list[ir.Node]()
+    op, moved = Builder(epoch.model.graph, "ahead", before=scan), dict[ir.Node, None]()
+    known = {*ahead}
     for node in body:
-        if not _can_move(node, {*ahead, *fixed}, largest):
+        if not _can_move(node, known, largest):
             continue
         target = ahead if any(x in ahead for x in node.inputs) else fixed
         target[node.outputs[0]] = _moved(op, node, ahead, fixed)
-        moved.append(node)
+        known.add(node.outputs[0])
+        moved[node] = None
     for value in [node.outputs[0] for node in moved]:
         if all(use.node in moved for use in value.uses()):
             continue

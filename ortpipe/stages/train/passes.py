@@ -18,7 +18,8 @@ from ortpipe.stages.train.hoist import hoist
 def start_at_rate(epoch: EpochGraph) -> None:
     """Let the backward pass start from −η, where every gradient is multiplied by it first: it is linear."""
     body = epoch.body
-    gradients = [query.value(body, name) for name in epoch.gradients]
+    by_name = query.values(body)
+    gradients = dict.fromkeys(by_name[name] for name in epoch.gradients)
     scaling = [use.node for gradient in gradients for use in gradient.uses()]
     rates = {x for node in scaling for x in node.inputs if x is not None and x not in gradients}
     seed = body.initializers.get(epoch.seed or "")
@@ -32,23 +33,35 @@ def start_at_rate(epoch: EpochGraph) -> None:
     for node in scaling:
         [gradient] = [x for x in node.inputs if x is not None and x is not rate]
         ir.convenience.replace_all_uses_with(node.outputs[0], gradient)
-        body.remove(node, safe=True)
+    body.remove(scaling, safe=True)
 
 
 def accumulate_in_products(epoch: EpochGraph) -> None:
     """Let x + A·B, or c·x + A·B, be one Gemm: the product is accumulated onto x, without a pass of its own."""
-    body = epoch.body
+    body, replaced, moved = epoch.body, list[ir.Node](), dict[ir.Value, ir.Value]()
+    ends = {*body.outputs}
     for node in [node for node in body if node.op_type == "Add"]:
         for x, product in (node.inputs, node.inputs[::-1]):
             made = product.producer() if product is not None else None
             if x is None or product is None or made is None or made.op_type != "Gemm" or any(made.inputs[2:]):
                 continue
-            if len(product.uses()) == 1 and not product.is_graph_output() and product.shape == x.shape:
+            if len(product.uses()) == 1 and product not in ends and product.shape == x.shape:
                 x, beta = _unscaled(x)
                 attributes = {**made.attributes, "beta": ir.AttrFloat32("beta", beta)}  # the training build writes 0
                 gemm = ir.node("Gemm", [*made.inputs[:2], x], attributes, name=node.name)
-                ir.convenience.replace_nodes_and_values(body, node, [node, made], [gemm], node.outputs, gemm.outputs)
+                [old], [new] = node.outputs, gemm.outputs
+                new.type, new.shape, new.name = old.type, old.shape, old.name
+                moved[old] = new
+                ends |= {new} if old in ends else set()
+                for use in list(old.uses()):
+                    use.node.replace_input_with(use.idx, new)
+                body.insert_after(node, gemm)
+                for gone in (node, made):
+                    gone.resize_inputs(0)  # it counts as a user no more
+                    replaced.append(gone)
                 break
+    body.outputs[:] = [moved.get(value, value) for value in body.outputs]
+    body.remove(replaced)
 
 
 def _unscaled(x: ir.Value) -> tuple[ir.Value, float]:

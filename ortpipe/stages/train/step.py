@@ -108,11 +108,13 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
     facts, graph = artifact.facts, gradients_of(artifact, config).graph
     names = Names(used_names(graph))
     op, front = Builder(graph, "update", names=names), Builder(graph, "update", before=graph[0], names=names)
-    loss, seed = query.value(graph, str(facts.loss)), query.value(graph, str(facts.output_gradient))
-    parameters = {name: query.value(graph, name) for name in facts.gradients}
-    moved = {query.value(graph, name): query.value(graph, new) for name, new in facts.statistics.items()}
+    by_name, unranked = query.values(graph), _behind_computed_splits(graph)
+    loss, seed = by_name[str(facts.loss)], by_name[str(facts.output_gradient)]
+    parameters = {name: by_name[name] for name in facts.gradients}
+    moved = {by_name[name]: by_name[new] for name, new in facts.statistics.items()}
     batch = [i for i in graph.inputs if i not in {*parameters.values(), *moved, seed}]
-    gradients = {name: _ranked(op, query.value(graph, new), parameters[name]) for name, new in facts.gradients.items()}
+    gradients = {name: by_name[new] for name, new in facts.gradients.items()}
+    gradients |= {name: _ranked(op, g, parameters[name]) for name, g in gradients.items() if g in unranked}
     assert loss.dtype is not None
     assert seed.dtype is not None
     half = loss.dtype in HALVES
@@ -155,15 +157,18 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
     )
 
 
-def _ranked(op: Builder, gradient: ir.Value, parameter: ir.Value) -> ir.Value:
-    """Return a gradient whose shape ONNX Runtime can infer: it knows none behind a Split into computed sizes.
+def _behind_computed_splits(graph: ir.Graph) -> set[ir.Value]:
+    """Return the values that depend on a Split into computed sizes: ONNX Runtime infers no shapes behind it."""
+    reached = set[ir.Value]()
+    for node in graph:
+        computed = node.op_type == "Split" and len(node.inputs) > 1 and query.constant(node.inputs[1]) is None
+        if computed or any(x in reached for x in (*node.inputs, *query.captured(node))):
+            reached.update(node.outputs)
+    return reached
 
-    A Scan takes no state of unknown shape, whatever its body declares.
-    """
-    makers = (value.producer() for value in query.ancestors([gradient]))
-    splits = (node for node in makers if node is not None and node.op_type == "Split" and len(node.inputs) > 1)
-    if all(query.constant(node.inputs[1]) is not None for node in splits):
-        return gradient
+
+def _ranked(op: Builder, gradient: ir.Value, parameter: ir.Value) -> ir.Value:
+    """Return a gradient in its shape: a Scan takes no state of unknown shape, whatever its body declares."""
     assert parameter.shape is not None
     return op.Reshape(gradient, op.const(np.array(parameter.shape.numpy(), np.int64)))
 

@@ -27,8 +27,8 @@ class Native(Config):
         without_identities(graph)
         merge_repeated(model)
         op = Backward(graph, RULES)
-        output = query.value(graph, loss)
-        targets = [query.value(graph, name) for name in (*parameters, *inputs)]
+        by_name = query.values(graph)
+        output, targets = by_name[loss], [by_name[name] for name in (*parameters, *inputs)]
         found = gradients(op, [(output, op.like(1, output))], targets)
         graph.outputs.extend(dict.fromkeys(found.values()))
         return model, {str(target.name): str(gradient.name) for target, gradient in found.items()}
