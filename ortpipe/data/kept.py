@@ -27,10 +27,12 @@ class RawColumn:
         kind: numbers are floats, and nan where one is missing; words (true and false are two) and dates (ISO 8601) are
             text, and "" where one is missing.
         missing: in how many rows of its source, all parts of it, there is none.
+        of: whether its type in the table is that of integers, or of truth values.
     """
 
     kind: Kind
     missing: int = 0
+    of: Literal["integer", "truth"] | None = None
 
 
 def float_type(dtype: np.dtype) -> np.dtype:
@@ -77,9 +79,11 @@ class KeptColumn:
     def __init__(self, name: str, dtype: np.dtype | None, missing: Sequence[str]) -> None:
         self._name, self._dtype, self._marks = name, dtype and float_type(dtype), missing
         self._missing, self._types = 0, dict[bool, str]()  # whether a piece is of dates → the first such file
+        self._of = set[Literal["integer", "truth"] | None]()
 
     def see(self, column: pa.Array, file: str) -> list[Any]:
         """Take a piece of the column; return what its digest is of."""
+        self._of.add(_of(column))
         if self._dtype is not None:
             values = numbers(column, self._dtype)
             self._missing += int(np.isnan(values).sum())
@@ -104,9 +108,17 @@ class KeptColumn:
                 got=f"column {self._name!r} is text in {self._types[False]}, dates in {self._types[True]}",
                 fix=f"Write it alike in all of them, or list it: {listing('{at}categorical', self._name)}",
             )
-        if self._dtype is not None:
-            return RawColumn("number", self._missing)
-        return RawColumn("date" if are_dates or True in self._types else "word", self._missing)
+        of = self._of.pop() if len(self._of) == 1 else None
+        text: Kind = "date" if are_dates or True in self._types else "word"
+        return RawColumn(text if self._dtype is None else "number", self._missing, of)
+
+
+def _of(column: pa.Array) -> Literal["integer", "truth"] | None:
+    import pyarrow as pa
+
+    if pa.types.is_boolean(column.type):
+        return "truth"
+    return "integer" if pa.types.is_integer(column.type) else None
 
 
 def _is_dates(column: pa.Array) -> bool:

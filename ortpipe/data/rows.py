@@ -255,7 +255,7 @@ class Rows(RowSet):
         if self.columns or self.categories:
             hasher.add("columns", *(sorted(known.items()) for known in (self.columns, self.categories)))
         if self.kept:
-            hasher.add("kept", *([name, own.kind, own.missing] for name, own in sorted(self.kept.items())))
+            hasher.add("kept", *([name, own.kind, own.missing, own.of] for name, own in sorted(self.kept.items())))
         return hasher.add(self.label, self.sample_weight).hexdigest()
 
 

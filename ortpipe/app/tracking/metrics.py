@@ -37,6 +37,7 @@ class Results:
     series: Mapping[str, np.ndarray] = field(default_factory=dict)  # losses and what is watched, of the latest stage
     model: onnx.ModelProto | None = None  # the trained one, of a run that finished
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of the rows of its inputs
+    table: Mapping[str, Any] = field(default_factory=dict)  # what it reads of a table as it stands: columns, rows
 
     def __call__(self, event: Event) -> None:
         """Listen."""
@@ -44,7 +45,8 @@ class Results:
             tensors = event.artifact.tensors
             self.series = {name: tensors[name] for name in tensors if _is_series(name)}
         elif isinstance(event, RunFinished):
-            self.model, self.sizes = event.artifact.model, _sizes(event.artifact.facts)
+            facts = event.artifact.facts
+            self.model, self.sizes, self.table = event.artifact.model, _first(facts, "rows"), _first(facts, "table")
 
     @classmethod
     def read(cls, run: RunRecord) -> Self:
@@ -56,15 +58,13 @@ class Results:
             series = {name: tensors.get_tensor(name) for name in tensors.keys() if _is_series(name)}  # noqa: SIM118 - no dict
         if run.status != FINISHED:
             return cls(series)
-        return cls(
-            series,
-            read(run.folder / "model.onnx"),
-            _sizes(Facts.from_json(json.loads((last / "artifact.json").read_bytes())["facts"])),
-        )
+        facts = Facts.from_json(json.loads((last / "artifact.json").read_bytes())["facts"])
+        return cls(series, read(run.folder / "model.onnx"), _first(facts, "rows"), _first(facts, "table"))
 
 
-def _sizes(facts: Facts) -> Mapping[str, Sequence[int]]:
-    return facts.lineage[0].get("rows", {}) if facts.lineage else {}
+def _first(facts: Facts, key: str) -> Mapping[str, Any]:
+    """Return what the first stage recorded of the rows."""
+    return facts.lineage[0].get(key, {}) if facts.lineage else {}
 
 
 def _is_series(name: str) -> bool:

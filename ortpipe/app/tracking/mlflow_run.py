@@ -123,7 +123,8 @@ class MlflowRun:
     def _model(self) -> str:
         place = (self._client, self.run_id, self._experiment)
         earlier = None if self._new else logged_model(*place)
-        return earlier or log_model(*place, self._results().model, self._results().sizes)
+        results = self._results()
+        return earlier or log_model(*place, results.model, results.sizes, results.table)
 
     def _metrics(self) -> None:
         from mlflow.entities import RunTag

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
+from ortpipe import runtime
 from ortpipe.app.tracking.client import made_once, open_store, reached
 from ortpipe.app.tracking.target import Target
 from ortpipe.errors import ModelError, TrackingError
 from ortpipe.runtime.session import Session
 
 if TYPE_CHECKING:
+    import pandas as pd
     from mlflow import MlflowClient
+    from mlflow.models import Model
     from mlflow.types import Schema
 
 NAME = "model"
+RAW_ROWS = "ortpipe_raw_rows"  # the module in a logged model that reads rows as people have them
 BEST = "ortpipe.best"  # the tag of a sweep with the run of its best job
 
 
@@ -30,32 +35,63 @@ def log_model(
     experiment: str,
     model: onnx.ModelProto,
     sizes: Mapping[str, Sequence[int]] | None = None,  # of real rows of each input: the model may not know them
+    table: Mapping[str, Any] | None = None,  # of one that reads columns as they stand: what they hold, and real rows
 ) -> str:
     """Log a model as the run's; return the logged model's id.
 
     MLflow's own `log_model` works on the process's current run and server; this is it, step by step, on a given one.
     """
-    import mlflow.onnx
     from mlflow.entities import LoggedModelOutput
-    from mlflow.models import Model, ModelSignature
+    from mlflow.models import Model
 
     logged = client.create_logged_model(experiment, name=NAME, source_run_id=run, model_type="onnx")
     ids = {"model_uuid": logged.model_id, "model_id": logged.model_id, "run_id": run}
     with tempfile.TemporaryDirectory() as scratch:
-        folder = str(Path(scratch, NAME))
-        mlflow.onnx.save_model(
-            model,
-            folder,
-            mlflow_model=Model(artifact_path=logged.artifact_location, **ids),
-            signature=ModelSignature(schema(model.graph.input), schema(model.graph.output)),
-            input_example=example_of(model, sizes or {}),
-            pip_requirements=["onnx", "onnxruntime", "numpy"],
-            onnx_execution_providers=["CPUExecutionProvider"],
-        )
-        client.log_model_artifacts(logged.model_id, folder)
+        folder = Path(scratch, NAME)
+        save(model, folder, Model(artifact_path=logged.artifact_location, **ids), sizes or {}, table or {})
+        client.log_model_artifacts(logged.model_id, str(folder))
     client.log_outputs(run, [LoggedModelOutput(logged.model_id, step=0)])
     client.finalize_logged_model(logged.model_id, "READY")
     return logged.model_id
+
+
+def save(
+    model: onnx.ModelProto,
+    folder: Path,
+    described: Model,
+    sizes: Mapping[str, Sequence[int]],
+    table: Mapping[str, Any],
+) -> None:
+    """Save a model as MLflow's; one of a table's columns as they stand takes and gives frames, as people have them.
+
+    MLflow's own way from a frame to an ONNX model knows no missing text, and gives no output of several columns.
+    """
+    import mlflow.onnx
+    from mlflow.models import ModelSignature
+
+    columns = table.get("columns", {})
+    raw = {value.name for value in model.graph.input} == set(columns)
+    if raw:
+        signature, example = ModelSignature(raw_schema(model, columns)), _frame(model, table)
+        described.metadata = {"truth_values": [name for name, own in columns.items() if own["of"] == "truth"]}
+        needed, code = ["onnxruntime>=1.17", "pandas"], [str(folder.with_name(f"{RAW_ROWS}.py"))]
+        shutil.copyfile(Path(runtime.__path__[0], "raw_rows.py"), code[0])
+    else:
+        signature = ModelSignature(schema(model.graph.input), schema(model.graph.output))
+        example, needed, code = example_of(model, sizes), ["onnxruntime"], None
+    mlflow.onnx.save_model(
+        model,
+        str(folder),
+        mlflow_model=described,
+        signature=signature,
+        input_example=example,
+        code_paths=code,
+        pip_requirements=["onnx", *needed, "numpy"],
+        onnx_execution_providers=["CPUExecutionProvider"],
+    )
+    if raw:
+        described.flavors["python_function"]["loader_module"] = RAW_ROWS
+        described.save(str(folder / "MLmodel"))
 
 
 def schema(values: Sequence[onnx.ValueInfoProto]) -> Schema:
@@ -69,6 +105,31 @@ def schema(values: Sequence[onnx.ValueInfoProto]) -> Schema:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         specs.append(TensorSpec(dtype, (-1, *shape[1:]), value.name))
     return Schema(specs)
+
+
+TYPES = {("integer", 0): ("long", "int64"), ("truth", 0): ("boolean", "bool")}  # of MLflow, pandas; without gaps
+
+
+def raw_schema(model: onnx.ModelProto, columns: Mapping[str, Mapping[str, Any]]) -> Schema:
+    """Return the columns of a table that a model reads, with the types that pandas reads them as."""
+    from mlflow.types import ColSpec, Schema
+
+    return Schema([ColSpec(_types(columns[value.name])[0], value.name) for value in model.graph.input])
+
+
+def _types(column: Mapping[str, Any]) -> tuple[str, str]:
+    plain = ("double", "float64") if column["kind"] == "number" else ("string", "object")
+    return TYPES.get((column["of"], column["missing"]), plain)
+
+
+def _frame(model: onnx.ModelProto, table: Mapping[str, Any]) -> pd.DataFrame:
+    """Return real rows, with the columns in the model's order."""
+    import pandas as pd
+
+    columns = {value.name: table["columns"][value.name] for value in model.graph.input}
+    frame = pd.DataFrame({name: table["rows"][name] for name in columns})
+    frame = frame.replace({name: {"true": True, "false": False} for name in columns if columns[name]["of"] == "truth"})
+    return frame.astype({name: _types(own)[1] for name, own in columns.items()})
 
 
 def example_of(model: onnx.ModelProto, sizes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray] | None:

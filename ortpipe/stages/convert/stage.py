@@ -35,6 +35,7 @@ from ortpipe.stages.convert.sources.torch_export import from_module
 VERSION = 11
 ROWS = 256  # how many real rows the prediction is compared on; of long ones fewer, down to
 FEWEST = 32
+SHOWN_ROWS = 2  # of a table that are an example of what a model of its columns takes
 NUMBERS = 1 << 17  # in them: what a network makes of a row may take a thousand times its memory
 MIXING = 1e-2  # of the largest prediction: how far a row may be off without the others; rounding is less
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
@@ -97,6 +98,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         discrepancy, predicted, mixing = _compared(model, facts, forward, rows, config)
         record |= {"data": data.digest()}
         record |= {"discrepancy": discrepancy} if forward.expected is not None else {}
+        record |= {"table": table} if (table := _table(rows, facts)) else {}
         record["rows"] = {name: list(a.shape[1:]) for name, a in feed_inputs(model, facts, rows.head(1)).items()}
         alone = len(facts.inputs) == len(rows.inputs) == 1  # then it fits the input under any name
         columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if alone else rows.columns
@@ -252,6 +254,14 @@ def _difference(
             ),
         )
     return worst
+
+
+def _table(rows: Rows, facts: Facts) -> dict[str, Any]:
+    """Return what the columns hold that the model reads as they stand, and the first rows of them; as JSON values."""
+    kept = {name: vars(column) for name, column in rows.kept.items() if name in facts.inputs}
+    first = {name: rows.inputs[name][:SHOWN_ROWS].tolist() for name in kept}
+    shown = {name: [None if value != value or value == "" else value for value in v] for name, v in first.items()}
+    return {"columns": kept, "rows": shown} if kept else {}
 
 
 def _check_missing(session: Session, inputs: Mapping[str, np.ndarray], outputs: Sequence[str], rows: Rows) -> None:

@@ -1,0 +1,82 @@
+"""A model of a table's columns as they stand, as MLflow loads and serves it: rows as people have them, in frames."""
+
+from io import StringIO
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model
+from mlflow.pyfunc.scoring_server import infer_and_parse_data, parse_csv_input
+
+from ortpipe import convert
+from ortpipe.app.tracking.model import save
+from ortpipe.data.rows import Data
+from ortpipe.data.sources.csv import Csv
+from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources.mlp import MLP
+
+CSV = """age,rooms,city,vip,day,y
+31.5,3,Rome,True,2013-01-31,yes
+,1,Oslo,False,2012-02-29,no
+40,2,,True,,yes
+"""
+FRAME = pd.read_csv(StringIO(CSV)).drop(columns="y")
+RAW = {  # what the bare model takes
+    "age": np.array([31.5, np.nan, 40], np.float32),
+    "rooms": np.array([3, 1, 2], np.float32),
+    "city": np.array(["Rome", "Oslo", ""], object),
+    "vip": np.array(["true", "false", "true"], object),
+    "day": np.array(["2013-01-31", "2012-02-29", ""], object),
+}
+
+
+def saved(folder, inputs=None):
+    """Return a small model of the table's columns, and MLflow's of it."""
+    (folder / "rows.csv").write_text(CSV)
+    data = Data(Csv(path=str(folder / "rows.csv"), label="y", encode="keep", inputs=inputs)())
+    artifact = convert(None, ConvertConfig(source=MLP(hidden=(4,), dropout=0.0)), data=data)
+    record = artifact.facts.lineage[0]
+    save(artifact.model, folder / "model", Model(), record["rows"], record["table"])
+    return Session(artifact.model), mlflow.pyfunc.load_model(str(folder / "model"))
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("raw"))
+
+
+def test_a_frame_a_csv_body_and_a_json_body_of_raw_rows_give_what_the_bare_model_gives(both):
+    session, loaded = both
+    label, probabilities = session.run(RAW, ["label", "probabilities"])
+    schema = loaded.metadata.get_input_schema()
+    body = FRAME.astype(object).where(FRAME.notna(), None)
+    records = infer_and_parse_data({"dataframe_records": body.to_dict("records")}, schema=schema)
+    records = records[0] if isinstance(records, tuple) else records
+    for given in (FRAME, parse_csv_input(StringIO(FRAME.to_csv(index=False)), schema=schema), records):
+        made = loaded.predict(given)
+        assert made.label.tolist() == label.tolist()
+        np.testing.assert_array_equal(made[["probabilities_no", "probabilities_yes"]], probabilities)
+
+
+def test_the_signature_names_the_columns_and_the_example_is_of_real_rows(both):
+    _, loaded = both
+    types = {column.name: column.type.name for column in loaded.metadata.get_input_schema()}
+    assert types == {"age": "double", "rooms": "long", "city": "string", "vip": "boolean", "day": "string"}
+    pd.testing.assert_frame_equal(loaded.input_example, FRAME.head(2), check_dtype=False)
+
+
+def test_a_missing_column_is_refused_by_name_and_an_unknown_word_is_like_any_other(both):
+    _, loaded = both
+    with pytest.raises(MlflowException, match=r"Model is missing inputs \['city'\]"):
+        loaded.predict(FRAME.drop(columns="city"))
+    unknown = [loaded.predict(FRAME.assign(city=[word] * 3))["probabilities_yes"] for word in ("Paris", "Kraków")]
+    np.testing.assert_array_equal(*unknown)
+
+
+def test_a_model_of_one_column_takes_a_frame_of_it(tmp_path):
+    session, loaded = saved(tmp_path, inputs=("city",))
+    [label] = session.run({"city": RAW["city"]}, ["label"])
+    assert loaded.predict(FRAME[["city"]]).label.tolist() == label.tolist()
