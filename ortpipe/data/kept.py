@@ -52,12 +52,10 @@ def texts(column: pa.Array, missing: Sequence[str] = ()) -> tuple[np.ndarray, np
 
     Dates and times are those of UTC, which a Z at the end says where the column has a time zone.
     """
-    import pyarrow as pa
-
     whole = column.dictionary_encode()
     values, codes = whole.dictionary, whole.indices.fill_null(len(whole.dictionary)).to_numpy(zero_copy_only=False)
     if _is_dates(values):
-        days = pa.types.is_date(values.type)
+        days = str(values.type).startswith("date")
         moments = np.array(values.to_numpy(zero_copy_only=False), "M8[D]" if days else "M8[us]")
         zone = "" if days or values.type.tz is None else "Z"
         words = [f"{text.removesuffix('.000000')}{zone}" for text in np.datetime_as_string(moments).tolist()]
@@ -114,14 +112,9 @@ class KeptColumn:
 
 
 def _of(column: pa.Array) -> Literal["integer", "truth"] | None:
-    import pyarrow as pa
-
-    if pa.types.is_boolean(column.type):
-        return "truth"
-    return "integer" if pa.types.is_integer(column.type) else None
+    name = str(column.type)
+    return "truth" if name == "bool" else "integer" if name.startswith(("int", "uint")) else None
 
 
 def _is_dates(column: pa.Array) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_timestamp(column.type) or pa.types.is_date(column.type))
+    return str(column.type).startswith(("timestamp", "date"))
