@@ -161,7 +161,7 @@ class _EpochLoop:
             last = np.concatenate([*self.losses.step, losses[:bad]])
             raise self._diverged(f"loss {losses[bad]} at step {self._done + bad + 1}", last, float(used[bad]), bad)
         self.values = dict(zip(step.carried, carried, strict=True))
-        self.losses.step.append(losses)
+        self.losses.step.append(losses.copy())  # what onnxruntime gave keeps all of its session's memory
         self.losses.rate.append(used)
         self._done += count
         rows = math.prod(sizes if self._per_row else sizes[:-1])  # a sum is of the rows of each of K batches
