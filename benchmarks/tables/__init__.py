@@ -1,0 +1,1 @@
+"""Networks by config beside scikit-learn's HistGradientBoosting, on real tables."""
