@@ -45,21 +45,19 @@ def statistics(graph: ir.Graph, output: ir.Value) -> dict[str, ir.Value]:
 
 
 def _unbiased(node: ir.Node, moved: ir.Value) -> ir.Value:
-    """Return the running variance moved by Σ (x − μ)² / (N − 1): moved + (1 − m) · Σ (x − μ)² / (N · (N − 1)).
+    """Return the running variance moved by Σ (x − μ)² / (N − 1): m · old + (moved − m · old) · N / (N − 1).
 
-    It does not read the old one, over which onnxruntime's kernel writes the new one.
+    The node reads a copy of the old one, for onnxruntime's kernel writes what is no output of the graph over it.
     """
-    x, graph = node.inputs[0], node.graph
-    assert x is not None and x.shape is not None and isinstance(graph, ir.Graph)
-    after = next(iter(graph[graph.index(node) + 1 :]), None)
-    op = Builder(graph, str(moved.name), before=after)
-    axes = op.const([i for i in range(x.shape.rank()) if i != 1])
+    x, old, graph = node.inputs[0], node.inputs[4], node.graph
+    assert x is not None and old is not None and isinstance(graph, ir.Graph)
+    node.replace_input_with(4, Builder(graph, f"{moved.name}/old", before=node).Abs(old))  # it is not negative
+    op = Builder(graph, str(moved.name), before=next(iter(graph[graph.index(node) + 1 :]), None))
     with op.formulas():
-        centred = x - op.ReduceMean(x, axes, keepdims=1)
-        variance = op.ReduceMean(centred * centred, axes, keepdims=0)
-        count = op.cast(op.Size(x) / op.Size(variance), x)
-        share = (1 - node.attributes.get_float("momentum", 0.9)) / op.Max(count - 1, op.like(1, count))
-        unbiased: ir.Value = moved + op.cast(variance * share, moved)
+        count = op.cast(op.Size(x) / op.Size(old), x)
+        kept = old * node.attributes.get_float("momentum", 0.9)
+        factor = count / op.Max(count - 1, op.like(1, count))  # one value varies by nothing
+        unbiased: ir.Value = kept + (moved - kept) * op.cast(factor, moved)
     unbiased.type, unbiased.shape = moved.type, moved.shape
     return unbiased
 

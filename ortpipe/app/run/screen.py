@@ -107,7 +107,8 @@ def table(artifact: Artifact) -> str:
 def source_of(facts: Facts) -> str:
     """Return what a model was converted from, in words."""
     source = str(facts.lineage[0].get("source", "")).rpartition(".")[2] if facts.lineage else ""
-    return {"": "source", "onnx": "onnx file"}.get(source, f"scikit-learn {source}")
+    known = {"": "source", "onnx": "onnx file", "pt2": "pt2 file"}
+    return known.get(source, source if ":" in source else f"scikit-learn {source}")  # module:name is PyTorch's
 
 
 def closing(artifact: Artifact, folder: Path, record: Mapping[str, str]) -> str:

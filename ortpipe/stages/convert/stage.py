@@ -181,7 +181,7 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
         return OnnxFile(path=str(source))(data, "")
     if _is_module(source):
         said = config.source if config is not None and isinstance(config.source, GraphSettings) else None
-        return from_module(source, said or OnnxFile(path=type(source).__name__), data)
+        return from_module(source, said or OnnxFile(path=f"torch:{type(source).__name__}"), data)
     return from_estimator(source, data, config.dtype if config else "float32")
 
 

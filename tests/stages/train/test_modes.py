@@ -66,6 +66,7 @@ def test_a_layer_of_pytorch_moves_its_running_variance_by_that_of_n_less_1(rows)
     for batch in np.concatenate([rows.train.inputs["X"]] * 2).reshape(10, 8, 3):
         var = 0.75 * var + 0.25 * batch.var(axis=0, ddof=1)
     np.testing.assert_allclose(result.tensors["parameter/var"], var, rtol=1e-12)
+    np.testing.assert_array_equal(result.tensors["initial/var"], [1, 1, 2])  # nothing was written over it
 
 
 def test_the_trained_model_predicts_with_its_running_statistics(rows, run):

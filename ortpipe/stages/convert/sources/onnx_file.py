@@ -78,7 +78,8 @@ class OnnxFile(GraphSettings):
             return from_model(serial.read(path), self, data)
         known, note = snapshot.meaning(path)
         unsaid = {name: value for name, value in known.items() if getattr(self, name) is None}
-        forward = from_model(serial.read(snapshot.model_file(path)), dataclasses.replace(self, **unsaid), data)
+        said = dataclasses.replace(self, path=str(snapshot.model_file(path)), **unsaid)
+        forward = from_model(serial.read(Path(said.path)), said, data)
         return dataclasses.replace(forward, notes=(*([note] if note else []), *forward.notes))
 
 
