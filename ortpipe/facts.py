@@ -57,6 +57,8 @@ class Facts:
     label: str | None = None  # the label input
     blank: int | None = None  # the class that means nothing, where the label is a sequence that all steps read (CTC)
     padding: int | float | str | None = None  # the label of elements that count nothing
+    objective: Mapping[str, Any] = field(default_factory=dict)  # what the source was fitted by: {loss: {name: …},
+    # penalty: {parameter: {l2: …}}, reduction: that these strengths are for, rows: N, missing: what is not in it}
     sample_weight: str | None = None  # the per-row weight input
     loss: str | None = None  # the scalar loss output
     output_gradient: str | None = None  # the input that every gradient is multiplied by; a scalar loss has 1 there
@@ -78,7 +80,7 @@ class Facts:
     @property
     def predictions(self) -> dict[str, Facts]:
         """What is known of the prediction, under "", and of each head by its output, as if it were the prediction."""
-        bare = dataclasses.replace(self, members=None)
+        bare = dataclasses.replace(self, members=None, objective={})
         heads = {name: dataclasses.replace(bare, prediction=name, **vars(head)) for name, head in self.heads.items()}
         return {"": self, **heads}
 

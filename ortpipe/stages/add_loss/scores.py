@@ -64,3 +64,19 @@ def truth(op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
     """Return 1[k = y] [N, E…, K] of class indices [N, E…, 1], in the prediction's type."""
     assert scores.classes is not None
     return op.cast(op.Equal(label, op.const(np.arange(scores.classes))), scores.prediction)
+
+
+def behind_log_sigmoid(value: ir.Value) -> ir.Value | None:
+    """Return z of log σ(z) where it is written as (z − |z|)·½ − log(exp(−|z|) + 1), as convert writes it."""
+    halves, tail = _inputs(value, "Sub") or (None, None)
+    difference = (_inputs(halves, "Mul") or [None])[0]
+    z, size = _inputs(difference, "Sub") or (None, None)
+    exp = (_inputs((_inputs(tail, "Log") or [None])[0], "Add") or [None])[0]
+    negative = (_inputs((_inputs(exp, "Exp") or [None])[0], "Neg") or [None])[0]
+    of_size = _inputs(size, "Abs")
+    return z if size is not None and size is negative and of_size is not None and of_size[0] is z else None
+
+
+def _inputs(value: ir.Value | None, op_type: str) -> list[ir.Value | None] | None:
+    node = value.producer() if value is not None else None
+    return list(node.inputs) if node is not None and node.op_type == op_type and not node.domain else None

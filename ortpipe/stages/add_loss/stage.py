@@ -18,6 +18,7 @@ from ortpipe.settings import typed
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.domains import check_labels
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
+from ortpipe.stages.add_loss.losses.auto import Auto
 from ortpipe.stages.add_loss.losses.ctc import CTC
 
 VERSION = 4
@@ -50,10 +51,13 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
     >>> [output.name for output in model.model.graph.output]
     ['loss', 'prediction']
     """
-    facts = artifact.facts
+    facts, chosen = artifact.facts, config
     check(facts, config, data=data)
+    config = decided(facts, config)
     model = artifact.ir_model()
     graph, parts, notes = model.graph, dict[str, _Part](), list[str]()
+    if isinstance(chosen.loss, Auto):
+        notes.append(f"add_loss=auto is {_in_words(config.loss)}")
     op = Builder(graph, "loss")
     weight: ir.Value | None = None
     for head, own_facts in facts.predictions.items():
@@ -197,6 +201,7 @@ def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> F
 
     Return the facts with how labels are read, which later stages check theirs by.
     """
+    config = decided(facts, config)
     first = None if data is None else data.train.head(1)
     given = {"add_loss.heads": config.heads, "data.source.heads": {} if first is None else first.heads}
     for key, names in given.items():
@@ -251,6 +256,25 @@ def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> di
 def _key(head: str, config: AddLossConfig) -> tuple[str, ...]:
     """Return where the settings of a head's loss are."""
     return ("heads", head) if head in config.heads else ()
+
+
+def decided(facts: Facts, config: AddLossConfig) -> AddLossConfig:
+    """Return the settings with the losses that `auto` is for a model, and for its heads."""
+    of = {head: config.of(head) for head in facts.predictions}
+    if not any(isinstance(one.loss, Auto) for one in of.values()):
+        return config
+    told = {
+        head: dataclasses.replace(of[head], loss=of[head].loss.of(own_facts))  # type: ignore[attr-defined]
+        for head, own_facts in facts.predictions.items()
+        if isinstance(of[head].loss, Auto)
+    }
+    heads = {head: told.get(head, of[head]) for head in facts.heads}
+    return dataclasses.replace(config, loss=told.get("", config).loss, heads=heads)
+
+
+def _in_words(loss: Any) -> str:
+    settings = ", ".join(f"{key}={value}" for key, value in vars(loss).items())
+    return LOSSES.name_of(type(loss)) + (f" ({settings})" if settings else "")
 
 
 def _name(config: HeadLoss) -> str:

@@ -25,6 +25,7 @@ from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.init import initialize
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.new_head import replace_head
+from ortpipe.stages.convert.objective_note import objective_note
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.sources.kept import record_of
@@ -32,7 +33,7 @@ from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 from ortpipe.stages.convert.sources.torch_export import from_module
 
-VERSION = 11
+VERSION = 12
 ROWS = 256  # how many real rows the prediction is compared on; of long ones fewer, down to
 FEWEST = 32
 SHOWN_ROWS = 2  # of a table that are an example of what a model of its columns takes
@@ -103,6 +104,9 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         alone = len(facts.inputs) == len(rows.inputs) == 1  # then it fits the input under any name
         columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if alone else rows.columns
         facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
+    objective = dict(forward.objective or {})
+    if objective and data is not None:
+        objective["rows"] = len(data.train)
     notes, needed = [*forward.notes, *mixing, *_unread(facts, data)], [name.removeprefix("source/") for name in weights]
     if config is not None and config.head is not None:
         with under("head"):
@@ -113,7 +117,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         needed = [name for name in choice.trained if name not in new.parameters]
         record["head"] = {"cut": new.cut, "layers": str(config.head), "seed": config.head.seed}
         notes.append(new.note)
-        facts = _facts(forward.model.graph, str(new.prediction.name), choice, facts)
+        facts, objective = _facts(forward.model.graph, str(new.prediction.name), choice, facts), {}
     else:
         with under("source"):
             predicted_as = forward.meaning(predicted.get(forward.prediction))
@@ -129,7 +133,8 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     if "head" in record or "init" in record:
         model = finish(forward.model)
     meaning = dict(vars(predicted_as))
-    notes += [sentence(choice.trained, choice.left, by_default=True)]
+    notes += [sentence(choice.trained, choice.left, by_default=True), *objective_note(objective)]
+    meaning["objective"] = objective
     if choice.shared:
         shared = [f"{name} (by {count} nodes)" for name, count in choice.shared.items()]
         notes.append(

@@ -1,6 +1,6 @@
 """penalty: a loss model → a loss model with Σ l1·|w| + l2·w² added to its loss."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import PenaltyError
@@ -29,8 +29,11 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
         for name in _matched(pattern, facts, artifact.initializers)
         if any(strengths.values())
     ]
+    charged = _own(facts) if config.auto else {}
+    notes = [f"penalty=auto: {in_words(charged)}"] if config.auto else []
+    terms += charged.items()
     if not terms:
-        return artifact.next("penalty", VERSION)
+        return artifact.next("penalty", VERSION, notes=notes)
     if facts.loss is None:
         raise PenaltyError("penalty adds to a loss.", got="a model without one", fix="Run add_loss first.")
     model = artifact.ir_model()
@@ -43,7 +46,33 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     graph.outputs[graph.outputs.index(loss)] = total
     op.rename(loss, f"{facts.loss}/data")
     total.name = facts.loss
-    return artifact.next("penalty", VERSION, model=model)
+    return artifact.next("penalty", VERSION, model=model, notes=notes)
+
+
+def _own(facts: Facts) -> dict[str, Mapping[str, float]]:
+    """Return the source's own terms, as large as they are beside a loss of this reduction."""
+    terms, made_for = facts.objective.get("penalty", {}), facts.objective.get("reduction")
+    if made_for == facts.reduction or not terms:
+        return dict(terms)
+    rows = facts.objective.get("rows")
+    if rows is None:
+        raise PenaltyError(
+            "penalty=auto needs the number of rows that the estimator was fitted on.",
+            got=f"strengths for add_loss.reduction={made_for}, and a loss whose reduction is {facts.reduction}",
+            fix=f"Set add_loss.reduction={made_for}, or convert with data.",
+        )
+    factor = rows if made_for == "mean" else 1 / rows
+    return {name: {kind: strength * factor for kind, strength in one.items()} for name, one in terms.items()}
+
+
+def in_words(terms: Mapping[str, Mapping[str, float]]) -> str:
+    """Return terms as a sentence has them.
+
+    >>> in_words({"coefficient": {"l2": 0.5}}), in_words({})
+    ('0.5·l2 of coefficient', 'nothing')
+    """
+    parts = [f"{strength:.6g}·{kind} of {name}" for name, one in terms.items() for kind, strength in one.items()]
+    return " + ".join(parts) or "nothing"
 
 
 def check(facts: Facts, config: PenaltyConfig) -> None:

@@ -103,6 +103,9 @@ TERMS = {
     "modified_huber": lambda loss, x, y: np.where(
         margin(x, y) >= -1, np.maximum(0, 1 - margin(x, y)) ** 2, -4 * margin(x, y)
     ),
+    "perceptron": lambda loss, x, y: np.maximum(0, -margin(x, y)),
+    "squared_margin": lambda loss, x, y: (x - (2 * y - 1)) ** 2,
+    "one_vs_rest": lambda loss, x, y: np.maximum(0, 1 - margin(x, np.eye(4)[y.ravel()])) ** 2,
     "focal": focal_of,
     "contrastive": lambda loss, x, y: y * x**2 + (1 - y) * np.maximum(loss.margin - x, 0) ** 2,
     "cosine": lambda loss, x, y: 1 - cosine(x, y)[:, None],
@@ -123,11 +126,21 @@ MEMBERS = {
     "hinge": LOSSES["hinge"](),
     "squared_hinge": LOSSES["squared_hinge"](),
     "modified_huber": LOSSES["modified_huber"](),
+    "perceptron": LOSSES["perceptron"](),
+    "squared_margin": LOSSES["squared_margin"](),
+    "one_vs_rest": LOSSES["one_vs_rest"](loss="squared_hinge"),
     "focal": LOSSES["focal"](gamma=1.5),
     "contrastive": LOSSES["contrastive"](margin=0.8),  # of TensorFlow Addons 0.23, losses/contrastive.py
     "cosine": LOSSES["cosine"](),
 }
-RAW = ("hinge", "squared_hinge", "modified_huber")  # they read raw scores
+RAW = (
+    "hinge",
+    "squared_hinge",
+    "modified_huber",
+    "perceptron",
+    "squared_margin",
+    "one_vs_rest",
+)  # they read raw scores
 CASES = [
     (name, model)
     for name, loss in MEMBERS.items()
@@ -174,7 +187,8 @@ def feeds_of(artifact, x, y, weight=None):
 
 def test_the_table_of_members_is_the_catalogue():
     assert set(MEMBERS) == set(TERMS)
-    elsewhere = {"ctc", "distill", "onnx"}  # that of sequences in test_ctc.py, those that hold files in test_inlined.py
+    # tests of their own: of what stands for another loss, of sequences, of those that hold files
+    elsewhere = {"auto", "ctc", "distill", "onnx"}
     assert {*MEMBERS, *elsewhere} == set(LOSSES)
 
 
@@ -350,7 +364,7 @@ def test_its_derivative_where_its_pieces_meet(forward, run, loss, model, x, y, s
 @pytest.mark.parametrize("loss", RAW)
 def test_a_loss_of_raw_scores_refuses_probabilities_without_them(forward, loss):
     with pytest.raises(LossError, match=r"raw scores(.|\n)*convert.source.scores=logits"):
-        add_loss(forward("one probability"), AddLossConfig(MEMBERS[loss]))
+        add_loss(forward("softmax" if loss == "one_vs_rest" else "one probability"), AddLossConfig(MEMBERS[loss]))
 
 
 def test_hinge_of_classes_is_that_of_scikit_learn(forward, run):

@@ -172,7 +172,8 @@ every = pytest.mark.parametrize("place", range(len(FITS)), ids=identity)
 
 
 def test_there_is_a_case_of_every_estimator():
-    assert {f"sklearn.{path}" for path, *_ in CASES} == set(ESTIMATORS)
+    elsewhere = {"sklearn.compose.TransformedTargetRegressor"}  # test_pipelines.py
+    assert {f"sklearn.{path}" for path, *_ in CASES} == set(ESTIMATORS) - elsewhere
 
 
 @every

@@ -18,7 +18,11 @@ TEXT = """g (float[N,2] X) => (float[N,1] y)
   float[2,1] layer1.weight = {1, -0.75}, float[1] layer1.bias = {0.125}>
  { h = Gemm(X, layer0.weight, layer0.bias) y = Gemm(h, layer1.weight, layer1.bias) }"""
 TEXT = TEXT.replace("layer0.", "layer0_").replace("layer1.", "layer1_")
-FORMULAS = {"l1": lambda w: np.abs(w).sum(), "l2": lambda w: (w**2).sum()}
+FORMULAS = {
+    "l1": lambda w: np.abs(w).sum(),
+    "l2": lambda w: (w**2).sum(),
+    "group": lambda w: np.sqrt((w**2).reshape(len(w), -1).sum(axis=1)).sum(),
+}
 X = np.array([[1.0, 2.0], [3.0, -1.0]])
 Y = np.array([[1.0], [2.0]])
 

@@ -21,6 +21,7 @@ class Loss(Protocol):
 LOSSES: Catalogue[type[Loss]] = Catalogue(
     "loss",
     {
+        "auto": "ortpipe.stages.add_loss.losses.auto:Auto",
         "contrastive": "ortpipe.stages.add_loss.losses.contrastive:Contrastive",
         "cosine": "ortpipe.stages.add_loss.losses.cosine:CosineDistance",
         "cross_entropy": "ortpipe.stages.add_loss.losses.cross_entropy:CrossEntropy",
@@ -36,11 +37,14 @@ LOSSES: Catalogue[type[Loss]] = Catalogue(
         "l2": "ortpipe.stages.add_loss.losses.l2:L2",
         "log": "ortpipe.stages.add_loss.losses.log:Log",
         "modified_huber": "ortpipe.stages.add_loss.losses.modified_huber:ModifiedHuber",
+        "one_vs_rest": "ortpipe.stages.add_loss.losses.one_vs_rest:OneVersusRest",
         "onnx": "ortpipe.stages.add_loss.losses.onnx:OnnxLoss",
+        "perceptron": "ortpipe.stages.add_loss.losses.perceptron:Perceptron",
         "poisson": "ortpipe.stages.add_loss.losses.poisson:Poisson",
         "quantile": "ortpipe.stages.add_loss.losses.quantile:Quantile",
         "squared_epsilon_insensitive": "ortpipe.stages.add_loss.losses.squared_epsilon_insensitive:SquaredInsensitive",
         "squared_hinge": "ortpipe.stages.add_loss.losses.squared_hinge:SquaredHinge",
+        "squared_margin": "ortpipe.stages.add_loss.losses.squared_margin:SquaredMargin",
         "tweedie": "ortpipe.stages.add_loss.losses.tweedie:Tweedie",
     },
     open_to_own=True,

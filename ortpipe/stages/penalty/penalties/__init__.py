@@ -14,6 +14,7 @@ Penalty = Callable[[Builder, ir.Value], ir.Value]  # of a graph to write to and 
 PENALTIES: Catalogue[Penalty] = Catalogue(
     "penalty",
     {
+        "group": "ortpipe.stages.penalty.penalties.group:group",
         "l1": "ortpipe.stages.penalty.penalties.l1:l1",
         "l2": "ortpipe.stages.penalty.penalties.l2:l2",
     },

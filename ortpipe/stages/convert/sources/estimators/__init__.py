@@ -104,7 +104,7 @@ ESTIMATORS: Catalogue[Ends] = Catalogue(
         ),
         "sklearn.compose.TransformedTargetRegressor": f"{AROUND}.sklearn_target:transformed_target",
         "sklearn.pipeline.Pipeline": f"{AROUND}.sklearn_graph:predictor",
-        **_paths("calibration", {"meta:calibrated": "CalibratedClassifierCV"}),
+        **_paths("calibration", {"calibration:calibrated": "CalibratedClassifierCV"}),
         **_paths("semi_supervised", {"meta:inner": "SelfTrainingClassifier"}),
         **_paths("frozen", {"meta:frozen": "FrozenEstimator"}),
         **_paths(

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ortpipe.graph.builder import Builder
 from ortpipe.graph.origins import KEY, mark_attribute, take, within
 
 Step = Sequence[Any]  # of graph/origins.py
+_MEMBERS: ContextVar[str] = ContextVar("members", default="")  # in front of parameters' names
 NO_FILE: dict[str, np.ndarray] = {}  # whose initializers steps may name
 
 
@@ -29,7 +31,9 @@ def parameter(
     `also` are other attributes, each with its steps, in which the estimator keeps the same numbers.
     """
     array = array_of(estimator, attribute, index)
-    value = op.parameter(name, np.ascontiguousarray(take(array, steps, NO_FILE.__getitem__).astype(dtype)))
+    value = op.parameter(
+        f"{_MEMBERS.get()}{name}", np.ascontiguousarray(take(array, steps, NO_FILE.__getitem__).astype(dtype))
+    )
     mark_attribute(value, attribute, *steps, index=index)
     if also:
         twins = [{"attribute": other, "transform": [list(step) for step in way]} for other, way in also]
@@ -52,8 +56,9 @@ def const(op: Builder, array: Any, dtype: Any) -> ir.Value:
 @contextlib.contextmanager
 def member(op: Builder, name: str, *step: int | str) -> Iterator[None]:
     """Let the parameters that are made meanwhile be those of a part of the estimator: `name.coefficient`."""
-    before = set(op.graph.initializers)
-    with within(op.graph, *step):
-        yield
-    for value in [value for key, value in op.graph.initializers.items() if key not in before]:
-        op.rename(value, f"{name}.{value.name}")
+    before = _MEMBERS.set(f"{_MEMBERS.get()}{name}.")
+    try:
+        with within(op.graph, *step):
+            yield
+    finally:
+        _MEMBERS.reset(before)

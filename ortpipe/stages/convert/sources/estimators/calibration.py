@@ -11,9 +11,24 @@ from ortpipe.graph.origins import within
 from ortpipe.stages.convert.sources.estimators import end_of
 from ortpipe.stages.convert.sources.estimators.attributes import member, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, sigmoid_end, softmax_end
+from ortpipe.stages.convert.sources.estimators.meta import weighted_mean
+from ortpipe.stages.convert.sources.estimators.objective import averaged
 
 
-def calibrated_end(op: Builder, part: Any, x: Any, dtype: Any) -> End:
+def calibrated(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
+    """The mean of σ(−(a·z + b)), of several classes scaled to sum 1, over classifiers and their calibrators."""
+    parts = []
+    for i, part in enumerate(estimator.calibrated_classifiers_):
+        with member(op, f"fold{i}", "calibrated_classifiers_", i):
+            parts.append(_part(op, part, x, dtype))
+    p = parts[0].prediction if len(parts) == 1 else weighted_mean(op, [part.prediction for part in parts])
+    end = parts[0] if len(parts) == 1 else End(parts[0].task, None, p)
+    lacking = "the calibrators are fitted after the classifiers, on other rows; here all are trained together"
+    loss = "log" if end.task == "binary" else "cross_entropy"
+    return end._replace(objective=averaged(loss, missing=lacking), ranking=p)
+
+
+def _part(op: Builder, part: Any, x: Any, dtype: Any) -> End:
     """Return the end of one classifier with its calibrators."""
     with within(op.graph, "estimator"):
         end = end_of(op, part.estimator, x, dtype)

@@ -23,13 +23,13 @@ def products(op: Builder, estimator: Any, x: ir.Value, kept: ir.Value, gamma: fl
     degree, shift = float(estimator.degree), float(estimator.coef0)
     match estimator.kernel:
         case "linear":
-            return op.MatMul(x, op.Transpose(kept, perm=[1, 0]))
+            return op.Gemm(x, kept, transB=1)
         case "rbf":
             # distances are those of centred rows, whose squares are smaller: fewer digits cancel
             centre = const(op, np.mean(kept.const_value.numpy(), axis=0), dtype)  # type: ignore[union-attr]
             return op.Exp(op.Mul(squared_distances(op, op.Sub(x, centre), op.Sub(kept, centre)), -gamma))
         case "poly" | "polynomial" | "sigmoid" as kind:
-            inner = op.Add(op.Mul(op.MatMul(x, op.Transpose(kept, perm=[1, 0])), gamma), shift)
+            inner = op.Add(op.Mul(op.Gemm(x, kept, transB=1), gamma), shift)
             return op.Tanh(inner) if kind == "sigmoid" else op.Pow(inner, op.like(degree, inner))
     raise ConvertError(
         "A kernel must be linear, poly, rbf or sigmoid.",
@@ -42,7 +42,7 @@ def squared_distances(op: Builder, x: ir.Value, kept: ir.Value) -> ir.Value:
     """‖x‖² − 2·x · kept + ‖kept‖², [N, kept], not below 0."""
     rows = op.ReduceSum(op.Mul(x, x), [-1], keepdims=1)
     columns = op.Transpose(op.ReduceSum(op.Mul(kept, kept), [-1], keepdims=1), perm=[1, 0])
-    product = op.MatMul(x, op.Transpose(kept, perm=[1, 0]))
+    product = op.Gemm(x, kept, transB=1)
     return op.Relu(op.Add(op.Sub(rows, op.Mul(product, 2)), columns))
 
 

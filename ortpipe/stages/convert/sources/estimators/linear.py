@@ -158,8 +158,8 @@ def glm(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
         loss, penalty = {"name": "l2"}, float(estimator.alpha)
     elif power not in names:
         loss |= {"power": power}
-    missing = "" if is_log or power <= 0 else "what keeps the mean above 0 with link=identity"
-    objective = averaged(loss, coefficient(l2=penalty), missing)
+    # without the logarithm nothing keeps a mean above 0, which these losses need
+    objective = averaged(loss, coefficient(l2=penalty)) if is_log or power == 0 else None
     return End("regression", None, op.Exp(z) if is_log else z, objective=objective)
 
 

@@ -160,18 +160,3 @@ def _stacked(op: Builder, end: End, name: str, method: str) -> ir.Value:
     if method == "decision_function" and end.task == "binary":
         return margin(op, end)
     return end.prediction if method != "decision_function" or end.logits is None else end.logits
-
-
-def calibrated(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
-    """The mean of σ(−(a·z + b)), of several classes scaled to sum 1, over classifiers and their calibrators."""
-    from ortpipe.stages.convert.sources.estimators.calibration import calibrated_end
-
-    parts = []
-    for i in range(len(estimator.calibrated_classifiers_)):
-        with member(op, f"fold{i}", "calibrated_classifiers_", i):
-            parts.append(calibrated_end(op, estimator.calibrated_classifiers_[i], x, dtype))
-    p = parts[0].prediction if len(parts) == 1 else weighted_mean(op, [part.prediction for part in parts])
-    end = parts[0] if len(parts) == 1 else End(parts[0].task, None, p)
-    lacking = "the calibrators are fitted after the classifiers, on other rows; here all are trained together"
-    loss = "log" if end.task == "binary" else "cross_entropy"
-    return end._replace(objective=averaged(loss, missing=lacking), ranking=p)

@@ -1,5 +1,6 @@
 """Estimators that fit one member for each class, pair of classes or label, side by side or in a chain."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from ortpipe.stages.convert.sources.estimators import class_path, end_of
 from ortpipe.stages.convert.sources.estimators.attributes import member
 from ortpipe.stages.convert.sources.estimators.end import End, scores_end
 from ortpipe.stages.convert.sources.estimators.linear_classifiers import one_vs_rest as normalized
-from ortpipe.stages.convert.sources.estimators.meta import margin
+from ortpipe.stages.convert.sources.estimators.meta import ALONE, margin
 from ortpipe.stages.convert.sources.estimators.objective import Objective, Strengths
 from ortpipe.stages.convert.sources.estimators.pairs import REMAINDER, per_class
 
@@ -121,7 +122,7 @@ def classifier_chain(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> En
     names = [f"label{int(i)}" for i in estimator.order_]
     note = ("members read the labels of those before them, and a label has no gradient",) if method == "predict" else ()
     prediction = z if ends[0].is_scores else op.Sigmoid(z)
-    return End("multilabel", z, prediction, objective=joined(ends, names), notes=note)
+    return End("multilabel", z, prediction, objective=_chained(joined(ends, names)), notes=note)
 
 
 def regressor_chain(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -132,4 +133,10 @@ def regressor_chain(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End
             ends.append(end_of(op, one, x, dtype))
         x = op.Concat(x, ends[-1].prediction, axis=-1)
     value = op.Concat(*(ends[i].prediction for i in np.argsort(estimator.order_)), axis=-1)
-    return End("regression", None, value, objective=joined(ends, [f"output{int(i)}" for i in estimator.order_]))
+    names = [f"output{int(i)}" for i in estimator.order_]
+    return End("regression", None, value, objective=_chained(joined(ends, names)))
+
+
+def _chained(objective: Objective | None) -> Objective | None:
+    """Say that gradients of later members move those before them."""
+    return objective and dataclasses.replace(objective, missing=ALONE)

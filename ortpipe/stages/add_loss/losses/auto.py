@@ -1,0 +1,35 @@
+"""The source's own loss: that of the objective which scikit-learn fits the estimator by, else by the model's task."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortpipe.errors import LossError
+from ortpipe.facts import Facts
+from ortpipe.graph.builder import Builder
+from ortpipe.settings import Config
+from ortpipe.stages.add_loss.losses import LOSSES, Loss
+from ortpipe.stages.add_loss.scores import Scores
+
+BY_TASK = {"regression": "l2", "binary": "log", "multiclass": "cross_entropy", "multilabel": "log"}
+
+
+@dataclass(frozen=True)
+class Auto(Config):
+    """The loss of `Facts.objective`; without one `l2`, `log` or `cross_entropy`, by the task."""
+
+    tasks: ClassVar[tuple[str, ...]] = tuple(BY_TASK)
+
+    def of(self, facts: Facts) -> Loss:
+        """Return the loss that this is for a model."""
+        settings = dict(facts.objective.get("loss") or {"name": BY_TASK[facts.task]})
+        name = settings.pop("name")
+        if name not in list(LOSSES):  # a path in a file's metadata would import what it names
+            rule, fix = "The model's own loss must be one of ortpipe's.", "Choose another: add_loss=l2, for example."
+            raise LossError(rule, got=repr(name), fix=fix)
+        return LOSSES[name](**settings)
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Refuse to be written: the stage writes the loss that this is."""
+        raise LossError("auto is decided by the model.", got="a loss on its own", fix="Use the stage add_loss.")
