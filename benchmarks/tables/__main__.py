@@ -95,11 +95,16 @@ def frame(rows: Rows, words: dict[str, list[str]]) -> pd.DataFrame:
     for name, array in rows.inputs.items():
         if rows.kept[name].kind == "date":
             when = pd.to_datetime(pd.Series(array))
-            parts = {"day": when.dt.dayofyear, "weekday": when.dt.weekday, "hour": when.dt.hour}
+            parts = {"day": when.dt.dayofyear, "weekday": when.dt.day_of_week, "hour": when.dt.hour}
             columns |= {f"{name}.{part}": values for part, values in parts.items()}
         else:
-            columns[name] = pd.Categorical(array, words[name]) if name in words else array
+            columns[name] = _categories(array, words[name]) if name in words else array
     return pd.DataFrame(columns)
+
+
+def _categories(array: np.ndarray, words: list[str]) -> pd.Categorical:
+    known = dict(zip(words, range(len(words)), strict=True))
+    return pd.Categorical.from_codes([known.get(word, -1) for word in array], words)
 
 
 def main(arguments: list[str] | None = None) -> None:
