@@ -22,6 +22,7 @@ from ortpipe.app.run.stage_log import StageLogs
 from ortpipe.app.schema import RunConfig
 from ortpipe.app.stop import before_the_end, stop_if_asked
 from ortpipe.app.sweep.job import Job
+from ortpipe.app.tracking.models import with_versions
 from ortpipe.artifact import Artifact
 from ortpipe.data.rows import Data
 from ortpipe.data.split import load
@@ -86,6 +87,7 @@ def choice(config: Mapping[str, Any]) -> str:
 
 def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: Job | None = None) -> None:
     """Run the flow, alone or as a job of a sweep; `resolved` is the config without its secrets."""
+    resolved = with_versions(resolved)
     breakdown = Breakdown(BEGAN if job is None else None)
     breakdown.lap("imports, config")
     folder = Path(hydra.runtime.output_dir)

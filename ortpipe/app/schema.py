@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import yaml
 
+from ortpipe.app.tracking.models import with_files
 from ortpipe.app.tracking.recorders import RECORDERS, Recorder
 from ortpipe.data.split import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest, under
@@ -85,7 +86,11 @@ def build_key(key: str, node: Any) -> Any:
 def check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[OrtpipeError]]:
     """Return the typed values of the top-level keys that are right, and everything that is wrong with the others."""
     problems: list[OrtpipeError] = []
-    values = _values(RunConfig, config, problems)
+    read = {}
+    for key, node in config.items():
+        with collected(problems, key):
+            read[key] = with_files(key, node, config.get("recorder"))
+    values = _values(RunConfig, {key: read.get(key, node) for key, node in config.items()}, problems)
     if not problems:
         with collected(problems):
             RunConfig(**values)

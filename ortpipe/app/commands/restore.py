@@ -1,6 +1,6 @@
 """ortpipe restore: trained weights back into what they come from: an .onnx file, an estimator, a state_dict."""
 
-import io
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from safetensors.numpy import save
 from ortpipe.app.compose import Parser
 from ortpipe.app.consent import executes
 from ortpipe.app.lookup import HELP, FoundModel, find
-from ortpipe.app.schema import build
+from ortpipe.app.run.folder import SOURCE, kept_input
+from ortpipe.app.schema import build_key
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Data
 from ortpipe.data.split import load
@@ -37,6 +38,7 @@ FILE.onnx: names, opset, metadata, operators and the layout of the weights stay,
 FILE.skops (with --trust .joblib, .pkl): a fitted scikit-learn estimator or Pipeline, which predicts what the trained
 model does. One that the run fitted itself is written where no file is yet.
 FILE.safetensors, .pt, .pth, .ckpt, .bin: a PyTorch state_dict, by its names; in a new .safetensors, all weights.
+Where no file is yet, the run's own copy of what it read is written there, also of a model that came from MLflow.
 The key=value pairs say where a run is recorded, as they did for the run itself."""
 PICKLES = (".joblib", ".pkl", ".pickle")
 
@@ -56,9 +58,8 @@ def run(arguments: Sequence[str]) -> None:
     )
     given = parser.read(arguments)
     file = Path(given.into)
-    is_new = not file.exists() and file.suffix in (".skops", *PICKLES, ".safetensors")
-    beside = file if given.in_place or is_new else file.with_name(f"{file.stem}.trained{file.suffix}")
-    output = Path(given.output or beside)
+    beside = file.with_name(f"{file.stem}.trained{file.suffix}")
+    output = Path(given.output or (file if given.in_place or not file.exists() else beside))
     same = output.exists() and file.exists() and output.samefile(file)
     if output.exists() and not same and not given.force:
         raise ConfigError("The output must not be there yet.", got=output, fix="Name another, or add --force.")
@@ -67,12 +68,22 @@ def run(arguments: Sequence[str]) -> None:
         fix = "Name a run, or a model.onnx that ortpipe wrote."
         raise ConfigError("The model says which of its weights were trained.", got=subject.name, fix=fix)
     weights = weights_of(subject.model, subject.facts, subject.tensors)
+    if not file.exists():
+        file = _kept(file, subject, Path(given.subject)) or file
     if file.suffix in (".skops", *PICKLES):
         _report(*_estimator(file, output, subject, weights, trust=given.trust))
     elif file.suffix in STATE_DICTS:
         _report(_state_dict(file, output, weights), output)
     else:
         _report(restore(file, output, weights.trained, weights.untrained, weights.origins), output)
+
+
+def _kept(file: Path, subject: FoundModel, run: Path) -> Path | None:
+    """Return the run's own copy of what it read, if a new file is to be one of the same kind."""
+    path = subject.config.get("convert", {}).get("source", {}).get("path")
+    copy = kept_input(SOURCE, path, run) if isinstance(path, str) else None
+    kinds = (".skops", *PICKLES) if file.suffix in (".skops", *PICKLES) else (file.suffix,)
+    return Path(copy) if copy is not None and Path(copy).suffix in kinds else None
 
 
 def _state_dict(file: Path, output: Path, weights: Weights) -> Restored:
@@ -118,11 +129,7 @@ def _dumped(estimator: Any, output: Path) -> bytes:
         import skops.io
 
         return bytes(skops.io.dumps(estimator))
-    import joblib
-
-    file = io.BytesIO()
-    joblib.dump(estimator, file)
-    return file.getvalue()
+    return pickle.dumps(estimator)  # which joblib reads too
 
 
 def _rows(subject: FoundModel) -> Data | None:
@@ -130,7 +137,7 @@ def _rows(subject: FoundModel) -> Data | None:
     if "data" not in subject.config or executes(subject.config, None):
         return None
     try:
-        data = load(build({**subject.config, "recorder": {"name": "none"}, "resume": None}).data)
+        data = load(build_key("data", subject.config["data"]))
     except (OrtpipeError, OSError):
         return None
     return data if data.digest() == convert_record(subject.facts).get("data") else None

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpipe.app.model_uri import NAMES, is_uri
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.checkpoint import write_checkpoint
 from ortpipe.app.run.environment import continuing
@@ -174,7 +175,7 @@ def _read(config: Any, key: str) -> Iterator[tuple[str, tuple[Path, ...]]]:
 def kept_input(key: str, path: str, run: Path) -> str | None:
     """Return the copy of a model file that a run's folder has for the key that named it, if it has one."""
     folder = run / INPUTS / ("" if key == SOURCE else key)
-    names = (Path(path).name, "model.onnx") if key != SOURCE else (Path(path).name,)
+    names = NAMES if is_uri(path) else (Path(path).name, "model.onnx") if key != SOURCE else (Path(path).name,)
     places = (folder / name for name in names)
     return next((str(place) for place in places if place.is_file() and not place.is_symlink()), None)
 

@@ -40,13 +40,12 @@ class _Plain(pickle.Unpickler):
     """Makes estimators and arrays, and imports and calls nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        from sklearn.base import BaseEstimator
-
         if (module, name) in PLAIN:
             return super().find_class(module, name)
         if module.partition(".")[0] == "sklearn" and "." not in name:
             found = super().find_class(module, name)
-            if isinstance(found, type) and (issubclass(found, BaseEstimator) or module in PARTS):
+            above = [f"{one.__module__}.{one.__qualname__}" for one in getattr(found, "__mro__", ())]
+            if "sklearn.base.BaseEstimator" in above or (above and module in PARTS):
                 return found
             if name.startswith("__pyx_unpickle_") and module in PARTS:
                 return found
