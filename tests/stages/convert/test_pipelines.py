@@ -10,8 +10,9 @@ from sklearn import cluster, decomposition, feature_selection, preprocessing, ra
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import MissingIndicator, SimpleImputer
-from sklearn.kernel_approximation import AdditiveChi2Sampler, RBFSampler, SkewedChi2Sampler
+from sklearn.kernel_approximation import AdditiveChi2Sampler, Nystroem, RBFSampler, SkewedChi2Sampler
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import NeighborhoodComponentsAnalysis
@@ -76,6 +77,8 @@ STEPS = [
     RBFSampler(n_components=6, random_state=0),
     SkewedChi2Sampler(n_components=6, random_state=0),
     AdditiveChi2Sampler(),
+    *(Nystroem(kernel, n_components=5, random_state=0) for kernel in ("rbf", "linear", "poly", "sigmoid")),
+    cluster.FeatureAgglomeration(2),
     cluster.KMeans(3, random_state=0),
     cluster.MiniBatchKMeans(3, random_state=0),
     cluster.BisectingKMeans(3, random_state=0),
@@ -344,3 +347,12 @@ def test_the_usual_steps_need_no_other_converter(monkeypatch):
     monkeypatch.setitem(sys.modules, "skl2onnx", None)
     frame, label = table()
     convert(make_pipeline(on_columns(), LogisticRegression()), data=Data(kept(frame, label)))
+
+
+@quiet
+def test_texts_are_counted_by_what_skl2onnx_makes_of_the_vectorizer():
+    words = np.random.default_rng(0).choice("The cat dog runs fast slow red blue".split(), (60, 6))
+    texts = np.array([" ".join(row) for row in words], object)
+    data = Data(Rows({"text": texts}, (words == "dog").any(axis=1), kept={"text": RawColumn("word")}))
+    vectorizer = ColumnTransformer([("text", TfidfVectorizer(ngram_range=(1, 2)), "text")])
+    assert convert(make_pipeline(vectorizer, LogisticRegression()), data=data).facts.lineage[0]["discrepancy"] < 1e-5

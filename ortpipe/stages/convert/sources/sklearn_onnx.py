@@ -11,6 +11,7 @@ from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
 from ortpipe.stages.convert.sources.sklearn_encoders import ML, ML_VERSION
 
 WORDS = ("CountVectorizer", "TfidfVectorizer", "HashingVectorizer")  # which read one column of texts
+LOCALE = "C.UTF-8"  # which images without language packs have, where en_US.UTF-8, skl2onnx's default, is not
 
 
 def has_converter(step: Any) -> bool:
@@ -25,16 +26,17 @@ def by_skl2onnx(flow: Flow, step: Any, columns: Columns) -> ir.Value:
     import skl2onnx
 
     data_types = skl2onnx.common.data_types
-    op = flow.op
+    op, options = flow.op, None
     if type(step).__name__ in WORDS:
         x, kind = columns.words(), data_types.StringTensorType([None, 1])
+        options = {type(step): {"locale": LOCALE}}
     else:
         x = columns.floats()
         of_float = data_types.DoubleTensorType if flow.dtype == np.float64 else data_types.FloatTensorType
         kind = of_float([None, columns.width])
     target = {"": op.graph.opset_imports[""], ML: ML_VERSION}
     try:
-        model = skl2onnx.to_onnx(step, initial_types=[("X", kind)], target_opset=target)
+        model = skl2onnx.to_onnx(step, initial_types=[("X", kind)], target_opset=target, options=options)
         inner = prepared(model, op)
     except (RuntimeError, NotImplementedError, ValueError, TypeError, KeyError, ModelError) as error:
         raise ConvertError(

@@ -133,6 +133,35 @@ def distances(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     return op.Sqrt(op.ReduceSum(op.Mul(apart, apart), [-1], keepdims=0))
 
 
+def nystroem(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """K(x, components) · normalizationᵀ."""
+    kept, given = step.components_, step._get_kernel_params()
+    gamma = float(given.get("gamma") or 1 / kept.shape[1])
+    if step.kernel == "rbf":
+        apart = op.Sub(op.Unsqueeze(x, [1]), op.const(kept.astype(dtype)))
+        similar = op.Exp(op.Mul(op.ReduceSum(op.Mul(apart, apart), [-1], keepdims=0), -gamma))
+    else:
+        similar = op.MatMul(x, op.const(kept.T.astype(dtype)))
+        if step.kernel != "linear":
+            shift, degree = given.get("coef0"), given.get("degree")
+            similar = op.Add(op.Mul(similar, gamma), float(1 if shift is None else shift))
+            power = op.const(np.array(3 if degree is None else degree, dtype))
+            similar = op.Tanh(similar) if step.kernel == "sigmoid" else op.Pow(similar, power)
+    return op.MatMul(similar, op.const(step.normalization_.T.astype(dtype)))
+
+
+def check_settings(step: Any) -> None:
+    """Refuse the settings of a step for which it has no operators."""
+    if type(step).__name__ == "FunctionTransformer":
+        check_function(step)
+    elif type(step).__name__ == "Nystroem" and step.kernel not in ("rbf", "linear", "poly", "polynomial", "sigmoid"):
+        rule, fix = "A kernel must be rbf, linear, poly or sigmoid.", "Choose one of these."
+        raise ConvertError(rule, got=f"kernel={step.kernel!r} of Nystroem", fix=fix)
+    elif type(step).__name__ == "FeatureAgglomeration" and step.pooling_func is not np.mean:
+        rule, fix = "Clusters of columns become their means.", "Leave pooling_func as it is."
+        raise ConvertError(rule, got=f"pooling_func={step.pooling_func}", fix=fix)
+
+
 def bernoulli_rbm(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     """σ(x · components + intercept)."""
     weight, bias = step.components_.T.astype(dtype), step.intercept_hidden_.astype(dtype)
@@ -212,6 +241,8 @@ TRANSFORMERS: dict[str, Transform] = {
     "sklearn.kernel_approximation.RBFSampler": rbf_sampler,
     "sklearn.kernel_approximation.SkewedChi2Sampler": skewed_chi2_sampler,
     "sklearn.kernel_approximation.AdditiveChi2Sampler": additive_chi2_sampler,
+    "sklearn.kernel_approximation.Nystroem": nystroem,
+    "sklearn.cluster.FeatureAgglomeration": affine,
     "sklearn.cluster.KMeans": distances,
     "sklearn.cluster.MiniBatchKMeans": distances,
     "sklearn.cluster.BisectingKMeans": distances,

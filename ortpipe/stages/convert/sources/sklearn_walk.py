@@ -10,7 +10,7 @@ from ortpipe.stages.convert.sources.estimators import class_path
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
 from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS
 from ortpipe.stages.convert.sources.sklearn_onnx import by_skl2onnx, has_converter
-from ortpipe.stages.convert.sources.sklearn_transformers import TRANSFORMERS, check_function
+from ortpipe.stages.convert.sources.sklearn_transformers import TRANSFORMERS, check_settings
 
 PIPELINE, COLUMN_TRANSFORMER = "sklearn.pipeline.Pipeline", "sklearn.compose.ColumnTransformer"
 FEATURE_UNION = "sklearn.pipeline.FeatureUnion"
@@ -60,8 +60,8 @@ def check_transformer(step: Any) -> None:
         if path.startswith("sklearn.") and name in SEARCHES:
             rule = "A step before the last must be one that ortpipe converts."
             raise ConvertError(rule, got=f"{path}: {SEARCHES[name]}", fix="Take another step, or none.")
-        if name == "FunctionTransformer" and path in TRANSFORMERS:
-            check_function(part)
+        if path in TRANSFORMERS:
+            check_settings(part)
         elif (
             path not in TRANSFORMERS
             and path not in ENCODERS
