@@ -351,7 +351,7 @@ def test_the_usual_steps_need_no_other_converter(monkeypatch):
 
 @quiet
 def test_texts_are_counted_by_what_skl2onnx_makes_of_the_vectorizer():
-    words = np.random.default_rng(0).choice("The cat dog runs fast slow red blue".split(), (60, 6))
+    words = np.random.default_rng(0).choice(["The", "cat", "dog", "runs", "fast", "slow", "red", "blue"], (60, 6))
     texts = np.array([" ".join(row) for row in words], object)
     data = Data(Rows({"text": texts}, (words == "dog").any(axis=1), kept={"text": RawColumn("word")}))
     vectorizer = ColumnTransformer([("text", TfidfVectorizer(ngram_range=(1, 2)), "text")])
