@@ -27,7 +27,7 @@ from ortpipe.facts import read_metadata as read_metadata
 from ortpipe.facts import without_metadata as without_metadata
 from ortpipe.facts import write_metadata
 from ortpipe.files import atomic_folder
-from ortpipe.graph.check import finish
+from ortpipe.graph.check import finish_apart
 from ortpipe.graph.serial import NOTHING, located, read, write
 from ortpipe.hashing import Hasher
 
@@ -57,8 +57,12 @@ class Artifact:
     _graph: bytes = field(repr=False)  # the model without its initializers and without our metadata
 
     def __init__(self, model: onnx.ModelProto | ir.Model, facts: Facts, tensors: Arrays | None = None) -> None:
-        graph = without_metadata(finish(model) if isinstance(model, ir.Model) else model)
-        initializers = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.graph.initializer}
+        checked, apart = finish_apart(model) if isinstance(model, ir.Model) else (model, {})
+        graph = without_metadata(checked)
+        initializers = {
+            t.name: _sealed(apart[t.name]) if t.name in apart else onnx.numpy_helper.to_array(t)
+            for t in graph.graph.initializer
+        }
         del graph.graph.initializer[:]
         vars(self).update(facts=facts, tensors=_own(tensors or {}), initializers=_read_only(initializers))
         vars(self).update(_graph=graph.SerializeToString(deterministic=True))
@@ -142,6 +146,13 @@ class Artifact:
 
 def _own(arrays: Arrays) -> Arrays:
     return _read_only({name: np.array(array, order="C") for name, array in sorted(arrays.items())})
+
+
+def _sealed(array: np.ndarray) -> np.ndarray:
+    """Return an array that nobody can change: itself, where that holds already, as of another artifact's."""
+    flags = array.flags
+    sealed = not flags.writeable and flags.owndata and flags.c_contiguous and flags.aligned
+    return array if sealed else np.array(array, order="C")
 
 
 def _read_only(arrays: dict[str, np.ndarray]) -> Arrays:

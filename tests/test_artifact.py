@@ -14,6 +14,8 @@ import pytest
 import ortpipe
 from ortpipe.artifact import Artifact, Facts, read_metadata
 from ortpipe.errors import ModelError
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.check import finish
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -228,3 +230,20 @@ def test_the_next_artifact_takes_other_tensors_and_another_model():
     second = artifact(t=np.ones(2)).next("train", 1, model=other, tensors={})
     assert dict(second.tensors) == {}
     assert [n.op_type for n in second.model.graph.node] == ["MatMul", "Sub"]
+
+
+def test_large_weights_stay_out_of_what_is_checked_and_change_no_byte() -> None:
+    weights = {"w": np.random.default_rng(0).normal(size=(80, 80)).astype(np.float32), "b": np.ones(80, np.float32)}
+    x = ir.val("x", ir.DataType.FLOAT, ["N", 80])
+    op = Builder(ir.Graph([x], [], nodes=[], opset_imports={"": 18}, name="g"), "net")
+    y = op.Add(op.MatMul(x, op.parameter("w", weights["w"])), op.parameter("b", weights["b"]))
+    op.graph.outputs.append(op.rename(y, "y"))
+    model = ir.Model(op.graph, ir_version=8)
+    facts = Facts("regression", ("x",), ("y",), "y", ("w", "b"))
+    whole, apart = Artifact(finish(model), facts), Artifact(model, facts)
+    assert apart.digest() == whole.digest()
+    assert apart.model.SerializeToString(deterministic=True) == whole.model.SerializeToString(deterministic=True)
+    weights["w"][0, 0] = 7  # the caller's own array stays the caller's
+    assert apart.initializers["w"][0, 0] != 7
+    assert not apart.initializers["w"].flags.writeable
+    assert apart.next("derive", 1, model=apart.ir_model()).initializers["w"] is apart.initializers["w"]

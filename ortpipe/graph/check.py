@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import Message
@@ -14,6 +15,7 @@ from ortpipe.graph.query import graphs, subgraphs
 FAILURES = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError)
 FIX = "Mend the model where the message points, or end the graph in front of that with convert.source.prediction."
 MANY = 2**12  # entries of an initializer that inference does not look into, in a large model
+PLAIN = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)  # NumPy's own floats
 LONGEST = 2**16  # entries of a vector whose values shape inference may follow
 # No axis of an output is longer than the longest that goes in (of Scan, once that holds in its body).
 NO_LONGER_AXES = operators.UNARY.union(
@@ -26,6 +28,28 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     """Return the model without dead nodes, with inferred shapes, once onnx.checker accepts it (else a ModelError)."""
     clean(model)
     return checked(ir.to_proto(model))
+
+
+def finish_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return the same, but large float initializers have dimensions and no values, and their arrays beside it.
+
+    So the cost of a model grows with its nodes, not with its weights, which nothing that is checked reads.
+    """
+    clean(model)
+    held = {
+        value: tensor
+        for value in model.graph.initializers.values()
+        if (tensor := value.const_value) is not None and tensor.dtype in PLAIN and tensor.size >= MANY
+    }
+    for value, tensor in held.items():
+        stub = onnx.TensorProto(name=value.name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
+        value.const_value = ir.serde.TensorProtoTensor(stub)
+    try:
+        proto = ir.to_proto(model)
+    finally:
+        for value, tensor in held.items():
+            value.const_value = tensor
+    return checked(proto, apart=bool(held)), {str(value.name): tensor.numpy() for value, tensor in held.items()}
 
 
 def clean(model: ir.Model) -> None:
@@ -63,11 +87,14 @@ def _without_unread_steps(node: ir.Node) -> bool:
     return len(node.outputs) < before
 
 
-def checked(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with shapes inferred, once onnx.checker (full check) accepts it."""
+def checked(model: onnx.ModelProto, *, apart: bool = False) -> onnx.ModelProto:
+    """Return the model with shapes inferred, once onnx.checker (full check) accepts it.
+
+    With `apart` the values of large initializers are elsewhere.
+    """
     try:
         model = inferred(model)
-        onnx.checker.check_model(_without_weights(model) if _is_heavy(model) else model, full_check=True)
+        onnx.checker.check_model(_without_weights(model) if apart or _is_heavy(model) else model, full_check=True)
     except FAILURES as error:
         if any(not _ranked(output) for output in model.graph.output):
             raise _unknown(model) from error
