@@ -95,7 +95,7 @@ def _made(artifact: Artifact, given: Arrays, runtime: RuntimeConfig | None) -> d
         elif all(x in fixed or x in sizes or x in data for x in read):
             data |= {*node.outputs}
             ahead.append(node)
-    seen = [y for node in ahead for y in node.outputs if y.name]
+    seen = [y for node in ahead for y in _typed(node)]
     model.graph.outputs[:] = seen
     keep_outputs(model, names := [str(y.name) for y in seen])
     session = Session(finish(model), runtime)
@@ -108,12 +108,17 @@ def _made(artifact: Artifact, given: Arrays, runtime: RuntimeConfig | None) -> d
     known = {*map(str, facts.inputs), *(str(v.name) for v in (*fixed, *sizes))}
     for node in ahead:
         operands = [str(x.name) for x in node.inputs if x is not None]
-        outputs = [str(y.name) for y in node.outputs if y.name]
+        outputs = [str(y.name) for y in _typed(node)]
         rowwise = all(_same_rows(more[name], fewer[name]) for name in outputs)
         if all(name in known for name in operands) and rowwise and not _is_wide(more, outputs, operands, given):
             known.update(outputs)
             made |= {name: more[name] for name in outputs}
     return made
+
+
+def _typed(node: ir.Node) -> list[ir.Value]:
+    """Return what a node gives, but for what the runtime's own operators add and nobody reads."""
+    return [y for y in node.outputs if y.name and y.type is not None]
 
 
 def _same_rows(more: np.ndarray, fewer: np.ndarray) -> bool:

@@ -15,6 +15,8 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses.l2 import L2
 from ortpipe.stages.convert.columns import features
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.engines.ort import Ort
 from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.front import behind_front
 from ortpipe.stages.train.optimizers.adam import Adam
@@ -139,3 +141,14 @@ def test_text_that_is_read_across_rows_is_refused_by_name(rows):
     text = "last = Gather (city, zero)  all = Shape (city)  city_of = Expand (last, all)"
     with pytest.raises(TrainError, match=r"'city', which Gather at node"):
         behind_front(gradient_of(text, data), data, None)
+
+
+def test_gradients_of_the_runtime_have_the_same_front(rows):
+    data = rows(stream=False)
+    model, session = whole(data)
+    loss = add_loss(convert(model, data=data), AddLossConfig(loss=L2()))
+    behind, feed = behind_front(derive(loss, DeriveConfig(engine=Ort())), data, None)
+    assert set(behind.facts.inputs).isdisjoint(FRAME)
+    made = {array.shape: array for array in feed(data.test).values()}
+    for array in session.run(fed(data.test)):
+        np.testing.assert_array_equal(made[array.shape], array)
