@@ -426,3 +426,12 @@ def test_a_network_reads_a_tables_columns_as_they_stand(name, words, table):
         assert not vectors[0].any()
     assert any("missing value is the median" in note for note in artifact.facts.lineage[0]["notes"])
     derive(add_loss(artifact, AddLossConfig(LOSSES["l2"]())), DeriveConfig(check=True), data=table)
+
+
+@pytest.mark.parametrize("inputs", [X, STEPS], ids=["columns", "steps"])
+def test_a_row_of_weight_2_is_standardized_as_the_row_twice(inputs):
+    y, weight = LABELS["regression"], np.array([2.0, *[1] * 23])
+    twice = [0, *range(24)]
+    source = ConvertConfig(SOURCES["mlp"](hidden=[3]), dtype="float64")
+    made = [convert(None, source, data=Data(rows)) for rows in (Rows(inputs, y, weight), Rows(inputs[twice], y[twice]))]
+    np.testing.assert_allclose(*(predict(one, None, given={"X": inputs})[0] for one in made), rtol=1e-9)
