@@ -179,8 +179,9 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         rows = Rows(inputs.arrays, labels, weight, columns=names, kept=inputs.kept, notes=())
         if not hold_out:
             return with_mean_one(Data(rows))
-        stratify = self._task in ("binary", "multiclass")
         fraction = checked(self.validation_fraction, Annotated[Positive, Lt(1)], "validation_fraction", 0.1)
+        counts = np.unique(labels, return_counts=True)[1] if self._task in ("binary", "multiclass") else np.zeros(1)
+        stratify = bool(counts.min() > 1 and len(counts) <= fraction * len(labels))  # where each class has rows for it
         share = SplitConfig(test=None, validation=fraction, stratify=stratify, seed=self._seed)
         return with_mean_one(split(rows, share))
 

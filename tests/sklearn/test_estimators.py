@@ -59,6 +59,8 @@ def test_the_history_holds_the_loss_of_each_epoch_and_of_the_rows_held_out():
     assert len(losses) == len(validation) == classifier.n_iter_ < 300
     assert min(validation) == validation[-3]
     assert any("stopped after epoch" in note for note in classifier.notes_)
+    rare = OrtClassifier(hidden=(8,), epochs=2, early_stopping=True).fit(X[:101], Y[:101])
+    assert len(rare.history_["validation_loss"]) == 2
     full = OrtClassifier(hidden=(8,), epochs=5, optimizer="lbfgs").fit(X, Y)
     np.testing.assert_allclose(full.history_["loss"][-1], log_loss(Y, full.predict_proba(X)), rtol=1e-9)
 
