@@ -25,6 +25,7 @@ from ortpipe.graph.serial import write_atomically
 from ortpipe.graph.show import to_text
 from ortpipe.pipeline import events
 from ortpipe.pipeline.plan import Plan, ReadsFiles
+from ortpipe.stages.convert.sources.snapshot import DESCRIPTION
 from ortpipe.stages.evaluate.figures import figures
 from ortpipe.stages.train.training import Checkpoint
 
@@ -156,8 +157,10 @@ def keep_inputs(plan: Plan, run: Path) -> None:
         return
     with atomic_folder(run / INPUTS) as folder:
         for key, (first, *others) in groups:
+            root = first.parent.resolve()
             for file in (first, *others):
-                beside = file.name if file is first else file.relative_to(first.parent.resolve())
+                below = file is not first and file.resolve().is_relative_to(root)
+                beside = file.resolve().relative_to(root) if below else file.name
                 place = folder / ("" if key == SOURCE else key) / beside
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, place)
@@ -176,6 +179,9 @@ def kept_input(key: str, path: str, run: Path) -> str | None:
     """Return the copy of a model file that a run's folder has for the key that named it, if it has one."""
     folder = run / INPUTS / ("" if key == SOURCE else key)
     names = NAMES if is_uri(path) else (Path(path).name, "model.onnx") if key != SOURCE else (Path(path).name,)
+    described = key == SOURCE and not is_uri(path) and not Path(path).suffix and (folder / DESCRIPTION).is_file()
+    if described:  # the files of a folder lie here
+        return str(folder)
     places = (folder / name for name in names)
     return next((str(place) for place in places if place.is_file() and not place.is_symlink()), None)
 

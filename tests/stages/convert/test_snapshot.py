@@ -6,8 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
+from ortpipe.app.run.folder import keep_inputs, kept_input
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
+from ortpipe.pipeline.plan import Stage, Step
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
@@ -56,3 +58,14 @@ def test_a_folder_of_several_models_asks_for_the_file(folder):
     (folder / "two.onnx").write_bytes((folder / "one.onnx").read_bytes())
     with pytest.raises(ConvertError, match=r"one\.onnx, two\.onnx"):
         facts(folder)
+
+
+def test_a_run_keeps_a_copy_of_the_folder_that_repro_reads(folder, tmp_path_factory):
+    (folder / "config.json").write_text(json.dumps(LABELS))
+    (folder / "onnx").mkdir()
+    (folder / "model.onnx").rename(folder / "onnx" / "model.onnx")
+    run = tmp_path_factory.mktemp("run")
+    stage = Stage("convert", "ortpipe.stages.convert.stage:convert")
+    keep_inputs((Step(stage, ConvertConfig(OnnxFile(str(folder)))),), run)
+    assert kept_input("convert.source", str(folder), run) == str(run / "inputs")
+    assert facts(run / "inputs").classes == ("bad", "good")
