@@ -200,9 +200,7 @@ def test_a_pipeline_over_named_columns_reads_the_tables_own_columns(dtype):
     labels, found = Session(artifact.model).run(feeds, ["label", "probabilities"])
     np.testing.assert_allclose(found, fitted.predict_proba(new), atol=1e-5)
     assert (labels == fitted.predict(new)).mean() > 0.99
-    assert (
-        convert(fitted, config).model == convert(fitted, config, data=rows).model
-    )  # which a fitted one needs no rows for
+    assert convert(fitted, config).model.graph == convert(fitted, config, data=rows).model.graph
 
 
 @quiet
