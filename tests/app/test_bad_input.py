@@ -100,9 +100,9 @@ CASES = {
         [*OWN, "data=diabetes", "convert.source.path=det.onnx"],
         ["needs a gradient", "Det at node 'determinant'", "derive/rules"],
     ),
-    "an estimator that is not supported lists those that are": (
-        ["convert.source.estimator=sklearn.svm.SVC"],
-        ["sklearn.svm.SVC", "sklearn.linear_model.Ridge"],
+    "an estimator that is not supported says why": (
+        ["convert.source.estimator=sklearn.tree.DecisionTreeClassifier"],
+        ["sklearn.tree.DecisionTreeClassifier", "has no gradient"],
     ),
     "a loss that does not fit the task names those that fit": (
         ["add_loss=l2"],

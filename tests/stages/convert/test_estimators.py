@@ -4,6 +4,7 @@ import copy
 import functools
 import pkgutil
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -268,3 +269,13 @@ def test_every_class_of_scikit_learn_is_converted_or_refused_with_a_reason():
     assert all(
         any(path.startswith(prefix) for prefix in REASONS) or path in ESTIMATORS for path in set(paths) - set(unknown)
     )
+
+
+def test_the_table_of_estimators_says_what_is_converted_and_what_is_refused():
+    import sklearn
+
+    page = (Path(__file__).parents[3] / "benchmarks" / "SKLEARN.md").read_text(encoding="utf-8")
+    if f"scikit-learn {sklearn.__version__}" not in page:
+        pytest.skip("written with another version of scikit-learn")
+    told = dict(line.strip("| ").split(" | ")[:2] for line in page.splitlines() if line.startswith("| sklearn."))
+    assert {path for path, outcome in told.items() if outcome == "converted"} == set(ESTIMATORS)

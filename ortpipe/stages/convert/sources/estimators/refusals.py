@@ -11,6 +11,7 @@ REASONS = {
     "sklearn.ensemble.": TREES,
     "sklearn.neighbors.LocalOutlierFactor": OUTLIERS,
     "sklearn.neighbors.KernelDensity": "it estimates a density of rows without labels",
+    "sklearn.neighbors.NeighborhoodComponentsAnalysis": "a transformer that is not written as a graph",
     "sklearn.neighbors.": NEIGHBOURS,
     "sklearn.semi_supervised.Label": NEIGHBOURS,
     "sklearn.svm.OneClassSVM": OUTLIERS,
