@@ -57,7 +57,8 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
             scikit-learn estimator or Pipeline, fitted first where it is not; an .onnx file's path or a ModelProto; a
             module of PyTorch; the name of a source of networks (`mlp`, `tabular`), or one with its settings.
         hidden: sizes of the layers of the MLP for None.
-        loss: the name of a loss, or one with its settings; None: squared error, log loss or cross-entropy.
+        loss: the name of a loss, or one with its settings; None: squared error, log loss or cross-entropy; `auto` is
+            what a scikit-learn estimator was fitted by.
         penalty: λ of λ·Σw² over weights (not biases), which is added to the mean loss; or {parameter or glob:
             {penalty: strength}}; None: no penalty.
         optimizer: the name of an optimizer, or one with its settings; None: Adam of rate 0.003.
