@@ -6,7 +6,7 @@ URI = re.compile(r"(?:models|runs):/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<re
 FILES = {  # of a flavour, the key of its file in MLmodel, and the names that such a file has
     "onnx": ("data", ("model.onnx",)),
     "sklearn": ("pickled_model", ("model.skops", "model.pkl")),
-    "pytorch": ("model_data", ("model.pt2", "model.pth")),
+    "pytorch": ("model_data", ("model.pt2",)),
 }
 NAMES = tuple(name for _, names in FILES.values() for name in names)
 

@@ -164,6 +164,7 @@ def _file(model: FetchedModel, source: str) -> Path:
     found = [stored, *(stored / name for name in names)]
     file = next((one for one in found if one.is_file()), None)
     if file is None or not file.resolve().is_relative_to(model.folder.resolve()):
-        rule, fix = "The file of a model in MLflow lies in its folder.", "Log it again."
-        raise ConvertError(rule, got=f"{model.uri}: {stored.name or 'none'}", key="path", fix=fix)
+        rule, as_pt2 = "The file of a model in MLflow lies in its folder.", ", with serialization_format='pt2'"
+        got = f"{model.uri}: no {' or '.join(names)} in {stored.name or 'it'}"
+        raise ConvertError(rule, got=got, key="path", fix=f"Log it again{as_pt2 if flavour == 'pytorch' else ''}.")
     return file

@@ -25,6 +25,8 @@ from ortpipe.stages.convert.sources.kept import kept_estimator
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 from ortpipe.stages.convert.stage import ROWS, TOLERANCE
 
+SEEN = "Whether an estimator predicts what the model does is seen on rows that it takes."
+
 
 class Weights(NamedTuple):
     """A model's float weights, and where they come from."""
@@ -259,8 +261,12 @@ def verify(estimator: Any, model: onnx.ModelProto, facts: Facts, data: Data | No
     forward = from_estimator(estimator, data, floats[0] if floats else "float32")
     assert forward.expected is not None
     given = rows.inputs if rows is not None and forward.as_given else inputs
+    try:
+        predicted = forward.expected(given, facts.prediction)
+    except ValueError as error:  # as of counts or categories, which drawn rows are not
+        raise ModelError(SEEN, got=f"{type(estimator).__name__}: {error}", fix="Give data.") from error
     [got] = Session(model).run(inputs, [facts.prediction])
-    expected = np.asarray(forward.expected(given, facts.prediction), np.float64).reshape(got.shape)
+    expected = np.asarray(predicted, np.float64).reshape(got.shape)
     worst = float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
     if not worst <= TOLERANCE.get(got.dtype.name, 1e-2):
         raise ModelError(
@@ -284,8 +290,7 @@ def _drawn(estimator: Any, model: onnx.ModelProto, facts: Facts) -> dict[str, np
         elif dtype.kind == "O" and words:
             drawn[value.name] = generator.choice(np.array(words, object), shape)
         else:
-            rule = "Whether an estimator predicts what the model does is seen on rows."
-            raise ModelError(rule, got=f"no rows for input {value.name!r}", fix="Give data.")
+            raise ModelError(SEEN, got=f"no rows for input {value.name!r}", fix="Give data.")
     if len(drawn) == 1 and len(getattr(estimator, "steps", ())) > 1:
         [(name, rows)] = drawn.items()
         try:

@@ -154,6 +154,9 @@ def test_of_mlmodel_neither_its_trusted_types_nor_paths_outside_are_believed(tmp
         SklearnEstimator(path=str(file_of(model, "sklearn")))(None, "float32")
     with pytest.raises(ConvertError, match="lies in its folder"):
         file_of(model, "onnx")
+    (tmp_path / "MLmodel").write_text("flavors: {pytorch: {model_data: data}}")
+    with pytest.raises(ConvertError, match=r"(?s)no model\.pt2 in data.*serialization_format='pt2'"):
+        file_of(model, "torch")
 
 
 def test_a_run_reads_keeps_and_converts_it_as_its_file(registry: Registry, tmp_path: Path) -> None:

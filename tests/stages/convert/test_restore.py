@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
+from sklearn.multiclass import OneVsOneClassifier
+from sklearn.naive_bayes import CategoricalNB
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 from ortpipe import Artifact, Data, Rows, convert, restore
 from ortpipe.errors import ModelError
@@ -102,6 +105,22 @@ def test_another_estimator_is_refused(other, message: str) -> None:
     source = convert(make_pipeline(StandardScaler(), Ridge()).fit(X, VALUES))
     with pytest.raises(ModelError, match=message):
         restore(_moved(source), other)
+
+
+def test_estimators_inside_of_others_get_theirs() -> None:
+    estimator = OneVsOneClassifier(SVC()).fit(X, THREE)
+    trained = _moved(convert(estimator))
+    again = restore(trained, estimator)
+    np.testing.assert_array_equal(again.estimators_[1].support_vectors_, trained.initializers["0_2.support_vectors"])
+
+
+def test_rows_are_wanted_where_drawn_ones_are_none_that_the_estimator_takes() -> None:
+    counts = np.random.default_rng(0).integers(0, 3, (30, 3)).astype(np.float32)
+    estimator = CategoricalNB().fit(counts, TWO)
+    with pytest.raises(ModelError, match=r"(?s)seen on rows that it takes.*Negative values.*Give data"):
+        restore(convert(estimator), estimator)
+    data = Data(train=Rows({"X": counts}, TWO))
+    assert type(restore(_moved(convert(estimator, data=data)), estimator, data=data)) is CategoricalNB
 
 
 def test_an_estimator_that_was_given_fitted_is_not_kept() -> None:
