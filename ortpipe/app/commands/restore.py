@@ -117,7 +117,7 @@ def _estimator(
     else:
         before = kept_estimator(convert_record(subject.facts), trust=trust)
     estimator, decided = into_estimator(before, weights)
-    rows = _rows(subject)
+    rows = _rows(subject, trust=trust)
     count, worst = verify(estimator, subject.model, Facts.from_json(subject.facts), rows)
     atomic_write(output, _dumped(estimator, output))
     done = Restored(decided.written, decided.kept, decided.rounding, (output,))
@@ -132,9 +132,9 @@ def _dumped(estimator: Any, output: Path) -> bytes:
     return pickle.dumps(estimator)  # which joblib reads too
 
 
-def _rows(subject: FoundModel) -> Data | None:
-    """Return the rows that a run read, if they are there, the same, and read without running anyone's code."""
-    if "data" not in subject.config or executes(subject.config, None):
+def _rows(subject: FoundModel, *, trust: bool) -> Data | None:
+    """Return the rows that a run read, if they are there, the same, and without trust read without running code."""
+    if "data" not in subject.config or (not trust and executes({"data": subject.config["data"]}, None)):
         return None
     try:
         data = load(build_key("data", subject.config["data"]))

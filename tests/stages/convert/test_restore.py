@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
 from sklearn.multiclass import OneVsOneClassifier
 from sklearn.naive_bayes import CategoricalNB
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 
 from ortpipe import Artifact, Data, Rows, convert, restore
@@ -136,6 +137,8 @@ def test_of_a_record_only_scikit_learns_own_estimators_are_opened_without_trust(
     for estimator, label in CASES:
         record = record_of(make_pipeline(StandardScaler(), clone(estimator)).fit(X, label))
         assert kept_estimator(record, trust=False)[-1].get_params() == estimator.get_params()
+    record = record_of(make_pipeline(SimpleImputer(), OneHotEncoder(), Ridge()).fit(X, VALUES))
+    assert len(kept_estimator(record, trust=False)) == 3
     record = record_of(_Own().fit(X, VALUES))
     with pytest.raises(ModelError, match=r"(?s)_Own.*--trust"):
         kept_estimator(record, trust=False)

@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ortpipe.errors import ModelError
 
 KEY = "fitted"  # in convert's record, which is no part of an artifact's digest
@@ -40,7 +42,7 @@ class _Plain(pickle.Unpickler):
     """Makes estimators and arrays, and imports and calls nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in PLAIN:
+        if (module, name) in PLAIN or (module == "numpy" and np.generic in getattr(vars(np).get(name), "__mro__", ())):
             return super().find_class(module, name)
         if module.partition(".")[0] == "sklearn" and "." not in name:
             found = super().find_class(module, name)
