@@ -73,7 +73,7 @@ WRONG = {
     "not a number": (lambda: LOSSES["elastic"](math.nan), "l1_weight must be a number, not negative", "is 0.5"),
     "half of all": (lambda: LOSSES["log"](0.5), "eps must be a number, positive and below 0.5", "is 1e-06"),
     "a part of a mapping": (lambda: PenaltyConfig({"*": {"l2": -1}}), r"terms\.\*\.l2 must be a number", "got: -1"),
-    "a name in a mapping": (lambda: PenaltyConfig({"*": {"l3": 1}}), "the name of a penalty", "Valid: l1, l2"),
+    "a name in a mapping": (lambda: PenaltyConfig({"*": {"l3": 1}}), "the name of a penalty", "Valid: group, l1, l2"),
     "a sign too many": (lambda: TrainConfig(epochs="--5"), "epochs must be a whole number", "The default is 50."),
     "one name for a list": (lambda: EvaluateConfig(metrics="r2"), "a list, each item the name of a metric", r"\[r2\]"),
     "a name in a list": (lambda: EvaluateConfig(metrics=["r2", "acuracy"]), r"metrics\.1 must be", "'accuracy'"),

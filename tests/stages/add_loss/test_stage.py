@@ -88,9 +88,9 @@ def test_adding_a_second_loss_takes_other_names(linear):
     assert (twice.facts.loss, twice.facts.label) == ("loss_1", "label_1")
 
 
-VALUES = "contrastive or cosine or elastic or epsilon_insensitive or gamma or huber or l1 or l2 or onnx or poisson or "
+VALUES = "auto or contrastive or cosine or elastic or epsilon_insensitive or gamma or huber or l1 or l2 or onnx or poisson or "
 VALUES += "quantile or squared_epsilon_insensitive or tweedie"
-TWO = "focal or hinge or log or modified_huber or onnx or squared_hinge"
+TWO = "auto or focal or hinge or log or modified_huber or onnx or perceptron or squared_hinge or squared_margin"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ TWO = "focal or hinge or log or modified_huber or onnx or squared_hinge"
         ("regression", "cross_entropy", VALUES),
         ("binary", "l2", TWO),
         ("binary", "cross_entropy", TWO),
-        ("multiclass", "log", "cross_entropy or ctc or distill or focal or hinge or onnx"),
+        ("multiclass", "log", "auto or cross_entropy or ctc or distill or focal or hinge or one_vs_rest or onnx"),
         ("multilabel", "cross_entropy", TWO),
     ],
 )
