@@ -54,7 +54,14 @@ def _outside(bound: Must, label: np.ndarray, padding: int | float | str | None) 
 
 
 def check_link(prediction: ir.Value, link: Link, loss: str) -> None:
-    """Refuse a mean that its graph does not keep above 0."""
+    """Refuse a mean that its graph does not keep above 0, and a logarithm that it does: that is the mean itself."""
+    if link == "log" and is_positive(prediction):
+        raise LossError(
+            f"{loss} with link=log reads a prediction that is the logarithm of the mean, any number.",
+            got=f"{prediction.name!r}, which is always positive: a mean",
+            key="loss.link",
+            fix="Set {key}=identity.",
+        )
     if link == "identity" and not is_positive(prediction):
         node = prediction.producer()
         raise LossError(

@@ -237,6 +237,12 @@ def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> di
         )
     tasks = getattr(config.loss, "tasks", (facts.task,))  # of the user's own, any
     if facts.task in tasks:
+        if not head and getattr(config.loss, "link", None) == "log" and any("scaled" in one for one in facts.lineage):
+            raise LossError(
+                "With link=log the prediction is the logarithm of the mean.",
+                got=f"{_name(config)} for a prediction that is scaled to the labels' own mean and deviation",
+                fix="Set convert.source.scale_target=false.",
+            )
         bound = getattr(config.loss, "labels", None)
         if bound is not None and data is not None and facts.task in ("regression", "multilabel"):
             check_labels(bound, _name(config), data, config.padding)

@@ -119,6 +119,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         notes.append(new.note)
         facts, objective = _facts(forward.model.graph, str(new.prediction.name), choice, facts), {}
     else:
+        record |= {"scaled": True} if forward.scaled else {}
         with under("source"):
             predicted_as = forward.meaning(predicted.get(forward.prediction))
     heads_as = dict[str, Meaning]()

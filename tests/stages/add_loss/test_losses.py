@@ -330,6 +330,8 @@ def test_the_identity_wants_a_graph_that_keeps_the_mean_positive(from_text, node
     config = AddLossConfig(LOSSES[loss](link="identity"))
     if fits:
         add_loss(from_text(text), config)
+        with pytest.raises(LossError, match=r"always positive: a mean(.|\n)*loss\.link=identity"):
+            add_loss(from_text(text), AddLossConfig(LOSSES[loss]()))
     else:
         with pytest.raises(LossError, match=r"always positive(.|\n)*loss\.link=log"):
             add_loss(from_text(text), config)

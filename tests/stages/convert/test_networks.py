@@ -17,7 +17,7 @@ from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feed_inputs, feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources import SOURCES as DATA
-from ortpipe.errors import ConfigError, ConvertError
+from ortpipe.errors import ConfigError, ConvertError, LossError
 from ortpipe.graph import query
 from ortpipe.graph.edit import set_initializers
 from ortpipe.graph.modes import to_inference
@@ -379,6 +379,16 @@ def test_settings_that_contradict_each_other_are_refused(name, settings, said):
 def test_inputs_that_a_network_does_not_read_are_refused(name, inputs, settings, said):
     with pytest.raises(ConvertError, match=said):
         build(name, "regression", inputs, **{"dtype": "float32", **settings})
+
+
+def test_a_logarithm_is_not_scaled_to_the_labels():
+    label = np.arange(len(X)).astype(float)
+    config = AddLossConfig(LOSSES["poisson"]())
+    artifact, data = build("mlp", label)
+    with pytest.raises(LossError, match="scale_target=false"):
+        add_loss(artifact, config, data=data)
+    artifact, data = build("mlp", label, scale_target=False)
+    assert add_loss(artifact, config, data=data).facts.link == "log"
 
 
 def test_weights_come_from_elsewhere_by_the_names_of_a_state_dict(tmp_path):

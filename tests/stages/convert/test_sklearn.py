@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_diabetes, load_iris, load_linnerud
 from sklearn.decomposition import NMF
 from sklearn.ensemble import RandomForestClassifier
@@ -23,11 +24,13 @@ from sklearn.linear_model import (
     Ridge,
     SGDClassifier,
     SGDRegressor,
+    TheilSenRegressor,
 )
+from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
-from sklearn.svm import OneClassSVM
+from sklearn.svm import SVC, OneClassSVM
 from sklearn.utils.validation import check_is_fitted
 
 import ortpipe
@@ -386,6 +389,42 @@ def test_row_weights_are_fitted_with(given):
     )
     assert made.digest() == convert(expected.fit(x, y, **name), data=Data(Rows({"X": x}, y, weight))).digest()
     assert made.digest() != convert(given, data=Data(Rows({"X": x}, y))).digest()
+
+
+@pytest.mark.parametrize(
+    ("given", "keyword"),
+    [
+        (TransformedTargetRegressor(Ridge(), func=np.exp, inverse_func=np.log), "sample_weight"),
+        (GridSearchCV(make_pipeline(StandardScaler(), Ridge()), {"ridge__alpha": [1.0]}), "ridge__sample_weight"),
+    ],
+    ids=["target", "search"],
+)
+def test_row_weights_reach_the_estimator_inside(given, keyword):
+    x, y = regression()
+    y, weight = y / 100, np.random.default_rng(0).uniform(0, 3, len(y))
+    data = Data(Rows({"X": x}, y, weight))
+    assert (
+        convert(given, data=data).digest() == convert(clone(given).fit(x, y, **{keyword: weight}), data=data).digest()
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(TheilSenRegressor(), "takes no sample_weight"), (Lasso(), "by their mean"), (Ridge(), None)],
+    ids=["none", "on average", "as they are"],
+)
+def test_it_is_said_what_becomes_of_row_weights(given, said):
+    x, y = regression()
+    [record] = convert(given, data=Data(Rows({"X": x}, y, np.arange(len(y))))).facts.lineage
+    found = [note for note in record["notes"] if note.startswith(type(given).__name__)]
+    assert len(found) == (said is not None)
+    assert all(said in note for note in found)
+
+
+def test_weights_of_classes_are_named_where_an_objective_lacks_them():
+    x, y = binary_words()
+    for estimator in (SVC(class_weight="balanced"), LogisticRegression(solver="liblinear", class_weight="balanced")):
+        assert "class_weight" in convert(estimator.fit(x, y)).facts.objective["missing"]
 
 
 @quiet

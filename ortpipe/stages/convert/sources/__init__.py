@@ -29,6 +29,7 @@ class Forward:
     as_given: bool = False  # expected takes inputs as the rows have them, not cast to the model's types
     fitted: Any = None  # the estimator, where it was fitted for this model
     objective: Mapping[str, Any] | None = None  # what the source was fitted by: see `Facts.objective`
+    scaled: bool = False  # the prediction is scaled to mean and deviation of the labels
     rounding: float = 0.0  # how far the source's own rounding may move a prediction, of its largest
 
 

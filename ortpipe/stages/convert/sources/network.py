@@ -93,6 +93,7 @@ class Network(Config, abc.ABC):
                 *labels.notes,
             ),
             said=dict.fromkeys(parameters),
+            scaled=labels.scaled,
         )
 
 
@@ -145,6 +146,11 @@ class LabelKind:
     scale: np.ndarray = field(default_factory=lambda: np.ones(1))  # likewise
     notes: tuple[str, ...] = ()
 
+    @property
+    def scaled(self) -> bool:
+        """Whether the labels are values of another mean or deviation than those of raw outputs, 0 and 1."""
+        return bool((self.scale != 1).any() or self.mean.any())
+
     def end(self, op: Builder, raw: ir.Value) -> tuple[End, ir.Value | None]:
         """Return the end behind raw outputs, and the value of the members [N, members, K], where there are any.
 
@@ -154,7 +160,7 @@ class LabelKind:
         if self.task == "regression":
             assert raw.dtype is not None
             scale, mean = (op.const(array.astype(raw.dtype.numpy())) for array in (self.scale, self.mean))
-            values = op.Add(op.Mul(raw, scale), mean) if (self.scale != 1).any() or self.mean.any() else raw
+            values = op.Add(op.Mul(raw, scale), mean) if self.scaled else raw
             y = op.ReduceMean(values, [1], keepdims=0) if many else values
             return End("regression", None, y), values if many else None
         p = op.Softmax(raw, axis=-1) if self.task == "multiclass" else op.Sigmoid(raw)

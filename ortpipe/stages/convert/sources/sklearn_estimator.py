@@ -26,6 +26,21 @@ TRUSTED = [  # beyond what skops trusts itself; a file's own list of types is ne
     *("numpy.dtype", "scipy.sparse._csr.csr_matrix", "scipy.interpolate._bsplines.BSpline"),
     "scipy._lib.array_api_compat.numpy._aliases.asarray",  # a spline's
 ]
+# estimators that divide the weights of rows by their mean
+WEIGHED_ON_AVERAGE = (
+    "Lasso",
+    "ElasticNet",
+    "QuantileRegressor",
+    "PoissonRegressor",
+    "GammaRegressor",
+    "TweedieRegressor",
+)
+KEYWORDS_GO_TO = {  # estimators whose fit hands its keywords on to the one inside
+    "TransformedTargetRegressor": "regressor",
+    **dict.fromkeys(
+        ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV"), "estimator"
+    ),
+}
 SCALERS = {"standard": "StandardScaler", "minmax": "MinMaxScaler"}
 
 
@@ -161,24 +176,31 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
         if data is None:
             rule = "Fitting an unfitted estimator needs rows."
             raise ConvertError(rule, got=type(estimator).__name__, fix="Fit it first, or give data.") from error
-        estimator = _fit(clone(estimator), data)
-        return replace(build(estimator, dtype, data.train.head(1)), fitted=estimator)
+        estimator, notes = _fit(clone(estimator), data)
+        made = build(estimator, dtype, data.train.head(1))
+        return replace(made, fitted=estimator, notes=(*made.notes, *notes))
     return build(estimator, dtype, None if data is None else data.train.head(1))
 
 
-def _fit(estimator: Any, data: Data) -> Any:
-    from sklearn.utils.validation import has_fit_parameter
+def _fit(estimator: Any, data: Data) -> tuple[Any, list[str]]:
+    """Return an estimator fitted on the training rows, by their weights where it takes some, and what to say."""
     from threadpoolctl import threadpool_limits
 
     rows = data.train.sample()
     given = form_for(estimator, rows).given(rows.inputs)
-    _, last, name = steps_of(estimator)
-    weights = {}
-    if rows.sample_weight is not None and has_fit_parameter(last, "sample_weight"):
-        weights["__".join((*name, "sample_weight"))] = rows.sample_weight
+    _, last, _ = steps_of(estimator)
+    weights, notes = {}, []
+    if rows.sample_weight is not None:
+        name = type(last).__name__
+        if keyword := _weight_keyword(estimator):
+            weights[keyword] = rows.sample_weight
+        else:
+            notes.append(f"{name} was fitted as if every row weighed 1: its fit takes no sample_weight")
+        if keyword and name.startswith(WEIGHED_ON_AVERAGE):
+            notes.append(f"{name} divides the weights by their mean: penalty=auto is its own where that mean is 1")
     try:
         with threadpool_limits(1):  # one thread sums in one order: the same bytes on any number of cores
-            return estimator.fit(given, rows.label, **weights)
+            return estimator.fit(given, rows.label, **weights), notes
     except (ValueError, TypeError) as error:
         raise ConvertError(
             "scikit-learn must be able to fit the estimator on the training rows.",
@@ -186,3 +208,19 @@ def _fit(estimator: Any, data: Data) -> Any:
             key="params",
             fix="Choose an estimator that fits the labels, or correct {key}.",
         ) from error
+
+
+def _weight_keyword(estimator: Any) -> str | None:
+    """Return the keyword by which weights reach the final estimator's fit, also through what hands keywords on."""
+    from sklearn.utils.validation import has_fit_parameter
+
+    *_, last, path = steps_of(estimator)
+    if path:
+        keyword = _weight_keyword(last)
+        return keyword and f"{path[0]}__{keyword}"
+    if has_fit_parameter(last, "sample_weight"):
+        return "sample_weight"
+    if type(last).__name__ not in KEYWORDS_GO_TO:
+        return None
+    member = getattr(last, KEYWORDS_GO_TO[type(last).__name__])
+    return _weight_keyword(member) if member is not None else "sample_weight"  # of a LinearRegression

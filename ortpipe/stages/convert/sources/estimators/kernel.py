@@ -9,7 +9,7 @@ from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.convert.sources.estimators.attributes import Step, array_of, const, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, scores_end, shaped, sigmoid_end
-from ortpipe.stages.convert.sources.estimators.objective import summed
+from ortpipe.stages.convert.sources.estimators.objective import missing, summed
 from ortpipe.stages.convert.sources.estimators.pairs import REMAINDER, per_class
 
 NORM = "½·‖w‖² of the kernel's space, which is no penalty of one parameter"
@@ -74,11 +74,11 @@ def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=negative)
     z = shaped(op.Gemm(kernel, dual, intercept), 1)
     if getattr(estimator, "probability", False) is not True:
-        return scores_end(op, z, estimator.classes_, summed("hinge", missing=NORM))
+        return scores_end(op, z, estimator.classes_, summed("hinge", missing=missing(estimator, NORM)))
     slope = parameter(op, estimator, "platt_a", "_probA", dtype=dtype)
     bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
     lacking = "its hinge loss, and Platt's log loss of other folds after it"
-    end = sigmoid_end(op, op.Sub(bias, op.Mul(z, slope)), summed("log", missing=lacking))
+    end = sigmoid_end(op, op.Sub(bias, op.Mul(z, slope)), summed("log", missing=missing(estimator, lacking)))
     return end._replace(ranking=z, rounding=ITERATED)
 
 

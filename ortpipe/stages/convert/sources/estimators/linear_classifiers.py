@@ -9,9 +9,8 @@ import onnx_ir as ir
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, scores_end, sigmoid_end, softmax_end
 from ortpipe.stages.convert.sources.estimators.linear import coefficient, ridge_objective, scores, sgd_penalty
-from ortpipe.stages.convert.sources.estimators.objective import Objective, averaged, summed
+from ortpipe.stages.convert.sources.estimators.objective import Objective, averaged, missing, summed
 
-ROWS_WEIGHTS = "class_weight: give rows weights for it (data.source.weight, add_loss.sample_weight=true)"
 SCORES = {  # SGDClassifier's losses of scores, by ortpipe's names, and its factor
     "hinge": ("hinge", 1.0),
     "log_loss": ("log", 1.0),
@@ -25,11 +24,6 @@ SCORES = {  # SGDClassifier's losses of scores, by ortpipe's names, and its fact
 def of_classes(estimator: Any, loss: str) -> dict[str, Any]:
     """Return a loss of two classes, or the sum of that of each class against the rest."""
     return {"name": loss} if len(estimator.classes_) == 2 else {"name": "one_vs_rest", "loss": loss}
-
-
-def missing(estimator: Any, other: str = "") -> str:
-    """Return what an objective lacks where rows are weighted by their class."""
-    return "; ".join(filter(None, [other, ROWS_WEIGHTS if getattr(estimator, "class_weight", None) else ""]))
 
 
 def one_vs_rest(op: Builder, z: ir.Value, objective: Objective | None) -> End:

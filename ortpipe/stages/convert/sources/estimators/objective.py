@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Strengths = Mapping[str, float]
+ROWS_WEIGHTS = "class_weight: give rows weights for it (data.source.sample_weight, add_loss.sample_weight=true)"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ def summed(loss: Any, penalty: Mapping[str, Strengths] | None = None, missing: s
 def averaged(loss: Any, penalty: Mapping[str, Strengths] | None = None, missing: str = "") -> Objective:
     """Return 1/N · Σᵢ lᵢ + penalties."""
     return _made(loss, penalty, "mean", missing)
+
+
+def missing(estimator: Any, other: str = "") -> str:
+    """Return what an objective lacks where rows are weighted by their class."""
+    return "; ".join(filter(None, [other, ROWS_WEIGHTS if getattr(estimator, "class_weight", None) else ""]))
 
 
 def _made(loss: Any, penalty: Any, reduction: Any, missing: str) -> Objective:
