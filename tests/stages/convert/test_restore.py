@@ -1,14 +1,21 @@
 """Trained weights go back into the estimator, or the state_dict, that they come from."""
 
+import base64
+import pickle
+import zlib
+from pathlib import Path
+
 import numpy as np
 import pytest
+import skops.io
 from sklearn.base import clone
+from sklearn.ensemble import StackingRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
 from sklearn.multiclass import OneVsOneClassifier
 from sklearn.naive_bayes import CategoricalNB
 from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 
@@ -18,6 +25,7 @@ from ortpipe.graph.edit import set_initializers
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.restore import convert_record, named_as_in_state_dict, weights_of
 from ortpipe.stages.convert.sources.kept import kept_estimator, record_of
+from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator
 
 X = np.random.default_rng(0).normal(100, 10, (30, 3)).astype(np.float32)
 TWO, THREE, VALUES = np.arange(30) % 2, np.arange(30) % 3, X[:, 0] / 10
@@ -144,6 +152,58 @@ def test_of_a_record_only_scikit_learns_own_estimators_are_opened_without_trust(
         kept_estimator(record, trust=False)
     assert type(kept_estimator(record, trust=True)) is _Own
     assert record_of(Ridge(solver=lambda: None)) == {}
+
+
+class _As:
+    def __init__(self, *reduced):
+        self.reduced = reduced
+
+    def __reduce__(self):
+        return self.reduced
+
+
+def _caching():
+    return Pipeline([("s", StandardScaler()), ("r", Ridge())], memory="cache").fit(X, VALUES)
+
+
+def _stack(method):
+    stack = StackingRegressor([("a", Ridge())]).fit(X, VALUES)
+    stack.stack_method_ = [method]
+    del stack.named_estimators_
+    return stack
+
+
+def _with(**attributes):
+    vars(ridge := Ridge()).update(attributes)
+    return ridge
+
+
+TRICKS = {  # what a predict would then do
+    "open a folder of pickles": (_caching, r"memory 'cache'"),
+    "fit": (lambda: _stack("fit"), r"stack_method_ \['fit'\]"),
+    "call another's": (lambda: _with(predict=np.float64), "predict <class"),
+    "copy by its own": (lambda: _with(__deepcopy__=Ridge), "__deepcopy__"),
+    "read numbers as pointers": (
+        lambda: _As(np.dtype, ("O", False, True), (3, "|", None, None, None, -1, -1, 0)),
+        "a state for dtype",
+    ),
+    "change a class for everybody": (
+        lambda: b"\x80\x02csklearn.linear_model._ridge\nRidge\nN}X\x01\0\0\0aK\x01s\x86b.",
+        "a state for",
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "said"), TRICKS.values(), ids=TRICKS)
+def test_an_estimator_that_would_do_more_than_predict_is_not_opened(made, said: str, tmp_path: Path) -> None:
+    estimator = made()
+    pickled = estimator if isinstance(estimator, bytes) else pickle.dumps(estimator)
+    with pytest.raises(ModelError, match=rf"(?s)on your word.*{said}.*--trust"):
+        kept_estimator({"fitted": base64.b85encode(zlib.compress(pickled)).decode()}, trust=False)
+    if hasattr(estimator, "n_features_in_"):
+        (file := tmp_path / "e.skops").write_bytes(skops.io.dumps(estimator))
+        with pytest.raises(ModelError, match=rf"(?s)on your word.*{said}"):
+            read_estimator(file, trust=False)
 
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y)

@@ -5,7 +5,8 @@ import io
 import pickle
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,16 +36,78 @@ def kept_estimator(record: Mapping[str, Any], *, trust: bool) -> Any:
         fix = "Name the estimator's file, or give the fitted estimator."
         raise ModelError("The record holds the estimator that convert fitted.", got="none", fix=fix)
     file = io.BytesIO(zlib.decompress(base64.b85decode(record[KEY])))
-    return pickle.load(file) if trust else _Plain(file).load()
+    if trust:
+        return pickle.load(file)
+    estimator = _Plain(file).load()
+    check_tame(estimator)
+    return estimator
 
 
-class _Plain(pickle.Unpickler):
-    """Makes estimators and arrays, and imports and calls nothing else."""
+METHODS = ("stack_method", "stack_method_", "chain_method", "chain_method_", "response_method")
+PREDICT = (None, "auto", "predict", "predict_proba", "decision_function")
+
+
+def check_tame(estimator: Any) -> None:
+    """Refuse an estimator whose classes are harmless, but which does more than predict once it is asked to.
+
+    A Pipeline's `memory` is a folder of pickles, which `fit` opens; the method that is called of a member may be `fit`;
+    and an attribute called as a method is called in its place.
+    """
+    seen, todo = dict[int, Any](), [estimator]
+    while todo:
+        one = todo.pop()
+        if id(one) in seen or isinstance(one, str | bytes | int | float | type | FunctionType | ModuleType):
+            continue
+        seen[id(one)] = one  # kept, so that no other object gets its id
+        if isinstance(one, Mapping):
+            todo.extend([*one, *one.values()])
+        elif isinstance(one, list | tuple | set | frozenset):
+            todo.extend(one)
+        elif isinstance(one, np.ndarray) and one.dtype == object:
+            todo.extend(one.flat)
+        for name, value in getattr(one, "__dict__", {}).items():
+            methods = value if isinstance(value, list | tuple) else [value]
+            own = f"{name} {value!r:.80}".replace("\n", " ")
+            if name in METHODS and any(not isinstance(one, str | None) or one not in PREDICT for one in methods):
+                _refuse(f"{type(one).__name__} with {own}")
+            if name == "memory" and value is not None:
+                _refuse(f"{type(one).__name__} with {own}, a folder of pickles")
+            if (name[:2] == name[-2:] == "__") or callable(getattr(type(one), str(name), None)):
+                _refuse(f"{type(one).__name__} with a method of its own: {own}")
+            todo.append(value)
+
+
+def _refuse(got: str) -> None:
+    raise ModelError(
+        "An estimator is opened on your word only where all it can do is to predict.",
+        got=got,
+        fix="Add --trust, or set convert.source.trust=true, if you know who wrote it: it may run code.",
+    )
+
+
+class _Plain(pickle._Unpickler):
+    """Makes estimators and arrays, and imports and calls nothing else.
+
+    In Python, as pickle's own in C lets nobody see what a state is put into: a class would be another one from then
+    on, for everybody, and a dtype of objects that says it holds none takes bytes for pointers.
+    """
+
+    def load_build(self) -> None:
+        *_, made, state = self.stack  # type: ignore[attr-defined]
+        if isinstance(made, np.dtype):
+            plain = made.names is None and isinstance(state, tuple) and state[2:8] == made.__reduce__()[2][2:8]
+        else:
+            plain = not isinstance(made, type | FunctionType | BuiltinFunctionType)
+        if not plain:
+            _refuse(f"a state for {made!r}")
+        super().load_build()  # type: ignore[misc]
+
+    dispatch: ClassVar[dict[int, Any]] = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: load_build}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in PLAIN or (module == "numpy" and np.generic in getattr(vars(np).get(name), "__mro__", ())):
             return super().find_class(module, name)
-        if module.partition(".")[0] == "sklearn" and "." not in name:
+        if module.partition(".")[0] == "sklearn" and "tests" not in module.split(".") and "." not in name:
             found = super().find_class(module, name)
             above = [f"{one.__module__}.{one.__qualname__}" for one in getattr(found, "__mro__", ())]
             if "sklearn.base.BaseEstimator" in above or (above and module in PARTS):

@@ -12,6 +12,7 @@ from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.settings import Config, Seed, one_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported
+from ortpipe.stages.convert.sources.kept import check_tame
 from ortpipe.stages.convert.sources.sklearn_graph import build, check_supported_estimator, steps_of
 from ortpipe.stages.convert.sources.sklearn_rows import form_for
 from ortpipe.stages.convert.sources.sklearn_steps import pipeline_of
@@ -139,11 +140,14 @@ def read_estimator(path: Path, trust: bool) -> Any:
         import skops.io
 
         try:
-            return skops.io.load(path, trusted=TRUSTED)
+            estimator = skops.io.load(path, trusted=TRUSTED)
         except Exception as error:
             rule = "A .skops file must be readable and hold only types that skops trusts."
             fix = "Save it with skops.io.dump; of types of your own, which it cannot hold, give a pickle and {at}trust."
             raise ConvertError(rule, got=error, fix=fix) from error
+        if not trust:
+            check_tame(estimator)
+        return estimator
     if not trust:
         raise ConvertError(
             "A pickle runs code when it is opened, so it is opened only on request.",
