@@ -106,7 +106,7 @@ CASES = {
     ),
     "a loss that does not fit the task names those that fit": (
         ["add_loss=l2"],
-        ["multiclass", "add_loss=cross_entropy"],
+        ["multiclass", "Choose add_loss=auto or cross_entropy"],
     ),
     "a metric that does not fit the task names those that fit": (["evaluate.metrics=[r2]"], ["r2", "accuracy"]),
     "a metric that does not exist suggests the nearest": (["evaluate.metrics=[acuracy]"], ["Did you mean 'accuracy'?"]),
