@@ -354,3 +354,28 @@ def test_texts_are_counted_by_what_skl2onnx_makes_of_the_vectorizer():
     data = Data(Rows({"text": texts}, (words == "dog").any(axis=1), kept={"text": RawColumn("word")}))
     vectorizer = ColumnTransformer([("text", TfidfVectorizer(ngram_range=(1, 2)), "text")])
     assert convert(make_pipeline(vectorizer, LogisticRegression()), data=data).facts.lineage[0]["discrepancy"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        OneHotEncoder(handle_unknown="ignore"),
+        OrdinalEncoder(),
+        make_pipeline(SimpleImputer(missing_values=None, strategy="most_frequent"), OneHotEncoder()),
+    ],
+    ids=["one_hot", "ordinal", "imputer"],
+)
+def test_none_is_the_missing_word_of_an_estimator_that_was_fitted_on_it(encoder):
+    words = np.array(["p", "q", None, "q"] * 5, object)
+    given = pd.DataFrame({"word": pd.Series(words, dtype=object)})
+    pipeline = make_pipeline(ColumnTransformer([("w", encoder, ["word"])]), Ridge()).fit(given, np.arange(20.0))
+    rows = Rows({"word": np.where(words == None, "", words)}, np.arange(20.0), kept={"word": RawColumn("word", 5)})  # noqa: E711
+    made = convert(pipeline, data=Data(rows))
+    [predicted] = Session(made.model).run(rows.inputs, ["prediction"])
+    np.testing.assert_allclose(predicted[:, 0], pipeline.predict(given), rtol=1e-5)
+
+
+def test_a_table_may_have_one_column_of_numbers():
+    rows = Rows({"size": np.arange(9.0)}, np.arange(9.0) ** 2, kept={"size": RawColumn("number")})
+    steps = "[{ColumnTransformer: {transformers: {n: {columns: [size], steps: [StandardScaler]}}}}, Ridge]"
+    assert convert(None, by_steps(steps), data=Data(rows)).facts.inputs == ("size",)

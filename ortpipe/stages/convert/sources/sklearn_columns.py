@@ -21,13 +21,13 @@ class Flow:
         op: writes at the end of the graph.
         dtype: of numbers.
         notes: what to say of steps that do something else here than in scikit-learn.
-        blanks: columns of words whose empty text is a word, where it is a missing value elsewhere.
+        empty: column of words → what its empty text is to the estimator, "" or None; nan in all others.
     """
 
     op: Builder
     dtype: np.dtype
     notes: list[str] = field(default_factory=list)
-    blanks: set[str] = field(default_factory=set)
+    empty: dict[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

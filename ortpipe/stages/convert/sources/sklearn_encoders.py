@@ -23,7 +23,11 @@ def frame(columns: Mapping[str, np.ndarray]) -> Any:
     """Return named columns as scikit-learn reads them."""
     import pandas as pd
 
-    return pd.DataFrame(columns)
+    def lacks(array: np.ndarray) -> bool:
+        return array.dtype == object and any(value is None for value in array)
+
+    # pandas makes nan of None where it takes a column for words, and encoders tell the two apart
+    return pd.DataFrame({k: pd.Series(a, dtype=object) if lacks(a) else a for k, a in columns.items()})
 
 
 def transformed(step: Any, rows: np.ndarray) -> np.ndarray:
@@ -99,10 +103,16 @@ def _code(flow: Flow, column: Columns, values: Sequence[Any]) -> ir.Value:
 def _code_of_words(flow: Flow, column: Columns, values: Sequence[Any]) -> ir.Value:
     keys = ["" if is_missing(value) else str(value) for value in values]
     if "" in values:
-        flow.blanks.update(part.name for part in column.parts if part.name is not None)
+        _say_empty(flow, column, "")
         keys = [key for key, value in zip(keys, values, strict=True) if not is_missing(value)]
+    elif any(value is None for value in values):
+        _say_empty(flow, column, None)
     codes = [i for i, value in enumerate(values, 1) if len(keys) == len(values) or not is_missing(value)]
     return code_of_words(flow.op, column.words(), keys, codes)
+
+
+def _say_empty(flow: Flow, columns: Columns, value: str | None) -> None:
+    flow.empty.update({part.name: value for part in columns.parts if part.name is not None})
 
 
 def code_of_words(op: Builder, x: ir.Value, keys: Sequence[str], codes: Sequence[int]) -> ir.Value:
@@ -153,8 +163,8 @@ def _by_kind(columns: Columns, marker: Any, values: Sequence[Any] = ()) -> list[
 def _missing(flow: Flow, columns: Columns, x: ir.Value, marker: Any) -> ir.Value:
     if x.dtype != ir.DataType.STRING:
         return flow.op.IsNaN(x) if is_missing(marker) else flow.op.Equal(x, float(marker))
-    if not is_missing(marker):
-        flow.blanks.update(part.name for part in columns.parts if part.name is not None)
+    if not is_missing(marker) or marker is None:
+        _say_empty(flow, columns, marker and "")
     return flow.op.Equal(x, flow.op.const(np.array("" if is_missing(marker) else marker)))
 
 

@@ -94,7 +94,7 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
         graph.outputs.extend([op.rename(label_of(op, end, classes), "label"), end.prediction])
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        return quiet(lambda given: source_values(estimator, end, given), form.given(inputs, flow.blanks))
+        return quiet(lambda given: source_values(estimator, end, given), form.given(inputs, flow.empty))
 
     meaning = Meaning(end.task, str(end.logits.name) if end.logits is not None else None, classes)
     parts = [part for step in before for part in parts_of(step)]

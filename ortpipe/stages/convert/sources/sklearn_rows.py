@@ -1,7 +1,7 @@
 """Rows as a scikit-learn estimator reads them: an array, or a frame of named columns."""
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from ortpipe.errors import ConvertError
 from ortpipe.stages.convert.sources.estimators import class_path
 from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS, frame
 from ortpipe.stages.convert.sources.sklearn_walk import COLUMN_TRANSFORMER, COMPOSITIONS, is_idle
+
+EMPTY: Mapping[str, str | None] = {}
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class InputForm:
     table: tuple[str, ...] | None
     names: tuple[str, ...] = ()
 
-    def given(self, inputs: Mapping[str, np.ndarray], blanks: Collection[str] = ()) -> Any:
-        """Return rows as the estimator takes them; empty text is a missing value but in columns of `blanks`."""
+    def given(self, inputs: Mapping[str, np.ndarray], empty: Mapping[str, str | None] = EMPTY) -> Any:
+        """Return rows as the estimator takes them; empty text is nan but in columns of `empty`."""
         if self.table is None:
             [array] = inputs.values()
             array = array.reshape(len(array), -1)
@@ -35,16 +37,16 @@ class InputForm:
                 return array
             columns = dict(zip(self.names, array.T, strict=True))
         else:
-            columns = {name: _column(inputs[name], name in blanks) for name in self.table if name in inputs}
+            columns = {name: _column(inputs[name], empty.get(name, np.nan)) for name in self.table if name in inputs}
         return frame(columns)
 
 
-def _column(array: np.ndarray, blanks: bool) -> np.ndarray:
+def _column(array: np.ndarray, empty: Any) -> np.ndarray:
     array = array.reshape(-1)
     if array.dtype.kind not in "USO":
         return array
     words = array.astype(object)
-    return words if blanks else np.where(words == "", np.nan, words)
+    return np.where(words == "", empty, words)
 
 
 def form_for(estimator: Any, rows: Rows | None) -> InputForm:
@@ -55,7 +57,7 @@ def form_for(estimator: Any, rows: Rows | None) -> InputForm:
     inputs = rows.inputs
     flat = all(array.ndim == 1 or array.shape[1:] == (1,) for array in inputs.values())
     text = any(array.dtype.kind in "USO" for array in inputs.values())
-    if len(inputs) == 1 and not text:
+    if len(inputs) == 1 and not text and not (rows.kept and _by_name(estimator)):
         names = next(iter(rows.columns.values()), ())
         wanted = known or (names if _by_name(estimator) else ())
         return InputForm(None, wanted if len(wanted) == np.prod(next(iter(inputs.values())).shape[1:]) else ())
