@@ -75,6 +75,12 @@ class KeptColumn:
     """
 
     def __init__(self, name: str, dtype: np.dtype | None, missing: Sequence[str]) -> None:
+        if not name:
+            raise DataError(
+                "A column that is an input as it stands has a name.",
+                got="one without a name, as pandas writes its index",
+                fix="Write the file without it (index=False), name it, or list the others in {at}inputs.",
+            )
         self._name, self._dtype, self._marks = name, dtype and float_type(dtype), missing
         self._missing, self._types = 0, dict[bool, str]()  # whether a piece is of dates → the first such file
         self._of = set[Literal["integer", "truth"] | None]()

@@ -106,6 +106,12 @@ def test_columns_of_mixed_content_are_refused_by_name(column, message):
         Function(function="data.test_kept:made", params=params, label="target", encode="keep")()
 
 
+def test_a_column_without_a_name_is_refused(tmp_path):
+    (tmp_path / "t.csv").write_text(",a,y\n0,1,2\n1,3,4\n")
+    with pytest.raises(DataError, match="index=False"):
+        SOURCES["csv"](path=str(tmp_path / "t.csv"), label="y", encode="keep")()
+
+
 def test_labels_are_never_missing(tmp_path):
     with pytest.raises(DataError, match="in column 'age', row 1"):
         written("csv", FRAME, tmp_path, encode="keep", label="age")()

@@ -57,7 +57,8 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
     model = artifact.ir_model()
     graph, parts, notes = model.graph, dict[str, _Part](), list[str]()
     if isinstance(chosen.loss, Auto):
-        notes.append(f"add_loss=auto is {_in_words(config.loss)}")
+        by = "" if "loss" in facts.objective else f", by the task ({facts.task}): the model names no loss of its own"
+        notes.append(f"add_loss=auto is {_in_words(config.loss)}{by}")
     op = Builder(graph, "loss")
     weight: ir.Value | None = None
     for head, own_facts in facts.predictions.items():
