@@ -100,7 +100,7 @@ def gradient(
 
 def _opened(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | None]]) -> ir.Model:
     """Return a model at an opset that has rules, with the shapes that its inputs have and what follows from them."""
-    own = parsed(without_metadata(plain_dimensions(lowered(model))))
+    own = parsed(without_metadata(lowered(plain_dimensions(model))))  # a size of -1 would be counted with
     inputs = {str(value.name): value for value in query.data_inputs(own.graph)}
     for name, sizes in shapes.items():
         if name not in inputs:

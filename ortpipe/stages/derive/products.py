@@ -84,11 +84,10 @@ def _rows(graph: Graph, y: Value, targets: Sequence[Value]) -> dict[Value, Value
     graph.remove(moved)
     body = Graph([row := op.placeholder("row", entries, ir.Shape([]))], [], nodes=moved, name=f"{y.name}/row")
     inner = op.inside(body)
-    first = body[0]
     one_hot = inner.Reshape(inner.cast(inner.Equal(entries, row), y), shape)
     one_hot.shape = y.shape
     body.remove(start := [node for node in body if node not in inner.forward])
-    body.insert_before(first, start)
+    body.insert_before(moved[0], start) if moved else body.extend(start)  # none: J is the identity
     ir.convenience.replace_all_uses_with(seed, one_hot)
     body.outputs[:] = distinct(inner, [found[t] if found[t] is not seed else one_hot for t in targets], targets)
     rows = op.Scan(entries, body=body, num_scan_inputs=1, outputs=len(targets))

@@ -111,6 +111,18 @@ def test_a_jacobian_is_0_where_only_the_others_depend() -> None:
     assert (found["p_z_jacobian"] == np.eye(2)).all()
 
 
+def test_a_jacobian_may_be_the_identity_and_sizes_of_minus_one_are_free() -> None:
+    found = run(
+        gradient(model("g (double[3] x) => (double[3] y) { y = Identity(x) }"), "y", "x", kind="jacobian"),
+        {"x": np.ones(3)},
+    )
+    np.testing.assert_array_equal(found["y_x_jacobian"], np.eye(3))
+    exported = model("g (float[N,1,H] x, float[1,1,3] w) => (float[N,1,M] y) { y = Conv<kernel_shape=[3]>(x, w) }", 11)
+    for dim in (d for v in exported.graph.input[:1] for d in v.type.tensor_type.shape.dim if d.dim_param):
+        dim.dim_value = -1
+    onnx.checker.check_model(gradient(exported, "y", "x"), full_check=True)
+
+
 def test_it_multiplies_the_hessian_with_tangents(rng) -> None:
     given, v, h = feeds(rng, "x scale w"), feeds(rng, "x w"), 1e-6
     found = run(gradient(model(), "total", ["x", "w"], kind="hvp"), {**given, "x_tangent": v["x"], "w_tangent": v["w"]})
