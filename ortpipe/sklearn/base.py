@@ -1,5 +1,6 @@
 """What both estimators share: rows as scikit-learn checks them, five stages, and what is left of a training."""
 
+import contextlib
 import dataclasses
 import warnings
 import weakref
@@ -57,10 +58,11 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
             scikit-learn estimator or Pipeline, fitted first where it is not; an .onnx file's path or a ModelProto; a
             module of PyTorch; the name of a source of networks (`mlp`, `tabular`), or one with its settings.
         hidden: sizes of the layers of the MLP for None.
-        loss: the name of a loss, or one with its settings; None: squared error, log loss or cross-entropy; `auto` is
-            what a scikit-learn estimator was fitted by.
+        loss: the name of a loss, or one with its settings; None or `auto`: what a scikit-learn estimator was fitted by,
+            of other models squared error, log loss or cross-entropy.
         penalty: λ of λ·Σw² over weights (not biases), which is added to the mean loss; or {parameter or glob:
-            {penalty: strength}}; None: no penalty.
+            {penalty: strength}}; `auto`: that of a scikit-learn estimator's objective; None: so where the loss is
+            that objective's, else none; 0: none.
         optimizer: the name of an optimizer, or one with its settings; None: Adam of rate 0.003.
         learning_rate: in the place of the optimizer's own.
         schedule: the name of a schedule, or one with its settings; None: cosine (in partial_fit, and for lbfgs, none).
@@ -94,7 +96,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         *,
         hidden: Sequence[int] = (100,),
         loss: str | Loss | None = None,
-        penalty: float | Mapping[str, Any] | PenaltyConfig | None = None,
+        penalty: float | str | Mapping[str, Any] | PenaltyConfig | None = None,
         optimizer: str | Optimizer | None = None,
         learning_rate: float | None = None,
         schedule: str | Schedule | None = None,
@@ -210,8 +212,9 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
     def _train(self, data: Data, epochs: int, *, goes_on: bool, schedule: str) -> Self:
         seed = self._seed
         forward = self._forward(data, seed) if not goes_on else _artifact(self._trainable)
-        loss = AddLossConfig(loss_of(self.loss, forward.facts.task), sample_weight=data.weighted)
-        derived = derive(penalty(add_loss(forward, loss, data=data), penalty_of(self.penalty, forward)))
+        loss = AddLossConfig(loss_of(self.loss), sample_weight=data.weighted)
+        charged = penalty_of(self.penalty, loss.loss, forward)
+        derived = derive(penalty(add_loss(forward, loss, data=data), charged))
         start = self.tensors_ if goes_on else None
         done = 0 if start is None else len(start["losses/train"])
         config = self._config(done + epochs, seed, schedule)
@@ -220,27 +223,30 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         with progress_bar(type(self).__name__, done, config.epochs, shown=self.verbose > 0) as bar:
             listener = Listener(self.callbacks or (), bar, EndOfFit if minibatch else StopIteration)
             try:
-                trained = train(derived, config, data=data, runtime=runtime, report=listener, start=start)
+                with contextlib.nullcontext() if minibatch else listener.until_next():
+                    trained = train(derived, config, data=data, runtime=runtime, report=listener, start=start)
             except (EndOfFit, KeyboardInterrupt) as end:
                 if listener.checkpoint is None:
                     raise
-                if isinstance(end, KeyboardInterrupt):
-                    text = f"Training was interrupted after {listener.checkpoint.epochs} of {config.epochs} epochs."
-                    warnings.warn(text, stacklevel=3)
+                listener.interrupted = isinstance(end, KeyboardInterrupt)
                 config = dataclasses.replace(config, epochs=max(1, listener.checkpoint.epochs))
                 trained = train(derived, config, data=data, runtime=runtime, start=listener.checkpoint)
         self._keep(forward, trained)
+        if listener.interrupted:
+            text = f"Training was interrupted after {self.n_iter_} of {done + epochs} epochs."
+            warnings.warn(text, stacklevel=3)
         return self
 
     def _forward(self, data: Data, seed: int) -> Artifact:
         """Return the model to train, with the task and classes of these labels."""
         classes = getattr(self, "classes_", None)
         named = None if classes is None or self._task == "multilabel" else plain_classes(classes)
-        log_link = getattr(loss_of(self.loss, self._task), "link", None) == "log"
+        log_link = getattr(loss_of(self.loss), "link", None) == "log"
         self._assumed = list[str]()
         source = source_of(self.model, self.hidden, seed, log_link=log_link, task=self._task, classes=named)
         if not isinstance(source, OnnxFile):
-            kind: Any = self.dtype or ("float32" if self._kinds else data.train.head(1).inputs["X"].dtype.name)
+            given = checked(self.dtype, Literal["float32", "float64"] | None, "dtype", None)
+            kind: Any = given or ("float32" if self._kinds else data.train.head(1).inputs["X"].dtype.name)
             return self._fitting(convert(None, ConvertConfig(source, kind), data=data))
         artifact = convert(None, ConvertConfig(source), data=data)
         known = artifact.facts.classes

@@ -47,7 +47,7 @@ class OrtClassifier(ClassifierMixin, OrtEstimator):  # type: ignore[misc]
         *,
         hidden: Sequence[int] = (100,),
         loss: str | Loss | None = None,
-        penalty: float | Mapping[str, Any] | PenaltyConfig | None = None,
+        penalty: float | str | Mapping[str, Any] | PenaltyConfig | None = None,
         optimizer: str | Optimizer | None = None,
         learning_rate: float | None = None,
         schedule: str | Schedule | None = None,

@@ -66,7 +66,7 @@ def _table(frame: Any) -> Any:
         if hasattr(frame, "iloc"):
             return pa.Table.from_pandas(frame.rename(columns=str), preserve_index=False)
         return frame if isinstance(frame, pa.Table) else pa.table(frame)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         rule, fix = "Every column of a table holds values of one type.", "Make it numbers, text or truth values."
         raise DataError(rule, got="; ".join(map(str, error.args)), fix=fix) from error
 
@@ -88,7 +88,12 @@ def _misses(column: Any) -> bool:
 def _decoded(column: Any) -> Any:
     import pyarrow as pa
 
-    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    if pa.types.is_dictionary(column.type):  # polars' are of a text type that cannot be decoded
+        words = column.dictionary.cast("string")
+        return pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode()
+    if pa.types.is_nested(column.type):
+        rule, fix = "A column of a table holds numbers, text, truth values or dates.", "Take it apart into columns."
+        raise DataError(rule, got=f"a column of {column.type}", fix=fix)
     return column.cast("string") if _kind(column.type) != "date" else column
 
 

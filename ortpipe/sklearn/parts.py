@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import onnx
 
 from ortpipe.artifact import Artifact
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, nearest
-from ortpipe.facts import Task
 from ortpipe.settings import Catalogue, article, fields_of
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
+from ortpipe.stages.add_loss.losses.auto import Auto
 from ortpipe.stages.convert.sources import SOURCES, Forward
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
@@ -49,7 +50,7 @@ class GivenGraph(OnnxFile):
         return read(self.model, self, data)
 
 
-def source_of(model: Any, hidden: Sequence[int], seed: int, *, log_link: bool, **told: Any) -> Any:
+def source_of(model: Any, hidden: Any, seed: int, *, log_link: bool, **told: Any) -> Any:
     """Return the source of convert's that a model stands for.
 
     Args:
@@ -68,6 +69,9 @@ def source_of(model: Any, hidden: Sequence[int], seed: int, *, log_link: bool, *
     if hasattr(model, "fit"):
         return GivenEstimator(model)
     if model is None:
+        if not isinstance(hidden, Sequence | np.ndarray) or isinstance(hidden, str):
+            rule, fix = "{key} must be a sequence of layers' sizes.", "Give (100,) for one layer of 100."
+            raise ConfigError(rule, key="hidden", got=repr(hidden), fix=fix)
         settings = {"dropout": 0.0, "weights": "xavier", "scale_target": not log_link}
         model = SOURCES["mlp"](hidden=tuple(hidden), seed=seed, **settings)
     elif isinstance(model, type) or not (callable(model) or isinstance(model, str)):
@@ -119,17 +123,32 @@ def schedule_of(given: str | Schedule | None, usual: str) -> Schedule:
     return given if isinstance(given, Schedule) else member(SCHEDULES, "schedule", given or usual)()
 
 
-def loss_of(given: str | Loss | None, task: Task) -> Loss:
-    """Return the loss; without one squared error, cross-entropy or the log loss."""
-    usual = {"regression": "l2", "multiclass": "cross_entropy"}.get(task, "log")
-    return member(LOSSES, "loss", given or usual)() if given is None or isinstance(given, str) else given
+def loss_of(given: str | Loss | None) -> Loss:
+    """Return the loss; without one the model's own: by its estimator's objective, else by its task."""
+    return member(LOSSES, "loss", given or "auto")() if given is None or isinstance(given, str) else given
 
 
-def penalty_of(given: float | Mapping[str, Any] | PenaltyConfig | None, artifact: Artifact) -> PenaltyConfig:
-    """Return the penalty; a number λ is λ·Σw² over weights: parameters of two dimensions and more."""
+def penalty_of(
+    given: float | str | Mapping[str, Any] | PenaltyConfig | None, loss: Loss, artifact: Artifact
+) -> PenaltyConfig:
+    """Return the penalty; a number λ is λ·Σw² over weights: parameters of two dimensions and more.
+
+    Without one it is that of the estimator's objective, where the loss is: the one without the other is not what it
+    was fitted by.
+    """
     if isinstance(given, PenaltyConfig):
         return given
-    if given is None or isinstance(given, Mapping):
-        return PenaltyConfig(given or {})
+    if given == "auto":
+        return PenaltyConfig(auto=True)
+    if isinstance(given, str):
+        rule, fix = (
+            "{key} is a number, auto, or {parameter or glob: {penalty: strength}}.",
+            "Give a number: λ of λ·Σw².",
+        )
+        raise ConfigError(rule, key="penalty", got=repr(given), fix=fix)
+    if given is None:
+        return PenaltyConfig(auto=isinstance(loss, Auto) and bool(artifact.facts.objective))
+    if isinstance(given, Mapping):
+        return PenaltyConfig(given)
     weights = [name for name in artifact.facts.parameters if artifact.initializers[name].ndim > 1]
     return PenaltyConfig({name: {"l2": given} for name in weights})

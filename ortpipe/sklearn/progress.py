@@ -1,9 +1,14 @@
 """What sees a training's epochs: a progress bar, and callbacks, which may end it."""
 
 import contextlib
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
+from ortpipe.errors import ConfigError
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.training import Checkpoint
 
@@ -25,6 +30,10 @@ class Listener:
 
     def __init__(self, callbacks: Sequence[Callback], bar: Any, end: type[BaseException]) -> None:
         self.checkpoint: Checkpoint | None = None  # of a training that was ended
+        self.interrupted = False  # by Ctrl-C
+        if not (np.iterable(callbacks) and all(map(callable, callbacks))):
+            rule, fix = "{key} must be a sequence of functions.", "Give [function], which is called with each Epoch."
+            raise ConfigError(rule, key="callbacks", got=f"{callbacks!r:.200}", fix=fix)
         self._callbacks, self._bar, self._end = callbacks, bar, end
 
     def __call__(self, event: object) -> None:
@@ -37,8 +46,26 @@ class Listener:
                 self._bar.set_postfix({k: f"{v:.4g}" for k, v in shown.items() if v is not None}, refresh=False)
                 self._bar.update(event.number - self._bar.n)
             answers = [callback(event) for callback in self._callbacks]
-            if True in answers:
+            if True in answers or self.interrupted:
                 raise self._end
+
+    @contextlib.contextmanager
+    def until_next(self) -> Iterator[None]:
+        """Let a first Ctrl-C end the training behind the iteration: of lbfgs nothing is handed over before."""
+        if threading.current_thread() is not threading.main_thread():  # only there signals arrive
+            yield
+            return
+
+        def note(number: int, frame: object) -> None:
+            self.interrupted = True
+            signal.signal(signal.SIGINT, usual)  # the second one ends it at once
+
+        usual = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, usual)
 
 
 @contextlib.contextmanager

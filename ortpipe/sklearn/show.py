@@ -6,7 +6,9 @@ from typing import Any
 
 from sklearn.utils import estimator_html_repr
 
+from ortpipe.facts import Facts, read_metadata
 from ortpipe.sklearn.parts import loss_of, optimizer_of
+from ortpipe.stages.add_loss.losses.auto import Auto
 
 WIDTH, HEIGHT, EDGE = 360, 120, 6  # pixels
 COLORS = {"loss": "#1f77b4", "validation_loss": "#ff7f0e"}
@@ -21,10 +23,15 @@ def html(estimator: Any) -> str:
 
 def flow(estimator: Any) -> str:
     """Return the stages of a fitted estimator, with what each of them was given."""
+    loss, charged = loss_of(estimator.loss), estimator.penalty
+    facts = Facts.from_json(read_metadata(estimator.onnx_))
+    if isinstance(loss, Auto):
+        charged = "auto" if charged is None and facts.objective.get("penalty") else charged
+        loss = loss.of(facts)
     stages = {
         "convert": estimator.model if estimator.model is not None else f"MLP {tuple(estimator.hidden)}",
-        "add_loss": loss_of(estimator.loss, estimator._task),
-        "penalty": estimator.penalty,
+        "add_loss": loss,
+        "penalty": charged,
         "derive": None,
         "train": f"{optimizer_of(estimator.optimizer, estimator.learning_rate)}, {estimator.n_iter_} epochs",
     }

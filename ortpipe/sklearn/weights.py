@@ -28,6 +28,10 @@ def row_weights(given: Any, class_weight: Any, y: np.ndarray) -> np.ndarray | No
     if not weight.any():
         raise DataError("sample_weight must not be zero for all rows.", got="zeros", fix="Give some row a weight.")
     if class_weight is not None:
+        if y.ndim > 1 and y.shape[1] > 1:
+            rule, fix = "class_weight is for rows of one class each.", "Leave it out, or give sample_weight."
+            raise DataError(rule, got=f"{y.shape[1]} labels in a row", fix=fix)
+        y = y.reshape(-1)
         if class_weight == "balanced":  # of the weighted rows
             classes, place = np.unique(y, return_inverse=True)
             sums = np.bincount(place, weight)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import warnings
 
 import numpy as np
 import onnx
 import pandas as pd
+import pyarrow as pa
 import pytest
 import skops.io
 from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_diabetes, load_digits, load_iris
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss, mean_poisson_deviance
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
+from sklearn.metrics import log_loss, mean_poisson_deviance, r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -124,6 +126,17 @@ def test_any_source_may_be_the_model(model, names):
     assert {tensor.name for tensor in classifier.onnx_.graph.initializer} == names
 
 
+def test_an_estimator_inside_trains_by_its_own_objective_and_stays_at_its_minimum():
+    counts = np.round(np.exp(X[:, 3]))
+    own = PoissonRegressor(alpha=0.1, tol=1e-9, max_iter=1000).fit(X[:, :3], counts)
+    trained = OrtRegressor(own, optimizer="lbfgs").fit(X[:, :3], counts)
+    np.testing.assert_allclose(trained.predict(X[:, :3]), own.predict(X[:, :3]), rtol=1e-6)
+    assert "penalty=auto: 0.05·l2 of coefficient" in trained.notes_
+    assert all(part in trained._repr_html_() for part in ("Poisson(", "</b> auto"))
+    with_other = OrtRegressor(own, loss="l2", optimizer="lbfgs").fit(X[:, :3], counts)
+    assert with_other.score(X[:, :3], counts) > r2_score(counts, own.predict(X[:, :3])) + 0.005
+
+
 def test_an_onnx_model_goes_on_with_the_classes_of_the_labels():
     first = OrtClassifier(**SMALL).fit(X, Y)
     further = OrtClassifier(first.onnx_, epochs=40, learning_rate=0.05).fit(X[Y < 2], Y[Y < 2])
@@ -164,12 +177,13 @@ def test_partial_fit_and_warm_starts_go_on_with_weights_and_moments():
 def test_a_callback_or_ctrl_c_ends_the_fit_with_what_is_trained():
     def interrupt(epoch):
         if epoch.number == 3:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
-    with pytest.warns(UserWarning, match="interrupted after 3 of 10"):
-        interrupted = OrtClassifier(**SMALL, callbacks=[interrupt]).fit(X, Y)
-    assert interrupted.n_iter_ == len(interrupted.history_["loss"]) == 3
     for optimizer in (None, "lbfgs"):
+        with pytest.warns(UserWarning, match="interrupted after 3 of 10"):
+            interrupted = OrtClassifier(**SMALL, optimizer=optimizer, callbacks=[interrupt]).fit(X, Y)
+        assert interrupted.n_iter_ == len(interrupted.history_["loss"]) == 3
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         ended = OrtClassifier(**SMALL, optimizer=optimizer, callbacks=[lambda epoch: epoch.number == 4]).fit(X, Y)
         assert ended.n_iter_ == 4
 
@@ -202,6 +216,18 @@ def test_a_frame_may_hold_words_dates_and_missing_values():
         classifier.predict(frame.to_numpy())
     with pytest.raises(DataError, match="column 'age' of"):
         classifier.predict(frame.assign(age="old"))
+
+
+def test_a_frame_may_hold_categories_as_polars_writes_them():
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 20), pa.array(["a", "b"], pa.string_view()))
+    frame, y = pa.table({"w": words, "x": np.arange(60.0)}), np.array([0, 1, 0] * 20)
+    assert OrtClassifier(epochs=30, learning_rate=0.05).fit(frame, y).score(frame, y) == 1
+    with pytest.raises(DataError, match="a column of list"):
+        OrtClassifier().fit(pa.table({"w": pa.array([[1]] * 60)}), y)
+    with pytest.raises(DataError, match="one class each"):
+        OrtClassifier(class_weight="balanced").fit(
+            X, np.eye(3, dtype=int)[Y] + np.eye(3, dtype=int)[0] * (Y > 0)[:, None]
+        )
 
 
 def test_a_pipeline_that_chooses_columns_by_name_reads_them_so():
@@ -244,6 +270,10 @@ def test_a_notebook_shows_the_stages_and_the_curve_and_a_bar_where_it_is_asked_f
         ({"optimizer": "lbfgs", "schedule": "cosine"}, "finds its steps itself"),
         ({"early_stopping": True, "validation_fraction": 2}, "validation_fraction"),
         ({"penalty": {"nothing": {"l2": 1}}}, "nothing"),
+        ({"penalty": "l2"}, "is a number, auto"),
+        ({"hidden": 5}, "hidden must be a sequence"),
+        ({"callbacks": print}, "callbacks must be a sequence"),
+        ({"dtype": "float16"}, "dtype must be"),
     ],
 )
 def test_what_means_nothing_is_refused_by_name(settings, said):
