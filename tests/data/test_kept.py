@@ -109,7 +109,7 @@ def test_columns_of_mixed_content_are_refused_by_name(column, message):
 def test_a_column_without_a_name_is_refused(tmp_path):
     (tmp_path / "t.csv").write_text(",a,y\n0,1,2\n1,3,4\n")
     with pytest.raises(DataError, match="index=False"):
-        SOURCES["csv"](path=str(tmp_path / "t.csv"), label="y", encode="keep")()
+        Csv(path=str(tmp_path / "t.csv"), label="y", encode="keep")()
 
 
 def test_labels_are_never_missing(tmp_path):
