@@ -144,7 +144,7 @@ def _file(model: FetchedModel, source: str) -> Path:
     """Return the file of a flavour in a model's folder; of MLmodel, nothing is believed but where that is."""
     try:
         said = yaml.safe_load((model.folder / "MLmodel").read_text(encoding="utf-8"))["flavors"]
-        flavours = {name: value for name, value in said.items() if name in FILES}
+        flavours = {name: value for name, value in said.items() if name in FILES and isinstance(value, dict)}
     except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         rule, fix = "A model in MLflow has a file MLmodel that says its flavours.", "Log it again."
         raise ConvertError(rule, got=f"{model.uri}: {type(error).__name__}", key="path", fix=fix) from error

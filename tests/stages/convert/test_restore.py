@@ -6,10 +6,12 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import skops.io
 from sklearn.base import clone
-from sklearn.ensemble import StackingRegressor
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.ensemble import StackingRegressor, VotingRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
 from sklearn.multiclass import OneVsOneClassifier
@@ -147,6 +149,9 @@ def test_of_a_record_only_scikit_learns_own_estimators_are_opened_without_trust(
         assert kept_estimator(record, trust=False)[-1].get_params() == estimator.get_params()
     record = record_of(make_pipeline(SimpleImputer(), OneHotEncoder(), Ridge()).fit(X, VALUES))
     assert len(kept_estimator(record, trust=False)) == 3
+    everything = make_column_transformer((StandardScaler(), make_column_selector()))
+    record = record_of(make_pipeline(everything, VotingRegressor([("a", Ridge())])).fit(pd.DataFrame(X), VALUES))
+    assert len(kept_estimator(record, trust=False)) == 2
     record = record_of(_Own().fit(X, VALUES))
     with pytest.raises(ModelError, match=r"(?s)_Own.*--trust"):
         kept_estimator(record, trust=False)
@@ -169,7 +174,6 @@ def _caching():
 def _stack(method):
     stack = StackingRegressor([("a", Ridge())]).fit(X, VALUES)
     stack.stack_method_ = [method]
-    del stack.named_estimators_
     return stack
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from ortpipe import own
 from ortpipe.app.consent import executes
-from ortpipe.errors import ConfigError
-from ortpipe.stages.convert.sources import SOURCES
+from ortpipe.errors import ConfigError, ConvertError
+from ortpipe.stages.convert.sources import SOURCES, torch_module
 
 
 def without(monkeypatch, *names):
@@ -19,6 +19,12 @@ def without(monkeypatch, *names):
 def test_a_source_is_a_module_or_a_file(settings):
     with pytest.raises(ConfigError, match="either an import path"):
         SOURCES["torch"](**settings)
+
+
+def test_what_only_files_can_is_refused(monkeypatch):
+    monkeypatch.setattr(torch_module, "check_installed", lambda: None)
+    with pytest.raises(ConvertError, match=r"(?s)lift is of files.*got: False"):
+        SOURCES["torch"](path="net.pt2", lift=False)(None, "float32")
 
 
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch):

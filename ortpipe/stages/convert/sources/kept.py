@@ -142,6 +142,8 @@ PLAIN = {
     ("numpy.random._pcg64", "PCG64"),
     ("scipy.sparse._csr", "csr_matrix"),
     ("scipy.sparse._csr", "csr_array"),
+    ("sklearn.compose._column_transformer", "make_column_selector"),
+    ("sklearn.utils._bunch", "Bunch"),
     ("builtins", "slice"),
     ("builtins", "set"),
     ("collections", "OrderedDict"),

@@ -23,6 +23,7 @@ TRUSTED = [  # beyond what skops trusts itself; a file's own list of types is ne
     *(f"sklearn.feature_selection._mutual_info.mutual_info_{kind}" for kind in ("classif", "regression")),
     "sklearn.feature_selection._univariate_selection.r_regression",
     "sklearn.compose._column_transformer.make_column_selector",
+    "sklearn.utils._bunch.Bunch",  # of members by name
     *(f"sklearn.cluster.{name}" for name in ("_bisect_k_means._BisectingTree", "_kmeans._kmeans_single_lloyd")),
     *("numpy.dtype", "scipy.sparse._csr.csr_matrix", "scipy.interpolate._bsplines.BSpline"),
     "scipy._lib.array_api_compat.numpy._aliases.asarray",  # a spline's

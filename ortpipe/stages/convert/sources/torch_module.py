@@ -67,6 +67,13 @@ class Torch(GraphSettings):
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Make the module, or read the program, and export it."""
+        if self.lift is not True:
+            raise ConvertError(
+                "{key} is of files, whose weights may be constants; of a PyTorch model its parameters are trained.",
+                key="lift",
+                got=self.lift,
+                fix="Leave it out; make what training shall move an nn.Parameter.",
+            )
         if self.path is not None:
             program = export.read_program(Path(self.path), self.trust)
             if self.weights is not None:
