@@ -23,9 +23,9 @@ from ortpipe.errors import ModelError
 from ortpipe.facts import Facts as Facts
 from ortpipe.facts import HeadFacts as HeadFacts
 from ortpipe.facts import Task as Task
+from ortpipe.facts import in_metadata, write_metadata
 from ortpipe.facts import read_metadata as read_metadata
 from ortpipe.facts import without_metadata as without_metadata
-from ortpipe.facts import write_metadata
 from ortpipe.files import atomic_folder
 from ortpipe.graph.check import finish_apart
 from ortpipe.graph.serial import NOTHING, located, read, write
@@ -243,8 +243,9 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
         known = {written["digest"], digest or written["digest"]}
         with located(record):
             facts = Facts.from_json(written["facts"])
-        artifact = Artifact(read(source / "model.onnx"), facts, load((source / TENSORS).read_bytes()))
-        found = artifact.digest()
+        model = read(source / "model.onnx")
+        artifact = Artifact(model, facts, load((source / TENSORS).read_bytes()))
+        found = artifact.digest() if in_metadata(model, facts) else "other facts in model.onnx"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:
             raise

@@ -139,10 +139,19 @@ def _typed(cls: type, facts: Mapping[str, Any]) -> dict[str, Any]:
 def write_metadata(model: onnx.ModelProto, facts: Facts) -> None:
     """Put the facts, but for the lineage, in a model's metadata, behind those of others."""
     others = [(p.key, p.value) for p in model.metadata_props if not p.key.startswith(PREFIX)]
-    ours = [(PREFIX + k, json.dumps(v)) for k, v in facts.as_json(lineage=False).items()]
     del model.metadata_props[:]
-    for key, value in (*others, *sorted(ours)):
+    for key, value in (*others, *_as_metadata(facts)):
         model.metadata_props.add(key=key, value=value)
+
+
+def in_metadata(model: onnx.ModelProto, facts: Facts) -> bool:
+    """Return whether a model's metadata hold these facts to the byte, and no other ones of ours."""
+    ours = [(p.key, p.value) for p in model.metadata_props if p.key.startswith(PREFIX)]
+    return ours == _as_metadata(facts)
+
+
+def _as_metadata(facts: Facts) -> list[tuple[str, str]]:
+    return sorted((PREFIX + k, json.dumps(v)) for k, v in facts.as_json(lineage=False).items())
 
 
 def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
