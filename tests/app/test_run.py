@@ -175,7 +175,7 @@ def test_a_terminal_shows_one_bar_that_fits_it(columns: int, last: str, tmp_path
     lines = drawn(tmp_path, columns, *BAR)
     bar = [line for line in lines if "/40 |" in line]
     assert re.fullmatch(last, bar[-1].strip())
-    notes = ("data: ", "  trains ")  # which a terminal wraps
+    notes = ("data: ", "  trains ", "  scikit-learn fits it by ")  # which a terminal wraps
     assert max(len(line) for line in lines if not line.startswith(notes)) <= columns
     assert "[5/6] train" in lines
 

@@ -97,10 +97,11 @@ def test_an_error_in_a_users_file_is_found_by_file_and_line(call: Callable[..., 
     said = refused(call, "--config-dir", "my", "experiment=mine")
     assert said.startswith("The config has 4 errors.")
     assert "train.epochs in my/experiment/mine.yaml, line 11" in said
-    assert "convert.source.estimator in my/experiment/mine.yaml, line 9" in said
     lines = (ROOT / "conf/data/npz.yaml").read_text().splitlines()
     line = 1 + lines.index("  seed: ${seed}")
     assert f"conf/data/npz.yaml, line {line}, from seed in my/experiment/mine.yaml, line 13" in said
+    said = refused(call, "--config-dir", "my", "experiment=mine", "seed=1", "train.epochs=2")
+    assert "convert.source.estimator in my/experiment/mine.yaml, line 9" in said
 
 
 def test_the_last_of_two_settings_is_the_one_that_is_named(call: Callable[..., str], mine: Path) -> None:
