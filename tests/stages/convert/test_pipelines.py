@@ -379,3 +379,4 @@ def test_a_table_may_have_one_column_of_numbers():
     rows = Rows({"size": np.arange(9.0)}, np.arange(9.0) ** 2, kept={"size": RawColumn("number")})
     steps = "[{ColumnTransformer: {transformers: {n: {columns: [size], steps: [StandardScaler]}}}}, Ridge]"
     assert convert(None, by_steps(steps), data=Data(rows)).facts.inputs == ("size",)
+    assert convert(Ridge(), data=Data(rows)).facts.inputs == ("size",)

@@ -57,7 +57,7 @@ def form_for(estimator: Any, rows: Rows | None) -> InputForm:
     inputs = rows.inputs
     flat = all(array.ndim == 1 or array.shape[1:] == (1,) for array in inputs.values())
     text = any(array.dtype.kind in "USO" for array in inputs.values())
-    if len(inputs) == 1 and not text and not (rows.kept and _by_name(estimator)):
+    if len(inputs) == 1 and not text and not rows.kept:
         names = next(iter(rows.columns.values()), ())
         wanted = known or (names if _by_name(estimator) else ())
         return InputForm(None, wanted if len(wanted) == np.prod(next(iter(inputs.values())).shape[1:]) else ())
