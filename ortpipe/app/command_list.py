@@ -5,20 +5,18 @@ import os
 from collections.abc import Callable, Sequence
 
 COMMANDS = (
-    *(
-        "cache",
-        "diff",
-        "doctor",
-        "gradient",
-        "init",
-        "plan",
-        "repro",
-        "restore",
-        "run-stage",
-        "schedule",
-        "show",
-        "sync",
-    ),
+    "cache",
+    "diff",
+    "doctor",
+    "gradient",
+    "init",
+    "plan",
+    "repro",
+    "restore",
+    "run-stage",
+    "schedule",
+    "show",
+    "sync",
     "validate",
 )
 PATHS = (
