@@ -1,5 +1,6 @@
 """What a config says of a model that comes in as a graph, whatever wrote it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from ortpipe.stages.convert.meaning import Told
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphSettings(Config):
+class GraphSettings(Config, ABC):
     """What is said of a model that comes in as a graph.
 
     Attributes:
@@ -55,6 +56,6 @@ class GraphSettings(Config):
     dtype: Literal["float32"] | None = None
 
     @property
+    @abstractmethod
     def origin(self) -> str:
         """What to say of the source in messages."""
-        raise NotImplementedError
