@@ -10,7 +10,7 @@ import inspect
 import pkgutil
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler, scale
 from sklearn.utils import all_estimators
 
+from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import OrtpipeError
@@ -129,6 +130,14 @@ def fallen(artifact: Any, data: Data) -> float:
     """Return how far training from an estimator's own solution lowers its objective, of its size."""
     own = AddLossConfig(LOSSES["auto"](), reduction=artifact.facts.objective["reduction"])
     model = derive(penalty(add_loss(artifact, own), PenaltyConfig(auto=True)), DeriveConfig())
+    value, solution = objective(model, data)
+    before, _ = value(solution)
+    found = minimize(value, solution, jac=True, method="L-BFGS-B", options={"maxiter": 300}).fun
+    return float((before - found) / max(1e-9, abs(before)))
+
+
+def objective(model: Artifact, data: Data) -> tuple[Callable[[np.ndarray], tuple[float, np.ndarray]], np.ndarray]:
+    """Return a derived model's loss on all rows with its slope, as SciPy minimizes it, and the weights it has."""
     facts, given, session = model.facts, feeds(model.model, model.facts, data.train), Session(model.model)
     weights = [model.initializers[name] for name in facts.parameters]
     bounds = np.cumsum([array.size for array in weights])[:-1]
@@ -139,10 +148,7 @@ def fallen(artifact: Any, data: Data) -> float:
         loss, *slopes = session.run(inputs, [facts.loss, *(facts.gradients[name] for name in facts.parameters)])
         return float(loss), np.concatenate([slope.ravel() for slope in slopes])
 
-    solution = np.concatenate([array.ravel() for array in weights])
-    before, _ = value(solution)
-    found = minimize(value, solution, jac=True, method="L-BFGS-B", options={"maxiter": 300}).fun
-    return float((before - found) / max(1e-9, abs(before)))
+    return value, np.concatenate([array.ravel() for array in weights])
 
 
 def row_of(name: str, cls: type) -> Row:

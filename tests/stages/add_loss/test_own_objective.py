@@ -11,7 +11,7 @@ from sklearn.datasets import load_diabetes, load_iris, load_linnerud, make_multi
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import scale
 
-from ortpipe.data.feeds import feeds
+from benchmarks.sklearn_table import objective
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import LossError, PenaltyError
 from ortpipe.runtime.session import Session
@@ -111,23 +111,13 @@ def test_scikit_learns_solution_is_the_least_that_training_finds_too(path, setti
     artifact = convert(estimator, FLOAT64, data=data)
     assert artifact.facts.objective["loss"]["name"] == loss
     model = derive(own(artifact, "mean"), DeriveConfig())
-    facts, given, session = model.facts, feeds(model.model, model.facts, data.train), Session(model.model)
-    weights = [model.initializers[name] for name in facts.parameters]
-    bounds = np.cumsum([array.size for array in weights])[:-1]
-
-    def objective(flat):
-        parts = [part.reshape(array.shape) for part, array in zip(np.split(flat, bounds), weights, strict=True)]
-        inputs = given | dict(zip(facts.parameters, parts, strict=True))
-        value, *slopes = session.run(inputs, [facts.loss, *(facts.gradients[name] for name in facts.parameters)])
-        return float(value), np.concatenate([slope.ravel() for slope in slopes])
-
-    solution = np.concatenate([array.ravel() for array in weights])
-    least, _ = objective(solution)
+    value, solution = objective(model, data)
+    least, _ = value(solution)
     size = max(1e-3, abs(least))
     exact = {"ftol": 1e-15, "gtol": 1e-9, "maxiter": 3000}
-    assert minimize(objective, solution, jac=True, method="L-BFGS-B", options=exact).fun >= least - left * size
-    found = minimize(objective, np.zeros_like(solution), jac=True, method="L-BFGS-B", options=exact).fun
-    kinks = loss in ("hinge", "quantile", "epsilon_insensitive") or "group" in str(facts.objective)
+    assert minimize(value, solution, jac=True, method="L-BFGS-B", options=exact).fun >= least - left * size
+    found = minimize(value, np.zeros_like(solution), jac=True, method="L-BFGS-B", options=exact).fun
+    kinks = loss in ("hinge", "quantile", "epsilon_insensitive") or "group" in str(model.facts.objective)
     assert kinks or found <= least + 5e-3 * size  # L-BFGS stops at kinks, which l1 has few of
 
 
