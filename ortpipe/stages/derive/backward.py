@@ -42,7 +42,10 @@ class Backward(Simplifier):
 
     def total(self, received: Sequence[Value], like: Value) -> Value:
         """Return the sum of gradients of one value; equal ones become a product."""
-        terms = [g if n == 1 else self.Mul(g, self.like(n, like)) for g, n in Counter(received).items()]
+        terms = [
+            g if n == 1 else self.Mul(g, self.like(n, like if like.dtype in query.FLOATS else g))
+            for g, n in Counter(received).items()
+        ]
         return functools.reduce(self.Add, terms)
 
     def unbroadcast(self, gradient: Value, x: Value, y: Value | None = None) -> Value:
@@ -102,7 +105,7 @@ class Backward(Simplifier):
         if gradient.shape is not None and y.shape is not None and same(gradient.shape, y.shape):
             return gradient
         wide = self.Expand(gradient, self.shape(y))
-        wide.type, wide.shape = y.type, y.shape
+        wide.type, wide.shape = y.type if y.dtype in query.FLOATS else gradient.type, y.shape
         return wide
 
     def sum(self, x: Value, axes: Sequence[int], *, keepdims: bool = False) -> Value:

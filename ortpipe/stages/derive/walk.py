@@ -17,6 +17,7 @@ values that the node's subgraphs read from around it, as `operands` lists them.
 from collections import defaultdict
 from collections.abc import Iterable
 
+import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
 from ortpipe.errors import DeriveError
@@ -24,6 +25,8 @@ from ortpipe.graph import operators, query
 from ortpipe.stages.derive.backward import Backward, Gradients
 
 BROADCASTING = operators.BROADCASTING | {"Expand"}  # what their rules return has y's shape, or stands for all of it
+NEVER_QUANTIZED = {*query.FLOATS, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
+MOVES = {"Cast", "Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 LOSSES = {"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
 SMALL = (BROADCASTING | operators.UNARY | operators.REDUCTIONS | LOSSES | {"Cast", "CastLike", "Dropout"}) - {
     "GlobalMaxPool"
@@ -49,7 +52,8 @@ def gradients(op: Backward, cotangents: Iterable[tuple[Value, Value]], targets: 
             dxs = _by_rule(op, node, arrived)
         for x, dx in zip(operands(node), dxs, strict=False):
             if x is not None and dx is not None and x in op.active:
-                dx = op.cast(dx, x) if None not in (dx.dtype, x.dtype) and dx.dtype != x.dtype else dx
+                if x.dtype in query.FLOATS and dx.dtype not in (None, x.dtype):
+                    dx = op.cast(dx, x)
                 received[x].append(op.unbroadcast(dx, x, node.outputs[0] if node.op_type in BROADCASTING else None))
     return {t: op.full(op.total(received[t], t), t) for t in targets if received.get(t)}
 
@@ -60,12 +64,20 @@ def operands(node: Node) -> tuple[Value | None, ...]:
 
 
 def active(nodes: Iterable[Node], targets: Iterable[Value]) -> set[Value]:
-    """Return the float values that depend on a target: integers and booleans stop the gradient."""
+    """Return the values that depend on a target: floats, and those that are quantized; other integers stop it."""
     reached = set(targets)
     for node in nodes:
-        if any(x in reached for x in operands(node) if x is not None):
+        read = [x for x in operands(node) if x in reached]
+        if read:
             reached.update(y for y in node.outputs if y.dtype is None or y.dtype in query.FLOATS)
+        if (node.op_type == "QuantizeLinear" and read) or any(map(_quantized, read)):
+            reached.update(filter(_quantized, node.outputs))
     return reached
+
+
+def _quantized(x: Value | None) -> bool:
+    """Say whether a value may stand for quantized floats; an int64 is a place or a size."""
+    return x is not None and x.dtype is not None and x.dtype not in NEVER_QUANTIZED
 
 
 def between(graph: Graph, outputs: Iterable[str], sources: Iterable[str]) -> list[Node]:
@@ -90,6 +102,13 @@ def _by_rule(op: Backward, node: Node, arrived: Gradients) -> Gradients:
             got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}, which has no rule and cuts off {cut!r}",
             fix="Freeze the parameters in front of it (derive.frozen), or add a rule to its family in "
             "ortpipe/stages/derive/rules/.",
+        )
+    integers = [x.name for x in operands(node) if x in op.active and _quantized(x)]
+    if integers and node.op_type not in MOVES | {"DequantizeLinear"}:
+        raise DeriveError(
+            "Quantized values are moved, and dequantized, before anything else reads them.",
+            got=f"{query.called(node)}, which reads the integers of {integers[0]!r}",
+            fix="Put DequantizeLinear in front of it, and QuantizeLinear behind it; convert reads such files so.",
         )
     if node.op_type not in SMALL:
         arrived = [op.full(dy, y) if dy is not None else None for dy, y in zip(arrived, node.outputs, strict=True)]

@@ -11,6 +11,7 @@ from ortpipe.stages.derive.rules import (
     losses,
     normalization,
     pooling,
+    quantization,
     reductions,
     resize,
     shapes,
@@ -18,8 +19,19 @@ from ortpipe.stages.derive.rules import (
 )
 
 MODULES = (
-    *(activations, arithmetic, control_flow, convolution, indexing, linear, losses, normalization, pooling, reductions),
-    *(resize, shapes, trigonometry),
+    *(
+        activations,
+        arithmetic,
+        control_flow,
+        convolution,
+        indexing,
+        linear,
+        losses,
+        normalization,
+        pooling,
+        quantization,
+    ),
+    *(reductions, resize, shapes, trigonometry),
 )
 FAMILIES: dict[str, Rules] = {module.__name__.rpartition(".")[2]: module.RULES for module in MODULES}
 RULES: Rules = {name: rule for family in FAMILIES.values() for name, rule in family.items()}
