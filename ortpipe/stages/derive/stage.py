@@ -24,6 +24,7 @@ from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
 from ortpipe.stages.derive.outputs import name_gradients
 
 VERSION = 6
+CUT = "no gradient reaches it"
 
 
 @typed
@@ -58,13 +59,8 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     keep_outputs(model, list(dict.fromkeys((str(total.name), *loss, *forward, *statistics.values()))))
     values = {name: value.const_value for name, value in graph.initializers.items()}
     model, gradients = config.engine(model, str(total.name), parameters, inputs)
-    for name in (*parameters, *inputs):
-        if name not in gradients:
-            raise DeriveError(
-                "The loss must depend on everything that is trained.",
-                got=f"no gradient for {name!r}: a node without a derivative cuts it off",
-                fix="Leave it out with derive.frozen.",
-            )
+    parameters, cut = _reached(parameters, inputs, gradients, config)
+    left |= dict.fromkeys(cut, CUT)
     names = name_gradients(model.graph, {name: gradients[name] for name in (*parameters, *inputs)})
     by_name, kept = query.values(model.graph), (*loss, *names.values(), *statistics.values(), *forward)
     model.graph.outputs[:] = [by_name[name] for name in dict.fromkeys(kept)]
@@ -87,7 +83,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
         statistics=statistics,
         outputs=tuple(forward),
         constants=tuple(left),
-        notes=_notes(parameters, left, facts, config),
+        notes=_notes(parameters, left, facts, config, cut),
     )
     if config.check:
         compare(artifact, result, [name for name in wanted if name is not None], list(seeds.values()), data)
@@ -205,9 +201,31 @@ def _check_finite(graph: Graph, parameters: Sequence[str]) -> None:
         )
 
 
-def _notes(parameters: Sequence[str], left: Mapping[str, str], facts: Facts, config: DeriveConfig) -> list[str]:
-    """Return in words what is trained, where the config says something else than convert did."""
-    if config.parameters is None and not config.frozen:
+def _reached(
+    parameters: Sequence[str], inputs: Sequence[str], gradients: Collection[str], config: DeriveConfig
+) -> tuple[list[str], list[str]]:
+    """Return the parameters that have a gradient, and those that none can reach; what the config names must have one.
+
+    What is only rounded, compared or counted on its way to the loss does not move it.
+    """
+    cut = [name for name in (*parameters, *inputs) if name not in gradients]
+    named = [name for name in cut if config.parameters is not None or name in inputs]
+    if named or len(cut) == len(parameters) + len(inputs):
+        raise DeriveError(
+            "The loss must depend on everything that is trained.",
+            got=f"no gradient for {', '.join(map(repr, named or cut))}: a node without a derivative cuts it off",
+            fix="Leave it out of derive.parameters or derive.inputs."
+            if named
+            else "Name another output in derive.output.",
+        )
+    return [name for name in parameters if name not in cut], cut
+
+
+def _notes(
+    parameters: Sequence[str], left: Mapping[str, str], facts: Facts, config: DeriveConfig, cut: Sequence[str]
+) -> list[str]:
+    """Return in words what is trained, where that is something else than convert said."""
+    if config.parameters is None and not config.frozen and not cut:
         return []
     added = [name for name in parameters if name in facts.constants]
     also = f"; only because derive.parameters says so: {some(added)}" if added else ""

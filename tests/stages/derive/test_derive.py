@@ -438,6 +438,21 @@ def test_an_operator_without_gradient_is_named_with_its_node(derive, engine, fro
     assert "derive.frozen" in str(error.value)
 
 
+CHOSEN = """g (float[N,3] X) => (float[N,1] y) <float[3,2] u = {1, 2, -1, 3, 0.5, 1}, float[3,2] v = {1, 2, 3, 4, 5, 6},
+  float[2,1] e = {0.5, 2}, float[1,1] w = {3}>
+ { k = MatMul(X, u) i = ArgMax<axis=1, keepdims=0>(k) j = MatMul(X, v) c = ArgMax<axis=1, keepdims=0>(j)
+   g = Gather(e, i) h = Gather(e, c) f = Add(g, h) y = MatMul(f, w) }"""
+
+
+def test_what_no_gradient_can_reach_is_no_parameter_and_that_is_said(derive, from_text):
+    loss_model = add_loss(from_text(CHOSEN), AddLossConfig(LOSSES["l2"]()))
+    result = derive(loss_model, {"frozen": ["w"]})
+    assert (result.facts.parameters, {*result.facts.constants}) == (("e",), {"u", "v", "w"})
+    assert "u, v (no gradient reaches it)" in str(result.facts.lineage[-1]["notes"])
+    with pytest.raises(DeriveError, match="no gradient for 'u', 'v': "):  # all at once, for they are asked for
+        derive(loss_model, {"parameters": ["*"]})
+
+
 def test_an_operator_without_gradient_may_stand_before_the_parameters(derive, from_text, run):
     text = "g (float[N,3] X) => (float[N,1] y) <float[3,1] w = {1, 2, -1}> { h = Elu(X) y = MatMul(h, w) }"
     result = derive(add_loss(from_text(text), AddLossConfig(LOSSES["l2"]())))

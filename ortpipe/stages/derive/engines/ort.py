@@ -15,7 +15,7 @@ from ortpipe.settings import Config
 from ortpipe.stages.derive.engines.ort_lowering import DOMAIN, RULES, without_yield
 from ortpipe.stages.derive.engines.ort_operators import BODIES, REWRITES, check_differentiable
 from ortpipe.stages.derive.expand import with_bodies
-from ortpipe.stages.derive.walk import between
+from ortpipe.stages.derive.walk import between, operands
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,13 @@ class Ort(Config):
         """See `Engine`; an operator on the way without a gradient, or with a wrong one, is a DeriveError."""
         others = [str(o.name) for o in model.graph.outputs if o.name != loss]
         model = differentiable(model, [loss], [*parameters, *inputs])
+        passed = between(model.graph, [loss], [*parameters, *inputs])
+        read = {x.name for node in passed for x in operands(node) if x is not None}  # it fails on what is not
         part = model.clone()
         keep_outputs(part, [loss])
         taken = used_names(model.graph) - used_names(part.graph)
-        result, gradients = with_yield(part, parameters, inputs)
+        targets = ([name for name in names if name in read] for names in (parameters, inputs))
+        result, gradients = with_yield(part, *targets)
         infer(result)  # the builder drops some types
         without_yield(result.graph)
         rewrite(result.graph, RULES, DOMAIN)
