@@ -33,6 +33,7 @@ class Session:
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
         options.log_severity_level = 4
+        options.add_session_config_entry("session.disable_quant_qdq", "1")  # pairs round as they do in training
         if not fused:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if providers[0] not in ort.get_available_providers():

@@ -34,6 +34,7 @@ GOALS = {
     "digits": ("accuracy", 0.005),
     "elastic_loss": ("r2", 0.01),
     "finetune_onnx": ("accuracy", 0.0),
+    "int8_digits": ("accuracy", 0.0),
     "linear_regression": ("r2", 0.01),
     "logistic_regression": ("accuracy", 0.01),
     "mlp_regression": ("r2", 0.0),
@@ -46,7 +47,8 @@ def test_every_experiment_reaches_what_its_source_reaches(experiment: str, cli: 
     assert done.returncode == 0, done.stderr
     metric, slack = GOALS[experiment]
     values = json.loads((only_run() / "run.json").read_text())["metrics"][metric]
-    assert values["trained"] >= values["source"] - slack
+    assert values["trained"] >= values.get("source", 0) - slack
+    assert (only_run() / "model.int8.onnx").exists() == experiment.startswith("int8")
     assert values["trained"] > values["before"]
     assert values["trained"] >= (0.97 if experiment == "digits" else 0)
 

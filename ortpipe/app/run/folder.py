@@ -21,6 +21,7 @@ from ortpipe.app.run.screen import source_of
 from ortpipe.artifact import Artifact, save_artifact, under
 from ortpipe.errors import OrtpipeError, TrackingError
 from ortpipe.files import atomic_folder, atomic_write
+from ortpipe.graph.int8 import is_quantized, to_int8
 from ortpipe.graph.serial import write_atomically
 from ortpipe.graph.show import to_text
 from ortpipe.pipeline import events
@@ -31,7 +32,7 @@ from ortpipe.stages.train.training import Checkpoint
 
 INPUTS = "inputs"  # copies of the model files that were read: the originals may change before a run is repeated
 SOURCE = "convert.source"
-OF_ONE_RUN = (INPUTS, "stages", "figures", "model.onnx", "model.onnx.data", "losses.parquet")
+OF_ONE_RUN = (INPUTS, "stages", "figures", "model.onnx", "model.onnx.data", "model.int8.onnx", "losses.parquet")
 
 
 class RunFolder:
@@ -42,7 +43,8 @@ class RunFolder:
     - `checkpoint.safetensors`: what training continues from, as often as train.checkpoint says;
     - `stages/<number>_<name>/`: each artifact, with its graph as text in `model.txt`; the files of one that is in the
       store are links to it;
-    - `model.onnx`, `losses.parquet`, `figures/*.png`, `report.md`, `report.html`: at the end.
+    - `model.onnx`, `model.int8.onnx` of a fake-quantized one, `losses.parquet`, `figures/*.png`, `report.md`,
+      `report.html`: at the end.
 
     `StageLogs` adds the logs. To the error that ends a run it adds what its user needs next: which stage was at work,
     where its log and the report are, and the command that does what is left.
@@ -105,6 +107,8 @@ class RunFolder:
 
     def _finish(self, artifact: Artifact) -> None:
         write_atomically(artifact.model, self.folder)
+        if is_quantized(artifact.model):
+            write_atomically(in_integers(artifact).model, self.folder, "model.int8.onnx")
         atomic_write(self.folder / "losses.parquet", losses_parquet(artifact))
         for name, png in figures(artifact).items():
             atomic_write(self.folder / "figures" / f"{name}.png", png)
@@ -145,6 +149,12 @@ class RunFolder:
             event.error.add_note(f"{'in the store':<14} {', '.join(self._stored)}")
         if self.record.again is not None:
             event.error.add_note(f"{'continue with:':<14} {self.record.again}")
+
+
+def in_integers(artifact: Artifact) -> Artifact:
+    """Return a fake-quantized model as one of integers, which has no parameters any more."""
+    facts = dataclasses.replace(artifact.facts, parameters=(), constants=())
+    return Artifact(to_int8(artifact.model), facts)
 
 
 def keep_inputs(plan: Plan, run: Path) -> None:

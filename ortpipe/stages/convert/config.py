@@ -22,6 +22,7 @@ class ConvertConfig(Config):
         untie: give each node that reads a weight which others read too a copy of its own: exporters merge equal
             initializers, such as the zero biases of a fresh model, which training would then move together.
         head: new layers in the place of the network's end.
+        quantize: `qdq` rounds what products read to int8 and back, in training too; the run gets an int8 model.
         seed: of their weights, and of those that a source draws.
         init: weights by name from another run, artifact, .onnx or .safetensors file, in the place of the source's.
     """
@@ -32,6 +33,7 @@ class ConvertConfig(Config):
     untie: bool = False
     init: WeightsFrom | None = None
     head: NewHead | None = None
+    quantize: Literal["qdq"] | None = None
     seed: int = field(default=0, metadata={"identity": False})  # it counts, and is checked, where a part has it
 
     def __post_init__(self) -> None:

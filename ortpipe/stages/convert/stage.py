@@ -26,6 +26,7 @@ from ortpipe.stages.convert.init import initialize
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.new_head import replace_head
 from ortpipe.stages.convert.objective_note import objective_note
+from ortpipe.stages.convert.quantize import calibration_rows, quantize
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.sources.kept import record_of
@@ -131,7 +132,18 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
             taken = initialize(forward.model, needed, config.init)
         record["init"] = {"file": Path(config.init.path).name, "weights": dict(taken.weights)}
         notes.append(taken.note)
-    if "head" in record or "init" in record:
+    if config is not None and config.quantize is not None:
+        if data is None:
+            rule, fix = "{key} measures ranges on training rows.", "Give data."
+            raise ConvertError(rule, key="quantize", got="no rows", fix=fix)
+        rounded = quantize(forward.model, facts, calibration_rows(data.train.sample()))
+        record["quantize"], facts = (
+            config.quantize,
+            dataclasses.replace(facts, constants=(*facts.constants, *rounded.scales)),
+        )
+        notes.append(rounded.note)
+        weights = {}  # they would be the source's in a model that rounds them
+    if not record.keys().isdisjoint(("head", "init", "quantize")):
         model = finish(forward.model)
     meaning = dict(vars(predicted_as))
     notes += [sentence(choice.trained, choice.left, by_default=True), *objective_note(objective)]

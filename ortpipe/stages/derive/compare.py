@@ -14,6 +14,7 @@ from ortpipe.graph.modes import is_random
 from ortpipe.runtime.session import Session
 
 ROWS, LARGEST, DRAWN = 8, 4, 4
+STEPS = ("Round", "QuantizeLinear")
 CLOSE = 0.02  # of the larger one
 ROUNDING = 16.0  # of the loss, or of values of size 1 inside it
 
@@ -80,10 +81,10 @@ def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Se
 
 
 def _way_out(model: ir.Model) -> str:
-    rounds = next((node.outputs[0].name for node in model.graph.all_nodes() if node.op_type == "Round"), None)
+    rounds = next((node.outputs[0].name for node in model.graph.all_nodes() if node.op_type in STEPS), None)
     if rounds is None:
         return "Choose the other engine (derive=native or derive=ort), or freeze what is in front of it."
     return (
         f"{rounds!r} rounds: a step has no slope, and gradients pass as if it were none. To check those of a quantized "
-        "file set convert.source.quantized=float; to train it as it is, derive.check=false."
+        "file set convert.source.quantized=float, or leave out convert.quantize; derive.check=false trains it as it is."
     )
