@@ -9,32 +9,42 @@ from onnx_ir import Node, Value
 
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
-from ortpipe.stages.derive.rules.windows import FAR, Window, static, window
+from ortpipe.stages.derive.rules.windows import FAR, Window, auto_pad, spatial, static, unpadded, window
 
 Matrix = npt.NDArray[np.float64]
 
 
-def along(op: Builder, x: Value, axis: int, matrix: Matrix) -> Value:
+def along(op: Builder, x: Value, axis: int, matrix: Matrix | Value) -> Value:
     """Return matrix · x along one axis: a value's places there become as many as the matrix has rows."""
     assert x.dtype is not None
-    shape, weights = ranked(x), matrix.astype(x.dtype.numpy())
-    rank = shape.rank()
+    rank = ranked(x).rank()
+    if isinstance(matrix, Value):
+        rows, weights = None, matrix
+    else:
+        rows, known = len(matrix), matrix.astype(x.dtype.numpy())
+        weights = op.const(np.ascontiguousarray(known.T) if axis == rank - 1 else known)
     if axis == rank - 1:
-        y = op.MatMul(x, op.const(np.ascontiguousarray(weights.T)))
+        y = op.MatMul(x, op.Transpose(weights) if rows is None else weights)
     elif axis == rank - 2:
-        y = op.MatMul(op.const(weights), x)
+        y = op.MatMul(weights, x)
     else:
         perm = [i for i in range(rank) if i not in (axis, rank - 1)] + [axis, rank - 1]
-        y = op.MatMul(op.const(weights), op.Transpose(x, perm=perm))
+        y = op.MatMul(weights, op.Transpose(x, perm=perm))
         y = op.Transpose(y, perm=np.argsort(perm).tolist())
-    y.type, y.shape = x.type, ir.Shape([len(matrix) if i == axis else d for i, d in enumerate(shape)])
+    y.type, y.shape = x.type, ir.Shape([rows if i == axis else d for i, d in enumerate(ranked(x))])
     return y
+
+
+def eye(op: Backward, x: Value, axis: int) -> Value:
+    """Return the unit matrix of an axis's size: what a linear operator makes of it is its own matrix."""
+    places = op.count(op.dim(x, axis))
+    return op.cast(op.Equal(op.Unsqueeze(places, [1]), op.Unsqueeze(places, [0])), x)
 
 
 def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """MaxPool: dx = Σ dy over the windows whose first maximum, in row-major order, is that place (as PyTorch)."""
-    windows = window(node)
-    indices, shared = _indices(op, node, windows), -(-windows.extents // windows.strides)
+    windows = unpadded(node)
+    indices, shared = _indices(op, node), -(-windows.extents // windows.strides)
     shared[windows.kernel == 1] = 1  # how many windows may share a place
     if op.opset >= 16 or shared.prod() == 1:
         return [op.put(x, indices, dy, add=bool(shared.prod() > 1))]
@@ -46,14 +56,15 @@ def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     return [op.total(parts, x)]
 
 
-def _indices(op: Backward, node: Node, windows: Window) -> Value:
+def _indices(op: Backward, node: Node) -> Value:
     """Return where each window's first maximum is, counted over all of x in row-major order."""
-    x, n = node.inputs[0], len(windows.kernel)
+    x, n, strides = node.inputs[0], len(unpadded(node).kernel), unpadded(node).strides
     if len(node.outputs) > 1 and node.outputs[1].name and not node.attributes.get_int("storage_order", 0):
         return node.outputs[1]
     attributes: dict[str, Any] = {name: value for name, value in node.attributes.items() if name != "storage_order"}
-    if n >= 3 or any(windows.strides != 1):
+    if n >= 3 or any(strides != 1):
         return op.MaxPool(x, outputs=2, **attributes)[1]
+    windows = window(node)
     # onnx.reference gives Indices only where strides differ: an axis of one place more makes them differ
     attributes = {"kernel_shape": (windows.kernel, 1), "strides": (windows.strides, 2)}
     attributes |= {"dilations": (windows.dilations, 1), "pads": (np.append(windows.begin, 0), *windows.end, 0)}
@@ -66,6 +77,7 @@ def average_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """AveragePool: dx = Aᵀ dy, with A a product of one small matrix per axis (which places a window averages).
 
     With count_include_pad a window counts its pads too, but never what lies beyond them (ceil_mode), as PyTorch.
+    Where sizes are free, the matrices are what the operator makes of the unit matrix, one axis at a time.
     """
     return [_over_windows(op, node, dy, x, average=True)]
 
@@ -78,11 +90,30 @@ def lp_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
 
 def _over_windows(op: Backward, node: Node, dy: Value, x: Value, *, average: bool) -> Value:
+    x_sizes, y_sizes = spatial(x), spatial(node.outputs[0])
+    if None in (*x_sizes, *y_sizes):
+        for i in range(len(x_sizes)):
+            dy = along(op, dy, i + 2, _of_unit_matrix(op, node, x, i, average=average))
+        return dy
     windows, include = window(node), bool(node.attributes.get_int("count_include_pad", 0))
     # the output says how many windows there are: up to opset 21, ceil_mode keeps one that lies on the pads alone
     for axis, (size, count) in enumerate(zip(static(node, x), static(node, node.outputs[0]), strict=True)):
         dy = along(op, dy, axis + 2, membership(windows, axis, size, count, average=average, include=include).T)
     return dy
+
+
+def _of_unit_matrix(op: Backward, node: Node, x: Value, i: int, *, average: bool) -> Value:
+    """Return the matrix (places × windows) of spatial axis i, from the pool itself with that axis alone."""
+    windows, given = unpadded(node), node.attributes.get_ints("pads", None)
+    attributes: dict[str, Any] = {"kernel_shape": [int(windows.kernel[i])], "strides": [int(windows.strides[i])]}
+    attributes |= {"pads": list(given[i :: len(windows.kernel)])} if given else {"auto_pad": auto_pad(node)}
+    if windows.dilations[i] != 1:
+        attributes["dilations"] = [int(windows.dilations[i])]
+    for name in ("ceil_mode", "count_include_pad") if average else ("ceil_mode",):
+        if node.attributes.get_int(name, 0):
+            attributes[name] = 1
+    pool, p = (op.AveragePool, {}) if average else (op.LpPool, {"p": 1})
+    return op.Squeeze(pool(op.Unsqueeze(eye(op, x, i + 2), [1]), **attributes, **p), [1])
 
 
 def membership(windows: Window, axis: int, size: int, count: int, *, average: bool, include: bool) -> Matrix:

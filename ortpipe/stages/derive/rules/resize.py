@@ -1,7 +1,7 @@
 """Resize: separable and linear, so that its gradient is one small constant matrix per resized axis."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from onnx_ir import Node, Value
 
+from ortpipe.graph.types import equal
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
-from ortpipe.stages.derive.rules.pooling import Matrix, along
+from ortpipe.stages.derive.rules.pooling import Matrix, along, eye
 from ortpipe.stages.derive.rules.windows import not_static
 
 Vector = npt.NDArray[np.floating[Any]]
@@ -43,9 +44,12 @@ def resize(op: Backward, node: Node, dy: Value, x: Value, *_: Value | None) -> G
     """y = (M₁ ⊗ M₂ ⊗ …)·x, one interpolation matrix per axis: dx = (M₁ᵀ ⊗ M₂ᵀ ⊗ …)·dy.
 
     All modes and coordinate transformations, antialias, exclude_outside, crops; what is extrapolated has no gradient.
-    Scales and the sizes of the resized axes must be static; the other axes, so the batch, may be free.
+    Where an axis's size or scale is free, Mᵢ is what the operator makes of the unit matrix.
     """
-    moved = [(a, _matrix(node, a)) for a in _axes(op, node) if not a.same]
+    axes, free = _axes(op, node)
+    if free:
+        return [_resize_free(op, node, dy, x, axes, free)]
+    moved = [(a, _matrix(node, a)) for a in axes if not a.same]
     blocks = {a.axis: _block(a, matrix) for a, matrix in moved}
     rank = ranked(x).rank()
     if moved and None not in blocks.values() and 3 <= rank <= 5 and min(blocks) >= 2:
@@ -61,52 +65,98 @@ def resize(op: Backward, node: Node, dy: Value, x: Value, *_: Value | None) -> G
     return [dy]
 
 
+def _resize_free(op: Backward, node: Node, dy: Value, x: Value, axes: Sequence[Axis], free: Sequence[int]) -> Value:
+    for a in axes:
+        if not a.same:
+            dy = along(op, dy, a.axis, _matrix(node, a).T)
+    for place in free:
+        dy = along(op, dy, _named(node, x)[place], op.Transpose(_of_unit_matrix(op, node, x, place)))
+    dy.shape = x.shape
+    return dy
+
+
+def _of_unit_matrix(op: Backward, node: Node, x: Value, place: int) -> Value:
+    """Return the matrix (count × size) of one of the axes that the node names, as the third of four."""
+    named, (_, roi, scales, sizes) = _named(node, x), (*node.inputs, None, None, None)[:4]
+
+    def third(value: Value, before: list[int], at: int, after: int) -> tuple[Value, ...]:
+        return op.cast(op.ints(before), value), op.Gather(value, [at]), op.cast(op.ints([after]), value)
+
+    corners = size = factor = None
+    if _crops(node):
+        assert roi is not None
+        low, high = third(roi, [0, 0], place, 0), third(roi, [1, 1], place + len(named), 1)
+        corners = op.Concat(*low, *high, axis=0)
+    if _is_given(scales):
+        assert scales is not None
+        factor = op.Concat(*third(scales, [1, 1], place, 1), axis=0)
+    else:
+        assert sizes is not None
+        size = op.Concat(op.ints([1, 1]), op.Gather(sizes, [place]), op.Reshape(op.dim(x, named[place]), [1]), axis=0)
+    left_out = ("axes", "extrapolation_value", "keep_aspect_ratio_policy")
+    attributes: dict[str, Any] = {name: value for name, value in node.attributes.items() if name not in left_out}
+    inputs = [op.Unsqueeze(eye(op, x, named[place]), [0, 1]), corners, factor, size]
+    return op.Squeeze(op.Resize(*inputs[: 3 if size is None else 4], **attributes), [0, 1])
+
+
+def _named(node: Node, x: Value) -> list[int]:
+    rank = ranked(x).rank()
+    return [a % rank for a in node.attributes.get_ints("axes", range(rank))]
+
+
+def _crops(node: Node) -> bool:
+    return node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+
+
+def _is_given(scales: Value | None) -> bool:
+    return scales is not None and (scales.shape is None or list(scales.shape) != [0])  # an empty one is left out
+
+
 def _block(axis: Axis, matrix: Matrix) -> int | None:
     """Return n where every place is copied to n neighbouring ones and nothing else happens."""
     n, rest = divmod(axis.count, axis.size)
     return n if rest == 0 and np.array_equal(matrix, np.kron(np.eye(axis.size), np.ones((n, 1)))) else None
 
 
-def _axes(op: Backward, node: Node) -> list[Axis]:
-    """Return what happens to each axis that the node names, from its scales or sizes."""
+def _axes(op: Backward, node: Node) -> tuple[list[Axis], list[int]]:
+    """Return what happens to each axis that the node names, from its scales or sizes, and which places are free."""
     (x, roi, scales, sizes), y = (*node.inputs, None, None, None)[:4], node.outputs[0].shape
     assert x is not None
-    named = [a % ranked(x).rank() for a in node.attributes.get_ints("axes", range(ranked(x).rank()))]
-    dims, crops = [ranked(x)[a] for a in named], [(0.0, 1.0)] * len(named)
+    named = _named(node, x)
+    crops: list[tuple[float, float] | None] = [(0.0, 1.0)] * len(named)
     policy = node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
-    if node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
-        corners = _numbers(op, node, roi)
-        crops = list(zip(corners[: len(named)], corners[len(named) :], strict=True))
-    factors: list[float | None] = [None] * len(named)
-    counts: list[Any] = [None] * len(named)
-    if scales is not None and (scales.shape is None or list(scales.shape) != [0]):  # an empty one is left out
-        factors = list(_numbers(op, node, scales))
-    elif op.constant(sizes) is not None:
-        counts = [int(v) for v in _numbers(op, node, sizes)]
+    if _crops(node):
+        corners = _numbers(op, roi)
+        crops = list(zip(corners[: len(named)], corners[len(named) :], strict=True)) if corners else [None] * len(named)
+    factors: Sequence[float | None] = [None] * len(named)
+    counts: Sequence[Any] = [None] * len(named)
+    if _is_given(scales):
+        factors = _numbers(op, scales) or factors
     elif y is not None:
-        counts = [y[a] if isinstance(y[a], int) else None for a in named]
-    axes = []
-    for axis, size, crop, factor, count in zip(named, dims, crops, factors, counts, strict=True):
-        if not isinstance(size, int):
-            # a free axis stays as it is, and so does the batch whatever its new size is called
-            if factor == 1 or (factor is None and count is None and axis == 0 and policy == "stretch"):
-                continue
-            raise not_static(node, x, f"resized axis {axis}")
-        if factor is None and count is None:
-            raise not_static(node, sizes, "the value")
-        scale = count / size if factor is None else factor
-        axes.append(Axis(axis, size, count if factor is None else math.floor(scale * size), scale, crop))
-    if policy == "stretch" or not axes or factors[0] is not None:
-        return axes
+        known = [y[a] if isinstance(y[a], int) else None for a in named]
+        counts = [int(n) for n in _numbers(op, sizes) or ()] or known
+    axes, free = [], []
+    for place, (axis, crop, factor, count) in enumerate(zip(named, crops, factors, counts, strict=True)):
+        size = ranked(x)[axis]
+        if isinstance(size, int) and crop is not None and (factor is not None or count is not None):
+            scale = count / size if factor is None else factor
+            axes.append(Axis(axis, size, count if factor is None else math.floor(scale * size), scale, crop))
+            continue
+        # a free axis may stay as it is, and so does the batch whatever its new size is called
+        kept = factor is None and count is None and (axis == 0 or (y is not None and equal(size, y[axis])))
+        if not (factor == 1 or (kept and policy == "stretch")) or crop != (0.0, 1.0):
+            free.append(place)
+    if policy == "stretch" or not (axes or free) or _is_given(scales):
+        return axes, free
+    if free:
+        raise not_static(node, x, f"resized axis {named[free[0]]}")
     scale = (min if policy == "not_larger" else max)(a.scale for a in axes)  # one for all
-    return [Axis(a.axis, a.size, math.floor(scale * a.size + 0.5), scale, a.crop) for a in axes]
+    return [Axis(a.axis, a.size, math.floor(scale * a.size + 0.5), scale, a.crop) for a in axes], free
 
 
-def _numbers(op: Backward, node: Node, value: Value | None) -> list[float]:
+def _numbers(op: Backward, value: Value | None) -> list[float] | None:
     tensor = op.constant(value)
-    if tensor is None:
-        raise not_static(node, value, "the value")
-    return [float(v) for v in tensor.numpy().ravel()]
+    return [float(v) for v in tensor.numpy().ravel()] if tensor is not None else None
 
 
 def _matrix(node: Node, a: Axis) -> Matrix:

@@ -59,7 +59,7 @@ def session(model):
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def derived(model, feeds):
+def derived(model, feeds, *only):
     """Return a float32 loss Σ weight · output, its gradient graph, and each input's gradient name."""
     rng = np.random.default_rng(0)
     values = session(model).run(None, feeds)
@@ -71,12 +71,13 @@ def derived(model, feeds):
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     loss.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
     inputs = [i.name for i in loss.graph.input if i.type.tensor_type.elem_type == TensorProto.FLOAT]
+    inputs = [name for name in inputs if not only or name in only]
     return loss, *native(loss, "check/loss", [], inputs)
 
 
-def gradients(model, feeds):
+def gradients(model, feeds, *only):
     """Return the gradients by input name, computed by onnxruntime in float32."""
-    _, graph, found = derived(model, feeds)
+    _, graph, found = derived(model, feeds, *only)
     values = dict(zip([o.name for o in graph.graph.output], session(graph).run(None, feeds), strict=True))
     return {name: values[gradient] for name, gradient in found.items()}
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engines import native
 from stages.derive.numeric import worst_error
 from stages.derive.rules.onnx_cases import (
     disagreement,
@@ -12,8 +11,6 @@ from stages.derive.rules.onnx_cases import (
     node_case,
     worst_error_in_runtime,
 )
-
-from ortpipe.errors import DeriveError
 
 POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 # Worst seen: 4e-7 in float64 (|x|³ of large sums), 2e-3 in float32 differences, 5e-7 between the runtimes.
@@ -175,8 +172,16 @@ def test_batch_height_and_width_may_all_be_free(op):
     assert disagreement(model, feeds) < SINGLE
 
 
-def test_an_average_over_an_axis_of_unknown_size_is_refused_by_name():
-    model, _ = case("AveragePool", "kernel_shape=[2,2]", (2, 2, 4, 4), 21, free=("N", 2, "H"))
-    model.graph.node.append(model_of("g (float[N] y) => (float l) { l = ReduceSum<keepdims=0>(y) }").graph.node[0])
-    with pytest.raises(DeriveError, match=r"(?s)AveragePool.*spatial axis 0 of 'x'"):
-        native(model, "l", [], ["x"])
+FREE = {name: VARIANTS[name] for name in VARIANTS if name.endswith("count_include_pad 1") or name.startswith("norm, ")}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_windows_over_axes_of_free_sizes_have_the_gradient_of_known_ones(name):
+    (model, feeds), (free, _) = case(*FREE[name]), case(*FREE[name], free=tuple("NCDHW"[: len(FREE[name][2])]))
+    np.testing.assert_allclose(gradients(free, feeds)["x"], gradients(model, feeds)["x"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_maximum_of_windows_that_auto_pad_places_over_free_sizes():
+    variant = ("MaxPool", 'kernel_shape=[3,2], strides=[2,2], auto_pad="SAME_UPPER"', (2, 2, 7, 6), 21)
+    (model, feeds), (free, _) = case(*variant), case(*variant, free="NCHW")
+    np.testing.assert_array_equal(gradients(free, feeds)["x"], gradients(model, feeds)["x"])

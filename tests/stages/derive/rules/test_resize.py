@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from engines import native
 from stages.derive.numeric import worst_error
-from stages.derive.rules.onnx_cases import disagreement, model_of, names, node_case, worst_error_in_runtime
+from stages.derive.rules.onnx_cases import disagreement, gradients, model_of, names, node_case, worst_error_in_runtime
 
 from ortpipe.errors import DeriveError
 
@@ -101,14 +102,42 @@ def test_sizes_may_be_computed_as_long_as_only_the_batch_is_free():
     assert disagreement(model, feeds) < SINGLE
 
 
-@pytest.mark.parametrize(
-    ("inputs", "named"),
-    [("float[N,2,H,4] x", "resized axis 2 of 'x'"), ("float[N,2,5,4] x, float[4] v", "the value of 'v'")],
+def free(attributes, how, shape, opset):
+    """Return the same with every size free, and its scales or sizes an input."""
+    model, feeds = case(attributes, how, shape, opset)
+    for i, dim in enumerate(model.graph.input[0].type.tensor_type.shape.dim):
+        dim.dim_param = "NCDHW"[i]
+    [given] = model.graph.initializer
+    model.graph.input.add().CopyFrom(onnx.helper.make_tensor_value_info("v", given.data_type, given.dims))
+    del model.graph.initializer[:]
+    return model, {**feeds, "v": onnx.numpy_helper.to_array(given)}
+
+
+FREE = (
+    *(f"half_pixel, {mode}, by {BROKEN[0]} {BROKEN[1]}" for mode in MODES[1:5:3]),
+    *(f"{transformation}, {MODES[0]}, by {SIZES[0]} {SIZES[1]}" for transformation in TRANSFORMATIONS[2:]),
+    *("line", "box", "antialias", "antialias, cubic", "upsampling of opset 13"),
 )
-def test_what_is_not_static_is_refused_by_name(inputs, named):
-    constant = "" if " v" in inputs else "<float[4] v = {1,1,2,2}>"
-    model = model_of(
-        f'g ({inputs}) => (float l) {constant} {{ y = Resize<mode="linear">(x, , v) l = ReduceSum<keepdims=0>(y) }}'
-    )
-    with pytest.raises(DeriveError, match=named):
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_free_sizes_have_the_gradient_of_known_ones(name):
+    (model, feeds), (other, fed) = case(*VARIANTS[name]), free(*VARIANTS[name])
+    np.testing.assert_allclose(gradients(other, fed)["x"], gradients(model, feeds)["x"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_crop_may_be_read_from_an_input():
+    text = """(float[N,C,H,W] x ROI) => (float[a,b,c,d] y) <CONSTANT int64[2] s = {3,3}>
+        { y = Resize<mode="linear", axes=[2,3], coordinate_transformation_mode="tf_crop_and_resize">(x, roi, , s) }"""
+    crop, x = {"roi": np.array([0.2, 0.3, 0.7, 1.4], np.float32)}, np.ones((2, 1, 4, 4), np.float32)
+    known = model_of("g " + text.replace(" ROI", "").replace("CONSTANT", "float[4] roi = {0.2,0.3,0.7,1.4},"))
+    given = model_of("g " + text.replace(" ROI", ", float[4] roi").replace("CONSTANT", ""))
+    expected = gradients(known, {"x": x})["x"]
+    np.testing.assert_allclose(gradients(given, {"x": x, **crop}, "x")["x"], expected, rtol=1e-5)
+
+
+def test_one_ratio_for_axes_of_free_sizes_is_refused_by_name():
+    model, _ = free(*VARIANTS["one ratio"])
+    model.graph.node.append(model_of("g (float[N] y) => (float l) { l = ReduceSum<keepdims=0>(y) }").graph.node[0])
+    with pytest.raises(DeriveError, match="resized axis 2 of 'x'"):
         native(model, "l", [], ["x"])
