@@ -136,6 +136,9 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         if data is None:
             rule, fix = "{key} measures ranges on training rows.", "Give data."
             raise ConvertError(rule, key="quantize", got="no rows", fix=fix)
+        if forward.rounding and getattr(config.source, "quantized", None) == "fake":
+            rule, fix = "{key} rounds a model of floats.", "Set {at}source.quantized=float: it is then rounded once."
+            raise ConvertError(rule, key="quantize", got="a quantized file, read as it rounds", fix=fix)
         rounded = quantize(forward.model, facts, calibration_rows(data.train.sample()))
         record["quantize"], facts = (
             config.quantize,

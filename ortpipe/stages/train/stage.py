@@ -110,7 +110,8 @@ def train(
 
 def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) -> None:
     """Refuse labels that are no class, patterns that match no parameter, and a metric that cannot be watched."""
-    _check_patterns(config, facts)
+    both = (*facts.parameters, *facts.constants)  # derive.parameters may name those, too
+    _check_patterns(config, dataclasses.replace(facts, parameters=both))
     for part in (data.train, data.validation, data.test):
         if part is not None:
             check_labels(facts, part)

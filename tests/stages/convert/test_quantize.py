@@ -99,3 +99,16 @@ def test_what_cannot_be_quantized_is_refused(tmp_path, kind, operator, got):
     source, data = OnnxFile(str(tmp_path / "a.onnx"), task="regression"), Data(Rows({"x": ones}, ones))
     with pytest.raises(ConvertError, match=got):
         convert(None, ConvertConfig(source, quantize="qdq"), data=None if got == "no rows" else data)
+
+
+def test_a_quantized_file_is_not_rounded_twice(tmp_path):
+    path, data = network(tmp_path / "a.onnx")
+    artifact = convert(None, ConvertConfig(OnnxFile(path), quantize="qdq"), data=data)
+    onnx.save(to_int8(artifact.model), tmp_path / "b.onnx")
+    again = ConvertConfig(OnnxFile(str(tmp_path / "b.onnx")), quantize="qdq")
+    with pytest.raises(ConvertError, match=r"source\.quantized=float"):
+        convert(None, again, data=data)
+    read = convert(
+        None, ConvertConfig(OnnxFile(str(tmp_path / "b.onnx"), quantized="float"), quantize="qdq"), data=data
+    )
+    assert {f"{name}_quantized" for name in ("k1", "k2", "w1", "w2")} <= {*read.facts.parameters}

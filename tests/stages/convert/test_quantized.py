@@ -65,6 +65,12 @@ CASES = {  # what → (input, nodes, initializers)
         f"{QUANTIZED} f = DequantizeLinear(q, xs, xz) v = DequantizeLinear<axis=1>(w, ws, wz) y = MatMul(f, v)",
         {**BASE, **MATRIX, **PER_CHANNEL},
     ),
+    "weights of a computed scale": (
+        ROWS,
+        f"{QUANTIZED} f = DequantizeLinear(q, xs, xz) s = Abs(ws) i = QuantizeLinear<axis=0>(v, s, wz) "
+        "d = DequantizeLinear<axis=0>(i, s, wz) y = Gemm<transB=1>(f, d)",
+        {**BASE, **PER_CHANNEL, "v": more.normal(0, 0.5, (4, 6)).astype(np.float32)},
+    ),
     "embedding": (
         "int64[N,3] x",
         "g = Gather(w, x) y = DequantizeLinear(g, ws, wz)",

@@ -188,12 +188,15 @@ def size_of(scale: Any) -> int:
 
 def along(op: Builder, x: Value, numbers: Any, axis: int, size: int) -> Any:
     """Return numbers per channel so that they broadcast along an axis of x; one number as a scalar."""
+    held = query.constant(numbers)
     if size == 1:
-        held = query.constant(numbers)
-        return numbers if held is None else op.const(held.reshape(()))
-    held, rank = query.constant(numbers), rank_of(x)
-    assert held is not None
-    return op.const(held.reshape([-1 if i == axis % rank else 1 for i in range(rank)]))
+        if held is not None:
+            return op.const(held.reshape(()))
+        if numbers.shape is None or numbers.shape.rank() == 0 or numbers.shape[0] == 1:
+            return numbers
+    rank = rank_of(x)
+    wide = [-1 if i == axis % rank else 1 for i in range(rank)]
+    return op.Reshape(numbers, wide) if held is None else op.const(held.reshape(wide))
 
 
 def shaped(numbers: np.ndarray, integers: np.ndarray, axis: int, block: int = 0) -> np.ndarray:
