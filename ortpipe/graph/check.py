@@ -1,21 +1,17 @@
 """From the graph we build in to the model we promise: cleaned, shaped and checked."""
 
-import math
-
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import Message
 from onnx_ir.passes import common as passes
 
 from ortpipe.errors import ModelError
 from ortpipe.graph import operators, sound
+from ortpipe.graph.apart import MANY, TYPES, without_weights
 from ortpipe.graph.query import graphs, subgraphs
 
 FAILURES = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError)
 FIX = "Mend the model where the message points, or end the graph in front of that with convert.source.prediction."
-MANY = 2**12  # entries of an initializer that inference does not look into, in a large model
-PLAIN = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)  # NumPy's own floats
 LONGEST = 2**16  # entries of a vector whose values shape inference may follow
 # No axis of an output is longer than the longest that goes in (of Scan, once that holds in its body).
 NO_LONGER_AXES = operators.UNARY.union(
@@ -36,10 +32,16 @@ def finish_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray
     So the cost of a model grows with its nodes, not with its weights, which nothing that is checked reads.
     """
     clean(model)
+    proto, weights = proto_apart(model)
+    return checked(proto, apart=bool(weights)), weights
+
+
+def proto_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return a model as protobuf without the values of its large weights, and these."""
     held = {
         value: tensor
         for value in model.graph.initializers.values()
-        if (tensor := value.const_value) is not None and tensor.dtype in PLAIN and tensor.size >= MANY
+        if (tensor := value.const_value) is not None and tensor.dtype.value in TYPES and tensor.size >= MANY
     }
     for value, tensor in held.items():
         stub = onnx.TensorProto(name=value.name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
@@ -49,7 +51,7 @@ def finish_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray
     finally:
         for value, tensor in held.items():
             value.const_value = tensor
-    return checked(proto, apart=bool(held)), {str(value.name): tensor.numpy() for value, tensor in held.items()}
+    return proto, {str(value.name): tensor.numpy() for value, tensor in held.items()}
 
 
 def clean(model: ir.Model) -> None:
@@ -61,8 +63,10 @@ def clean(model: ir.Model) -> None:
 
 def infer(model: ir.Model) -> None:
     """Set the types and shapes that inference finds."""
-    proto = ir.to_proto(model)
-    _take_shapes(model.graph, ir.from_proto(_inferred(_without_weights(proto) if _is_heavy(proto) else proto)).graph)
+    proto, _ = proto_apart(model)
+    _take_shapes(
+        model.graph, ir.from_proto(_inferred(without_weights(proto) if sound.is_heavy(proto) else proto)).graph
+    )
 
 
 def _take_shapes(graph: ir.Graph, twin: ir.Graph) -> None:
@@ -94,7 +98,7 @@ def checked(model: onnx.ModelProto, *, apart: bool = False) -> onnx.ModelProto:
     """
     try:
         model = inferred(model)
-        onnx.checker.check_model(_without_weights(model) if apart or _is_heavy(model) else model, full_check=True)
+        onnx.checker.check_model(without_weights(model) if apart or sound.is_heavy(model) else model, full_check=True)
     except FAILURES as error:
         if any(not _ranked(output) for output in model.graph.output):
             raise _unknown(model) from error
@@ -120,8 +124,8 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
     The values of vectors are followed for that, all of them: where one is long, no values are.
     """
-    if _is_heavy(model):
-        return _with_weights(_inferred(_without_weights(model)), model)
+    if sound.is_heavy(model):
+        return _with_weights(_inferred(without_weights(model)), model)
     return _inferred(model)
 
 
@@ -137,56 +141,8 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         raise _refused(error) from error
 
 
-def _is_heavy(model: onnx.ModelProto) -> bool:
-    return sound.weigh(model) > sound.LARGE
-
-
-def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose large initializers are inputs, the last ones: longer than 2 GiB, nothing checks it.
-
-    Those of inner graphs are too, which read them from around.
-    """
-    own = onnx.ModelProto()
-    large = dict[str, onnx.TensorProto]()
-    _copy(model, own, "graph")
-    _copy_graph(model.graph, own.graph, large)
-    known = {i.name for i in model.graph.input}
-    for name in (name for name in large if name not in known):
-        own.graph.input.append(onnx.helper.make_tensor_value_info(name, large[name].data_type, large[name].dims))
-    return own
-
-
-def _copy_graph(source: onnx.GraphProto, target: onnx.GraphProto, large: dict[str, onnx.TensorProto]) -> None:
-    """Copy a graph without its large initializers, which are collected."""
-    _copy(source, target, "initializer", "node")
-    for tensor in source.initializer:
-        if math.prod(tensor.dims) < MANY or tensor.name in large:  # of two branches, perhaps
-            target.initializer.append(tensor)
-        else:
-            large[tensor.name] = tensor
-    for node in source.node:
-        copy = target.node.add()
-        _copy(node, copy, "attribute")
-        for attribute in node.attribute:
-            own = copy.attribute.add()
-            _copy(attribute, own, "g")
-            if attribute.HasField("g"):
-                _copy_graph(attribute.g, own.g, large)
-
-
-def _copy(source: Message, target: Message, *without: str) -> None:
-    """Copy the fields of a message but for some."""
-    for field, value in source.ListFields():
-        if field.name in without:
-            continue
-        if isinstance(value, int | float | str | bytes):
-            setattr(target, field.name, value)
-        else:
-            getattr(target, field.name).MergeFrom(value)
-
-
 def _with_weights(light: onnx.ModelProto, model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model that `_without_weights` made with its initializers again."""
+    """Return a model that `without_weights` made with its initializers again."""
     inputs = {i.name for i in model.graph.input}
     kept = [i for i in light.graph.input if i.name in inputs]
     del light.graph.input[:]

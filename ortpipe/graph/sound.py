@@ -9,8 +9,10 @@ import onnx_ir as ir
 from google.protobuf.message import Message
 
 from ortpipe.errors import ModelError
+from ortpipe.graph.apart import without_weights
 from ortpipe.graph.query import graphs
 
+HEAVY = 2**20  # bytes of weights, from which on nothing that is checked holds them
 LARGE = 2**31 - 2**20  # protobuf stops at 2 GiB; above this, weights go beside the model
 MOST_NODES = 1_000_000  # of a graph whose local functions are inlined
 MOST_CALLS = 100  # of functions inside each other
@@ -38,6 +40,11 @@ def weigh(model: onnx.ModelProto) -> int:
     return sum(math.prod(t.dims) * onnx.helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in tensors)
 
 
+def is_heavy(model: onnx.ModelProto) -> bool:
+    """Say whether a model is checked without its weights."""
+    return weigh(model) > min(HEAVY, LARGE)
+
+
 def is_large(model: onnx.ModelProto) -> bool:
     """Say whether a model needs files beside it; of one that is too long, protobuf cannot even say how long it is."""
     return weigh(model) > LARGE or model.ByteSize() > LARGE
@@ -47,8 +54,7 @@ def check_valid(model: onnx.ModelProto) -> None:
     """Refuse a model that is not sound, or that onnx.checker refuses as given: a value read before it is made …"""
     check_sound(model)
     try:
-        if not is_large(model):
-            onnx.checker.check_model(_with_ranks(model))
+        onnx.checker.check_model(_with_ranks(without_weights(model) if is_heavy(model) else model))
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         got = str(error).strip()
         raise ModelError("A model must pass onnx.checker.", got=got, fix=FIX) from error

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.errors import ModelError
-from ortpipe.graph import check, sound
+from ortpipe.graph import apart, check, sound
 from ortpipe.graph.check import checked, finish
 from ortpipe.graph.query import graphs
 
@@ -58,7 +58,7 @@ def test_a_large_model_is_checked_and_inferred_without_its_weights(monkeypatch):
     model.graph.input.append(onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, [3, 2]))
     expected = checked(model)
     monkeypatch.setattr(sound, "LARGE", 0)
-    monkeypatch.setattr(check, "MANY", 0)
+    monkeypatch.setattr(apart, "MANY", 0)
     seen, full = [], onnx.checker.check_model
     monkeypatch.setattr(onnx.checker, "check_model", lambda model, **how: seen.append(model) or full(model, **how))
     assert checked(model) == expected

@@ -1,0 +1,126 @@
+"""A model and its large weights apart: what is checked, rewritten and parsed then costs by its nodes alone.
+
+Such a model has large initializers with names, types and dimensions, and no values: those are arrays beside it.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import onnx
+from google.protobuf.message import Message
+
+from ortpipe.graph.wire import BYTES, varint
+
+MANY = 2**12  # entries of a weight that is large
+TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
+INITIALIZER, RAW = 5, 9  # numbers of fields in onnx.proto
+Weights = Mapping[str, np.ndarray]
+
+
+def is_large_weight(tensor: onnx.TensorProto) -> bool:
+    """Say whether a tensor is one of those that stand apart."""
+    return tensor.data_type in TYPES and math.prod(tensor.dims) >= MANY
+
+
+def take_apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return a copy of a model without the values of its large weights, and these, sealed."""
+    own, weights = onnx.ModelProto(), dict[str, np.ndarray]()
+    copy_fields(model, own, "graph")
+    copy_fields(model.graph, own.graph, "initializer")
+    for tensor in model.graph.initializer:
+        if is_large_weight(tensor):
+            weights[tensor.name] = sealed(onnx.numpy_helper.to_array(tensor))
+            own.graph.initializer.append(stub(tensor))
+        else:
+            own.graph.initializer.append(tensor)
+    return own, weights
+
+
+def stub(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """Return a tensor without its values."""
+    return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+
+
+def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose large initializers are inputs, the last ones: what is checked need not hold them.
+
+    Those of inner graphs are too, which read them from around.
+    """
+    own = onnx.ModelProto()
+    large = dict[str, onnx.TensorProto]()
+    copy_fields(model, own, "graph")
+    _copy_graph(model.graph, own.graph, large)
+    known = {i.name for i in model.graph.input}
+    for name in (name for name in large if name not in known):
+        own.graph.input.append(onnx.helper.make_tensor_value_info(name, large[name].data_type, large[name].dims))
+    return own
+
+
+def _copy_graph(source: onnx.GraphProto, target: onnx.GraphProto, large: dict[str, onnx.TensorProto]) -> None:
+    """Copy a graph without its large initializers, which are collected."""
+    copy_fields(source, target, "initializer", "node")
+    for tensor in source.initializer:
+        if math.prod(tensor.dims) < MANY or tensor.name in large:  # of two branches, perhaps
+            target.initializer.append(tensor)
+        else:
+            large[tensor.name] = tensor
+    for node in source.node:
+        copy = target.node.add()
+        copy_fields(node, copy, "attribute")
+        for attribute in node.attribute:
+            own = copy.attribute.add()
+            copy_fields(attribute, own, "g")
+            if attribute.HasField("g"):
+                _copy_graph(attribute.g, own.g, large)
+
+
+def sealed(array: np.ndarray) -> np.ndarray:
+    """Return an array that nobody can change: itself, where that holds already, as of another artifact's."""
+    flags = array.flags
+    if flags.writeable or not flags.owndata or not flags.c_contiguous or not flags.aligned:
+        array = np.array(array, order="C")
+        array.flags.writeable = False
+    return array
+
+
+def pieces(model: onnx.ModelProto, weights: Weights) -> list[bytes | memoryview]:
+    """Return the bytes that a model with its weights has, deterministically serialised, without a copy of any."""
+    graph, tensors = model.graph, list[bytes | memoryview]()
+    for tensor in graph.initializer:
+        if tensor.name in weights:
+            array = weights[tensor.name]
+            little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
+            head = stub(tensor).SerializeToString(deterministic=True) + _tag(RAW) + varint(little.nbytes)
+            tensors += [_tag(INITIALIZER) + varint(len(head) + little.nbytes) + head]
+            tensors.append(little.reshape(-1).view(np.uint8).data)
+        else:
+            content = tensor.SerializeToString(deterministic=True)
+            tensors.append(_tag(INITIALIZER) + varint(len(content)) + content)
+    inner = [_fields(graph, range(INITIALIZER)), *tensors, _fields(graph, range(INITIALIZER + 1, 1000))]
+    number = model.DESCRIPTOR.fields_by_name["graph"].number
+    size = sum(map(len, inner))
+    front = _fields(model, range(number)) + _tag(number) + varint(size)
+    return [front, *inner, _fields(model, range(number + 1, 1000))]
+
+
+def _tag(number: int) -> bytes:
+    return varint(number << 3 | BYTES)
+
+
+def _fields(message: Message, numbers: Collection[int]) -> bytes:
+    """Return the bytes of some of a message's fields."""
+    part = type(message)()
+    copy_fields(message, part, *(f.name for f in message.DESCRIPTOR.fields if f.number not in numbers))
+    return part.SerializePartialToString(deterministic=True)
+
+
+def copy_fields(source: Message, target: Message, *without: str) -> None:
+    """Copy the fields of a message but for some."""
+    for field, value in source.ListFields():
+        if field.name in without:
+            continue
+        if isinstance(value, int | float | str | bytes):
+            setattr(target, field.name, value)
+        else:
+            getattr(target, field.name).MergeFrom(value)
