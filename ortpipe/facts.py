@@ -65,6 +65,10 @@ class Facts:
     reduction: Literal["sum", "mean"] | None = None  # how the loss joins its rows
     gradients: Mapping[str, str] = field(default_factory=dict)  # parameter → its gradient output
     input_gradients: Mapping[str, str] = field(default_factory=dict)  # data input → its gradient output
+    adapters: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # weight → {left: L, right: R, scale: s}: of
+    # W + s · L·R, L and R are trained; what train gives is that sum
     statistics: Mapping[str, str] = field(default_factory=dict)  # running statistic → the output of its next value
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # data input → the names of its columns
     categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # column of text → value of each code

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from ortpipe.settings import Config
 from ortpipe.stages.derive.engines import ENGINES, Engine
+from ortpipe.stages.derive.lora import Lora
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class DeriveConfig(Config):
     Attributes:
         engine: a member of the catalogue of engines.
         parameters: exact names or globs of the float initializers to train; by default those that `graph.parameters`
-            takes for parameters by what reads them and what they hold.
+            takes for parameters by what reads them and what they hold. With adapters: those beside them, by default
+            none.
         frozen: exact names or globs of parameters to leave as they are.
         output: the value to differentiate, a name, or several; by default the loss. Each that is not a scalar takes
             its own gradient as an input `<output>_grad`, and the results are vector-Jacobian products.
@@ -22,6 +24,7 @@ class DeriveConfig(Config):
         inputs: data inputs whose gradients become outputs too.
         forward_outputs: keep the forward outputs beside loss and gradients (train needs them).
         check: compare the gradients with central finite differences on a few training rows, before training.
+        adapters: train low-rank adapters beside frozen weights instead of the weights.
     """
 
     engine: Annotated[Engine, ENGINES] = ENGINES.default("native")
@@ -32,3 +35,4 @@ class DeriveConfig(Config):
     inputs: tuple[str, ...] = ()
     forward_outputs: bool = True
     check: bool = False
+    adapters: Lora | None = None

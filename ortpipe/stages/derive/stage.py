@@ -12,12 +12,14 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError, nearest
 from ortpipe.graph import query
+from ortpipe.graph.adapters import Adapter
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import statistics as running_statistics
 from ortpipe.graph.parameters import sentence, some
 from ortpipe.graph.types import is_scalar
 from ortpipe.settings import typed
+from ortpipe.stages.derive import lora
 from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
@@ -52,6 +54,9 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     total, seeds = _seeded_sum(Builder(graph, "derive"), outputs, fill=config.fill_gradient and scalar is None)
     statistics = {name: str(value.name) for name, value in running_statistics(graph, total).items()}
     parameters, left = _chosen(graph, total, facts, config, seeds.values())
+    adapters, without = _adapted(graph, left, facts, config)
+    parameters += [name for adapter in adapters.values() for name in (adapter.left, adapter.right)]
+    compared = Artifact(_part(model, artifact), facts) if config.check and adapters else artifact
     if isinstance(config.engine, Ort) and config.engine.yield_op:
         return _yielding(artifact, model, [str(output.name) for output in outputs], parameters, inputs)
     forward = facts.outputs if config.forward_outputs else ()
@@ -64,6 +69,11 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     names = name_gradients(model.graph, {name: gradients[name] for name in (*parameters, *inputs)})
     by_name, kept = query.values(model.graph), (*loss, *names.values(), *statistics.values(), *forward)
     model.graph.outputs[:] = [by_name[name] for name in dict.fromkeys(kept)]
+    if adapters:
+        without |= {name: CUT for name, adapter in adapters.items() if adapter.right in cut}
+        notes = [lora.sentence({n: t.size for n, t in values.items() if t is not None}, parameters, adapters, without)]
+    else:
+        notes = _notes(parameters, left, facts, config, cut)
     seed = next(iter(seeds.values()), None)
     if scalar is not None and seed is not None:
         values[seed] = ir.tensor(1, dtype=scalar.dtype, name=seed)
@@ -83,10 +93,11 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
         statistics=statistics,
         outputs=tuple(forward),
         constants=tuple(left),
-        notes=_notes(parameters, left, facts, config, cut),
+        adapters={name: adapter._asdict() for name, adapter in adapters.items()},
+        notes=notes,
     )
     if config.check:
-        compare(artifact, result, [name for name in wanted if name is not None], list(seeds.values()), data)
+        compare(compared, result, [name for name in wanted if name is not None], list(seeds.values()), data)
     return result
 
 
@@ -96,6 +107,15 @@ def check(facts: Facts, config: DeriveConfig, *, data: Data | None = None) -> No
     if config.output is None:  # another output may depend on others
         for key in ("parameters", "frozen"):
             query.select(getattr(config, key) or (), (*facts.parameters, *facts.constants), DeriveError, key)
+        targets = config.adapters.targets if config.adapters is not None else None
+        query.select(targets or (), (*facts.parameters, *facts.constants), DeriveError, "adapters.targets")
+
+
+def _part(model: ir.Model, artifact: Artifact) -> ir.Model:
+    """Return a copy of the part of a model that gives what an artifact's does."""
+    copy = model.clone()
+    keep_outputs(copy, [value.name for value in artifact.model.graph.output])
+    return copy
 
 
 def _yielding(
@@ -171,13 +191,15 @@ def _chosen(
     """Return what is trained, and the other float initializers that the output depends on with the reason."""
     held = {str(name) for name in graph.initializers}
     candidates = [name for name in query.float_initializers(graph, output) if name not in seeds]
-    if config.parameters is None:
+    if config.parameters is None and config.adapters is not None:
+        chosen = []
+    elif config.parameters is None:
         chosen = [name for name in candidates if name in facts.parameters]
     else:
         chosen = query.select(config.parameters, candidates, DeriveError, "parameters", held)
     frozen = set(query.select(config.frozen, candidates, DeriveError, "frozen", held))
     chosen = [name for name in chosen if name not in frozen]
-    if not chosen and not config.inputs:
+    if not chosen and not config.inputs and config.adapters is None:
         raise DeriveError(
             "At least one parameter must be trained.",
             got=f"none of {', '.join(candidates) or 'no float initializers'}",
@@ -188,6 +210,16 @@ def _chosen(
     unnamed = "by default" if config.parameters is None else "not in derive.parameters"
     left = {n: "derive.frozen" if n in frozen else unnamed for n in candidates if n not in chosen}
     return chosen, left
+
+
+def _adapted(
+    graph: Graph, left: Mapping[str, str], facts: Facts, config: DeriveConfig
+) -> tuple[dict[str, Adapter], dict[str, str]]:
+    """Put the config's adapters into the graph; return them by weight, and the targets without one with the reason."""
+    if config.adapters is None:
+        return {}, {}
+    candidates = [name for name, reason in left.items() if reason != "derive.frozen"]
+    return config.adapters(graph, candidates, facts.parameters)
 
 
 def _check_finite(graph: Graph, parameters: Sequence[str]) -> None:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
-from ortpipe.artifact import Artifact, Facts, under
+from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.data.feeds import check_labels, feed_inputs, feed_label
 from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import DataError, ModelError, TrainError
 from ortpipe.graph import query
+from ortpipe.graph.adapters import Adapter, merged, without_adapters
 from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs, set_initializers
 from ortpipe.graph.modes import to_inference
@@ -50,9 +51,9 @@ def train(
             them count: a training that is stopped anywhere and continued gives the bytes of one that is not.
 
     Returns:
-        An artifact whose tensors are `parameter/…` and `initial/…` by parameter (and running statistic),
-        `optimizer/…` by slot and parameter (`optimizer/iterate/…`: the weights themselves, where `parameter/…` are
-        their averages), and the losses:
+        An artifact whose tensors are `parameter/…` and `initial/…` by parameter (and running statistic, and weight that
+        adapters are merged into), `optimizer/…` by slot and parameter (`optimizer/iterate/…`: the weights themselves,
+        where `parameter/…` are their averages), and the losses:
         `losses/step` and (but for lbfgs) `losses/rate` [steps], `losses/train` and `losses/validation` [epochs] (per
         row; validation is nan where it was not evaluated), and `monitor/…` [epochs] of the metric that is watched, if
         one is.
@@ -89,6 +90,9 @@ def train(
     notes = [] if kept is None else [note(kept, config, validated=aside is not None, weighted=data.weighted)]
     forward = artifact.ir_model()
     keep_outputs(forward, facts.outputs)
+    adapters = {name: Adapter.of(fact) for name, fact in facts.adapters.items()}
+    without_adapters(forward, adapters)
+    tensors |= _merged(artifact.initializers, tensors, adapters)
     set_initializers(forward, under("parameter", tensors))
     to_inference(forward)
     return artifact.next(
@@ -96,6 +100,8 @@ def train(
         VERSION,
         model=forward,
         tensors={**{k: v for k, v in artifact.tensors.items() if k.startswith("source/")}, **tensors},
+        parameters=(*(name for name in facts.parameters if name in forward.graph.initializers), *adapters),
+        constants=tuple(name for name in facts.constants if name not in adapters),
         loss=None,
         label=None,
         heads={name: dataclasses.replace(head, label=None) for name, head in facts.heads.items()},
@@ -122,6 +128,15 @@ def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) ->
     check_monitor(config.early_stop.monitor, facts, data)
 
 
+def _merged(weights: Arrays, tensors: Arrays, adapters: Mapping[str, Adapter]) -> dict[str, np.ndarray]:
+    """Return what is known of the adapted weights as of trained ones: what they were, and what they are now."""
+    trained = {**weights, **under("parameter", tensors)}  # no gradient reaches some
+    return {f"initial/{name}": weights[name] for name in adapters} | {
+        f"parameter/{name}": merged(weights[name], trained[left], trained[right], scale)
+        for name, (left, right, scale) in adapters.items()
+    }
+
+
 def _check_elements(artifact: Artifact, data: Data) -> None:
     """Refuse labels that have other sizes than the prediction's elements, where only a run shows those."""
     row = data.train.head(1)
@@ -146,6 +161,9 @@ def _check_elements(artifact: Artifact, data: Data) -> None:
 
 def _check_patterns(config: TrainConfig, facts: Facts, held: Collection[str] = ()) -> None:
     """Refuse a pattern that matches no parameter, or is the name of an initializer that is not trained."""
+    if facts.adapters and config.init == "random":
+        rule = "Adapters begin as nothing beside the weights that the model has."
+        raise TrainError(rule, key="init", got="random", fix="Set {key}=keep, or leave out derive.adapters.")
     for key, given in (("weight_decay", config.weight_decay), ("factors", config.factors)):
         if isinstance(given, Mapping):
             query.select(list(given), facts.parameters, TrainError, key, held)

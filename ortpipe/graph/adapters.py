@@ -1,0 +1,183 @@
+"""Low-rank adapters (LoRA, Hu et al., 2021): W + s · L·R in the place of a weight W, of which only L and R are trained.
+
+L is [p, r] and R [r, q] beside a weight [p, q] of rank r « p, q. A convolution's weight [out, in/g, k…] is, in each of
+its g groups, a matrix [out/g, in/g · k…]: there L is a kernel [out, r, 1…], and R one of [g · r, in/g, k…].
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from ortpipe.errors import ModelError
+from ortpipe.graph import query
+from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.edit import keep_outputs
+from ortpipe.graph.parameters import some
+from ortpipe.graph.readers import Use, UseFinder
+
+
+class Adapter(NamedTuple):
+    """A pair of matrices beside a weight; the fields are those of its entry in `Facts.adapters`."""
+
+    left: str  # the initializer L
+    right: str  # R
+    scale: float  # s
+
+    @classmethod
+    def of(cls, fact: Mapping[str, Any]) -> "Adapter":
+        """Return the adapter that an entry in `Facts.adapters` is of."""
+        return cls(fact["left"], fact["right"], fact["scale"])
+
+
+def why_not(weight: ir.Value, finder: UseFinder, rank: int) -> str | None:
+    """Return why a weight gets no adapter, if it gets none.
+
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]> g (float[N,3] X) => (float[N,2] y)
+    ...   <float[3,2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {1, 2}> { h = MatMul(X, w) y = Add(h, b) }'''
+    >>> graph = ir.from_onnx_text(text).graph
+    >>> {name: why_not(value, UseFinder(graph), 2) for name, value in graph.initializers.items()}
+    {'w': '3 x 2 numbers, too few for an adapter of rank 2', 'b': 'no matrix or kernel'}
+    """
+    sizes = weight.shape.numpy() if weight.shape is not None else ()
+    if len(sizes) < 2:
+        return "no matrix or kernel"
+    uses = finder.uses(weight)
+    for use in uses:
+        node, through = use.node, [step.op_type for step in use.path if step.op_type != "Transpose" or len(sizes) > 2]
+        fits = (node.op_type == "MatMul" and len(sizes) == 2) or (node.op_type in ("Gemm", "Conv") and use.place == 1)
+        if through or not fits or node.domain:
+            return f"read through {through[0]}" if through else f"read by {node.op_type}"
+    groups = {use.node.attributes.get_int("group", 1) for use in uses}
+    if len(groups) != 1:
+        return "read by convolutions of several groups" if groups else "read by nothing"
+    columns = math.prod(sizes[1:])
+    if rank * (sizes[0] + groups.pop() * columns) >= sizes[0] * columns:
+        return f"{' x '.join(map(str, sizes))} numbers, too few for an adapter of rank {rank}"
+    return None
+
+
+def insert(
+    graph: ir.Graph, names: Sequence[str], rank: int, scale: float, rng: np.random.Generator
+) -> dict[str, Adapter]:
+    """Put adapters beside weights that `why_not` has nothing against, in place: the graph gives what it gave.
+
+    Of the two, what reads the data is drawn as a layer's weights are, U(±1/√fan_in), and the other one is 0. They are
+    new initializers, `<weight>/lora_A` and `<weight>/lora_B`.
+    """
+    finder, adapters, taken = UseFinder(graph), dict[str, Adapter](), Names(used_names(graph))
+    found = {name: finder.uses(graph.initializers[name]) for name in names}  # before any branch reads them
+    for name, uses in found.items():
+        array, op = query.array(graph.initializers[name]), Builder(graph, name, names=taken)
+        group = uses[0].node.attributes.get_int("group", 1)
+        left = np.zeros((len(array), rank, *(1,) * (array.ndim - 2)), array.dtype)
+        right = np.zeros((group * rank, *array.shape[1:]), array.dtype)
+        reads, fan_in = (left, len(left)) if _meets_left(uses[0]) else (right, math.prod(right.shape[1:]))
+        reads[...] = rng.uniform(-(fan_in**-0.5), fan_in**-0.5, reads.shape)
+        first, second = (op.parameter(f"{name}/lora_{'A' if one is reads else 'B'}", one) for one in (left, right))
+        for use in uses:
+            _add_branch(use, (first, second), scale, taken)
+        adapters[name] = Adapter(str(first.name), str(second.name), scale)
+    return adapters
+
+
+def _is_turned(use: Use) -> bool:
+    """Say whether a node reads the transpose of a weight."""
+    turns = len(use.path) + (use.node.attributes.get_int("transB", 0) if use.node.op_type == "Gemm" else 0)
+    return bool(turns % 2)
+
+
+def _meets_left(use: Use) -> bool:
+    """Say whether the data meet L first: as in x · L · R, and in (L · R)ᵀ · x = Rᵀ · Lᵀ · x."""
+    return use.node.op_type != "Conv" and _is_turned(use) == (use.place == 0)
+
+
+def _add_branch(use: Use, pair: tuple[ir.Value, ir.Value], scale: float, names: Names) -> None:
+    """Add s · (L·R) of what a node reads to what it gives; the sum takes over the name."""
+    node, y = use.node, use.node.outputs[0]
+    assert isinstance(node.graph, ir.Graph)
+    op = Builder(node.graph, f"{y.name}/lora", before=node, names=names)
+    x, turned, attributes = node.inputs[1 - use.place], _is_turned(use), node.attributes
+    first, second = pair if _meets_left(use) else pair[::-1]
+    if node.op_type == "Gemm":
+        scale *= attributes.get_float("alpha", 1.0)
+    elif node.op_type == "MatMul" and turned:
+        first, second = (op.Transpose(matrix, perm=[1, 0]) for matrix in (first, second))
+
+    def product(x: ir.Value | None, matrix: ir.Value, **own: Any) -> Any:
+        if node.op_type == "Conv":
+            return op.Conv(x, matrix, **own)
+        if node.op_type == "Gemm":
+            return op.Gemm(x, matrix, transB=int(turned), **own)
+        return op.MatMul(x, matrix) if use.place else op.MatMul(matrix, x)
+
+    own: dict[str, Any] = {**attributes} if node.op_type == "Conv" else {}
+    own |= {"transA": attributes["transA"]} if "transA" in attributes else {}
+    group = {"group": attributes["group"]} if "group" in attributes else {}
+    inner = product(x, first, **own)
+    inner.type = first.type  # what is in a branch may have none
+    delta = product(inner if scale == 1 else op.Mul(inner, scale), second, **group)
+    total = op.Add(y, delta)
+    for value in (delta, total):
+        value.type, value.shape = first.type, y.shape
+    ir.convenience.replace_all_uses_with(y, total, replace_graph_outputs=True)
+    added = total.producer()
+    added.replace_input_with(0, y)
+    node.graph.remove(added)
+    node.graph.insert_after(node, added)
+    name, y.name = str(y.name), None
+    total.name, y.name = name, names.fresh(f"{name}/base")
+
+
+def merged(weight: np.ndarray, left: np.ndarray, right: np.ndarray, scale: float) -> np.ndarray:
+    """Return W + s · L·R in the weight's type, computed in float64.
+
+    >>> merged(np.eye(2, dtype=np.float32), np.array([[1.0], [0]]), np.array([[0, 3.0]]), 0.5)
+    array([[1. , 1.5],
+           [0. , 1. ]], dtype=float32)
+    """
+    rank = left.shape[1]
+    groups = len(right) // rank
+    delta = left.astype(np.float64).reshape(groups, -1, rank) @ right.astype(np.float64).reshape(groups, rank, -1)
+    return (weight + scale * delta.reshape(weight.shape)).astype(weight.dtype)
+
+
+def without_adapters(model: ir.Model, adapters: Mapping[str, Adapter]) -> None:
+    """Take adapters out of a model, in place: every sum that `insert` wrote makes way for what it was added to.
+
+    Raises:
+        ModelError: something else reads an adapter, as where an engine wrote the sum otherwise.
+    """
+    graph = model.graph
+    pairs = [(adapter.left, adapter.right) for adapter in adapters.values()]
+    for matrix in (graph.initializers[name] for pair in pairs for name in pair if name in graph.initializers):
+        for node, base in list(_sums(matrix)):
+            total = node.outputs[0]
+            name, total.name = total.name, None
+            ir.convenience.replace_all_uses_with(total, base, replace_graph_outputs=True)
+            base.name = name
+            assert isinstance(node.graph, ir.Graph)
+            node.graph.remove(node, safe=True)
+    if adapters:
+        RemoveUnusedNodesPass()(model)  # in branches, too
+        keep_outputs(model, [str(value.name) for value in graph.outputs])
+    if left := [name for pair in pairs for name in pair if name in graph.initializers]:
+        raise ModelError(
+            "An adapter is merged where its product is added to that of its weight.",
+            got=f"{some(left)}, which something else reads, too",
+            fix="Choose derive=native.",
+        )
+
+
+def _sums(matrix: ir.Value) -> Iterator[tuple[ir.Node, ir.Value]]:
+    """Yield each addition of a product with a matrix, or with its transpose, and what that is added to."""
+    for node, _ in matrix.uses():
+        if node.op_type == "Transpose":
+            yield from _sums(node.outputs[0])
+        for reader, place in node.outputs[0].uses() if node.outputs else ():
+            base = reader.inputs[1 - place] if reader.op_type == "Add" else None
+            if base is not None:
+                yield reader, base

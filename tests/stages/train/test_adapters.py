@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from sklearn.neural_network import MLPRegressor
+
+from ortpipe.artifact import under
+from ortpipe.data.feeds import feeds
+from ortpipe.errors import DeriveError, TrainError
+from ortpipe.runtime.session import Session
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.restore import restore
+from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.engines import ENGINES
+from ortpipe.stages.derive.lora import Lora
+from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.evaluate.stage import evaluate
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.stage import train
+
+ADAM = OPTIMIZERS["adam"](lr=0.01)
+
+
+@pytest.fixture(scope="module")
+def regressor(diabetes):
+    rows = diabetes.train
+    return MLPRegressor(hidden_layer_sizes=(12,), max_iter=5, random_state=0).fit(rows.inputs["X"], rows.label)
+
+
+@pytest.fixture(scope="module")
+def loss(regressor, diabetes):
+    return add_loss(convert(regressor, data=diabetes), AddLossConfig(LOSSES["l2"]()))
+
+
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_only_adapters_train_and_the_result_is_the_source_with_other_weights(
+    engine, loss, regressor, diabetes, request
+):
+    if engine == "ort":
+        request.getfixturevalue("training_build")
+    config = DeriveConfig(ENGINES[engine](), parameters=("layer1.*",), adapters=Lora(rank=2, alpha=4), check=True)
+    gradient = derive(loss, config, data=diabetes)
+    matrices = ["layer0.weight/lora_A", "layer0.weight/lora_B"]
+    assert set(gradient.facts.gradients) == {*matrices, "layer1.weight", "layer1.bias"}
+    rows = {n: a for n, a in feeds(gradient.model, gradient.facts, diabetes.test).items() if n != "loss_grad"}
+    names = [gradient.facts.prediction, gradient.facts.loss]
+    plain = derive(loss, dataclasses.replace(config, adapters=None, check=False))
+    first, adapted = (Session(artifact.model).run(rows, names) for artifact in (plain, gradient))
+    assert [a.tobytes() for a in first] == [a.tobytes() for a in adapted]
+
+    trained = train(gradient, TrainConfig(ADAM, epochs=3), data=diabetes)
+    weights = under("parameter", trained.tensors)
+    rows = {name: array for name, array in rows.items() if name in trained.facts.inputs}
+    opened = {name: array for name, array in weights.items() if name in gradient.facts.gradients}
+    label = feeds(gradient.model, gradient.facts, diabetes.test)
+    [unmerged] = Session(gradient.model).run({**label, **opened}, names[:1])
+    [merged] = Session(trained.model).run(rows, names[:1])
+    np.testing.assert_allclose(merged, unmerged, rtol=1e-4, atol=1e-5)
+    assert set(trained.facts.parameters) == {"layer0.weight", "layer1.weight", "layer1.bias"}
+    np.testing.assert_array_equal(trained.initializers["layer0.weight"], weights["layer0.weight"])
+    np.testing.assert_array_equal(trained.initializers["layer0.bias"], loss.initializers["layer0.bias"])
+    assert np.linalg.matrix_rank(weights["layer0.weight"] - loss.initializers["layer0.weight"], 1e-5) == 2
+
+    measured = evaluate(trained, data=diabetes).facts.metrics["r2"]
+    assert measured["before"] == measured["source"] != measured["trained"]
+    written = restore(trained, regressor, data=diabetes)
+    np.testing.assert_allclose(written.coefs_[0], trained.initializers["layer0.weight"], rtol=1e-6)
+    continued = train(gradient, TrainConfig(ADAM, epochs=5), data=diabetes, start=trained.tensors)
+    assert continued.digest() == train(gradient, TrainConfig(ADAM, epochs=5), data=diabetes).digest()
+
+
+def test_the_run_says_what_is_adapted_and_what_is_not(loss):
+    [note] = derive(loss, DeriveConfig(adapters=Lora(rank=2))).facts.lineage[-1]["notes"]
+    assert note == (
+        "trains adapters of 44 numbers in the place of weights of 120, which stay until they are merged: layer0.weight"
+        "; trains neither layer0.bias, layer1.bias (no matrix or kernel), layer1.weight (12 x 1 numbers, too few for "
+        "an adapter of rank 2)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lora", "got"),
+    [
+        (Lora(targets=("layer0.bias",)), "layer0.bias: no matrix or kernel"),
+        (Lora(rank=8), "too few for an adapter of rank 8"),
+        (Lora(targets=("layer9.*",)), "'layer9.*'"),
+    ],
+)
+def test_a_target_that_gets_no_adapter_is_named(loss, lora, got):
+    with pytest.raises(DeriveError, match="adapters") as error:
+        derive(loss, DeriveConfig(adapters=lora))
+    assert got in str(error.value)
+
+
+def test_adapters_do_not_begin_at_random_weights(loss, diabetes):
+    gradient = derive(loss, DeriveConfig(adapters=Lora(rank=2)))
+    with pytest.raises(TrainError, match="begin as nothing"):
+        train(gradient, TrainConfig(ADAM, epochs=1, init="random"), data=diabetes)
