@@ -27,6 +27,7 @@ from ortpipe.facts import in_metadata, write_metadata
 from ortpipe.facts import read_metadata as read_metadata
 from ortpipe.facts import without_metadata as without_metadata
 from ortpipe.files import atomic_folder
+from ortpipe.graph.apart import MANY, TYPES, sealed
 from ortpipe.graph.check import finish_apart
 from ortpipe.graph.serial import NOTHING, located, read, write
 from ortpipe.hashing import Hasher
@@ -60,7 +61,7 @@ class Artifact:
         checked, apart = finish_apart(model) if isinstance(model, ir.Model) else (model, {})
         graph = without_metadata(checked)
         initializers = {
-            t.name: _sealed(apart[t.name]) if t.name in apart else onnx.numpy_helper.to_array(t)
+            t.name: sealed(apart[t.name]) if t.name in apart else onnx.numpy_helper.to_array(t)
             for t in graph.graph.initializer
         }
         del graph.graph.initializer[:]
@@ -75,10 +76,28 @@ class Artifact:
         write_metadata(model, self.facts)
         return model
 
+    def apart(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+        """Return the model without the values of its large weights, and these: the artifact's own arrays."""
+        model, weights = onnx.ModelProto.FromString(self._graph), dict[str, np.ndarray]()
+        for name, array in self.initializers.items():
+            dtype = None if array.dtype == object else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            if dtype in TYPES and array.size >= MANY:
+                weights[name] = array
+                model.graph.initializer.add(name=name, data_type=dtype, dims=array.shape)
+            else:
+                model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        write_metadata(model, self.facts)
+        return model, weights
+
+    @property
+    def signature(self) -> onnx.ModelProto:
+        """The model without its initializers, for what asks for inputs, outputs and nodes."""
+        return onnx.ModelProto.FromString(self._graph)
+
     @property
     def node_count(self) -> int:
         """How many nodes the graph has, without those of its subgraphs."""
-        return len(onnx.ModelProto.FromString(self._graph).graph.node)
+        return len(self.signature.graph.node)
 
     def ir_model(self) -> ir.Model:
         """Return the model as values and nodes to work on: a new one each time, around the same arrays."""
@@ -145,14 +164,7 @@ class Artifact:
 
 
 def _own(arrays: Arrays) -> Arrays:
-    return _read_only({name: np.array(array, order="C") for name, array in sorted(arrays.items())})
-
-
-def _sealed(array: np.ndarray) -> np.ndarray:
-    """Return an array that nobody can change: itself, where that holds already, as of another artifact's."""
-    flags = array.flags
-    sealed = not flags.writeable and flags.owndata and flags.c_contiguous and flags.aligned
-    return array if sealed else np.array(array, order="C")
+    return types.MappingProxyType({name: sealed(np.asarray(array)) for name, array in sorted(arrays.items())})
 
 
 def _read_only(arrays: dict[str, np.ndarray]) -> Arrays:
@@ -186,7 +198,8 @@ def save_artifact(
     target = Path(folder)
     with atomic_folder(target, once=once) as partial:
         if like is None or not _linked(like, partial):
-            write(artifact.model, partial)
+            model, weights = artifact.apart()
+            write(model, partial, weights=weights)
             (partial / TENSORS).write_bytes(save(dict(artifact.tensors)))
         facts = {"format": FORMAT, "digest": artifact.digest(), "facts": artifact.facts.as_json()}
         (partial / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")

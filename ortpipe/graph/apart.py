@@ -4,16 +4,20 @@ Such a model has large initializers with names, types and dimensions, and no val
 """
 
 import math
+import os
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 import numpy as np
 import onnx
 from google.protobuf.message import Message
 
+from ortpipe.graph.query import graphs
 from ortpipe.graph.wire import BYTES, varint
 
 MANY = 2**12  # entries of a weight that is large
 TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
+PAGE = 2**12  # bytes; where weights begin in a file, runtimes map them without a copy
 INITIALIZER, RAW = 5, 9  # numbers of fields in onnx.proto
 Weights = Mapping[str, np.ndarray]
 
@@ -85,23 +89,60 @@ def sealed(array: np.ndarray) -> np.ndarray:
 
 
 def pieces(model: onnx.ModelProto, weights: Weights) -> list[bytes | memoryview]:
-    """Return the bytes that a model with its weights has, deterministically serialised, without a copy of any."""
+    """Return the bytes that a model with its weights has, deterministically serialised, without a copy of these."""
+    inner_names = {t.name for t in _stubs(model, weights)} - {t.name for t in model.graph.initializer}
+    if inner_names:
+        model = put_together(model, {name: weights[name] for name in inner_names})
     graph, tensors = model.graph, list[bytes | memoryview]()
     for tensor in graph.initializer:
         if tensor.name in weights:
-            array = weights[tensor.name]
-            little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
-            head = stub(tensor).SerializeToString(deterministic=True) + _tag(RAW) + varint(little.nbytes)
-            tensors += [_tag(INITIALIZER) + varint(len(head) + little.nbytes) + head]
-            tensors.append(little.reshape(-1).view(np.uint8).data)
+            content = _bytes_of(weights[tensor.name])
+            head = stub(tensor).SerializeToString(deterministic=True) + _tag(RAW) + varint(len(content))
+            tensors += [_tag(INITIALIZER) + varint(len(head) + len(content)) + head, content]
         else:
-            content = tensor.SerializeToString(deterministic=True)
-            tensors.append(_tag(INITIALIZER) + varint(len(content)) + content)
+            whole = tensor.SerializeToString(deterministic=True)
+            tensors.append(_tag(INITIALIZER) + varint(len(whole)) + whole)
     inner = [_fields(graph, range(INITIALIZER)), *tensors, _fields(graph, range(INITIALIZER + 1, 1000))]
     number = model.DESCRIPTOR.fields_by_name["graph"].number
     size = sum(map(len, inner))
     front = _fields(model, range(number)) + _tag(number) + varint(size)
     return [front, *inner, _fields(model, range(number + 1, 1000))]
+
+
+def put_together(model: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:
+    """Return a model with its weights inside, in a copy."""
+    own = onnx.ModelProto()
+    own.CopyFrom(model)
+    for tensor in _stubs(own, weights):
+        tensor.raw_data = bytes(_bytes_of(weights[tensor.name]))
+    return own
+
+
+def write_beside(model: onnx.ModelProto, weights: Weights, path: Path) -> None:
+    """Write a model, and its weights into one file of external data beside it."""
+    own, data, offsets = onnx.ModelProto(), f"{path.name}.data", dict[str, int]()
+    own.CopyFrom(model)
+    with path.with_name(data).open("wb") as file:
+        for tensor in _stubs(own, weights):
+            array = weights[tensor.name]
+            if tensor.name not in offsets:  # of two branches, perhaps
+                file.seek(-file.tell() % PAGE, os.SEEK_CUR)
+                offsets[tensor.name] = file.tell()
+                file.write(_bytes_of(array))
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            entries = {"location": data, "offset": offsets[tensor.name], "length": array.nbytes}
+            for key, value in entries.items():
+                tensor.external_data.add(key=key, value=str(value))
+    path.write_bytes(own.SerializeToString(deterministic=True))
+
+
+def _stubs(model: onnx.ModelProto, weights: Weights) -> list[onnx.TensorProto]:
+    return [tensor for graph in graphs(model.graph) for tensor in graph.initializer if tensor.name in weights]
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
+    return little.reshape(-1).view(np.uint8).data
 
 
 def _tag(number: int) -> bytes:

@@ -26,21 +26,23 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     return checked(ir.to_proto(model))
 
 
-def finish_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def finish_apart(model: ir.Model, *, deep: bool = False) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Return the same, but large float initializers have dimensions and no values, and their arrays beside it.
 
     So the cost of a model grows with its nodes, not with its weights, which nothing that is checked reads.
     """
     clean(model)
-    proto, weights = proto_apart(model)
+    proto, weights = proto_apart(model, deep=deep)
     return checked(proto, apart=bool(weights)), weights
 
 
-def proto_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return a model as protobuf without the values of its large weights, and these."""
+def proto_apart(model: ir.Model, *, deep: bool = False) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return a model as protobuf without the values of its large weights, and these; of inner graphs with `deep`."""
+    inner = [graph for node in model.graph.all_nodes() for graph in subgraphs(node)] if deep else []
     held = {
         value: tensor
-        for value in model.graph.initializers.values()
+        for graph in (model.graph, *inner)
+        for value in graph.initializers.values()
         if (tensor := value.const_value) is not None and tensor.dtype.value in TYPES and tensor.size >= MANY
     }
     for value, tensor in held.items():
@@ -63,7 +65,7 @@ def clean(model: ir.Model) -> None:
 
 def infer(model: ir.Model) -> None:
     """Set the types and shapes that inference finds."""
-    proto, _ = proto_apart(model)
+    proto, _ = proto_apart(model, deep=True)
     _take_shapes(
         model.graph, ir.from_proto(_inferred(without_weights(proto) if sound.is_heavy(proto) else proto)).graph
     )

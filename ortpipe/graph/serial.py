@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary
+from ortpipe.graph.apart import Weights, pieces, take_apart, write_beside
 from ortpipe.graph.query import graphs
 from ortpipe.graph.sound import check_sound, is_large
 
@@ -99,24 +100,41 @@ def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                 yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
 
 
-def write(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
-    """Write a model into a folder; above 2 GB its weights go to one file beside it."""
+def write(
+    model: onnx.ModelProto,
+    folder: Path,
+    name: str = "model.onnx",
+    weights: Weights | None = None,
+    *,
+    beside: bool = False,
+) -> Path:
+    """Write a model, from which some weights may stand apart, into a folder.
+
+    Above 2 GB, or with `beside`, its weights go to one file beside it.
+    """
     path = folder / name
-    if not is_large(model):
-        path.write_bytes(model.SerializeToString(deterministic=True))
-    else:
+    if weights is None and (beside or is_large(model)):
+        model, weights = take_apart(model)
+    if is_large(model) and not weights:  # in inner graphs, or of other types
         copy = onnx.ModelProto()
         copy.CopyFrom(model)  # saving with external data empties the tensors of what it is given
         onnx.save(copy, str(path), save_as_external_data=True, location=f"{name}.data")
+    elif weights and (beside or is_large(model)):
+        write_beside(model, weights, path)
+    else:
+        with path.open("wb") as file:
+            file.writelines(pieces(model, weights or {}))
     return path
 
 
-def write_atomically(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> None:
+def write_atomically(
+    model: onnx.ModelProto, folder: Path, name: str = "model.onnx", weights: Weights | None = None
+) -> None:
     """Write a model into a folder where people look: its files appear whole, the one of that name last."""
     partial = temporary(folder / Path(name).stem)
     partial.mkdir(parents=True)
     try:
-        write(model, partial, name)
+        write(model, partial, name, weights)
         for file in sorted(partial.iterdir(), reverse=True):
             os.replace(file, folder / file.name)
     finally:
@@ -124,7 +142,7 @@ def write_atomically(model: onnx.ModelProto, folder: Path, name: str = "model.on
 
 
 @contextlib.contextmanager
-def on_disk(model: onnx.ModelProto) -> Iterator[str]:
-    """Give the path of a temporary copy, for what cannot take 2 GB of bytes."""
+def on_disk(model: onnx.ModelProto, weights: Weights | None = None) -> Iterator[str]:
+    """Give the path of a temporary copy with its weights beside it, which a runtime maps instead of copying them."""
     with tempfile.TemporaryDirectory() as folder:
-        yield str(write(model, Path(folder)))
+        yield str(write(model, Path(folder), weights=weights, beside=True))

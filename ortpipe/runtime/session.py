@@ -4,29 +4,43 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from ortpipe.errors import ModelError
+from ortpipe.graph.apart import Weights, pieces
+from ortpipe.graph.check import finish_apart
 from ortpipe.graph.serial import on_disk
-from ortpipe.graph.sound import is_large
+from ortpipe.graph.sound import is_large, weigh
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
 
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
+MAPPED = 2**26  # bytes of weights, from which on a runtime maps them from a file instead of copying them several times
 
 
 class Session:
     """A model loaded into ONNX Runtime, with deterministic kernels.
 
     Args:
-        model: the model; above 2 GB it goes through a temporary file.
+        model: the model, or values and nodes, which are cleaned and checked; a large one goes through a temporary file.
         runtime: threads and provider; by default one thread of the CPU.
+        weights: the values of initializers that have none in `model`.
         fused: whether nodes become fewer before they run; of a quantized model, as integers that round otherwise.
 
     Raises:
         ModelError: the runtime refuses the model, or has no such provider here.
     """
 
-    def __init__(self, model: onnx.ModelProto, runtime: RuntimeConfig | None = None, *, fused: bool = True) -> None:
+    def __init__(
+        self,
+        model: onnx.ModelProto | ir.Model,
+        runtime: RuntimeConfig | None = None,
+        *,
+        weights: Weights | None = None,
+        fused: bool = True,
+    ) -> None:
+        if isinstance(model, ir.Model):
+            model, weights = finish_apart(model, deep=True)
         runtime = runtime or RuntimeConfig()
         options, providers = ort.SessionOptions(), PROVIDERS[runtime.provider]
         options.intra_op_num_threads = runtime.threads
@@ -39,11 +53,11 @@ class Session:
         if providers[0] not in ort.get_available_providers():
             raise _not_here(runtime.provider, "has none")
         try:
-            if is_large(model):
-                with on_disk(model) as path:
+            if weigh(model) > MAPPED or is_large(model):
+                with on_disk(model, weights) as path:
                     self._session = ort.InferenceSession(path, options, providers=providers)
             else:
-                content = model.SerializeToString()
+                content = b"".join(pieces(model, weights)) if weights else model.SerializeToString()
                 self._session = ort.InferenceSession(content, options, providers=providers)
         except Exception as error:
             raise ModelError(

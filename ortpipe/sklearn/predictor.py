@@ -7,7 +7,6 @@ import onnx_ir as ir
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Rows
 from ortpipe.facts import Facts, read_metadata
-from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -24,7 +23,7 @@ class Predictor:
         self.facts = Facts.from_json(read_metadata(self._proto))
         inner = ir.from_proto(self._proto)
         keep_outputs(inner, list(dict.fromkeys([self.facts.prediction, self.facts.logits or self.facts.prediction])))
-        self._session = Session(finish(inner), RuntimeConfig(threads))
+        self._session = Session(inner, RuntimeConfig(threads))
 
     def __call__(self, inputs: FrameInputs, output: str) -> np.ndarray:
         """Return the prediction, or its logits, of rows."""

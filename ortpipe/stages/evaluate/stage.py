@@ -10,8 +10,9 @@ from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.data.feeds import about, feed_inputs
 from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import EvaluateError
+from ortpipe.graph import sound
+from ortpipe.graph.check import proto_apart
 from ortpipe.graph.edit import set_initializers
-from ortpipe.graph.sound import is_large
 from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, part_of, shown
 from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
@@ -46,19 +47,20 @@ def evaluate(
     """
     check_data(data)
     config = config or EvaluateConfig()
-    facts, model = artifact.facts, artifact.model
+    facts, model = artifact.facts, artifact.signature
     check(facts, config, data=data)
     assert data.test is not None
     names = config.metrics or shown(facts)
     known = {state: folder for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)}
     whole = artifact.ir_model()
+    is_large = sum(array.nbytes for array in artifact.initializers.values()) > sound.LARGE
     parts = facts.predictions
     wanted = [own.prediction for own in parts.values()]
     labels: dict[str, list[np.ndarray]] = {head: [] for head in parts}
     weights: list[np.ndarray] = []
     predictions: dict[str, dict[str, list[np.ndarray]]] = {state: {head: [] for head in parts} for state in known}
     most = min(config.rows, *(rows_at_most(own, data.test.of(head)) for head, own in parts.items()))
-    for states in [[state] for state in known] if is_large(model) else [list(known)]:  # of a large one, one in memory
+    for states in [[state] for state in known] if is_large else [list(known)]:  # of a large one, one in memory
         sessions = {state: _session(whole, under(known[state], artifact.tensors), runtime) for state in states}
         for piece in data.test.pieces(most):
             rows = feed_inputs(model, facts, piece)
@@ -115,4 +117,5 @@ def _session(model: ir.Model, weights: Arrays, runtime: RuntimeConfig | None) ->
     """Return the model with these weights, loaded."""
     own = model.clone()
     set_initializers(own, weights)
-    return Session(ir.to_proto(own), runtime)
+    proto, weights = proto_apart(own, deep=True)
+    return Session(proto, runtime, weights=weights)

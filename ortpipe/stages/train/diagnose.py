@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 
 from ortpipe.artifact import Arrays, under
-from ortpipe.graph.check import finish
 from ortpipe.graph.modes import set_seeds
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.step import ITERATE, PARAMETER, TrainStep, gradients_of, input_types
@@ -30,7 +29,7 @@ def largest_gradients(training: Training, step: TrainStep, load: Callable[[], Se
     set_seeds(model, 1)
     types = input_types(model)
     feeds = {name: array.astype(types[name], copy=False) for name, array in given.items()}
-    gradients = Session(finish(model), training.runtime).run(feeds, list(names.values()))
+    gradients = Session(model, training.runtime).run(feeds, list(names.values()))
     with np.errstate(over="ignore", invalid="ignore"):
         norms = {n: np.linalg.norm(g.astype(np.float64)) for n, g in zip(names, gradients, strict=True)}
     largest = sorted(norms, key=lambda name: -np.nan_to_num(norms[name], nan=np.inf, posinf=np.inf))

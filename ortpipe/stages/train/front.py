@@ -11,7 +11,6 @@ from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import TrainError
 from ortpipe.graph import query
-from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.operators import is_random
 from ortpipe.runtime.config import RuntimeConfig
@@ -37,7 +36,7 @@ def behind_front(artifact: Artifact, data: Data, runtime: RuntimeConfig | None) 
     Raises:
         TrainError: text reaches what cannot run ahead of training.
     """
-    facts, model, first = artifact.facts, artifact.model, data.train.head(SOME)
+    facts, model, first = artifact.facts, artifact.signature, data.train.head(SOME)
 
     def feed(rows: Rows) -> dict[str, np.ndarray]:
         return feeds(model, facts, rows)
@@ -62,7 +61,7 @@ def behind_front(artifact: Artifact, data: Data, runtime: RuntimeConfig | None) 
     _refuse_text(behind.graph, names)
     front = artifact.ir_model()
     keep_outputs(front, handed)
-    session = Session(finish(front), runtime)
+    session = Session(front, runtime)
     read = [str(value.name) for value in front.graph.inputs]
 
     def feed_behind(rows: Rows) -> dict[str, np.ndarray]:
@@ -98,7 +97,7 @@ def _made(artifact: Artifact, given: Arrays, runtime: RuntimeConfig | None) -> d
     seen = [y for node in ahead for y in _typed(node)]
     model.graph.outputs[:] = seen
     keep_outputs(model, names := [str(y.name) for y in seen])
-    session = Session(finish(model), runtime)
+    session = Session(model, runtime)
     read_names = [str(value.name) for value in model.graph.inputs]
     more, fewer = (
         dict(zip(names, session.run({n: given[n][-count:] for n in read_names}, names), strict=True))

@@ -8,7 +8,6 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays, under
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
-from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import is_random
 from ortpipe.runtime.session import Session
@@ -118,7 +117,7 @@ class _Objective:
         self._types = input_types(model)
         self._layout = Layout({name: initial[name].shape for name in facts.gradients}, ir.DataType.DOUBLE)
         self._rows = {name: array for name, array in rows.items() if name in self._types}
-        self._session = Session(finish(model), training.runtime)
+        self._session = Session(model, training.runtime)
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         loss, *gradients = self._session.run({**self._rows, **self.parameters(x)}, self._outputs)

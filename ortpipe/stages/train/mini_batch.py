@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays, under
 from ortpipe.data.batches import Batches
 from ortpipe.errors import ConvergenceError, TrainError
+from ortpipe.graph.check import finish_apart
 from ortpipe.graph.modes import is_random, set_seeds
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS, ClipConfig
@@ -201,16 +202,17 @@ def _loader(epoch: EpochGraph, training: Training) -> Callable[[int, int], Sessi
     One that draws (dropout) is loaded anew for each epoch, with seeds of that epoch: its draws follow from the
     config's seed and the epoch's number alone.
     """
-    sized = functools.cache(functools.partial(for_batch_size, epoch))
+    sized = functools.cache(lambda size: finish_apart(for_batch_size(epoch, size), deep=True))
     if not is_random(epoch.model):
-        load = functools.cache(lambda size: Session(sized(size), training.runtime))
+        load = functools.cache(lambda size: Session(sized(size)[0], training.runtime, weights=sized(size)[1]))
         return lambda number, size: load(size)
 
     @functools.lru_cache(maxsize=2)  # whole batches, and the partial one
     def load_seeded(number: int, size: int) -> Session:
         [first] = np.random.default_rng([training.config.seed, number, size]).integers(1, 2**24, 1)
-        model = ir.from_proto(sized(size))
+        proto, weights = sized(size)
+        model = ir.from_proto(proto)
         set_seeds(model, int(first))
-        return Session(ir.to_proto(model), training.runtime)
+        return Session(ir.to_proto(model), training.runtime, weights=weights)
 
     return load_seeded

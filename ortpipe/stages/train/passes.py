@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import finish, inferred
+from ortpipe.graph.check import inferred, proto_apart
 from ortpipe.graph.sizes import fold_sizes
 from ortpipe.stages.train.epoch import EpochGraph
 from ortpipe.stages.train.hoist import hoist
@@ -137,9 +136,9 @@ def _first_axis_only(node: ir.Node) -> bool:
 PASSES: tuple[Callable[[EpochGraph], None], ...] = (start_at_rate, accumulate_in_products, hoist, carry_biases_as_rows)
 
 
-def for_batch_size(epoch: EpochGraph, size: int) -> onnx.ModelProto:
+def for_batch_size(epoch: EpochGraph, size: int) -> ir.Model:
     """Return the epoch for batches of exactly `size` rows, passed over: what depends on N alone is constant."""
-    proto = ir.to_proto(epoch.model)
+    proto, weights = proto_apart(epoch.model, deep=True)
     for graph in query.graphs(proto.graph):
         for value in (*graph.input, *graph.output):
             for dim in value.type.tensor_type.shape.dim:
@@ -150,8 +149,11 @@ def for_batch_size(epoch: EpochGraph, size: int) -> onnx.ModelProto:
             if value.name in made:
                 value.type.tensor_type.ClearField("shape")
     model = ir.from_proto(inferred(proto))
+    for graph in (model.graph, *(graph for node in model.graph.all_nodes() for graph in query.subgraphs(node))):
+        for name in weights.keys() & graph.initializers.keys():
+            graph.initializers[name].const_value = ir.Tensor(weights[name], name=name)
     sized = dataclasses.replace(epoch, model=model)
     fold_sizes(model)
     for pass_over in PASSES:
         pass_over(sized)
-    return finish(model)
+    return model

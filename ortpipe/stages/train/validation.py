@@ -5,7 +5,6 @@ import numpy as np
 from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.errors import EvaluateError, TrainError
-from ortpipe.graph.check import finish
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import to_inference
 from ortpipe.metrics import METRICS, check_fits, part_of
@@ -37,7 +36,7 @@ class Validation:
         self._types = input_types(model)
         self._held = None if rows.on_disk else [self._read(piece) for piece in rows.pieces()]
         self._every = -(-self._count // min(KEPT, rows_at_most(self._watched, rows.of(self._head))))
-        self._session = Session(finish(model), runtime)
+        self._session = Session(model, runtime)
 
     def __call__(self, values: Arrays) -> dict[str, float]:
         """Return the loss per row, and the metric that is watched, if one is, by its name, with these parameters."""
