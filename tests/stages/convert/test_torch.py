@@ -254,6 +254,7 @@ class Branching(nn.Module):
     [
         (Branching(), "torch.export can export"),
         (nn.Sequential(nn.Linear(10, 3), nn.AlphaDropout(0.5)), "must have a form in ONNX"),
+        (nn.Sequential(nn.Linear(10, 3), nn.BatchNorm1d(3, momentum=None)), "statistics run with a momentum"),
         (nn.Bilinear(10, 10, 3), "arguments of the module's forward"),
     ],
 )

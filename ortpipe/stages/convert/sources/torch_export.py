@@ -22,7 +22,7 @@ from ortpipe.graph.parameters import some
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.sources.onnx_file import from_model
-from ortpipe.stages.convert.sources.torch_modes import Modes, torch, translations
+from ortpipe.stages.convert.sources.torch_modes import Modes, check_momentum, torch, translations
 
 NOTHING: Mapping[str, str] = {}
 OPSET = 18  # what the exporter writes by itself; others it gets by rewriting that
@@ -135,6 +135,7 @@ def from_module(module: Any, settings: GraphSettings, data: Data | None, types: 
     if not module.training and any(True for _ in module.modules()):
         notes.append("is in inference mode as it comes: trained as module.train() has it")
     with _mode(module, None if module.training else True):
+        check_momentum(module)
         program = _exported(module, examples, settings)
     modes = Modes(program)
     frozen = {name: "requires_grad is False" for name, p in module.named_parameters() if not p.requires_grad}

@@ -34,6 +34,18 @@ def torch() -> Any:
     return torch
 
 
+def check_momentum(module: Any) -> None:
+    """Refuse running statistics that are means over all batches, whose weight the batches so far would have to set."""
+    norm = torch().nn.modules.batchnorm._BatchNorm
+    layers = [(name, m) for name, m in module.named_modules() if isinstance(m, norm) and m.training]
+    if means := [name or "the module" for name, m in layers if m.momentum is None and m.track_running_stats]:
+        raise ConvertError(
+            "A batch norm's statistics run with a momentum.",
+            got=f"momentum=None, the mean of all batches, in {some(means)}",
+            fix="Give momentum a number, such as 0.1, or call .eval() on that layer.",
+        )
+
+
 class Modes:
     """The nodes of a program that train, or could."""
 
