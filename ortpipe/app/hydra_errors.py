@@ -23,7 +23,7 @@ EXTRAS = {  # choices of Hydra's that come with a plugin
 
 def explained(error: Exception) -> ConfigError:
     """Return Hydra's own message with the nearest valid key where a key is misspelt."""
-    from ortpipe.app.schema import keys
+    from ortpipe.app.schema import keys, keys_of
 
     if isinstance(error, OverrideParseException):
         if is_word(error.override):
@@ -42,8 +42,7 @@ def explained(error: Exception) -> ConfigError:
         fix = f"pip install 'ortpipe[{EXTRAS[missing]}]'"
         return ConfigError(f"{missing} comes with an extra package that is not installed.", fix=fix)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, choice = error.missing_cfg_file.rpartition("/")
-        return ConfigError(f"{group}={choice} is not a choice.", fix=nearest(choice, error.options))
+        return _unknown_choice(error.missing_cfg_file, error.options)
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         rule, place = "A config file is written in YAML.", f"{mark.name}, line {mark.line + 1}: {error.problem}"
@@ -60,12 +59,30 @@ def explained(error: Exception) -> ConfigError:
     while cause is not None:
         key = getattr(cause, "full_key", None)
         if key and "not in struct" in str(cause):
-            return _unknown_key(str(key), sorted(set(keys())))
+            parent, group = key.rpartition(".")[0], getattr(cause, "parent_node", None)
+            member = group.get("name") if group is not None and parent else None
+            return _unknown_key(str(key), sorted(set(keys())), list(keys_of(parent, member)))
         cause = cause.__cause__
     return ConfigError(str(error).strip())
 
 
-def _unknown_key(key: str, valid: list[str]) -> ConfigError:
+def _unknown_choice(file: str, options: list[str]) -> ConfigError:
+    """Return what to choose instead; of experiment=networks/mpl the experiments in that folder."""
+    folders = group_choices([packaged_conf()])
+    group, _, choice = file.rpartition("/")
+    if group in folders and folders[group] <= set(options):
+        return ConfigError(f"{group}={choice} is not a choice.", fix=nearest(choice, options))
+    inner = group in folders
+    while "/" in group and (inner or group not in folders):
+        group, _, folder = group.rpartition("/")
+        choice, inner = f"{folder}/{choice}", False
+    files = [f"{name}/{c}" for name, inside in folders.items() for c in inside]
+    below = {name.removeprefix(f"{group}/") for name in files if name.startswith(f"{group}/")}
+    alike = {name for name in below if name.startswith(f"{choice.rpartition('/')[0]}/")}
+    return ConfigError(f"{group}={choice} is not a choice.", fix=nearest(choice, alike or below | set(options)))
+
+
+def _unknown_key(key: str, valid: list[str], siblings: list[str]) -> ConfigError:
     if key in valid:
         return ConfigError(
             f"{key} belongs to another choice of its group, or is not listed by this one.",
@@ -76,8 +93,4 @@ def _unknown_key(key: str, valid: list[str]) -> ConfigError:
     if held is not None and not any(k.startswith(f"{held}.") for k in valid):  # its keys are the user's own
         fix = f"Write +{key}=…; a name with dots of its own goes into an experiment file."
         return ConfigError(f"{key} is a new key, and new keys are added with a plus.", fix=fix)
-    parent = key.rpartition(".")[0]
-    siblings = [k for k in valid if k.rpartition(".")[0] == parent]
-    return ConfigError(
-        f"{key} is not a key of the config.", fix=nearest(key, siblings or [k for k in valid if "." not in k])
-    )
+    return ConfigError(f"{key} is not a key of the config.", fix=nearest(key, siblings))

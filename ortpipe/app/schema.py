@@ -241,3 +241,15 @@ def keys(cls: Any = RunConfig, prefix: str = "") -> Iterator[str]:
                 yield from keys(member, f"{path}.")
         elif dataclasses.is_dataclass(group := group_of(hint)):
             yield from keys(group, f"{path}.")
+
+
+def keys_of(group: str, member: object) -> Iterator[str]:
+    """Yield the keys of a group, "" for the outermost, in which a catalogue's member may have been chosen."""
+    cls: Any = RunConfig
+    for part in group.split(".") if group else ():
+        hint = fields_of(cls)[part][1] if part in fields_of(cls) else None
+        catalogue = catalogue_of(hint)
+        cls = catalogue[member] if catalogue is not None and member in catalogue else group_of(hint)
+        if not dataclasses.is_dataclass(cls):
+            return
+    yield from (f"{group}.{name}".lstrip(".") for name in fields_of(cls))

@@ -10,6 +10,8 @@ import pytest
 from command import ROOT, ortpipe
 from sklearn.exceptions import NotFittedError
 
+from ortpipe.app.compose import unresolved
+from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.errors import ConfigError, ConvertError, OrtpipeError
 
 EXPERIMENT = """# @package _global_
@@ -219,3 +221,20 @@ def test_two_runtimes_in_one_environment_are_found_where_the_runtime_group_itsel
     assert "has 2 errors" in said
     assert "One onnxruntime is installed." in said
     assert "set: runtime.threads=-1 on the command line" in said
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("experiment=networks/mpl", "Did you mean 'networks/mlp'? Valid: networks/cnn, networks/mlp, networks/"),
+        ("experiment=netwerks/cnn", "Did you mean 'networks/cnn'?"),
+        ("convert.source.estimater=x", "Did you mean 'convert.source.estimator'? Valid: convert.source.estimator, conv"),
+        ("train.optimizer.beta1=1", "train.optimizer.beta1 belongs to another choice"),
+        ("train.early_stop.patienc=1", "Did you mean 'train.early_stop.patience'?"),
+    ],
+)
+def test_a_misspelt_choice_or_key_is_told_those_beside_it(override: str, words: str) -> None:
+    with pytest.raises(REFUSALS) as caught:
+        unresolved([override])
+    assert words in str(explained(caught.value))
+    assert "convert.source.hidden" not in str(explained(caught.value))
