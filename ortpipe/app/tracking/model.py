@@ -35,7 +35,8 @@ def log_model(
     experiment: str,
     model: onnx.ModelProto,
     sizes: Mapping[str, Sequence[int]] | None = None,  # of real rows of each input: the model may not know them
-    table: Mapping[str, Any] | None = None,  # of one that reads columns as they stand: what they hold, and real rows
+    table: Mapping[str, Any]
+    | None = None,  # of one that reads columns as they stand: what they hold, and a made-up row
 ) -> str:
     """Log a model as the run's; return the logged model's id.
 
@@ -123,11 +124,11 @@ def _types(column: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _frame(model: onnx.ModelProto, table: Mapping[str, Any]) -> pd.DataFrame:
-    """Return real rows, with the columns in the model's order."""
+    """Return a row made up of the training rows, with the columns in the model's order."""
     import pandas as pd
 
     columns = {value.name: table["columns"][value.name] for value in model.graph.input}
-    frame = pd.DataFrame({name: table["rows"][name] for name in columns})
+    frame = pd.DataFrame({name: [table["row"][name]] for name in columns})
     frame = frame.replace({name: {"true": True, "false": False} for name in columns if columns[name]["of"] == "truth"})
     return frame.astype({name: _types(own)[1] for name, own in columns.items()})
 

@@ -34,10 +34,9 @@ from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 from ortpipe.stages.convert.sources.torch_export import from_module
 
-VERSION = 12
+VERSION = 13
 ROWS = 256  # how many real rows the prediction is compared on; of long ones fewer, down to
 FEWEST = 32
-SHOWN_ROWS = 2  # of a table that are an example of what a model of its columns takes
 NUMBERS = 1 << 17  # in them: what a network makes of a row may take a thousand times its memory
 MIXING = 1e-2  # of the largest prediction: how far a row may be off without the others; rounding is less
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
@@ -278,11 +277,21 @@ def _difference(
 
 
 def _table(rows: Rows, facts: Facts) -> dict[str, Any]:
-    """Return what the columns hold that the model reads as they stand, and the first rows of them; as JSON values."""
-    kept = {name: vars(column) for name, column in rows.kept.items() if name in facts.inputs}
-    first = {name: rows.inputs[name][:SHOWN_ROWS].tolist() for name in kept}
-    shown = {name: [None if value != value or value == "" else value for value in v] for name, v in first.items()}
-    return {"columns": kept, "rows": shown} if kept else {}
+    """Return what the columns hold that the model reads as they stand, and a row made up of them; as JSON values."""
+    kept = {name: column for name, column in rows.kept.items() if name in facts.inputs}
+    row = {name: _usual(rows.inputs[name], column.kind) for name, column in kept.items()}
+    return {"columns": {name: vars(column) for name, column in kept.items()}, "row": row} if kept else {}
+
+
+def _usual(column: np.ndarray, kind: str) -> float | str | None:
+    """Return the median of numbers or dates, or the most frequent word; "text" where every row has its own."""
+    given = np.sort(column[column == column] if kind == "number" else column[column != ""])
+    if not len(given):
+        return None
+    words, counts = np.unique(given, return_counts=True)
+    if kind == "word":
+        return str(words[counts.argmax()]) if counts.max() > 1 else "text"
+    return given[(len(given) - 1) // 2].item() if kind == "number" else str(given[(len(given) - 1) // 2])
 
 
 def _check_missing(session: Session, inputs: Mapping[str, np.ndarray], outputs: Sequence[str], rows: Rows) -> None:
