@@ -1,6 +1,7 @@
 """Hydra's errors in our words: the rule, and the nearest valid choice where a name is misspelt."""
 
 import re
+from collections.abc import Sequence
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
@@ -66,7 +67,7 @@ def explained(error: Exception) -> ConfigError:
     return ConfigError(str(error).strip())
 
 
-def _unknown_choice(file: str, options: list[str]) -> ConfigError:
+def _unknown_choice(file: str, options: Sequence[str]) -> ConfigError:
     """Return what to choose instead; of experiment=networks/mpl the experiments in that folder."""
     folders = group_choices([packaged_conf()])
     group, _, choice = file.rpartition("/")

@@ -243,7 +243,7 @@ def keys(cls: Any = RunConfig, prefix: str = "") -> Iterator[str]:
             yield from keys(group, f"{path}.")
 
 
-def keys_of(group: str, member: object) -> Iterator[str]:
+def keys_of(group: str, member: Any) -> Iterator[str]:
     """Yield the keys of a group, "" for the outermost, in which a catalogue's member may have been chosen."""
     cls: Any = RunConfig
     for part in group.split(".") if group else ():
