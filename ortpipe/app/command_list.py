@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 
 COMMANDS = (
+    "adapter",
     "cache",
     "diff",
     "doctor",
@@ -20,6 +21,7 @@ COMMANDS = (
     "validate",
 )
 PATHS = (
+    "adapter",
     "diff",
     "gradient",
     "init",

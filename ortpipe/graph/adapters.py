@@ -95,6 +95,12 @@ def _meets_left(use: Use) -> bool:
     return use.node.op_type != "Conv" and _is_turned(use) == (use.place == 0)
 
 
+def _transposed(op: Builder, matrix: ir.Value) -> ir.Value:
+    turned: ir.Value = op.Transpose(matrix, perm=[1, 0])
+    turned.type, turned.shape = matrix.type, ir.Shape([*matrix.shape][::-1]) if matrix.shape is not None else None
+    return turned
+
+
 def _add_branch(use: Use, pair: tuple[ir.Value, ir.Value], scale: float, names: Names) -> None:
     """Add s · (L·R) of what a node reads to what it gives; the sum takes over the name."""
     node, y = use.node, use.node.outputs[0]
@@ -102,10 +108,11 @@ def _add_branch(use: Use, pair: tuple[ir.Value, ir.Value], scale: float, names: 
     op = Builder(node.graph, f"{y.name}/lora", before=node, names=names)
     x, turned, attributes = node.inputs[1 - use.place], _is_turned(use), node.attributes
     first, second = pair if _meets_left(use) else pair[::-1]
+    groups = attributes.get_int("group", 1)
     if node.op_type == "Gemm":
         scale *= attributes.get_float("alpha", 1.0)
     elif node.op_type == "MatMul" and turned:
-        first, second = (op.Transpose(matrix, perm=[1, 0]) for matrix in (first, second))
+        first, second = (_transposed(op, matrix) for matrix in (first, second))
 
     def product(x: ir.Value | None, matrix: ir.Value, **own: Any) -> Any:
         if node.op_type == "Conv":
@@ -116,9 +123,14 @@ def _add_branch(use: Use, pair: tuple[ir.Value, ir.Value], scale: float, names: 
 
     own: dict[str, Any] = {**attributes} if node.op_type == "Conv" else {}
     own |= {"transA": attributes["transA"]} if "transA" in attributes else {}
-    group = {"group": attributes["group"]} if "group" in attributes else {}
+    group = {"group": groups} if groups > 1 else {}
     inner = product(x, first, **own)
     inner.type = first.type  # what is in a branch may have none
+    if y.shape is not None:
+        axis = 1 if node.op_type == "Conv" else max(0, y.shape.rank() - (1 if use.place else 2))
+        assert pair[0].shape is not None
+        rank = groups * pair[0].shape.numpy()[1]
+        inner.shape = ir.Shape([rank if i == axis else d for i, d in enumerate(y.shape)])
     delta = product(inner if scale == 1 else op.Mul(inner, scale), second, **group)
     total = op.Add(y, delta)
     for value in (delta, total):

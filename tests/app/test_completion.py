@@ -71,7 +71,11 @@ def test_what_run_stage_takes_first_are_the_stages() -> None:
     assert set(FIRST) <= set(COMMANDS)
 
 
-WORDS = {"vlidate": "Did you mean 'validate'", "run-stge": "Did you mean 'run-stage'", "trian": "Valid: cache, "}
+WORDS = {
+    "vlidate": "Did you mean 'validate'",
+    "run-stge": "Did you mean 'run-stage'",
+    "trian": "Valid: adapter, cache, ",
+}
 
 
 @pytest.mark.parametrize(("word", "guess"), WORDS.items())

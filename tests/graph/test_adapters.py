@@ -4,8 +4,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from ortpipe.graph import query
 from ortpipe.graph.adapters import insert, merged, why_not, without_adapters
-from ortpipe.graph.check import finish
+from ortpipe.graph.check import finish, infer
 from ortpipe.graph.edit import set_initializers
 from ortpipe.graph.readers import UseFinder
 from ortpipe.runtime.session import Session
@@ -45,10 +46,15 @@ def predicted(model, rows):
 @pytest.mark.parametrize("case", CASES)
 def test_an_adapted_model_is_the_one_whose_weight_is_the_sum(case):
     model, rows = graph_of(case)
+    infer(model)
     text, first, weight = ir.to_proto(model), predicted(model, rows), model.graph.initializers["w"].const_value.numpy()
     assert why_not(model.graph.initializers["w"], UseFinder(model.graph), 2) is None
     adapters = insert(model.graph, ["w"], 2, 0.5, np.random.default_rng(1))
     assert predicted(model, rows).tobytes() == first.tobytes()
+    if case in ("matmul", "from the left", "transposed", "conv"):  # the rules of derive count axes
+        known = {value.name: value.shape for node in model.graph for value in node.outputs if "/lora/" in value.name}
+        infer(model)
+        assert known == {name: query.value(model.graph, name).shape for name in known}
 
     drawn = model.graph.initializers["w/lora_B"].const_value
     set_initializers(model, {"w/lora_B": np.random.default_rng(2).normal(size=drawn.shape)})

@@ -1,0 +1,81 @@
+"""Adapters apart from their model: the model takes them as optional inputs, and a file of onnxruntime's holds them.
+
+The file (`.onnx_adapter`) is the flatbuffer of onnxruntime's lora/adapter_format/adapter_schema.fbs, identifier TORT::
+
+    Parameter {name: string; dims: [int64]; data_type: int32, as ONNX's; raw_data: [uint8], little-endian}
+    Adapter {format_version: int32 = 1; adapter_version: int32; model_version: int32; parameters: [Parameter]}
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.graph import query
+from ortpipe.graph.adapters import Adapter, insert
+from ortpipe.graph.edit import open_initializers, set_initializers
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def apart(model: ir.Model, adapters: Mapping[str, Adapter], tensors: Arrays) -> dict[str, np.ndarray]:
+    """Take merged adapters out of a trained model, in place, and return them by the optional inputs that take them.
+
+    Without them the model predicts what it did before training: their default, R or L, is 0. The scale is a factor of
+    the latter. Any adapter of the same rank and weights can be given to it.
+
+    Args:
+        model: what train gave, whose weights are W + s · L·R.
+        adapters: by weight, as they were trained.
+        tensors: train's, which hold W as `initial/…`, and L and R as `parameter/…` and `initial/…`.
+    """
+    graph, held = model.graph, dict[str, np.ndarray]()
+    set_initializers(model, {name: tensors[f"initial/{name}"] for name in adapters})
+    for name, old in adapters.items():
+        rank = tensors[f"parameter/{old.left}"].shape[1]
+        new = insert(graph, [name], rank, 1.0, np.random.default_rng(0))[name]
+        for fresh, known in ((new.left, old.left), (new.right, old.right)):
+            first, trained = (tensors[f"{folder}/{known}"] for folder in ("initial", "parameter"))
+            dtype = query.array(graph.initializers[fresh]).dtype
+            held[fresh] = (trained if first.any() else old.scale * trained).astype(dtype)
+            set_initializers(model, {fresh: first})
+    open_initializers(model, held)
+    return held
+
+
+def to_bytes(arrays: Arrays) -> bytes:
+    """Return the file of these arrays.
+
+    >>> to_bytes({"w/lora_A": np.ones((2, 1), np.float32)})[4:8]
+    b'TORT'
+    """
+    import flatbuffers
+
+    file = flatbuffers.Builder(sum(array.nbytes for array in arrays.values()) + 1024)
+    tables = []
+    for name, array in arrays.items():
+        data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+        file.StartVector(1, len(data), 8)
+        file.head -= len(data)
+        file.Bytes[file.Head() : file.Head() + len(data)] = data
+        raw = file.EndVector()
+        file.StartVector(8, array.ndim, 8)
+        for size in reversed(array.shape):
+            file.PrependInt64(size)
+        dims, text = file.EndVector(), file.CreateString(name)
+        file.StartObject(4)
+        for slot, part in enumerate((text, dims)):
+            file.PrependUOffsetTRelativeSlot(slot, part, 0)
+        file.PrependInt32Slot(2, ir.DataType.from_numpy(array.dtype).value, 0)
+        file.PrependUOffsetTRelativeSlot(3, raw, 0)
+        tables.append(file.EndObject())
+    file.StartVector(4, len(tables), 4)
+    for table in reversed(tables):
+        file.PrependUOffsetTRelative(table)
+    parameters = file.EndVector()
+    file.StartObject(4)
+    for slot in range(3):  # the versions of the format, of the adapter, and of the model
+        file.PrependInt32Slot(slot, 1, 0)
+    file.PrependUOffsetTRelativeSlot(3, parameters, 0)
+    file.Finish(file.EndObject(), file_identifier=b"TORT")
+    return bytes(file.Output())
