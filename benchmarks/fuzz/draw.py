@@ -91,7 +91,7 @@ def reach(graph: onnx.GraphProto, of: tuple[str, ...]) -> set[str]:
     found = set(of)
     for node in reversed(graph.node):
         if found.intersection(node.output) and node.op_type not in FLAT:
-            names = read_by(node)
+            names = read_by(node, FLAT)
             if node.op_type == "If":
                 names = [n for n in names if n != node.input[0]]
             found.update(names[:1] if node.op_type == "CastLike" else names)

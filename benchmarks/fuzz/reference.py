@@ -154,6 +154,37 @@ class AveragePool(OpRun):
         return (total / sum(part for _, part in double._parts(ones, kernel, 0.0, given)),)
 
 
+class GlobalLpPool(OpRun):
+    """(Σ |x|^p)^(1/p) of each channel: onnx has none."""
+
+    op_domain = ""
+
+    def _run(self, x: Any, p: int = 2) -> Any:
+        return ((np.abs(x) ** p).sum(tuple(range(2, x.ndim)), keepdims=True) ** (1 / p),)
+
+
+class GroupNormalization(OpRun):
+    """Channels in groups: a scale for each group before opset 21, for each channel since; onnx's own knows floats32."""
+
+    op_domain = ""
+
+    def _run(self, x: Any, scale: Any, shift: Any, num_groups: int = 1, epsilon: float = 1e-5, **_: Any) -> Any:
+        parts = x.reshape(len(x), num_groups, -1)
+        normal = (parts - parts.mean(2, keepdims=True)) / np.sqrt(parts.var(2, keepdims=True) + epsilon)
+        scale, shift = (np.repeat(v, x.shape[1] // len(v)).reshape(-1, *[1] * (x.ndim - 2)) for v in (scale, shift))
+        return (normal.reshape(x.shape) * scale + shift,)
+
+
+class MeanVarianceNormalization(OpRun):
+    """(x − mean) / (deviation + 1e-9): onnx's own is of float32."""
+
+    op_domain = ""
+
+    def _run(self, x: Any, axes: Any = None) -> Any:
+        axes = tuple(axes) if axes is not None else (0, 2, 3)
+        return ((x - x.mean(axes, keepdims=True)) / (x.std(axes, keepdims=True) + 1e-9),)
+
+
 class GatherElements(double.GatherElements):
     """Where the indices are fewer than the values beside the axis, too."""
 
@@ -164,7 +195,8 @@ class GatherElements(double.GatherElements):
 
 OPERATORS: list[Any] = [
     *(double.Conv, double.Erf, double.GlobalMaxPool),
-    *(AveragePool, BatchNormalization, Celu, ConvTranspose, GatherElements, Gelu, LRN, LpNormalization, MaxPool),
+    *(AveragePool, BatchNormalization, Celu, ConvTranspose, GatherElements, Gelu, GlobalLpPool, GroupNormalization),
+    *(LRN, LpNormalization, MaxPool, MeanVarianceNormalization),
     *loops.OPERATORS,
 ]
 

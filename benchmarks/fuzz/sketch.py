@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,10 +129,11 @@ class Sketch:
     def op(self, kind: str, inputs: Sequence[str | None], outputs: int = 1, **attributes: Any) -> Any:
         """Write a node; return its output's name, or a list of several."""
         try:
-            since = onnx.defs.get_schema(kind, self.opset).since_version
+            deprecated = onnx.defs.get_schema(kind, self.opset).deprecated
         except onnx.defs.SchemaError:
-            raise Rejected(f"{kind} at opset {self.opset}") from None
-        assert since <= self.opset
+            deprecated = True
+        if deprecated:
+            raise Rejected(f"{kind} at opset {self.opset}")
         inputs = [i or "" for i in inputs]
         while inputs and not inputs[-1]:
             inputs.pop()
@@ -219,13 +220,14 @@ def element(array: np.ndarray) -> int:
     return TensorProto.FLOAT if array.dtype == np.float64 else helper.np_dtype_to_tensor_dtype(array.dtype)
 
 
-def read_by(node: NodeProto) -> list[str]:
-    """Return what a node reads, its subgraphs' values of outside among it."""
+def read_by(node: NodeProto, without: Collection[str] = ()) -> list[str]:
+    """Return what a node reads, its subgraphs' values of outside among it, but for what nodes `without` read there."""
     names = dict.fromkeys(n for n in node.input if n)
     for attribute in node.attribute:
         if attribute.HasField("g"):
             graph = attribute.g
             own = {i.name for i in graph.input} | {o for n in graph.node for o in n.output}
-            inner = [name for n in graph.node for name in read_by(n)] + [o.name for o in graph.output]
+            inner = [name for n in graph.node if n.op_type not in without for name in read_by(n, without)]
+            inner += [o.name for o in graph.output]
             names.update(dict.fromkeys(n for n in inner if n not in own))
     return list(names)

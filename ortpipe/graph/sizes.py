@@ -9,11 +9,11 @@ from ortpipe.graph.check import infer
 LARGEST = 1024  # elements; sizes, axes and indices are small, and what is larger is data
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 ARITHMETIC = {
-    *("Abs", "Add", "Cast", "Concat", "Div", "Equal", "Gather", "Greater", "Less", "Max", "Min", "Mod", "Mul", "Neg"),
-    *("Not", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
+    *("Abs", "Add", "Cast", "Concat", "Div", "Equal", "Gather", "Greater", "Identity", "Less", "Max", "Min", "Mod"),
+    *("Mul", "Neg", "Not", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
 }
 
-LAYOUT = {"ConstantOfShape", "Identity", "Transpose"}  # by which exporters lay out pads
+LAYOUT = {"ConstantOfShape", "Transpose"}  # by which exporters lay out pads
 
 
 def fold_sizes(model: ir.Model, *, deep: bool = False) -> None:

@@ -42,6 +42,8 @@ def conv(s: Sketch) -> str:
         given["dilations"] = [s.size(1, 2) for _ in range(spatial)]
     if s.flag():
         given["kernel_shape"] = kernel
+    if any((k - 1) * 2 >= n for k, n in zip(kernel, s.of(x)[2:], strict=True)):
+        given.pop("dilations", None)
     return s.op("Conv", [x, w, s.source([s.of(w)[0]]) if s.flag() else None], **given)
 
 
@@ -82,6 +84,9 @@ def pool(kind: str) -> Callable[[Sketch], str]:
         since = {"LpPool": 18, "AveragePool": 19, "MaxPool": 10}[kind]
         if s.opset >= since and s.flag(0.3) and given.get("auto_pad", "VALID") == "VALID":
             given["dilations"] = [s.size(1, 2) for _ in range(spatial)]
+        spread = given.get("dilations", [1] * spatial)
+        if any((k - 1) * d >= n for k, d, n in zip(kernel, spread, s.of(x)[2:], strict=True)):
+            raise Rejected  # a window beyond the value
         return s.op(kind, [x], **given)
 
     return form
