@@ -35,10 +35,10 @@ def expanded(model: ir.Model, outputs: Sequence[str], targets: Sequence[str] = (
     fold_sizes(model)
     if any(n.op_type in ("If", *EXPANSIONS) for n in model.graph.all_nodes()):
         names = Names(used_names(model.graph))
-        for node in between(model.graph, outputs, targets):
-            _expand(node, names)
-        infer(model)
-        fold_sizes(model)
+        changed = [_expand(node, names) for node in between(model.graph, outputs, targets)]
+        if any(changed):
+            infer(model)
+            fold_sizes(model)
     return model
 
 
@@ -59,14 +59,15 @@ def _inlined(model: ir.Model, choose: Callable[[ir.Model], set[str]]) -> ir.Mode
     return model
 
 
-def _expand(node: Node, names: Names) -> None:
-    """Put a node's expansion in its place, the nodes of its subgraphs first."""
-    for subgraph in query.subgraphs(node):
+def _expand(node: Node, names: Names) -> bool:
+    """Put a node's expansion in its place, the nodes of its subgraphs first; say whether it may have changed."""
+    inner = query.subgraphs(node)
+    for subgraph in inner:
         initializers_to_constants(subgraph)
-        for inner in list(subgraph):
-            _expand(inner, names)
+        for nested in list(subgraph):
+            _expand(nested, names)
     if node.op_type not in EXPANSIONS or node.domain:
-        return
+        return bool(inner)
     graph = node.graph
     assert isinstance(graph, Graph)
     op = Builder(graph, node.op_type, before=node, names=names)
@@ -74,6 +75,7 @@ def _expand(node: Node, names: Names) -> None:
         values = EXPANSIONS[node.op_type](op, node)
     if values is not None:
         replace(node, values)
+    return values is not None or bool(inner)
 
 
 def without_identities(graph: Graph) -> None:

@@ -16,7 +16,7 @@ from ortpipe.errors import DeriveError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.rewrite import Rewrite
-from ortpipe.stages.derive.rules import windows
+from ortpipe.stages.derive import windows
 from ortpipe.stages.derive.rules.pooling import along, membership
 from ortpipe.stages.derive.walk import between
 

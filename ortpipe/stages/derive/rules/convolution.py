@@ -7,7 +7,7 @@ import numpy as np
 from onnx_ir import Node, Value
 
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
-from ortpipe.stages.derive.rules.windows import (
+from ortpipe.stages.derive.windows import (
     FAR,
     Ints,
     Window,

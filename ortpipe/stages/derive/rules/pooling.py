@@ -9,7 +9,7 @@ from onnx_ir import Node, Value
 
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
-from ortpipe.stages.derive.rules.windows import FAR, Window, auto_pad, spatial, static, unpadded, window
+from ortpipe.stages.derive.windows import FAR, Window, auto_pad, spatial, static, unpadded, window
 
 Matrix = npt.NDArray[np.float64]
 

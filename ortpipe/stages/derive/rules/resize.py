@@ -12,7 +12,7 @@ from onnx_ir import Node, Value
 from ortpipe.graph.types import equal
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
 from ortpipe.stages.derive.rules.pooling import Matrix, along, eye
-from ortpipe.stages.derive.rules.windows import not_static
+from ortpipe.stages.derive.windows import not_static
 
 Vector = npt.NDArray[np.floating[Any]]
 # How far behind a place the next one is nearer
