@@ -183,6 +183,11 @@ class Backward(Simplifier):
         """Return 0, 1 … size − 1."""
         return self.Range(0, size, 1)
 
+    def eye(self, x: Value, axis: int) -> Value:
+        """Return the unit matrix of an axis's size, in x's type: what a linear operator makes of it is its matrix."""
+        places = self.count(self.dim(x, axis))
+        return self.cast(self.Equal(self.Unsqueeze(places, [1]), self.Unsqueeze(places, [0])), x)
+
     def vector(self, x: Value) -> Value:
         """Return x as a vector."""
         return x if x.shape is not None and x.shape.rank() == 1 else self.Reshape(x, [-1])

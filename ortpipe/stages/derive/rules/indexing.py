@@ -12,10 +12,10 @@ from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
 def gather(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
     """y = x[…, indices, …]: dx[…, i, …] = Σ dy over the entries that read i."""
     axis = op.axis(node, x, 0)
-    return [(_along if op.opset >= 16 else _by_one_hot)(op, x, indices, dy, axis)]
+    return [(along_axis if op.opset >= 16 else _by_one_hot)(op, x, indices, dy, axis)]
 
 
-def _along(op: Backward, x: Value, indices: Value, dy: Value, axis: int, *, add: bool = True) -> Value:
+def along_axis(op: Backward, x: Value, indices: Value, dy: Value, axis: int, *, add: bool = True) -> Value:
     """Scatter dy along one axis of zeros of x's shape."""
     if indices.shape is None or indices.shape.rank() != 1:
         dy = op.Reshape(dy, _shape_with(op, x, axis, -1))
@@ -126,7 +126,7 @@ def compress(op: Backward, node: Node, dy: Value, x: Value, condition: Value) ->
     flat, axis = "axis" not in node.attributes, op.axis(node, x, 0)
     places = op.Compress(op.count(op.Size(x) if flat else op.dim(x, axis)), condition, axis=0)
     places.shape = ir.Shape([None])
-    return [op.put(x, places, dy) if flat else _along(op, x, places, dy, axis, add=False)]
+    return [op.put(x, places, dy) if flat else along_axis(op, x, places, dy, axis, add=False)]
 
 
 def one_hot(op: Backward, node: Node, dy: Value, indices: Value, depth: Value, values: Value) -> Gradients:

@@ -126,7 +126,19 @@ def _equation(node: Node, inputs: Sequence[Value]) -> tuple[list[str], str]:
     return plain, result.replace("...", unused[:most])
 
 
+def det(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """Det: dx = dy · cofactors, each the determinant of x with one row made the unit row of its column.
+
+    So it holds where x has no inverse, too; that takes n² determinants of n × n.
+    """
+    one, rank = op.eye(x, -1), ranked(x).rank()
+    rows, columns = op.Unsqueeze(one, [1, 3]), op.Unsqueeze(one, [0, 2])  # [n, 1, n, 1], [1, n, 1, n]
+    outer = [rank - 2, rank - 1]
+    return [op.Unsqueeze(dy, outer) * op.Det(op.Unsqueeze(x, outer) * (1 - rows) + rows * columns)]
+
+
 RULES: Rules = {
+    "Det": det,
     "Einsum": einsum,
     "Gemm": gemm,
     "MatMul": mat_mul,

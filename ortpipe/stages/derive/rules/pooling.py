@@ -7,7 +7,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
+from ortpipe.errors import DeriveError
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.query import called
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
 from ortpipe.stages.derive.windows import FAR, Window, auto_pad, spatial, static, unpadded, window
 
@@ -33,12 +35,6 @@ def along(op: Builder, x: Value, axis: int, matrix: Matrix | Value) -> Value:
         y = op.Transpose(y, perm=np.argsort(perm).tolist())
     y.type, y.shape = x.type, ir.Shape([rows if i == axis else d for i, d in enumerate(ranked(x))])
     return y
-
-
-def eye(op: Backward, x: Value, axis: int) -> Value:
-    """Return the unit matrix of an axis's size: what a linear operator makes of it is its own matrix."""
-    places = op.count(op.dim(x, axis))
-    return op.cast(op.Equal(op.Unsqueeze(places, [1]), op.Unsqueeze(places, [0])), x)
 
 
 def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
@@ -113,7 +109,7 @@ def _of_unit_matrix(op: Backward, node: Node, x: Value, i: int, *, average: bool
         if node.attributes.get_int(name, 0):
             attributes[name] = 1
     pool, p = (op.AveragePool, {}) if average else (op.LpPool, {"p": 1})
-    return op.Squeeze(pool(op.Unsqueeze(eye(op, x, i + 2), [1]), **attributes, **p), [1])
+    return op.Squeeze(pool(op.Unsqueeze(op.eye(x, i + 2), [1]), **attributes, **p), [1])
 
 
 def membership(windows: Window, axis: int, size: int, count: int, *, average: bool, include: bool) -> Matrix:
@@ -163,6 +159,17 @@ def _inverse_power(op: Backward, y: Value, power: int) -> Value:
     return op.Where(zero, 0, op.Reciprocal(raised))
 
 
+def max_unpool(op: Backward, node: Node, dy: Value, x: Value, places: Value, shape: Value | None = None) -> Gradients:
+    """MaxUnpool: dx = dy at the places that x was written to."""
+    if shape is not None:
+        raise DeriveError(
+            "MaxUnpool has a gradient where its windows say the size of its output.",
+            got=f"{called(node)}, with output_shape",
+            fix="Leave output_shape out, or freeze the parameters in front of it (derive.frozen).",
+        )
+    return [op.Gather(op.vector(dy), places)]
+
+
 RULES: Rules = {
     "AveragePool": average_pool,
     "GlobalAveragePool": global_average,
@@ -170,4 +177,5 @@ RULES: Rules = {
     "GlobalMaxPool": global_max,
     "LpPool": lp_pool,
     "MaxPool": max_pool,
+    "MaxUnpool": max_unpool,
 }

@@ -11,7 +11,7 @@ from onnx_ir import Node, Value
 
 from ortpipe.graph.types import equal
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules, ranked
-from ortpipe.stages.derive.rules.pooling import Matrix, along, eye
+from ortpipe.stages.derive.rules.pooling import Matrix, along
 from ortpipe.stages.derive.windows import not_static
 
 Vector = npt.NDArray[np.floating[Any]]
@@ -95,7 +95,7 @@ def _of_unit_matrix(op: Backward, node: Node, x: Value, place: int) -> Value:
         size = op.Concat(op.ints([1, 1]), op.Gather(sizes, [place]), op.Reshape(op.dim(x, named[place]), [1]), axis=0)
     left_out = ("axes", "extrapolation_value", "keep_aspect_ratio_policy")
     attributes: dict[str, Any] = {name: value for name, value in node.attributes.items() if name not in left_out}
-    inputs = [op.Unsqueeze(eye(op, x, named[place]), [0, 1]), corners, factor, size]
+    inputs = [op.Unsqueeze(op.eye(x, named[place]), [0, 1]), corners, factor, size]
     return op.Squeeze(op.Resize(*inputs[: 3 if size is None else 4], **attributes), [0, 1])
 
 
