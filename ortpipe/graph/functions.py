@@ -14,8 +14,13 @@ def with_bodies(model: onnx.ModelProto, op_types: Iterable[str]) -> onnx.ModelPr
     """Return the model with these operators as their bodies, which ONNX's attributes and opset decide, and shapes."""
     held = ((tensor.name, tensor.data_type, tensor.dims) for tensor in model.graph.initializer)
     model.graph.value_info.extend(onnx.helper.make_tensor_value_info(*t) for t in held)  # some bodies need types
+    omitted = onnx.helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None)
+    model.graph.value_info.append(omitted)  # the inliner asks for the type of inputs that are left out, too
     chosen = [("", op_type) for op_type in sorted(op_types)]
-    return inferred(inliner.inline_selected_functions(model, chosen, inline_schema_functions=True))
+    model = inliner.inline_selected_functions(model, chosen, inline_schema_functions=True)
+    if omitted in model.graph.value_info:
+        model.graph.value_info.remove(omitted)
+    return inferred(model)
 
 
 def write_defaults(model: ir.Model) -> None:

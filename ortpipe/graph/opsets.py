@@ -5,8 +5,10 @@ rounded down (shrinking, up) before opset 11 and says nothing of it, a Hardmax o
 BatchNormalization could have statistics for every place.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import version_converter
@@ -16,11 +18,13 @@ from ortpipe.errors import ModelError
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import inferred, parsed
 from ortpipe.graph.functions import with_bodies, write_defaults
-from ortpipe.graph.query import all_nodes, constant
+from ortpipe.graph.query import all_nodes, called, constant
 from ortpipe.graph.rewrite import Rewrite, rewrite
 from ortpipe.graph.serial import OPSET
+from ortpipe.graph.sizes import fold_sizes
 
 LIFTED = 18  # from here on reductions take their axes alike, and there is LayerNormalization
+SAY_SHAPE = "Say the sizes of the inputs with convert.source.shape."
 FAILURES = (RuntimeError, onnx.shape_inference.InferenceError)
 
 
@@ -50,13 +54,26 @@ def at_opset(model: onnx.ModelProto, version: int, oldest: int) -> onnx.ModelPro
 
 
 def _without_newer(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with the operators that OPSET does not know written as ONNX's function bodies."""
-    newer = {node.op_type for node in all_nodes(model.graph) if node.domain == "" and not _is_known(node.op_type)}
+    """Return the model with the operators that OPSET does not know in older ones: a form of ours, or ONNX's bodies."""
+    used = {node.op_type for node in all_nodes(model.graph) if node.domain == ""}
+    newer = {op_type for op_type in used if op_type in NEW or not _is_known(op_type)}
     if not newer:
         return model
     own = parsed(inferred(model))
+    rewrite(own.graph, NEW, nodes=list(own.graph.all_nodes()))
     write_defaults(own)
-    return with_bodies(ir.to_proto(own), newer)
+    own = parsed(with_bodies(ir.to_proto(own), newer))
+    fold_sizes(own, deep=True)  # bodies compute sizes, behind which inference would know nothing
+    plain = ir.to_proto(own)
+    given = {d.dim_param for v in (*model.graph.input, *model.graph.value_info) for d in _dims(v)}
+    for dim in (d for v in plain.graph.value_info for d in _dims(v)):
+        if dim.dim_param not in given:  # inference's own name for a size that may be known by now
+            dim.ClearField("dim_param")
+    return plain
+
+
+def _dims(value: onnx.ValueInfoProto) -> Iterable[onnx.TensorShapeProto.Dimension]:
+    return value.type.tensor_type.shape.dim
 
 
 def _is_known(op_type: str) -> bool:
@@ -112,4 +129,34 @@ def _hardmax(op: Builder, node: Node) -> list[Value]:
     return [op.Reshape(op.Hardmax(op.Flatten(x, axis=node.attributes.get_int("axis", 1)), axis=1), op.Shape(x))]
 
 
+def _rank(node: Node, x: Value) -> int:
+    if x.shape is None:
+        rule = "The number of dimensions of every output must be known."
+        raise ModelError(rule, got=f"{x.name!r} in front of {called(node)}", fix=SAY_SHAPE)
+    return x.shape.rank()
+
+
+def _global_max_pool(op: Builder, node: Node) -> list[Value]:
+    """GlobalMaxPool, of which the version converter knows no older version: the largest entry over axes 2, 3 …"""
+    [x] = node.inputs
+    assert x is not None
+    return [op.ReduceMax(x, range(2, _rank(node, x)), keepdims=1)]
+
+
+def _tensor_scatter(op: Builder, node: Node) -> list[Value]:
+    """TensorScatter: along `axis`, row b of the update goes to the places write_indices[b], write_indices[b] + 1 …"""
+    cache, update, starts = (*node.inputs, None)[:3]
+    assert cache is not None and update is not None
+    rank = _rank(node, cache)
+    axis = node.attributes.get_int("axis", -2) % rank
+    size, count = (op.Gather(op.Shape(v), op.const(np.int64(axis)), axis=0) for v in (cache, update))
+    places: Any = op.Reshape(op.Range(0, count, 1), [-1 if i == axis else 1 for i in range(rank)])
+    if starts is not None:
+        places = places + op.Reshape(starts, [-1] + [1] * (rank - 1))
+    if node.attributes.get_string("mode", "linear") == "circular":
+        places = op.Mod(places, size)
+    return [op.ScatterElements(cache, op.Expand(places, op.Shape(update)), update, axis=axis)]
+
+
+NEW: dict[str, Rewrite] = {"GlobalMaxPool": _global_max_pool, "TensorScatter": _tensor_scatter}
 OLD: dict[str, Rewrite] = {"BatchNormalization": _batch_normalization, "Hardmax": _hardmax}

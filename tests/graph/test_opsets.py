@@ -10,6 +10,7 @@ from ortpipe.errors import ModelError
 from ortpipe.graph.check import checked
 from ortpipe.graph.lower import lowered
 from ortpipe.runtime.session import Session
+from ortpipe.stages.derive.gradient import gradient
 
 OLD = {  # what → (opset, inputs and outputs, nodes)
     "upsample7": (
@@ -226,6 +227,22 @@ NEW = {
         "(float[N,3,8] x, float[5,2] c, float[5,2] s, int64[N,3] p) => (float[N,3,8] y)",
         "y = RotaryEmbedding<num_heads=2>(x, c, s, p)",
     ),
+    "attention of a past, without a mask": (
+        24,
+        "(float[N,2,3,4] x, float[N,2,2,4] k, float[N,2,2,4] v) => (float[N,2,3,4] y)",
+        "y, all_k, all_v = Attention(x, x, x, , k, v)",
+    ),
+    "tensor scatter": (
+        24,
+        "(float[2,3,4,5] x, float[2,3,2,5] u, int64[2] w) => (float[2,3,4,5] y)",
+        "y = TensorScatter(x, u, w)",
+    ),
+    "tensor scatter around": (
+        24,
+        "(float[2,4,5] x, float[2,3,5] u, int64[2] w) => (float[2,4,5] y)",
+        'y = TensorScatter<axis=1, mode="circular">(x, u, w)',
+    ),
+    "global max pool": (22, "(float[N,2,3,4] x) => (float[N,2,1,1] y)", "y = GlobalMaxPool(x)"),
 }
 
 
@@ -260,6 +277,23 @@ def test_a_model_of_a_new_opset_predicts_what_onnx_says_of_that_opset(name):
     assert low.opset_import[0].version == 21
     expected = ReferenceEvaluator(model).run(None, feeds)[0]
     np.testing.assert_allclose(Session(low).run(feeds)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_the_gradient_of_a_new_operator_is_the_slope_of_what_onnx_says_of_it(name):
+    model = parsed(*NEW[name])
+    floats = [x.name for x in model.graph.input if x.type.tensor_type.elem_type == onnx.TensorProto.FLOAT]
+    feeds = values(model)
+    derived = gradient(model, "y", floats, ones=True)
+    gradients = dict(zip(floats, Session(derived).run(feeds), strict=True))
+    reference, rng, step = ReferenceEvaluator(model), np.random.default_rng(1), np.float32(0.02)
+    way = {x: rng.normal(size=feeds[x].shape).astype(np.float32) for x in floats}
+    up, down = (
+        reference.run(None, feeds | {x: feeds[x] + sign * step * way[x] for x in floats})[0].astype(np.float64).sum()
+        for sign in (1, -1)
+    )
+    slope = sum((gradients[x].astype(np.float64) * way[x]).sum() for x in floats)
+    assert slope == pytest.approx((up - down) / (2 * step), rel=5e-3, abs=1e-3)
 
 
 def test_a_resize_that_enlarges_one_axis_and_shrinks_another_by_the_old_rounding_is_refused():
