@@ -45,6 +45,7 @@ class Artifact:
         model: an ir.Model, which is cleaned, gets its shapes and is checked; or a ModelProto that was.
         facts: see `Facts`.
         tensors: state, losses and metrics by name.
+        weights: the values of initializers that have none in a ModelProto.
 
     Attributes:
         facts: see `Facts`.
@@ -57,8 +58,15 @@ class Artifact:
     initializers: Arrays = field(repr=False)
     _graph: bytes = field(repr=False)  # the model without its initializers and without our metadata
 
-    def __init__(self, model: onnx.ModelProto | ir.Model, facts: Facts, tensors: Arrays | None = None) -> None:
-        checked, apart = finish_apart(model) if isinstance(model, ir.Model) else (model, {})
+    def __init__(
+        self,
+        model: onnx.ModelProto | ir.Model,
+        facts: Facts,
+        tensors: Arrays | None = None,
+        *,
+        weights: Arrays | None = None,
+    ) -> None:
+        checked, apart = finish_apart(model) if isinstance(model, ir.Model) else (model, weights or {})
         graph = without_metadata(checked)
         initializers = {
             t.name: sealed(apart[t.name]) if t.name in apart else onnx.numpy_helper.to_array(t)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from google.protobuf.message import Message
 
-from ortpipe.graph.query import graphs
+from ortpipe.graph.query import graphs, subgraphs
 from ortpipe.graph.wire import BYTES, varint
 
 MANY = 2**12  # entries of a weight that is large
@@ -24,11 +25,14 @@ Weights = Mapping[str, np.ndarray]
 
 def is_large_weight(tensor: onnx.TensorProto) -> bool:
     """Say whether a tensor is one of those that stand apart."""
-    return tensor.data_type in TYPES and math.prod(tensor.dims) >= MANY
+    inside = tensor.data_location != onnx.TensorProto.EXTERNAL
+    return inside and tensor.data_type in TYPES and math.prod(tensor.dims) >= MANY
 
 
 def take_apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return a copy of a model without the values of its large weights, and these, sealed."""
+    """Return a copy of a model without the values of its large weights, and these, sealed; itself if it has none."""
+    if not any(map(is_large_weight, model.graph.initializer)):
+        return model, {}
     own, weights = onnx.ModelProto(), dict[str, np.ndarray]()
     copy_fields(model, own, "graph")
     copy_fields(model.graph, own.graph, "initializer")
@@ -107,6 +111,13 @@ def pieces(model: onnx.ModelProto, weights: Weights) -> list[bytes | memoryview]
     size = sum(map(len, inner))
     front = _fields(model, range(number)) + _tag(number) + varint(size)
     return [front, *inner, _fields(model, range(number + 1, 1000))]
+
+
+def attach(model: ir.Model, weights: Weights) -> None:
+    """Give the initializers that stand apart their values, in place."""
+    for graph in (model.graph, *(inner for node in model.graph.all_nodes() for inner in subgraphs(node))):
+        for name in weights.keys() & graph.initializers.keys():
+            graph.initializers[name].const_value = ir.Tensor(weights[name], name=name)
 
 
 def put_together(model: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:

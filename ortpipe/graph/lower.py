@@ -6,7 +6,7 @@ window, forgets dilations, and disagrees with shape inference under ceil_mode; a
 count_include_pad (1.19.2) divides by more than it covers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import onnx
@@ -28,19 +28,19 @@ NAMELESS = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 99}  # and
 POOLS = ("AveragePool", "LpPool", "MaxPool")
 
 
-def lowered(model: onnx.ModelProto) -> onnx.ModelProto:
+def lowered(model: onnx.ModelProto, apart: Collection[str] = ()) -> onnx.ModelProto:
     """Return the model at an opset and IR version that the training runtime loads.
 
     Models at opset 16 to 21 keep theirs, and newer ones are converted down; older ones are converted up to 18, for
     below 16 nothing can add up what several indices point at: the gradient of an embedding would be a matrix of its
     size times the tokens. Optimised files below 18 are, too. Local functions, and ONNX's of newer opsets, are inlined;
     windows that runtimes slide otherwise than ONNX says get explicit pads. A model that is not valid, or an operator
-    without a form in that opset, is a ModelError.
+    without a form in that opset, is a ModelError. Initializers of the names `apart` have their values elsewhere.
     """
     own = onnx.ModelProto()
     own.CopyFrom(model)
     fused = _name_runtimes_own(own)
-    check_valid(own)
+    check_valid(own, apart)
     if own.functions:
         try:
             own = onnx.inliner.inline_local_functions(own)

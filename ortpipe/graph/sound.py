@@ -2,7 +2,7 @@
 
 import collections
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx
 import onnx_ir as ir
@@ -21,14 +21,15 @@ WITHOUT_BITS = (ir.DataType.UNDEFINED, ir.DataType.STRING)
 BITS = {kind.value: int(8 * kind.itemsize) for kind in ir.DataType if kind not in WITHOUT_BITS}  # of one element
 
 
-def check_sound(model: onnx.ModelProto) -> None:
+def check_sound(model: onnx.ModelProto, apart: Collection[str] = ()) -> None:
     """Refuse a model that readers stumble over, in one pass over its fields.
 
     That is: a name is no UTF-8, a tensor's type, dimensions and bytes do not agree, a name stands for two values, or
-    local functions call themselves or grow beyond bounds.
+    local functions call themselves or grow beyond bounds. Tensors of the names `apart` have their values elsewhere.
     """
     for tensor in _tensors(model):
-        _check_tensor(tensor)
+        if tensor.name not in apart:
+            _check_tensor(tensor)
     for graph in graphs(model.graph):
         _check_names(graph)
     _check_functions(model)
@@ -50,11 +51,11 @@ def is_large(model: onnx.ModelProto) -> bool:
     return weigh(model) > LARGE or model.ByteSize() > LARGE
 
 
-def check_valid(model: onnx.ModelProto) -> None:
+def check_valid(model: onnx.ModelProto, apart: Collection[str] = ()) -> None:
     """Refuse a model that is not sound, or that onnx.checker refuses as given: a value read before it is made …"""
-    check_sound(model)
+    check_sound(model, apart)
     try:
-        onnx.checker.check_model(_with_ranks(without_weights(model) if is_heavy(model) else model))
+        onnx.checker.check_model(_with_ranks(without_weights(model) if apart or is_heavy(model) else model))
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         got = str(error).strip()
         raise ModelError("A model must pass onnx.checker.", got=got, fix=FIX) from error

@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 import onnx
 
-from ortpipe.graph.check import finish, parsed
+from ortpipe.graph.apart import Weights, attach
+from ortpipe.graph.check import parsed
 from ortpipe.graph.modes import to_inference
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.inputs import Fixed
@@ -18,6 +19,7 @@ class Original:
     """A model, and how rows are given to it."""
 
     model: onnx.ModelProto  # the file's, with nothing of its inputs changed
+    weights: Weights = field(default_factory=dict)  # of its initializers that have no values in it
     fixed: Mapping[str, Fixed] = field(default_factory=dict)  # input → what it always is
     axes: Mapping[str, int] = field(default_factory=dict)  # input or output → its axis of rows, if not the first
     batch: int | None = None  # how many rows it takes, no more and no less; None: any number
@@ -25,9 +27,11 @@ class Original:
 
     @cached_property
     def _session(self) -> Session:
-        inference = parsed(self.model)
-        model = finish(inference) if to_inference(inference) else self.model
-        return Session(model, fused=not self.quantized)
+        inference, fused = parsed(self.model), not self.quantized
+        attach(inference, self.weights)
+        if to_inference(inference):
+            return Session(inference, fused=fused)
+        return Session(self.model, weights=self.weights, fused=fused)
 
     def run(self, inputs: Mapping[str, np.ndarray], output: str, axis: int | None = None) -> np.ndarray:
         """Return an output of rows, as many at a time as it takes; the last one fills the last batch.

@@ -15,7 +15,8 @@ from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows, check_data
 from ortpipe.errors import ConvertError, ModelError, under
 from ortpipe.graph import query
-from ortpipe.graph.check import finish
+from ortpipe.graph.apart import Weights, sealed
+from ortpipe.graph.check import finish_apart
 from ortpipe.graph.modes import is_statistic, to_inference
 from ortpipe.graph.origins import marked
 from ortpipe.graph.parameters import Choice, choose, sentence, some
@@ -76,11 +77,11 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         untie(forward.model, prediction, *heads)
     choice = choose(graph, prediction, *heads, said=forward.said)
     weights = {
-        f"source/{name}": query.array(value)
+        f"source/{name}": sealed(query.tensor(value).numpy())  # type: ignore[union-attr]
         for name, value in graph.initializers.items()
         if name in choice.trained or (name in choice.left and is_statistic(value))
     }
-    model = finish(forward.model)
+    model, apart = finish_apart(forward.model)
     facts = _facts(graph, forward.prediction, choice)
     record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
     record |= {"origins": origins} if (origins := marked(graph)) else {}
@@ -96,7 +97,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     if data is not None:
         width = sum(array.size for array in data.train.head(1).inputs.values())
         rows = data.train.head(min(ROWS, max(FEWEST, NUMBERS // max(1, width))))
-        discrepancy, predicted, mixing = _compared(model, facts, forward, rows, config)
+        discrepancy, predicted, mixing = _compared(model, apart, facts, forward, rows, config)
         record |= {"data": data.digest()}
         record |= {"discrepancy": discrepancy} if forward.expected is not None else {}
         record |= {"table": table} if (table := _table(rows, facts)) else {}
@@ -146,7 +147,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         notes.append(rounded.note)
         weights = {}  # they would be the source's in a model that rounds them
     if not record.keys().isdisjoint(("head", "init", "quantize")):
-        model = finish(forward.model)
+        model, apart = finish_apart(forward.model)
     meaning = dict(vars(predicted_as))
     notes += [sentence(choice.trained, choice.left, by_default=True), *objective_note(objective)]
     meaning["objective"] = objective
@@ -161,9 +162,8 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     other = ("notes", "members")
     facts_of = {name: {k: v for k, v in vars(one).items() if k not in other} for name, one in heads_as.items()}
     meaning["heads"] = {name: HeadFacts(**facts) for name, facts in facts_of.items()}
-    return Artifact(
-        model, dataclasses.replace(facts, **meaning, lineage=(record,)), weights if forward.expected is not None else {}
-    )
+    facts = dataclasses.replace(facts, **meaning, lineage=(record,))
+    return Artifact(model, facts, weights if forward.expected is not None else {}, weights=apart)
 
 
 def _unread(facts: Facts, data: Data | None) -> list[str]:
@@ -211,24 +211,21 @@ def _is_module(source: Any) -> bool:
 
 
 def _compared(
-    model: onnx.ModelProto, facts: Facts, forward: Forward, few: Rows, config: ConvertConfig | None
+    model: onnx.ModelProto, apart: Weights, facts: Facts, forward: Forward, few: Rows, config: ConvertConfig | None
 ) -> tuple[float, dict[str, np.ndarray], tuple[str, ...]]:
     """Return how far the model's predictions of some rows are from its source's, these, and what to say."""
     inputs = feed_inputs(model, facts, few)
     inference = forward.model.clone()
-    session = Session(finish(inference) if to_inference(inference) else model)
+    session = Session(inference) if to_inference(inference) else Session(model, weights=apart)
     names = [facts.prediction, *forward.heads]
     _check_missing(session, inputs, names, few)
     predicted = dict(zip(names, session.run(inputs, names), strict=True))
     given = few.inputs if forward.as_given else inputs
-    worst = max(
-        _difference(model, facts.parameters, forward, name, got, given, config) for name, got in predicted.items()
-    )
+    worst = max(_difference(facts.parameters, forward, name, got, given, config) for name, got in predicted.items())
     return worst, predicted, _mixing(session, inputs, facts.prediction, predicted[facts.prediction])
 
 
 def _difference(
-    model: onnx.ModelProto,
     parameters: Sequence[str],
     forward: Forward,
     output: str,
@@ -248,8 +245,8 @@ def _difference(
     made = got if forward.expected is None else forward.expected(inputs, output)
     expected = np.asarray(made, np.float64).reshape(got.shape)
     if not np.isfinite(expected).all():
-        weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.name in parameters}
-        wrong = [name for name, array in weights.items() if not np.isfinite(array).all()]
+        held = {name: query.constant(value) for name, value in forward.model.graph.initializers.items()}
+        wrong = [name for name in held if name in parameters and not np.isfinite(held[name]).all()]  # type: ignore[arg-type]
         strange = np.sum(~np.isfinite(expected).reshape(len(expected), -1).all(axis=1))
         raise ConvertError(
             "A model must predict finite values.",

@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph import query
+from ortpipe.graph.apart import attach
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import inferred, proto_apart
 from ortpipe.graph.sizes import fold_sizes
@@ -149,9 +150,7 @@ def for_batch_size(epoch: EpochGraph, size: int) -> ir.Model:
             if value.name in made:
                 value.type.tensor_type.ClearField("shape")
     model = ir.from_proto(inferred(proto))
-    for graph in (model.graph, *(graph for node in model.graph.all_nodes() for graph in query.subgraphs(node))):
-        for name in weights.keys() & graph.initializers.keys():
-            graph.initializers[name].const_value = ir.Tensor(weights[name], name=name)
+    attach(model, weights)
     sized = dataclasses.replace(epoch, model=model)
     fold_sizes(model)
     for pass_over in PASSES:

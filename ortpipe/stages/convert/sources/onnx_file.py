@@ -16,15 +16,17 @@ from ortpipe.artifact import read_metadata
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, ModelError, nearest
 from ortpipe.graph import query, serial
+from ortpipe.graph.apart import Weights, attach, take_apart
 from ortpipe.graph.batch import name_batch, plain_dimensions
 from ortpipe.graph.branches import take_branches
-from ortpipe.graph.check import parsed
+from ortpipe.graph.check import parsed, proto_apart
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.lift import float_constants, lift
 from ortpipe.graph.lower import changed_opset, lowered
 from ortpipe.graph.modes import settle
 from ortpipe.graph.parameters import some
 from ortpipe.graph.show import type_of
+from ortpipe.graph.sound import check_sound
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.any_batch import fixed_batch, run_in_batches, set_free
 from ortpipe.stages.convert.dialects import read_dialects
@@ -85,29 +87,32 @@ class OnnxFile(GraphSettings):
 
 def from_model(model: onnx.ModelProto, config: GraphSettings, data: Data | None = None) -> Forward:
     """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, rows first in any number N."""
+    check_sound(model)
+    model, weights = take_apart(model)
     sized = _with_sizes(plain_dimensions(model), config)  # first: some operators are written anew by their sizes
-    original, zipped = without_zip_map(lowered(sized))
+    original, zipped = without_zip_map(lowered(sized, weights))
     metadata = read_metadata(model)
     forward = parsed(original)
+    attach(forward, weights)
     said_of_file = changed_opset(model, original)
     if (note := _cut(forward, config)) is not None:
-        original = ir.to_proto(forward)
+        original, weights = proto_apart(forward)
         said_of_file.append(note)
     if config.dtype == "float32" and write_float32(forward):
-        original = ir.to_proto(forward)  # what is compared with, too: of bfloat16 a CPU has no kernels
+        original, weights = proto_apart(forward)  # what is compared with, too: of bfloat16 a CPU has no kernels
         said_of_file.append("reads float16 and bfloat16 as float32, inputs and outputs too")
     graph = forward.graph
     constants = {*float_constants(graph)}
     classes = config.classes or tuple(metadata.get("classes", ())) or zipped or classes_in(graph)
     dialects = read_dialects(forward, config.quantized)
-    if dialects.notes and data is not None and (why := _unloadable(original)):
-        original = ir.to_proto(forward)
+    if dialects.notes and data is not None and (why := _unloadable(original, weights)):
+        original, weights = proto_apart(forward)
         said_of_file.append(
             "predictions are not compared with the file's, which this onnxruntime cannot run, but with those of its "
             f"operators as they are read ({why})"
         )
     source, notes = _rows_first(graph, config, original, data)
-    source = dataclasses.replace(source, quantized=dialects.rounding > 0)
+    source = dataclasses.replace(source, weights=weights, quantized=dialects.rounding > 0)
     standardize(graph)
     name_batch(forward)
     take_branches(forward)
@@ -246,13 +251,13 @@ def _rows_first(
     axes = turn(graph, config.batch_axis)
     if said_axes := [f"{name} has its rows on axis {axis}" for name, axis in axes.items()]:
         notes.append(f"{some(said_axes)}: turned to the first (convert.source.batch_axis)")
-    return Original(original, fixed, axes, fixed_batch(graph)), notes
+    return Original(original, {}, fixed, axes, fixed_batch(graph)), notes
 
 
-def _unloadable(model: onnx.ModelProto) -> str | None:
+def _unloadable(model: onnx.ModelProto, weights: Weights) -> str | None:
     """Return why the runtime does not load a model, None where it does."""
     try:
-        Session(model)
+        Session(model, weights=weights)
     except ModelError as error:
         return str(error.got)[:200]
     return None
