@@ -14,7 +14,13 @@ from ortpipe.graph.operators import is_random
 Arrays = dict[ir.Value | None, np.ndarray]
 
 BIASED = ("Conv", "Gemm")
-READ = {"BatchNormalization": (1, 5), "Conv": (2, 3), "Gemm": (2, 3), "QuantizeLinear": (0, 2)}  # operands with values
+READ = {
+    "Add": (0, 2),
+    "BatchNormalization": (1, 5),
+    "Conv": (2, 3),
+    "Gemm": (2, 3),
+    "QuantizeLinear": (0, 2),
+}  # operands with values
 LARGEST = 2.0**31 * 0.9  # of a bias: int32, less what rounding may add
 
 
@@ -37,7 +43,8 @@ def to_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model whose weights are integers where it rounds them, as onnxruntime's kernels of integers need them.
 
     W → QuantizeLinear(W, s) becomes the int8 array itself. The bias b of a Conv or Gemm whose operands have scales sx
-    and s becomes round(b / (sx · s)) in int32; where that is too large, s grows (as onnxruntime's quantizer does).
+    and s becomes round(b / (sx · s)) in int32; where that is too large, s grows (as onnxruntime's quantizer does). A
+    BatchNormalization behind a Conv or Gemm becomes its scales and bias, a sum of a matrix product and a bias a Gemm.
     Predictions stay, but for the rounding of biases.
     """
     own = parsed(model)
@@ -51,11 +58,14 @@ def to_int8(model: onnx.ModelProto) -> onnx.ModelProto:
             assert node.inputs[0] is not None
             ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])
     for node in list(graph):
+        if node.op_type == "MatMul":
+            _as_gemm(node, held)
         if node.op_type in BIASED:
             _integer_bias(op, node, held)
     for node in list(graph):
         if node.op_type == "QuantizeLinear" and node.inputs[0] in fixed:
             _as_array(op, node, held)
+    graph.sort()
     own.producer_name = "ortpipe"
     return finish(own)
 
@@ -104,9 +114,7 @@ def _integer_bias(op: Builder, node: ir.Node, held: Arrays) -> None:
         weight = held[w.inputs[0]]
         held[w.inputs[0]] = weight * factor.reshape([-1 if i == axis else 1 for i in range(weight.ndim)])
         sw = np.maximum(sw * np.abs(factor), np.finfo(np.float32).tiny)
-        name = norm.outputs[0].name
-        ir.convenience.replace_all_uses_with(norm.outputs[0], node.outputs[0], replace_graph_outputs=True)
-        norm.outputs[0].name, node.outputs[0].name = None, name
+        _take_over(node, norm)
     elif bias is None:
         return
     least = np.abs(array) / (sx * LARGEST)
@@ -118,6 +126,29 @@ def _integer_bias(op: Builder, node: ir.Node, held: Arrays) -> None:
     y = op.DequantizeLinear(*(op.parameter(f"{name}_{kind}", a) for kind, a in values.items()), axis=0)
     node.resize_inputs(3)
     node.replace_input_with(2, y)
+
+
+def _take_over(node: ir.Node, last: ir.Node) -> None:
+    """Let a node's output stand for that of a later one, under its name."""
+    y, name = node.outputs[0], last.outputs[0].name
+    ir.convenience.replace_all_uses_with(last.outputs[0], y, replace_graph_outputs=True)
+    last.outputs[0].name, y.name = None, name
+
+
+def _as_gemm(node: ir.Node, held: Arrays) -> None:
+    """Write a product of matrices and the bias that is added to it as a Gemm: onnxruntime does, and then in floats."""
+    uses = [*node.outputs[0].uses()]
+    ranks = {len(query.sizes(x) or ()) for x in (*node.inputs, node.outputs[0])}
+    if len(uses) != 1 or node.outputs[0].is_graph_output() or ranks != {2} or None in map(_pair, node.inputs):
+        return
+    [(add, place)] = uses
+    bias = add.inputs[1 - place] if add.op_type == "Add" else None
+    sizes = query.sizes(node.outputs[0]) or []
+    if bias in held and held[bias].shape in ((), (1,), (sizes[1],), (1, sizes[1])):
+        node.op_type = "Gemm"
+        node.resize_inputs(3)
+        node.replace_input_with(2, bias)
+        _take_over(node, add)
 
 
 def _normalization(node: ir.Node, weight: ir.Node, held: Arrays) -> ir.Node | None:

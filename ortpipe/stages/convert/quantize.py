@@ -1,10 +1,11 @@
-"""Fake quantization: what products read is rounded to int8 and back, in the graph that is trained.
+"""Fake quantization: what products read is rounded to 8 bits and back, in the graph that is trained.
 
     x ← DequantizeLinear(QuantizeLinear(x, s, z), s, z)
 
-Activations per tensor, s = (max - min) / 255 with 0 in the range, as the training rows give them; weights per channel,
-s = max|w| / 127 and z = 0, of the weights as they are at each step. As onnxruntime's quantizer does it (S8S8, min-max),
-but of its operators those that have kernels of integers and hold, or carry, what products read.
+Activations are uint8 per tensor, s = (max - min) / 255 with 0 in the range, as the training rows give them. Weights are
+int8 per channel, s = max|w| / 127 and z = 0, of the weights as they are at each step. That is the form which
+onnxruntime's kernels of integers take on every processor. Of the operators that its quantizer chooses these are the
+ones that have such kernels and hold, or carry, what products read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,7 +81,7 @@ def quantize(model: ir.Model, facts: Facts, rows: Rows) -> Quantized:
     infer(model)
     return Quantized(
         tuple(scales),
-        f"rounds {weights} weights (int8, per channel) and {len(roots)} activations (int8, ranges of {len(rows)} "
+        f"rounds {weights} weights (int8, per channel) and {len(roots)} activations (uint8, ranges of {len(rows)} "
         f"training rows) of {len(products)} products; the run's folder gets model.int8.onnx, whose kernels compute so",
     )
 
@@ -206,7 +207,7 @@ def _quantize_activations(
     for root in dict.fromkeys(roots.values()):
         low, high = ranges[str(root.name)]
         scale = np.array(max((high - low) / 255, LEAST), np.float32)
-        zero = np.clip(np.rint(-128 - low / scale), -128, 127).astype(np.int8)
+        zero = np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8)
         op = Builder(graph, str(root.name), names=names)
         pairs[root] = op.parameter(f"{root.name}_scale", scale), op.parameter(f"{root.name}_zero_point", zero)
     for x, root in roots.items():
