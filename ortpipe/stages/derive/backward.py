@@ -75,14 +75,18 @@ class Backward(Simplifier):
 
     def _unbroadcast_dynamic(self, gradient: Value, x: Value, y: Value | None) -> Value:
         """Sum over the axes where x's shape, padded with ones in front, is 1 and the gradient's is not."""
+        ranks = [v.shape.rank() if v.shape is not None else None for v in (gradient, x if y is None else y)]
+        known = None if None in ranks else ir.Shape([None] * max(r for r in ranks if r is not None))
         gradient = self.Expand(gradient, self.Shape(x if y is None else y))
+        gradient.type, gradient.shape = x.type, known
         sizes, shape, one = self.Shape(gradient), self.Shape(x), self.ints([1])
         missing = self.Sub(self.Shape(sizes), self.Shape(shape))
         padded = self.Concat(self.Expand(one, missing), shape, axis=0)
         joined = self.And(self.Equal(padded, one), self.Not(self.Equal(sizes, one)))
         total = self.ReduceSum(gradient, self.vector(self.NonZero(joined)), keepdims=1, noop_with_empty_axes=1)
+        total.type, total.shape = x.type, known  # a Scan hands out, for the second derivative, what has a rank
         result = self.Reshape(total, shape)
-        result.shape = x.shape
+        result.type, result.shape = x.type, x.shape
         return result
 
     def constant(self, value: Value | None) -> ir.TensorProtocol | None:

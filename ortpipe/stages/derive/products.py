@@ -11,6 +11,7 @@ from ortpipe.graph import query
 from ortpipe.graph.check import infer
 from ortpipe.stages.derive.backward import Backward
 from ortpipe.stages.derive.cut import distinct
+from ortpipe.stages.derive.expansions.loops import listed
 from ortpipe.stages.derive.rules import RULES
 from ortpipe.stages.derive.rules.arithmetic import flat
 from ortpipe.stages.derive.walk import gradients, operands
@@ -61,8 +62,8 @@ def jacobian(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value]
         found = _rows(graph, y, [t for t in targets if t in query.ancestors([y])])
         op = Backward(graph, RULES, "jacobian")
         for t in targets:
-            shape = op.Concat(op.shape(y), op.shape(t), axis=0)
-            results[names[t]] = op.Reshape(found[t], shape) if t in found else op.Expand(op.like(0, t), shape)
+            shape, empty = op.Concat(op.shape(y), op.shape(t), axis=0), _may_be_empty(y, t)
+            results[names[t]] = op.Reshape(found[t], shape, **empty) if t in found else op.Expand(op.like(0, t), shape)
             results[names[t]].type, results[names[t]].shape = t.type, ir.Shape([*(y.shape or ()), *(t.shape or ())])
     return results
 
@@ -80,18 +81,28 @@ def _rows(graph: Graph, y: Value, targets: Sequence[Value]) -> dict[Value, Value
         if any(x in reached for x in operands(node)):
             reached.update(node.outputs)
             moved.append(node)
-    entries, shape = op.count(op.Size(y)), op.shape(y)
+    size, empty = op.Size(y), _may_be_empty(y)
+    entries, shape = op.count(size), op.shape(y)
+    steps = op.count(op.Max(size, 1)) if empty else entries  # onnxruntime runs no Scan of no steps
     graph.remove(moved)
     body = Graph([row := op.placeholder("row", entries, ir.Shape([]))], [], nodes=moved, name=f"{y.name}/row")
     inner = op.inside(body)
-    one_hot = inner.Reshape(inner.cast(inner.Equal(entries, row), y), shape)
+    one_hot = inner.Reshape(inner.cast(inner.Equal(entries, row), y), shape, **empty)
     one_hot.shape = y.shape
     body.remove(start := [node for node in body if node not in inner.forward])
     body.insert_before(moved[0], start) if moved else body.extend(start)  # none: J is the identity
     ir.convenience.replace_all_uses_with(seed, one_hot)
     body.outputs[:] = distinct(inner, [found[t] if found[t] is not seed else one_hot for t in targets], targets)
-    rows = op.Scan(entries, body=body, num_scan_inputs=1, outputs=len(targets))
-    return dict(zip(targets, [rows] if len(targets) == 1 else rows, strict=True))
+    rows = listed(op.Scan(steps, body=body, num_scan_inputs=1, outputs=len(targets)))
+    if empty:
+        rows = [op.Slice(of_target, [0], op.Reshape(size, [1]), [0]) for of_target in rows]
+    return dict(zip(targets, rows, strict=True))
+
+
+def _may_be_empty(*values: Value) -> dict[str, int]:
+    """Return what a Reshape to the sizes of these values needs where one may be 0; nothing where none can."""
+    sizes = [size for value in values for size in query.sizes(value) or [None]]
+    return {"allowzero": 1} if any(size is None or size == 0 for size in sizes) else {}
 
 
 def _pulled_back(graph: Graph, outputs: Sequence[Value], targets: Sequence[Value], ones: bool) -> dict[Value, Value]:

@@ -111,6 +111,23 @@ def test_a_jacobian_is_0_where_only_the_others_depend() -> None:
     assert (found["p_z_jacobian"] == np.eye(2)).all()
 
 
+def test_a_jacobian_of_no_rows_is_empty() -> None:
+    made = gradient(model("g (double[N,3] x) => (double[N,3] y) { y = Mul(x, x) }"), "y", "x", kind="jacobian")
+    assert run(made, {"x": np.ones((0, 3))})["y_x_jacobian"].shape == (0, 3, 0, 3)
+    jacobian = run(made, {"x": np.ones((2, 3))})["y_x_jacobian"]
+    np.testing.assert_array_equal(jacobian.reshape(6, 6), 2 * np.eye(6))
+
+
+def test_second_passes_through_a_recurrent_net_run_where_the_weights_sizes_are_free(rng) -> None:
+    text = """g (float[2,3,2] x, float[1,G,H] r) => (float[2,1,3,2] y) <float[1,6,2] w = {%s}>
+      { y = GRU<hidden_size=2, linear_before_reset=1>(x, w, r) }"""
+    net = model(text % ",".join(map(str, np.linspace(-1, 1, 12))))
+    x, r, v, u = (rng.normal(size=s).astype(np.float32) for s in ((2, 3, 2), (1, 6, 2), (1, 6, 2), (2, 1, 3, 2)))
+    pushed = run(gradient(net, "y", "r", kind="jvp"), {"x": x, "r": r, "r_tangent": v})["y_tangent"]
+    pulled = run(gradient(net, "y", "r"), {"x": x, "r": r, "y_grad": u})["r_grad"]
+    assert np.sum(pushed * u) == pytest.approx(np.sum(pulled * v), rel=1e-4)
+
+
 def test_a_jacobian_may_be_the_identity_and_sizes_of_minus_one_are_free() -> None:
     found = run(
         gradient(model("g (double[3] x) => (double[3] y) { y = Identity(x) }"), "y", "x", kind="jacobian"),
