@@ -174,6 +174,15 @@ def test_partial_fit_and_warm_starts_go_on_with_weights_and_moments():
     assert warm.onnx_.SerializeToString() == whole.onnx_.SerializeToString()
 
 
+@pytest.fixture
+def listens_to_ctrl_c():
+    """Python's own handler: a shell starts what runs in the background with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listens_to_ctrl_c")
 def test_a_callback_or_ctrl_c_ends_the_fit_with_what_is_trained():
     def interrupt(epoch):
         if epoch.number == 3:
