@@ -65,6 +65,9 @@ def insert(
 ) -> dict[str, Adapter]:
     """Put adapters beside weights that `why_not` has nothing against, in place: the graph gives what it gave.
 
+    It does to the last bit, but where a runtime folded a normalization into the convolution in front of it, which it no
+    longer can.
+
     Of the two, what reads the data is drawn as a layer's weights are, U(±1/√fan_in), and the other one is 0. They are
     new initializers, `<weight>/lora_A` and `<weight>/lora_B`.
     """
@@ -132,16 +135,27 @@ def _add_branch(use: Use, pair: tuple[ir.Value, ir.Value], scale: float, names: 
         rank = groups * pair[0].shape.numpy()[1]
         inner.shape = ir.Shape([rank if i == axis else d for i, d in enumerate(y.shape)])
     delta = product(inner if scale == 1 else op.Mul(inner, scale), second, **group)
-    total = op.Add(y, delta)
-    for value in (delta, total):
-        value.type, value.shape = first.type, y.shape
-    ir.convenience.replace_all_uses_with(y, total, replace_graph_outputs=True)
-    added = total.producer()
-    added.replace_input_with(0, y)
+    delta.type, delta.shape = first.type, y.shape
+    base = _with_bias(y)
+    total = op.Add(base, delta)
+    total.type, total.shape = first.type, base.shape
+    ir.convenience.replace_all_uses_with(base, total, replace_graph_outputs=True)
+    added, before = total.producer(), base.producer()
+    assert added is not None and before is not None
+    added.replace_input_with(0, base)
     node.graph.remove(added)
-    node.graph.insert_after(node, added)
-    name, y.name = str(y.name), None
-    total.name, y.name = name, names.fresh(f"{name}/base")
+    node.graph.insert_after(before, added)
+    name, base.name = str(base.name), None
+    total.name, base.name = name, names.fresh(f"{name}/base")
+
+
+def _with_bias(y: ir.Value) -> ir.Value:
+    """Return a product with its bias: runtimes compute both in one kernel, which rounds otherwise than two do."""
+    uses = [] if y.is_graph_output() else list(y.uses())
+    if len(uses) == 1 and uses[0].node.op_type == "Add" and uses[0].node.graph is y.producer().graph:  # type: ignore[union-attr]
+        other = uses[0].node.inputs[1 - uses[0].idx]
+        return uses[0].node.outputs[0] if other is not None and other.is_initializer() else y
+    return y
 
 
 def merged(weight: np.ndarray, left: np.ndarray, right: np.ndarray, scale: float) -> np.ndarray:

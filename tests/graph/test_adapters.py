@@ -11,9 +11,11 @@ from ortpipe.graph.edit import set_initializers
 from ortpipe.graph.readers import UseFinder
 from ortpipe.runtime.session import Session
 
-HEAD = '<ir_version: 10, opset_import: ["": 21]> g (float[{x}] X) => (float[{y}] Y) <float[{w}] w = {{{values}}}> '
+HEAD = '<ir_version: 10, opset_import: ["": 21]> g (float[{x}] X) => (float[{y}] Y) '
+HELD = "<float[{w}] w = {{{values}}}, float[9] bias = {{9, 8, 7, 6, 5, 4, 3, 2, 1}}> "
 CASES = {  # shapes of X, Y and w, and how Y follows
     "matmul": ("N,5,8", "N,5,9", "8,9", "Y = MatMul(X, w)"),
+    "bias": ("N,5,300", "N,5,9", "300,9", "h = MatMul(X, w) Y = Add(bias, h)"),
     "from the left": ("N,9,5", "N,8,5", "8,9", "Y = MatMul(w, X)"),
     "transposed": ("N,9", "N,8", "8,9", "t = Transpose<perm=[1,0]>(w) h = MatMul(X, t) Y = Tanh(h)"),
     "gemm": ("9,N", "N,8", "8,9", "Y = Gemm<transA=1, transB=1, alpha=0.5>(X, w)"),
@@ -35,7 +37,7 @@ def graph_of(case):
     x, y, w, nodes = CASES[case]
     rng = np.random.default_rng(0)
     values = ", ".join(map(str, rng.normal(size=np.prod([int(size) for size in w.split(",")])).round(3)))
-    model = ir.from_onnx_text(HEAD.format(x=x, y=y, w=w, values=values) + f"{{ {nodes} }}")
+    model = ir.from_onnx_text(HEAD.format(x=x, y=y) + HELD.format(w=w, values=values) + f"{{ {nodes} }}")
     return model, rng.normal(size=[4 if size == "N" else int(size) for size in x.split(",")]).astype(np.float32)
 
 
