@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -116,20 +115,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
     lines = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in options.tables:
-            rows = table(name, options.rows, Path(folder))
-            runs: dict[str, Callable[[Data, int], tuple[float, float]]] = {
-                model: lambda data, seed, model=model, name=name: network(model, data, LOSS[name], METRIC[name], seed)
-                for model in NETWORKS
-            }
-            runs["HistGradientBoosting"] = lambda data, seed, name=name: boosting(data, METRIC[name], seed)
-            stratify = LOSS[name] != "l2"
-            parts = [split(rows, SplitConfig(0.25, 0.15, stratify=stratify, seed=s)) for s in range(options.seeds)]
-            for model, run in runs.items():
-                print(f"{name}, {model} …", file=sys.stderr, flush=True)
-                found = [run(data, seed) for seed, data in enumerate(parts)]
-                lines.append([name, f"{len(rows):,}", METRIC[name], model, *_shown(found)])
+    for name in options.tables:
+        rows = table(name, options.rows)
+        runs: dict[str, Callable[[Data, int], tuple[float, float]]] = {
+            model: lambda data, seed, model=model, name=name: network(model, data, LOSS[name], METRIC[name], seed)
+            for model in NETWORKS
+        }
+        runs["HistGradientBoosting"] = lambda data, seed, name=name: boosting(data, METRIC[name], seed)
+        stratify = LOSS[name] != "l2"
+        parts = [split(rows, SplitConfig(0.25, 0.15, stratify=stratify, seed=s)) for s in range(options.seeds)]
+        for model, run in runs.items():
+            print(f"{name}, {model} …", file=sys.stderr, flush=True)
+            found = [run(data, seed) for seed, data in enumerate(parts)]
+            lines.append([name, f"{len(rows):,}", METRIC[name], model, *_shown(found)])
     text = markdown(["table", "rows", "metric", "model", "mean", "least to greatest", "s"], lines)
     if options.output is None:
         print(text)
