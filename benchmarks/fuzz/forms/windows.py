@@ -125,6 +125,8 @@ def resize(s: Sketch) -> str:
         sizes = [s.size(1, 7) for _ in spatial]
         return s.op("Resize", [x, None, None, s.const(sizes if some else [*s.of(x)[:2], *sizes])], **given)
     scales = [s.choose([0.5, 1.0, 1.5, 2.0]) for _ in spatial]
+    if given.get("coordinate_transformation_mode") == how == "align_corners":
+        scales = [2.0 if scale % 1 else scale for scale in scales]  # onnxruntime rounds the size before, ONNX after
     return s.op("Resize", [x, None, s.const(scales if some else [1.0, 1.0, *scales], np.float32)], **given)
 
 

@@ -22,8 +22,8 @@ class Weighed:
         self.hot = op.cast(op.And(hot, op.Unsqueeze(kept, [1])) if kept is not None else hot, x)
         each = self.hot * op.Reshape(weights, column) if weights is not None else self.hot
         self.counts = op.ReduceSum(each, [1], keepdims=1)  # each target's weight [N, 1, …]
-        dy = op.full(dy, self.loss) if dy.shape is None or dy.shape.rank() else dy
-        wide = op.Unsqueeze(dy, [1]) if self.loss.shape is None or self.loss.shape.rank() else dy
+        scalar = dy.shape is not None and not dy.shape.rank()  # of the loss, or the same for each target
+        wide = dy if scalar else op.Unsqueeze(op.full(dy, self.loss), [1])
         self.share = wide / op.ReduceSum(self.counts, keepdims=0) if self.mean else wide
 
     def to_weights(self, log_p: Value) -> Value:

@@ -91,10 +91,13 @@ def depth_to_space(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     dx = op.SpaceToDepth(dy, blocksize=block)
     if node.attributes.get_string("mode", "DCR") == "DCR":
         return [dx]
-    depth = ranked(x)[1]
-    assert isinstance(depth, int)
+    depth, count = ranked(x)[1], block * block
     # CRD puts channel c·b² + i·b + j at offset (i, j): SpaceToDepth gives i, j, c and the axes are turned
-    turned = op.Reshape(dx, [0, block * block, depth // block**2, -1])
+    if isinstance(depth, int):
+        turned = op.Reshape(dx, [0, count, depth // count, -1])
+    else:
+        groups = op.Reshape(op.Div(op.dim(x, 1), op.const(np.int64(count))), [1])
+        turned = op.Reshape(dx, op.Concat(op.ints([0, count]), groups, op.ints([-1]), axis=0))
     return [op.Reshape(op.Transpose(turned, perm=[0, 2, 1, 3]), op.shape(x))]
 
 

@@ -108,3 +108,14 @@ def test_softmax_cross_entropy_of_a_named_batch(reduction, weighted, extra):
      {{ y, p = SoftmaxCrossEntropyLoss<reduction="{reduction}", ignore_index=1>(x, i{", w" if weighted else ""}) }}"""
     feeds = {"x": rng.normal(size=(4, 3, *extra)), "i": rng.integers(0, 3, (4, *extra)), "w": np.array([0.5, 1, 2])}
     assert error(text, feeds, only=("x",)) < TOLERANCE
+
+
+def test_a_gradient_that_is_the_same_for_every_target_reaches_a_loss_without_reduction():
+    loss = 'l = NegativeLogLikelihoodLoss<reduction="none">(x, t) y = ReduceMean<keepdims=0>(l)'
+    text = f"g (float[2,3,2] x) => (float y) <int64[2,2] t = {{0,2,1,1}}> {{ {loss} }}"
+    assert error(text, {"x": normal(2, 3, 2)}) < TOLERANCE
+
+
+def test_depth_to_space_spreads_channels_whose_number_is_free():
+    text = 'g (float[N,C,H,W] x) => (float[N,D,A,B] y) { y = DepthToSpace<blocksize=2, mode="CRD">(x) }'
+    assert error(text, {"x": normal(1, 8, 2, 3)}) < TOLERANCE
