@@ -137,6 +137,20 @@ def built(s: Sketch) -> str:
     )
 
 
+def unpool(s: Sketch) -> str:
+    """The largest of each window, put back where it was."""
+    x = s.x(4, shape=[s.size(1, 2), s.size(1, 2), 2 * s.size(1, 2), 2 * s.size(1, 2)])
+    window = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    return s.op("MaxUnpool", [*s.op("MaxPool", [x], 2, **window)], **window)
+
+
+def optional(s: Sketch) -> str:
+    """A value that might not be there, and is; or any value (opset 18)."""
+    x = s.x()
+    held = s.op("Optional", [x]) if s.flag() or s.opset < 18 else x
+    return s.op("OptionalGetElement", [held])
+
+
 FORMS: dict[str, Callable[[Sketch], Any]] = {
     "AffineGrid": affine_grid,
     "Attention": attention,
@@ -145,6 +159,8 @@ FORMS: dict[str, Callable[[Sketch], Any]] = {
     "DFT": dft,
     "Det": det,
     "GridSample": grid_sample,
+    "MaxUnpool": unpool,
+    "OptionalGetElement": optional,
     "RMSNormalization": rms_normalization,
     "RoiAlign": roi_align,
     "RotaryEmbedding": rotary_embedding,
