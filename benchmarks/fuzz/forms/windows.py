@@ -92,6 +92,14 @@ def pool(kind: str) -> Callable[[Sketch], str]:
     return form
 
 
+def max_unpool(s: Sketch) -> str:
+    """Where a MaxPool found its values."""
+    x = s.x(4, shape=[s.size(1, 2), s.size(1, 2), 4, 2 * s.size(1, 2)])
+    windows = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    pooled, places = s.op("MaxPool", [x], 2, **windows)
+    return s.op("MaxUnpool", [s.unit(pooled), places], **windows)
+
+
 def whole(kind: str) -> Callable[[Sketch], str]:
     """Return the form of pooling over all there is."""
 
@@ -190,5 +198,6 @@ FORMS: dict[str, Callable[[Sketch], Any]] = {
     "InstanceNormalization": instance_normalization,
     "LRN": lrn,
     "LayerNormalization": layer_normalization,
+    "MaxUnpool": max_unpool,
     "Resize": resize,
 }

@@ -167,7 +167,7 @@ def max_unpool(op: Backward, node: Node, dy: Value, x: Value, places: Value, sha
             got=f"{called(node)}, with output_shape",
             fix="Leave output_shape out, or freeze the parameters in front of it (derive.frozen).",
         )
-    return [op.Gather(op.vector(dy), places)]
+    return [op.Gather(op.reshape(dy, [-1], [None]), places)]
 
 
 RULES: Rules = {

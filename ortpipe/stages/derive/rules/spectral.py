@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.errors import DeriveError
@@ -34,7 +35,7 @@ def dft(
             raise not_static(node, axis, "the axis")
         place = int(known.numpy().item())
     place %= ranked(x).rank()
-    n = op.Reshape(length, []) if length is not None else op.dim(x, place)
+    n = op.reshape(length, []) if length is not None else op.dim(x, place)
     dx = _transform(op, dy, n, place, inverse=not inverse)
     dx = dx / op.cast(n, x) if inverse else dx * op.cast(n, x)
     dx = _like(op, dx, x)
@@ -54,35 +55,41 @@ def stft(
 ) -> Gradients:
     """STFT: frame t is F (w · x[t · step …]): dx adds w · Fᴴ dy up where frames overlap, dw = Σ x · Fᴴ dy."""
     if length is not None:
-        n = op.Reshape(length, [])
+        n = op.reshape(length, [])
     else:
         assert window is not None
         n = op.dim(window, 0)
     starts = op.count(op.dim(node.outputs[0], 1)) * op.Reshape(op.Cast(step, to=7), [])
     places = op.Unsqueeze(starts, [1]) + op.Unsqueeze(op.count(op.Cast(n, to=7)), [0])
+    if dy.shape is None:  # which inference leaves unknown where the signal's length is
+        dy.shape = ir.Shape([None] * 4)
     frames = _like(op, _transform(op, dy, n, 2, inverse=True) * op.cast(n, x), x)  # [N, frames, n, 1 or 2]
     if window is None:
         return [along_axis(op, x, places, frames, 1)]
     dw = None
     if window in op.active:
         dw = op.ReduceSum(frames * op.Gather(x, places, axis=1), [0, 1, 3], keepdims=0)
-    return [along_axis(op, x, places, frames * op.Unsqueeze(window, [1]), 1), None, dw]
+    return [along_axis(op, x, places, frames * op.reshape(window, [-1, 1], [None, 1]), 1), None, dw]
 
 
 def _transform(op: Backward, x: Value, n: Value, axis: int, *, inverse: bool) -> Value:
     """Return the transform of length n along an axis, both parts of each number."""
     attributes: dict[str, Any] = {"inverse": int(inverse)}
-    if op.opset < 20:
-        return op.DFT(x, n, axis=axis, **attributes)
-    return op.DFT(x, n, op.const(np.int64(axis)), **attributes)
+    attributes |= {"axis": axis} if op.opset < 20 else {}
+    y = op.DFT(x, n, *([op.const(np.int64(axis))] if op.opset >= 20 else []), **attributes)
+    last = ranked(x).rank() - 1
+    y.type, y.shape = x.type, ir.Shape([None if i == axis else 2 if i == last else d for i, d in enumerate(ranked(x))])
+    return y
 
 
 def _like(op: Backward, dx: Value, x: Value) -> Value:
     """Return the real part of a gradient where x has no other, which its last axis says."""
     parts = ranked(x)[-1]
-    if not isinstance(parts, int):
-        return op.Slice(dx, [0], op.Reshape(op.dim(x, -1), [1]), [-1])
-    return op.Slice(dx, [0], [1], [-1]) if parts == 1 else dx
+    if parts == 2:
+        return dx
+    real = op.Slice(dx, [0], op.Reshape(op.dim(x, -1), [1]), [-1])
+    real.shape = ir.Shape([*ranked(dx)[:-1], parts])
+    return real
 
 
 RULES: Rules = {

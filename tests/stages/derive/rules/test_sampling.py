@@ -7,7 +7,7 @@ import pytest
 from engines import expanded, native
 from onnx.reference import ReferenceEvaluator
 from stages.derive.numeric import worst_error
-from stages.derive.rules.onnx_cases import model_of, session
+from stages.derive.rules.onnx_cases import disagreement, model_of, session
 
 from ortpipe.errors import DeriveError
 
@@ -67,3 +67,14 @@ def test_the_maxima_of_regions_are_refused_by_name():
     model.graph.node.append(model_of("g (float[N] z) => (float y) { y = ReduceSum<keepdims=0>(z) }").graph.node[0])
     with pytest.raises(DeriveError, match="RoiAlign"):
         native(model, "y", [], ["x"])
+
+
+@pytest.mark.parametrize(("axes", "sizes", "corners"), [(2, (2, 1, 3, 4), 0), (3, (2, 1, 2, 3, 2), 1)])
+def test_a_grid_gives_its_gradient_to_the_matrices_that_turn_it(axes, sizes, corners):
+    model = model_of(
+        f"""g (float[N,{axes},{axes + 1}] m) => (float[{",".join("abcde"[: axes + 2])}] y)
+        <int64[{len(sizes)}] s = {{{",".join(map(str, sizes))}}}> {{ y = AffineGrid<align_corners={corners}>(m, s) }}"""
+    )
+    feeds = {"m": np.random.default_rng(0).standard_normal((2, axes, axes + 1)).astype(np.float32)}
+    assert worst_error(model, feeds, step=1, double=False) < FORWARD  # linear; onnx.reference computes it in float32
+    assert disagreement(model, feeds) < FORWARD

@@ -3,10 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engines import native
+from onnx.reference import ReferenceEvaluator
 from stages.derive.numeric import worst_error
 from stages.derive.rules.onnx_cases import disagreement, model_of, names, node_case
 
 from ortpipe.errors import DeriveError
+from ortpipe.stages.derive.gradient import gradient
 
 TOLERANCE, SINGLE = 1e-6, 1e-5
 OMITTED = {
@@ -48,6 +50,11 @@ def test_a_transform_agrees_with_central_differences_and_onnxruntime_with_the_re
     feeds = {"x": rng.standard_normal([*(sizes.get(d) or int(d) for d in front.split(",")), parts]).astype(np.float32)}
     feeds |= {"w": rng.standard_normal(5).astype(np.float32)} if window else {}
     assert worst_error(model, feeds) < TOLERANCE
+    # what is linear is its own derivative; two rules in a row give it
+    tangents = gradient(model, "y", "x", kind="jvp")
+    [y] = ReferenceEvaluator(model).run(None, feeds)
+    moved = ReferenceEvaluator(tangents).run(None, {**feeds, "x_tangent": feeds["x"]})
+    np.testing.assert_allclose(moved[0], y, atol=1e-4)
     if (parts, call[0]) != (2, "S"):  # onnxruntime 1.19.2 reads beyond the frames of complex numbers
         assert disagreement(model, feeds) < SINGLE
 
