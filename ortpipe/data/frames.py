@@ -38,6 +38,30 @@ def as_array(name: str, value: Any) -> np.ndarray:
         raise DataError(rule, got=f"{name}: {error}", fix="Check for ragged rows.") from error
 
 
+def plain(column: Any) -> Any:
+    """Return a column of whole numbers or truth values of pandas' own types, none missing, as NumPy's; others as given.
+
+    >>> import pandas as pd
+    >>> plain(pd.Series([2, 1], dtype="Int64")).dtype, plain(pd.Series([True], dtype="boolean")).dtype
+    (dtype('int64'), dtype('bool'))
+    """
+    dtype = getattr(getattr(column, "dtype", None), "numpy_dtype", None)
+    return (
+        np.asarray(column, dtype) if dtype is not None and dtype.kind in "biu" and not column.isna().any() else column
+    )
+
+
+def without_intervals(frame: Any) -> Any:
+    """Return a frame of pandas whose intervals, as of pd.cut, are words such as (0, 1]."""
+
+    def holds_intervals(dtype: Any) -> bool:
+        return str(getattr(getattr(dtype, "categories", dtype), "dtype", dtype)).startswith("interval")
+
+    names = [name for name, dtype in frame.dtypes.items() if holds_intervals(dtype)]
+    words = {name: frame[name].astype(object).map(str, na_action="ignore") for name in names}
+    return frame.assign(**words) if names else frame
+
+
 def refuse_twice(where: str, names: Sequence[str]) -> None:
     """Refuse the names of a table's columns where two are the same."""
     if len(set(names)) < len(names):

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ortpipe.artifact import Artifact
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.frames import plain
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, ConvertError
@@ -163,6 +164,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
 
     def _data(self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool, hold_out: bool, classes: Any = None) -> Data:
         """Return checked rows, with labels as the model has them; those of no weight are left out."""
+        y = plain(y)
         if not goes_on:
             self._kinds = kinds_of(X, self.model)
         if self._kinds is None:

@@ -93,6 +93,9 @@ class OrtClassifier(ClassifierMixin, OrtEstimator):  # type: ignore[misc]
         return {}
 
     def _read_labels(self, y: np.ndarray, classes: Any, *, goes_on: bool) -> np.ndarray:
+        if y.dtype == object and len({isinstance(label, str) for label in y.ravel()}) > 1:
+            rule, fix = "Labels are words, or they are numbers.", "Make all of them words: y.astype(str)."
+            raise DataError(rule, got="both", fix=fix)
         check_classification_targets(y)
         if type_of_target(y).startswith("multilabel"):
             return self._read_multilabel(y, goes_on=goes_on)

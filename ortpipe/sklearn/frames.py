@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ortpipe.data.frames import column_names, refuse_twice
+from ortpipe.data.frames import column_names, refuse_twice, without_intervals
 from ortpipe.data.kept import Kind, RawColumn, numbers, texts
 from ortpipe.errors import DataError
 
@@ -64,7 +64,7 @@ def _table(frame: Any) -> Any:
     refuse_twice("X", column_names(frame))
     try:
         if hasattr(frame, "iloc"):
-            return pa.Table.from_pandas(frame.rename(columns=str), preserve_index=False)
+            return pa.Table.from_pandas(without_intervals(frame.rename(columns=str)), preserve_index=False)
         return frame if isinstance(frame, pa.Table) else pa.table(frame)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         rule, fix = "Every column of a table holds values of one type.", "Make it numbers, text or truth values."

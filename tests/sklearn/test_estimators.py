@@ -23,6 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from ortpipe import convert
 from ortpipe.errors import ConfigError, ConvertError, DataError, OrtpipeError
 from ortpipe.runtime.session import Session
 from ortpipe.sklearn import OrtClassifier, OrtRegressor
@@ -294,3 +295,24 @@ def test_digits_are_learned_as_well_as_by_scikit_learn():
     images, digits = load_digits(return_X_y=True)
     classifier = OrtClassifier(epochs=30).fit(images[::2], digits[::2])
     assert classifier.score(images[1::2], digits[1::2]) > 0.95
+
+
+def test_labels_of_pandas_own_types_come_back_as_numbers_and_truth_values_and_intervals_are_words():
+    x = pd.DataFrame({"length": pd.cut(X[:100, 0], 3), "width": X[:100, 1]})
+    quick = OrtClassifier(hidden=(2,), epochs=1)
+    for labels, dtype in (
+        (pd.Series(Y[:100], dtype="Int64"), np.int64),
+        (pd.Series(Y[:100] > 0, dtype="boolean"), bool),
+    ):
+        assert quick.fit(x, labels).predict(x).dtype == dtype
+    assert [kind for _, kind in quick._kinds.items()] == ["word", "number"]
+    with pytest.raises(DataError, match="Labels are words, or they are numbers"):
+        quick.fit(x, np.where(Y[:100] > 0, "yes", Y[:100].astype(object)))
+
+
+def test_an_encoder_fitted_on_none_and_nan_reads_missing_words_as_none():
+    words = pd.DataFrame({"w": pd.Series(["a", None, np.nan, "b"] * 10, dtype=object)})
+    pipeline = make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression())
+    pipeline.fit(words, np.arange(40) % 3 > 0)
+    [made] = Session(convert(pipeline).model).run({"w": np.array(["a", "", "b"], object)}, ["probabilities"])
+    np.testing.assert_allclose(made, pipeline.predict_proba(words.iloc[[0, 1, 3]]), atol=1e-6)

@@ -9,6 +9,7 @@ import numpy as np
 from ortpipe import own
 from ortpipe.data.arrays import ArrayReader, ArraySet
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.frames import without_intervals
 from ortpipe.data.rows import Rows
 from ortpipe.data.stream import Reader, Stream
 from ortpipe.data.table import TableSource
@@ -87,7 +88,8 @@ class Function(TableSource):
         import pyarrow as pa
 
         try:
-            table = pa.Table.from_pandas(frame, preserve_index=False) if hasattr(frame, "iloc") else pa.table(frame)
+            pandas = hasattr(frame, "iloc")
+            table = pa.Table.from_pandas(without_intervals(frame), preserve_index=False) if pandas else pa.table(frame)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise DataError(
                 "Every column of a table holds values of one type.",

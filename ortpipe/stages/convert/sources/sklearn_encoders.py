@@ -101,13 +101,16 @@ def _code(flow: Flow, column: Columns, values: Sequence[Any]) -> ir.Value:
 
 
 def _code_of_words(flow: Flow, column: Columns, values: Sequence[Any]) -> ir.Value:
-    keys = ["" if is_missing(value) else str(value) for value in values]
+    """Return each word's category; "" is the empty word if the encoder knows that, else None, else nan."""
+    kept = [(str(value), i) for i, value in enumerate(values, 1) if not is_missing(value)]
     if "" in values:
         _say_empty(flow, column, "")
-        keys = [key for key, value in zip(keys, values, strict=True) if not is_missing(value)]
-    elif any(value is None for value in values):
+    elif nones := [i for i, value in enumerate(values, 1) if value is None]:
         _say_empty(flow, column, None)
-    codes = [i for i, value in enumerate(values, 1) if len(keys) == len(values) or not is_missing(value)]
+        kept.append(("", nones[0]))
+    else:
+        kept += [("", i) for i, value in enumerate(values, 1) if is_missing(value)]
+    keys, codes = zip(*kept, strict=True)
     return code_of_words(flow.op, column.words(), keys, codes)
 
 
