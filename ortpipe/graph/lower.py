@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ortpipe.errors import ModelError
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, parsed
+from ortpipe.graph.doubles import with_double_kernels
 from ortpipe.graph.opsets import LIFTED, at_opset
 from ortpipe.graph.query import all_nodes, called, sizes
 from ortpipe.graph.serial import IR_VERSION, OLDEST_IR_VERSION, OPSET
@@ -58,7 +59,7 @@ def lowered(model: onnx.ModelProto, apart: Collection[str] = ()) -> onnx.ModelPr
         if node.domain == MICROSOFT and node.op_type in NAMELESS:
             node.domain = ""
     own.ir_version = min(max(own.ir_version, OLDEST_IR_VERSION), IR_VERSION)
-    return with_plain_windows(own)
+    return with_double_kernels(with_plain_windows(own))
 
 
 def changed_opset(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:

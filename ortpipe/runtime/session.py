@@ -1,6 +1,8 @@
 """Running a model."""
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,6 +18,8 @@ from ortpipe.runtime.library import ort
 
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 MAPPED = 2**26  # bytes of weights, from which on a runtime maps them from a file instead of copying them several times
+
+FUSION = re.compile(r"Failed to find kernel for com\.microsoft\.\w+\(\d+\) \(node:'[^']*?/?(\w+Fusion)/")
 
 
 class Session:
@@ -55,10 +59,10 @@ class Session:
         try:
             if weigh(model) > MAPPED or is_large(model):
                 with on_disk(model, weights) as path:
-                    self._session = ort.InferenceSession(path, options, providers=providers)
+                    self._session = _loaded(path, options, providers)
             else:
                 content = b"".join(pieces(model, weights)) if weights else model.SerializeToString()
-                self._session = ort.InferenceSession(content, options, providers=providers)
+                self._session = _loaded(content, options, providers)
         except Exception as error:
             raise ModelError(
                 "ONNX Runtime must load the model.",
@@ -89,6 +93,19 @@ class Session:
             ) from error
         finally:
             _running.remove(options)
+
+
+def _loaded(model: str | bytes, options: Any, providers: Sequence[str]) -> Any:
+    """Load a model without the fusions whose operator has no kernel of its type: x·σ(x) of float64 is no QuickGelu."""
+    without = set[str]()
+    while True:
+        try:
+            return ort.InferenceSession(model, options, providers=providers, disabled_optimizers=without)
+        except Exception as error:
+            found = set(FUSION.findall(str(error))) - without
+            if not found:
+                raise
+            without |= found
 
 
 _running: list[ort.RunOptions] = []

@@ -102,3 +102,11 @@ def test_a_provider_that_is_not_here_is_refused_by_name(model):
 def test_a_gpu_gives_what_the_cpu_gives(model):
     for a, b in zip(Session(model, CUDA).run({"X": X, "Z": Z}), Session(model).run({"X": X, "Z": Z}), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("nodes", ["s = Sigmoid(x) y = Mul(x, s)", "t = Transpose<perm=[1, 0]>(x) y = MatMul(x, t)"])
+def test_a_fusion_without_a_kernel_of_float64_is_left_out(nodes):
+    text = f'<ir_version: 10, opset_import: ["": 18]> g (double[2,2] x) => (double[2,2] y) {{ {nodes} }}'
+    model, x = onnx.parser.parse_model(text), np.array([[0.5, -1.0], [2.0, 3.0]])
+    [plain] = Session(model, fused=False).run({"x": x})
+    np.testing.assert_allclose(Session(model).run({"x": x})[0], plain, rtol=1e-15)

@@ -111,6 +111,16 @@ def test_a_jacobian_is_0_where_only_the_others_depend() -> None:
     assert (found["p_z_jacobian"] == np.eye(2)).all()
 
 
+@pytest.mark.parametrize("function", ["Cos", "Cosh", "Sin", "Sinh", "Tan"])
+def test_functions_that_the_runtime_has_in_float32_alone_run_in_float64(function) -> None:
+    x, h = np.array([-2.0, -0.3, 1e-9, 0.7, 30.0]), 1e-5
+    net = model(f"g (double[N] x) => (double[N] y) {{ y = {function}(x) }}")
+    made, f = gradient(net, "y", "x", ones=True, value=True), getattr(np, function.lower())
+    found = run(made, {"x": x})
+    np.testing.assert_allclose(found["y"], f(x), rtol=1e-12)
+    np.testing.assert_allclose(found["x_grad"], (f(x + h) - f(x - h)) / (2 * h), rtol=1e-5, atol=1e-9)
+
+
 def test_a_jacobian_of_no_rows_is_empty() -> None:
     made = gradient(model("g (double[N,3] x) => (double[N,3] y) { y = Mul(x, x) }"), "y", "x", kind="jacobian")
     assert run(made, {"x": np.ones((0, 3))})["y_x_jacobian"].shape == (0, 3, 0, 3)

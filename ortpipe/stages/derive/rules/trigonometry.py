@@ -1,5 +1,6 @@
 """Trigonometric and hyperbolic functions."""
 
+from ortpipe.graph.doubles import cos, cosh, sinh
 from ortpipe.stages.derive.backward import Rules
 from ortpipe.stages.derive.rules.arithmetic import elementwise
 
@@ -11,8 +12,8 @@ RULES: Rules = {
     "Atan": elementwise(lambda op, x, y: op.Reciprocal(1 + x * x)),
     "Atanh": elementwise(lambda op, x, y: op.Reciprocal(1 - x * x)),
     "Cos": elementwise(lambda op, x, y: -op.Sin(x)),
-    "Cosh": elementwise(lambda op, x, y: op.Sinh(x)),
-    "Sin": elementwise(lambda op, x, y: op.Cos(x)),
-    "Sinh": elementwise(lambda op, x, y: op.Cosh(x)),
+    "Cosh": elementwise(lambda op, x, y: sinh(op, x)),
+    "Sin": elementwise(lambda op, x, y: cos(op, x)),
+    "Sinh": elementwise(lambda op, x, y: cosh(op, x)),
     "Tan": elementwise(lambda op, x, y: 1 + y * y),
 }
