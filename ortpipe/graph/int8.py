@@ -13,6 +13,7 @@ from ortpipe.graph.operators import is_random
 
 Arrays = dict[ir.Value | None, np.ndarray]
 
+MOVES = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 BIASED = ("Conv", "Gemm")
 READ = {
     "Add": (0, 2),
@@ -58,6 +59,9 @@ def to_int8(model: onnx.ModelProto) -> onnx.ModelProto:
             assert node.inputs[0] is not None
             ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])
     for node in list(graph):
+        if node.op_type in MOVES and (maker := _pair(node.inputs[0])) is not None:
+            _requantize(op, node, maker)
+    for node in list(graph):
         if node.op_type == "MatMul":
             _as_gemm(node, held)
         if node.op_type in BIASED:
@@ -92,6 +96,18 @@ def _pair(x: ir.Value | None) -> ir.Node | None:
         return None
     maker = back.inputs[0].producer()
     return maker if maker is not None and maker.op_type == "QuantizeLinear" else None
+
+
+def _requantize(op: Builder, node: ir.Node, maker: ir.Node) -> None:
+    """Round what only moves rounded numbers, where a Dropout in front of it kept that out of training."""
+    y, (_, scale, zero) = node.outputs[0], maker.inputs
+    readers = [(use.node, use.idx) for use in y.uses() if use.node.op_type != "QuantizeLinear"]
+    if not readers:
+        return
+    again = op.DequantizeLinear(op.QuantizeLinear(y, scale, zero), scale, zero)
+    again.type, again.shape = y.type, y.shape
+    for reader, place in readers:
+        reader.replace_input_with(place, again)
 
 
 def _integer_bias(op: Builder, node: ir.Node, held: Arrays) -> None:

@@ -89,6 +89,7 @@ def quantize(model: ir.Model, facts: Facts, rows: Rows) -> Quantized:
 def _roots(graph: ir.Graph, products: list[ir.Node], fixed: set[ir.Value]) -> dict[ir.Value, ir.Value]:
     """Return the activations that are rounded, each with the one whose range it has."""
     wanted: dict[ir.Value, ir.Value] = {}
+    dropped = set[ir.Value]()
 
     def want(values: Iterable[ir.Value | None]) -> None:
         wanted.update({x: x for x in values if x is not None and x not in fixed and x.dtype == ir.DataType.FLOAT})
@@ -109,9 +110,12 @@ def _roots(graph: ir.Graph, products: list[ir.Node], fixed: set[ir.Value]) -> di
             wanted[y] = node.inputs[0]
             want(node.inputs[:1])
         elif y in wanted and node.op_type == "Dropout":  # which makes larger in training what it lets through
-            del wanted[y]
+            assert node.inputs[0] is not None
+            wanted[y] = node.inputs[0]
+            dropped.add(y)
             want(node.inputs[:1])
-    return {x: _root(x, wanted) for x in reversed(wanted)}
+    found = {x: _way(x, wanted) for x in reversed(wanted)}
+    return {x: way[-1] for x, way in found.items() if dropped.isdisjoint(way)}
 
 
 def _end(y: ir.Value, kinds: Sequence[str]) -> ir.Value:
@@ -123,10 +127,12 @@ def _end(y: ir.Value, kinds: Sequence[str]) -> ir.Value:
     return node.outputs[0] if node.op_type in kinds and place == 0 else y
 
 
-def _root(x: ir.Value, wanted: dict[ir.Value, ir.Value]) -> ir.Value:
-    while wanted[x] is not x:
-        x = wanted[x]
-    return x
+def _way(x: ir.Value, wanted: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:
+    """Return a value and what it is moved from, to the one whose range it has."""
+    way = [x]
+    while wanted[way[-1]] is not way[-1]:
+        way.append(wanted[way[-1]])
+    return way
 
 
 def _ranges(model: ir.Model, facts: Facts, rows: Rows, names: list[str]) -> dict[str, tuple[float, float]]:
