@@ -19,10 +19,10 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def apart(model: ir.Model, adapters: Mapping[str, Adapter], tensors: Arrays) -> dict[str, np.ndarray]:
-    """Take merged adapters out of a trained model, in place, and return them by the optional inputs that take them.
+    """Take what was trained out of a model with merged adapters, in place; return it by the optional inputs for it.
 
-    Without them the model predicts what it did before training: their default, R or L, is 0. The scale is a factor of
-    the latter. Any adapter of the same rank and weights can be given to it.
+    Without them the model predicts what it did before training: by default R or L is 0, and what was trained beside
+    adapters what it was. The scale is a factor of R or L. Any other adapter of the same shapes can be given to it.
 
     Args:
         model: what train gave, whose weights are W + s · L·R.
@@ -30,15 +30,18 @@ def apart(model: ir.Model, adapters: Mapping[str, Adapter], tensors: Arrays) -> 
         tensors: train's, which hold W as `initial/…`, and L and R as `parameter/…` and `initial/…`.
     """
     graph, held = model.graph, dict[str, np.ndarray]()
-    set_initializers(model, {name: tensors[f"initial/{name}"] for name in adapters})
+    moved = [name for name in graph.initializers if f"initial/{name}" in tensors]
+    for name in (name for name in moved if name not in adapters):
+        held[name] = tensors[f"parameter/{name}"].astype(query.array(graph.initializers[name]).dtype)
+    set_initializers(model, {name: tensors[f"initial/{name}"] for name in moved})
     for name, old in adapters.items():
         rank = tensors[f"parameter/{old.left}"].shape[1]
         new = insert(graph, [name], rank, 1.0, np.random.default_rng(0))[name]
         for fresh, known in ((new.left, old.left), (new.right, old.right)):
-            first, trained = (tensors[f"{folder}/{known}"] for folder in ("initial", "parameter"))
+            began, trained = (tensors[f"{folder}/{known}"] for folder in ("initial", "parameter"))
             dtype = query.array(graph.initializers[fresh]).dtype
-            held[fresh] = (trained if first.any() else old.scale * trained).astype(dtype)
-            set_initializers(model, {fresh: first})
+            held[fresh] = (trained if began.any() else old.scale * trained).astype(dtype)
+            set_initializers(model, {fresh: began})
     open_initializers(model, held)
     return held
 

@@ -15,8 +15,9 @@ from ortpipe.graph.parameters import some
 from ortpipe.graph.serial import write_atomically
 
 ABOUT = """Write what a run with derive.adapters trained apart from what it began with:
-NEW.onnx_adapter, the adapters in onnxruntime's own format (LoraAdapter, RunOptions.add_active_adapter; from 1.20 on),
-and NEW.onnx beside it, the model before training, to which they are optional inputs: one model for many adapters.
+NEW.onnx_adapter, the adapters, and what was trained beside them, in onnxruntime's own format (LoraAdapter,
+RunOptions.add_active_adapter; from 1.20 on),
+and NEW.onnx beside it, the model before training, to which they are optional inputs: one model for many.
 The run's own model.onnx has them merged.
 The key=value pairs say where a run is recorded, as they did for the run itself."""
 

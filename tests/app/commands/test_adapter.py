@@ -34,8 +34,8 @@ from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.derive.lora import Lora
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[N,4,6,6] X) => (float[N,3] Y)
-  <float[8,4,3,3] k, float[8,3] w> { c = Conv<pads=[1,1,1,1]>(X, k) a = Tanh(c) p = GlobalAveragePool(a)
-  f = Flatten(p) Y = MatMul(f, w) }"""
+  <float[8,4,3,3] k, float[8,3] w, float[3] b> { c = Conv<pads=[1,1,1,1]>(X, k) a = Tanh(c) p = GlobalAveragePool(a)
+  f = Flatten(p) m = MatMul(f, w) Y = Add(m, b) }"""
 # What AdapterFormat.export_adapter of onnxruntime 1.23.2 wrote of w/lora_A = [[0, 1, 2], [3, 4, 5]] and bb = [0, 1]
 STOCK = bytes.fromhex(
     "08000000544f5254b0ffffff010000000300000005000000040000000200000044000000"
@@ -75,22 +75,25 @@ def test_the_reader_of_this_test_reads_what_onnxruntime_writes() -> None:
 def test_a_model_and_its_adapters_predict_what_the_trained_model_does(call: Callable[..., str], tmp_path) -> None:
     rng = np.random.default_rng(0)
     model = onnx.parser.parse_model(TEXT)
-    shapes = {"k": (8, 4, 3, 3), "w": (8, 3)}
+    shapes = {"k": (8, 4, 3, 3), "w": (8, 3), "b": (3,)}
     for name, shape in shapes.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
     onnx.save(model, tmp_path / "net.onnx")
     rows = Rows({"X": rng.normal(size=(32, 4, 6, 6)).astype(np.float32)}, rng.normal(size=(32, 3)).astype(np.float32))
     source = convert(None, ConvertConfig(OnnxFile(str(tmp_path / "net.onnx"))), data=Data(rows))
-    gradient = derive(add_loss(source, AddLossConfig(LOSSES["l2"]())), DeriveConfig(adapters=Lora(rank=2, alpha=6)))
+    gradient = derive(
+        add_loss(source, AddLossConfig(LOSSES["l2"]())), DeriveConfig(parameters=("b",), adapters=Lora(rank=2, alpha=6))
+    )
     trained = train(gradient, TrainConfig(OPTIMIZERS["adam"](lr=0.05), epochs=3), data=Data(rows))
     save_artifact(trained, tmp_path / "trained")
 
     said = call("adapter", str(tmp_path / "trained"), "--output", "mine.onnx_adapter")
-    assert said.splitlines()[0] == "adapters  110 numbers beside k, w"
+    assert said.splitlines()[0] == "adapters  113 numbers beside k, w"
     base = onnx.load("mine.onnx")
     with open("mine.onnx_adapter", "rb") as file:
         arrays = arrays_of(file.read())
     assert [value.name for value in base.graph.input] == ["X", *arrays]
+    assert "b" in arrays
     x, session = rows.inputs["X"], Session(base)
     np.testing.assert_array_equal(session.run({"X": x})[0], Session(source.model).run({"X": x})[0])
     [expected] = Session(trained.model).run({"X": x})
