@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load_file, save_file
 
 from ortpipe.errors import ModelError
 from ortpipe.facts import Facts as Facts
@@ -29,7 +29,7 @@ from ortpipe.facts import without_metadata as without_metadata
 from ortpipe.files import atomic_folder
 from ortpipe.graph.apart import MANY, TYPES, sealed
 from ortpipe.graph.check import finish_apart
-from ortpipe.graph.serial import NOTHING, located, read, write
+from ortpipe.graph.serial import NOTHING, located, read_apart, write
 from ortpipe.hashing import Hasher
 
 FORMAT = 2  # of an artifact's folder
@@ -208,7 +208,7 @@ def save_artifact(
         if like is None or not _linked(like, partial):
             model, weights = artifact.apart()
             write(model, partial, weights=weights)
-            (partial / TENSORS).write_bytes(save(dict(artifact.tensors)))
+            save_file(dict(artifact.tensors), partial / TENSORS)
         facts = {"format": FORMAT, "digest": artifact.digest(), "facts": artifact.facts.as_json()}
         (partial / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         if once and os.name == "posix":  # Windows deletes no file that is read-only, nor a link to it
@@ -264,8 +264,8 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
         known = {written["digest"], digest or written["digest"]}
         with located(record):
             facts = Facts.from_json(written["facts"])
-        model = read(source / "model.onnx")
-        artifact = Artifact(model, facts, load((source / TENSORS).read_bytes()))
+        model, weights = read_apart(source / "model.onnx")
+        artifact = Artifact(model, facts, load_file(source / TENSORS), weights=weights)
         found = artifact.digest() if in_metadata(model, facts) else "other facts in model.onnx"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:

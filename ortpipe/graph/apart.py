@@ -6,6 +6,7 @@ Such a model has large initializers with names, types and dimensions, and no val
 import math
 import os
 from collections.abc import Collection, Mapping
+from mmap import mmap
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +15,21 @@ import onnx_ir as ir
 from google.protobuf.message import Message
 
 from ortpipe.graph.query import graphs, subgraphs
-from ortpipe.graph.wire import BYTES, varint
+from ortpipe.graph.wire import BYTES, Edit, Field, edited, fields, varint
 
 MANY = 2**12  # entries of a weight that is large
 TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 PAGE = 2**12  # bytes; where weights begin in a file, runtimes map them without a copy
-INITIALIZER, RAW = 5, 9  # numbers of fields in onnx.proto
+GRAPH, INITIALIZER, RAW = 7, 5, 9  # numbers of fields in onnx.proto
 Weights = Mapping[str, np.ndarray]
 
 
 def is_large_weight(tensor: onnx.TensorProto) -> bool:
     """Say whether a tensor is one of those that stand apart."""
-    inside = tensor.data_location != onnx.TensorProto.EXTERNAL
-    return inside and tensor.data_type in TYPES and math.prod(tensor.dims) >= MANY
+    inside = tensor.HasField("raw_data") or tensor.float_data or tensor.double_data or tensor.int32_data
+    if not inside or tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return False
+    return tensor.data_type in TYPES and math.prod(tensor.dims) >= MANY
 
 
 def take_apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -43,6 +46,28 @@ def take_apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.nd
         else:
             own.graph.initializer.append(tensor)
     return own, weights
+
+
+def split(content: bytes | mmap) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return the model that some bytes hold without the values of its large weights, and these, read from there."""
+    found = [field for field in fields(content) if field.number == GRAPH and field.kind == BYTES]
+    tensors = [field for graph in found for field in fields(content, graph) if field.number == INITIALIZER]
+    places = dict[int, Field]()
+    for place, tensor in enumerate(tensors):
+        values = [field for field in fields(content, tensor) if field.number == RAW and field.kind == BYTES]
+        if len(values) == 1 and values[0].end - values[0].begin >= MANY:
+            places[place] = values[0]
+    model = onnx.ModelProto.FromString(edited(content, [Edit(field, b"") for field in places.values()]))
+    weights = dict[str, np.ndarray]()
+    for place, field in places.items():
+        tensor, raw = model.graph.initializer[place], content[field.begin : field.end]
+        if is_large_weight(tensor) and tensor.name not in weights:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
+            weights[tensor.name] = sealed(np.frombuffer(raw, dtype).reshape(tensor.dims))
+            tensor.CopyFrom(stub(tensor))
+        else:
+            tensor.raw_data = raw
+    return model, weights
 
 
 def stub(tensor: onnx.TensorProto) -> onnx.TensorProto:
@@ -86,6 +111,11 @@ def _copy_graph(source: onnx.GraphProto, target: onnx.GraphProto, large: dict[st
 def sealed(array: np.ndarray) -> np.ndarray:
     """Return an array that nobody can change: itself, where that holds already, as of another artifact's."""
     flags = array.flags
+    base: object = array.base
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    if isinstance(base, bytes) and flags.c_contiguous and flags.aligned:
+        return array
     if flags.writeable or not flags.owndata or not flags.c_contiguous or not flags.aligned:
         array = np.array(array, order="C")
         array.flags.writeable = False

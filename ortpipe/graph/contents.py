@@ -49,7 +49,7 @@ def is_formula(array: np.ndarray, *, lines: bool = False) -> bool:
     >>> is_formula(np.cos(t * k) * window), is_formula(np.random.default_rng(0).normal(size=(16, 8)))
     (True, False)
     """
-    values = np.squeeze(array).astype(np.float64)
+    values = np.squeeze(array)
     if not np.isfinite(values).all():
         return False
     tolerance = 5e-3 if array.dtype.itemsize == 2 else 1e-4
@@ -58,12 +58,14 @@ def is_formula(array: np.ndarray, *, lines: bool = False) -> bool:
 
 def _along(values: np.ndarray, axis: int, lines: bool, tolerance: float) -> bool:
     columns = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
-    columns = columns[:, np.linspace(0, columns.shape[1] - 1, min(columns.shape[1], COLUMNS)).astype(int)]
+    columns = columns[:, np.linspace(0, columns.shape[1] - 1, min(columns.shape[1], COLUMNS)).astype(int)].astype(
+        np.float64
+    )
     half = len(columns) // 2
     blocks = [[columns], [columns[:half], columns[half:]], [columns[::2], columns[1::2]]]
     return any(
-        all(len(block) >= LEAST and _obeys(block[:FIRST], tolerance) for block in parts)
-        and any(_says_something(block[:FIRST], lines) for block in parts)
+        all(len(block) >= LEAST and _obeys(block[:FIRST].astype(np.float64), tolerance) for block in parts)
+        and any(_says_something(block[:FIRST].astype(np.float64), lines) for block in parts)
         for parts in blocks
     )
 

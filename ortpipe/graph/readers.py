@@ -191,7 +191,8 @@ class UseFinder:
         return False, ""
 
     def _weight(self, node: ir.Node, value: ir.Value, others: Sequence[ir.Value]) -> tuple[bool, str]:
-        held = query.array(value)
+        held = query.constant(value)  # not `array`, a copy: weights may be large
+        assert held is not None
         if is_formula(held):
             return False, "sines and cosines"
         if node.op_type.startswith("Gather") and is_added_mask(held):

@@ -2,21 +2,25 @@
 
 import contextlib
 import errno
+import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnx.external_data_helper
 from google.protobuf.message import DecodeError
 
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary
-from ortpipe.graph.apart import Weights, pieces, take_apart, write_beside
+from ortpipe.graph.apart import Weights, is_large_weight, pieces, sealed, split, stub, take_apart, write_beside
 from ortpipe.graph.query import graphs
-from ortpipe.graph.sound import check_sound, is_large
+from ortpipe.graph.sound import HEAVY, check_sound, is_large
 
+Loaded = tuple[onnx.ModelProto, dict[str, np.ndarray]]
 OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
 IR_VERSION = 10  # the newest that it loads
 OLDEST_IR_VERSION = 8  # before 4, an initializer had to be an input too
@@ -24,12 +28,21 @@ NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.E
 
 
 def read(path: Path) -> onnx.ModelProto:
-    """Read an .onnx file, external data included.
+    """Read an .onnx file, external data included; raises as `read_apart`."""
+    return _read(path, lambda: (onnx.load(str(path), format="protobuf"), {}))[0]  # whatever its suffix says
+
+
+def read_apart(path: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Read an .onnx file, external data included, and its large weights apart: each is in memory once.
 
     Raises:
         ModelError: the file is missing, is no ONNX model, or points at data outside its folder.
         OSError: it is there and cannot be read now.
     """
+    return _read(path, lambda: _load_apart(path))
+
+
+def _read(path: Path, load: Callable[[], Loaded]) -> Loaded:
     if not path.is_file():
         raise ModelError(
             "The .onnx file must exist.",
@@ -38,7 +51,7 @@ def read(path: Path) -> onnx.ModelProto:
             fix="Check the path; relative ones start at the current folder.",
         )
     try:
-        model = onnx.load(str(path), format="protobuf")  # whatever its suffix says
+        model, weights = load()
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:
             raise
@@ -59,8 +72,28 @@ def read(path: Path) -> onnx.ModelProto:
     for tensor in _tensors(model):  # both forms of storage give the same bytes
         tensor.ClearField("data_location")
     with located(path):
-        check_sound(model)
-    return model
+        check_sound(model, weights)
+    return model, weights
+
+
+def _load_apart(path: Path) -> Loaded:
+    if path.stat().st_size > HEAVY:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            model, weights = split(content)
+    else:
+        model, weights = onnx.load(str(path), format="protobuf", load_external_data=False), {}
+    own = {id(tensor): tensor for tensor in model.graph.initializer}
+    for tensor in [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]:
+        read = onnx.TensorProto()
+        read.CopyFrom(tensor)
+        onnx.external_data_helper.load_external_data_for_tensor(read, str(path.parent))
+        if id(tensor) in own and is_large_weight(read):
+            weights[tensor.name] = sealed(onnx.numpy_helper.to_array(read))
+            tensor.CopyFrom(stub(tensor))
+        else:
+            tensor.CopyFrom(read)
+    light, others = take_apart(model)
+    return light, weights | others
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Iterator, Sequence
+from mmap import mmap
 from typing import NamedTuple
 
 from ortpipe.errors import ModelError
@@ -32,7 +33,7 @@ class Edit(NamedTuple):
     new: bytes
 
 
-def fields(data: bytes, above: Field | None = None) -> Iterator[Field]:
+def fields(data: bytes | mmap, above: Field | None = None) -> Iterator[Field]:
     """Yield the fields of a message: of all bytes, or of those that are another field's value.
 
     >>> data = bytes([0x08, 0x96, 0x01, 0x12, 0x02, 0x68, 0x69])
@@ -59,7 +60,7 @@ def fields(data: bytes, above: Field | None = None) -> Iterator[Field]:
         place = stop
 
 
-def number_at(data: bytes, place: int, end: int) -> tuple[int, int]:
+def number_at(data: bytes | mmap, place: int, end: int) -> tuple[int, int]:
     """Return the varint that begins at a place, and where it ends."""
     number = shift = 0
     for stop in range(place, min(end, place + 10)):
@@ -84,7 +85,7 @@ def varint(number: int) -> bytes:
     return bytes([*parts, number])
 
 
-def edited(data: bytes, edits: Sequence[Edit]) -> bytes:
+def edited(data: bytes | mmap, edits: Sequence[Edit]) -> bytes:
     """Return the bytes with other values for some fields, and for those around them the lengths that follow.
 
     >>> data = bytes([0x0A, 0x04, 0x12, 0x02, 0x68, 0x69])
@@ -108,12 +109,12 @@ def edited(data: bytes, edits: Sequence[Edit]) -> bytes:
     return b"".join(_joined(data, sorted(pieces)))
 
 
-def _joined(data: bytes, pieces: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryview]:
-    place, view = 0, memoryview(data)
+def _joined(data: bytes | mmap, pieces: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes]:
+    place = 0
     for begin, end, new in pieces:
-        yield from (view[place:begin], new)
+        yield from (data[place:begin], new)
         place = end
-    yield view[place:]
+    yield data[place:]
 
 
 def _damaged(place: int) -> ModelError:

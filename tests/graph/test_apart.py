@@ -2,8 +2,8 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from ortpipe.graph.apart import MANY, pieces, put_together, sealed, take_apart
-from ortpipe.graph.serial import read, write
+from ortpipe.graph.apart import MANY, pieces, put_together, sealed, split, take_apart
+from ortpipe.graph.serial import read, read_apart, write
 from ortpipe.runtime.session import Session
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21], producer_name: "p", metadata_props: ["k": "v"]>
@@ -35,6 +35,9 @@ def test_weights_apart_run_and_are_written_like_those_inside(model, tmp_path):
     np.testing.assert_array_equal(Session(light, weights=weights).run({"X": x})[0], expected)
     for beside in (False, True):
         assert read(write(light, tmp_path, weights=weights, beside=beside)) == model
+        back, apart = read_apart(tmp_path / "model.onnx")
+        assert put_together(back, apart) == model
+    assert [*apart] == ["w"]
     np.testing.assert_array_equal(Session(read(tmp_path / "model.onnx")).run({"X": x})[0], expected)
 
 
@@ -42,3 +45,11 @@ def test_only_what_somebody_could_change_is_copied():
     own = sealed(W[1:])
     assert sealed(own) is own
     assert not np.shares_memory(own, W)
+
+
+def test_a_file_is_split_without_reading_its_weights_into_the_model(model):
+    model.graph.initializer.append(onnx.numpy_helper.from_array(W.astype(np.float64), "v"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(W.astype(np.int64), "whole numbers stay"))
+    light, weights = split(model.SerializeToString())
+    assert [*weights] == ["w", "v"]
+    assert put_together(light, weights) == model

@@ -77,18 +77,26 @@ class OnnxFile(GraphSettings):
         """Read the file; `dtype` plays no part, the model keeps its own types."""
         path = Path(self.path)
         if not path.is_dir():
-            return from_model(serial.read(path), self, data)
+            model, weights = serial.read_apart(path)
+            return from_model(model, self, data, weights)
         known, note = snapshot.meaning(path)
         unsaid = {name: value for name, value in known.items() if getattr(self, name) is None}
         said = dataclasses.replace(self, path=str(snapshot.model_file(path)), **unsaid)
-        forward = from_model(serial.read(Path(said.path)), said, data)
+        model, weights = serial.read_apart(Path(said.path))
+        forward = from_model(model, said, data, weights)
         return dataclasses.replace(forward, notes=(*([note] if note else []), *forward.notes))
 
 
-def from_model(model: onnx.ModelProto, config: GraphSettings, data: Data | None = None) -> Forward:
-    """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, rows first in any number N."""
-    check_sound(model)
-    model, weights = take_apart(model)
+def from_model(
+    model: onnx.ModelProto, config: GraphSettings, data: Data | None = None, weights: Weights | None = None
+) -> Forward:
+    """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, rows first in any number N.
+
+    `weights` are the values of those initializers that have none in the model.
+    """
+    if weights is None:
+        check_sound(model)
+        model, weights = take_apart(model)
     sized = _with_sizes(plain_dimensions(model), config)  # first: some operators are written anew by their sizes
     original, zipped = without_zip_map(lowered(sized, weights))
     metadata = read_metadata(model)
