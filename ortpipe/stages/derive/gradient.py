@@ -63,7 +63,8 @@ def gradient(
         of: outputs or inner values, of floats.
         wrt: inputs, initializers or inner values, of floats; an initializer becomes an input with its value as default.
         kind: which derivative.
-        ones: the cotangent is 1 everywhere, and no input: gradients of the sum of all entries of `of`.
+        ones: the cotangent is 1 everywhere, and no input: gradients of the sum of all entries of `of`. An input with a
+            default (a cotangent of one element, an initializer) is one that onnxruntime warns of where it loads.
         value: give the values `of` too, in front of the derivatives.
         shape: sizes of inputs that the model leaves free, None where they stay so; a few operators need static ones.
         function: one of the model's local functions, `Name` or `domain:Name`, to be differentiated instead of the
