@@ -1,6 +1,6 @@
 """ONNX's operators that are functions, written as their bodies."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import onnx
 import onnx_ir as ir
@@ -23,11 +23,12 @@ def with_bodies(model: onnx.ModelProto, op_types: Iterable[str]) -> onnx.ModelPr
     return inferred(model)
 
 
-def write_defaults(model: ir.Model) -> None:
-    """Write out every function's default attributes: a body may refer to one by name."""
+def write_defaults(model: ir.Model, op_types: Container[str] | None = None) -> None:
+    """Write out the default attributes of functions, all or some of them: a body may refer to one by name."""
     opset = model.graph.opset_imports.get("", 1)
     for node in model.graph.all_nodes():
-        if not node.domain and is_function(node):
+        chosen = op_types is None or node.op_type in op_types
+        if chosen and not node.domain and is_function(node):
             for name, attribute in onnx.defs.get_schema(node.op_type, opset, "").attributes.items():
                 if name not in node.attributes and attribute.default_value.name:
                     node.attributes[name] = ir.from_proto(attribute.default_value)

@@ -96,13 +96,20 @@ def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
     infer(own)
     names = Names(used_names(own.graph))
     for node in windows:
-        _rewrite(node, names)
+        if _is_same(node) or node.attributes.get_int("ceil_mode", 0):
+            _rewrite(node, names)
     return ir.to_proto(own)
 
 
 def _rewrite(node: ir.Node, names: Names) -> None:
     spatial, of_kernel = ((sizes(x) or [])[2:] for x in (*node.inputs, None)[:2])
     kernel: Sequence[Any] = node.attributes.get_ints("kernel_shape") or of_kernel
+    if None in kernel:
+        raise ModelError(
+            "The kernel of a window with auto_pad has static sizes.",
+            got=f"{called(node)}: {node.inputs[1].name!r} of shape {node.inputs[1].shape}",  # type: ignore[union-attr]
+            fix="Say them with the node's kernel_shape.",
+        )
     n = len(kernel)
     strides = node.attributes.get_ints("strides") or [1] * n
     dilations = node.attributes.get_ints("dilations") or [1] * n
@@ -112,7 +119,7 @@ def _rewrite(node: ir.Node, names: Names) -> None:
         if any(d > 1 or e < s for d, (_, s, e) in zip(dilations, axes, strict=True)):
             node.attributes["pads"] = ir.AttrInt64s("pads", _pads(node, axes))
             del node.attributes["auto_pad"]
-    elif node.attributes.get_int("ceil_mode", 0):
+    else:
         pads = list(node.attributes.get_ints("pads") or [0] * 2 * n)
         _refuse_empty(node, axes, pads)
         if node.attributes.get_int("count_include_pad", 0):

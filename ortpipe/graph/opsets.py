@@ -61,7 +61,7 @@ def _without_newer(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     own = parsed(inferred(model))
     rewrite(own.graph, NEW, nodes=list(own.graph.all_nodes()))
-    write_defaults(own)
+    write_defaults(own, newer)
     own = parsed(with_bodies(ir.to_proto(own), newer))
     fold_sizes(own, deep=True)  # bodies compute sizes, behind which inference would know nothing
     plain = ir.to_proto(own)

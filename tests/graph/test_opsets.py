@@ -242,6 +242,7 @@ NEW = {
         "(float[2,4,5] x, float[2,3,5] u, int64[2] w) => (float[2,4,5] y)",
         'y = TensorScatter<axis=1, mode="circular">(x, u, w)',
     ),
+    "swish beside a cast": (24, "(float[N,3] x) => (float[N,3] y)", "s = Swish(x) y = CastLike(s, x)"),
     "global max pool": (22, "(float[N,2,3,4] x) => (float[N,2,1,1] y)", "y = GlobalMaxPool(x)"),
 }
 

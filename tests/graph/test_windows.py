@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import onnx
 import onnx.helper as h
+import onnx.parser
 import pytest
 from engines import native
 from onnx import TensorProto
@@ -146,3 +147,11 @@ def test_pads_that_depend_on_a_free_size_are_refused_by_name_and_others_are_not(
 def test_windows_that_every_runtime_slides_alike_are_left_as_they_are():
     model = model_of("Conv", 8, 3, 2, 1, "SAME_UPPER")
     assert lowered(model).graph.node == model.graph.node
+
+
+def test_a_kernel_of_free_sizes_is_refused_where_pads_follow_from_it_alone():
+    text = """<ir_version: 10, opset_import: ["": 18]> g (float[1,1,5] x, float[1,1,K] w) => (float[1,1,A] y) {{
+      a = Conv(x, w) y = {}(a, w) }}"""
+    with pytest.raises(ModelError, match="static sizes"):
+        lowered(onnx.parser.parse_model(text.format('Conv<auto_pad="SAME_UPPER">')))
+    assert lowered(onnx.parser.parse_model(text.format("Conv"))).graph.node
