@@ -15,7 +15,7 @@ from ortpipe.graph.builder import Builder
 from ortpipe.graph.show import type_of
 
 Axes = int | Mapping[str, int] | None
-STATIC = ("AveragePool", "LpPool", "Resize", "Upsample")  # whose gradients are written for static sizes
+STATIC = ("AveragePool", "LpPool", "Resize", "Upsample")  # whose gradients have constant matrices then
 ROWS_NAMES = ("batch", "batch_size", "batchsize", "batch_dim")  # what exporters call the axis of rows
 
 
@@ -209,7 +209,7 @@ def _fixed(value: ir.Value, given: Any, rows: Collection[str]) -> Fixed:
 
 
 def needs_sizes(graph: ir.Graph) -> bool:
-    """Say whether a node has a gradient for static sizes alone, and sizes that are free."""
+    """Say whether a node has a simpler gradient for static sizes, and sizes that are free."""
     for node in graph.all_nodes():
         x = node.inputs[0] if node.inputs else None
         if node.op_type == "If" and not node.domain:  # exporters write one where they do not know a size
