@@ -88,7 +88,8 @@ def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     own = parsed(model)
     windows = [n for n in own.graph.all_nodes() if not n.domain and n.op_type in ("Conv", *POOLS)]
-    if not any(_is_same(node) or node.attributes.get_int("ceil_mode", 0) for node in windows):
+    windows = [node for node in windows if _is_same(node) or node.attributes.get_int("ceil_mode", 0) == 1]
+    if not windows:
         return model
     for node in windows:
         if _is_same(node) and node.op_type in POOLS:  # whose number of windows does not depend on ceil_mode
@@ -96,8 +97,7 @@ def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
     infer(own)
     names = Names(used_names(own.graph))
     for node in windows:
-        if _is_same(node) or node.attributes.get_int("ceil_mode", 0):
-            _rewrite(node, names)
+        _rewrite(node, names)
     return ir.to_proto(own)
 
 
