@@ -221,7 +221,7 @@ MODULES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT /
 HEAVY = {
     *("hydra", "joblib", "matplotlib", "mlflow", "onnx.reference", "onnxruntime", "pandas", "portalocker", "psutil"),
     *("pyarrow", "scipy", "sklearn", "skl2onnx", "skops", "sqlalchemy", "threadpoolctl", "torch", "tqdm", "yaml"),
-    *("grp", "pwd", "winreg", "onnxscript", "safetensors.torch", "tokenizers"),
+    *("grp", "pwd", "winreg", "onnxscript", "safetensors.torch", "tokenizers", "flatbuffers"),
 }
 LATE, TYPE_ONLY, LONGEST = 100, 20, 400
 
