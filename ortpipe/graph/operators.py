@@ -34,10 +34,10 @@ REDUCTIONS = frozenset(
 # Of the first input's type and another shape.
 OF_FIRST_TYPE = REDUCTIONS | frozenset(
     (
-        *("AveragePool", "Compress", "Concat", "Conv", "ConvTranspose", "DepthToSpace", "Einsum", "Expand", "Flatten"),
-        *("Gather", "GatherElements", "GatherND", "Gemm", "LpPool", "MatMul", "Pad", "Reshape", "Resize"),
-        *("ReverseSequence", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose"),
-        *("Trilu", "Unsqueeze"),
+        *("AffineGrid", "AveragePool", "Compress", "Concat", "Conv", "ConvTranspose", "DFT", "DepthToSpace", "Det"),
+        *("Einsum", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm", "GridSample", "LpPool"),
+        *("MatMul", "MaxUnpool", "Pad", "Reshape", "Resize", "ReverseSequence", "RoiAlign", "STFT", "ScatterElements"),
+        *("ScatterND", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
     )
 )
 # More than one output of floats that follows from the inputs.

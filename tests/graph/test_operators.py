@@ -18,7 +18,8 @@ NOT_UNARY |= {"EyeLike", "Flatten", "LRN", "OptionalGetElement", "Squeeze", "Tri
 NOT_PREDICATES = {"EyeLike", "Flatten", "Identity", "OptionalGetElement", "Squeeze", "Trilu"}
 # What no set holds: their outputs' types or shapes need more than a fact.
 OTHERS = {"BatchNormalization", "Cast", "CastLike", "Dropout", "If", "InstanceNormalization", "LRN", "Loop", "MaxPool"}
-OTHERS |= {"OneHot", "NegativeLogLikelihoodLoss", "Scan", "TopK"}
+OTHERS |= {"OneHot", "NegativeLogLikelihoodLoss", "Scan", "TopK", "QuantizeLinear", "DequantizeLinear"}
+OTHERS |= {"ConcatFromSequence", "OptionalGetElement", "SequenceAt"}
 
 
 def inferred(op, *inputs):

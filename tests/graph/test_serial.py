@@ -239,8 +239,8 @@ def test_a_model_is_brought_to_what_the_runtime_loads(version, expected):
 
 
 def test_an_operator_without_an_older_form_is_refused_by_name():
-    with pytest.raises(ModelError, match=r"opset 24(.|\n)*TensorScatter"):
-        lowered(simple(24, ir_version=11, body="h = MatMul(X, w) Y = TensorScatter<axis=1>(h, h)"))
+    with pytest.raises(ModelError, match=r"opset 26(.|\n)*CumProd"):
+        lowered(simple(26, ir_version=13, body="axis = Constant<value_ints=[1]>() Y = CumProd(X, axis)"))
 
 
 @pytest.mark.parametrize(

@@ -221,9 +221,9 @@ def test_newer_and_older_models_are_brought_to_what_the_runtime_loads(ir_version
 
 
 def test_an_operator_without_an_older_form_is_refused():
-    text = LINEAR.replace("ir_version: 10", "ir_version: 12").replace(": 21", ": 24").replace("Y = Add", "k = Add")
-    with pytest.raises(ModelError, match=r"opset 18 to 21(.|\n)*TensorScatter"):
-        convert(parse(text.replace("(h, b)", "(h, b)  Y = TensorScatter<axis=1>(k, k)")))
+    text = LINEAR.replace("ir_version: 10", "ir_version: 13").replace(": 21", ": 26").replace("Y = Add", "k = Add")
+    with pytest.raises(ModelError, match=r"opset 18 to 21(.|\n)*CumProd"):
+        convert(parse(text.replace("(h, b)", "(h, b) axis = Constant<value_ints=[1]>() Y = CumProd(k, axis)")))
 
 
 def test_a_default_domain_listed_twice_is_converted():
