@@ -1,0 +1,272 @@
+"""Memory and time of one training step, beside PyTorch's.
+
+    python -m benchmarks.step_memory            # the table: every net, each measurement in a process of its own
+    python -m benchmarks.step_memory bert unet  # some of them
+
+Needs torch. Five small networks as people write them, exported from PyTorch, 32 rows a step, plain SGD, one thread, no
+dropout. Memory is the largest resident size while training (VmHWM, begun anew) less what is resident after the imports
+and with the model and its rows loaded; time is the median of several passes over the same rows, per step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.memory import resident
+
+BATCH, STEPS, PASSES = 32, 4, 6
+NETS = ("resnet18", "mobilenetv3", "bert", "gpt", "unet")
+CLASSES, WORDS, LENGTH, IMAGE = 10, 1000, 32, (3, 32, 32)
+
+
+def network(kind: str) -> Any:
+    """Return a network with its first weights."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+
+    def conv(
+        i: int, o: int, k: int = 3, stride: int = 1, groups: int = 1, act: type[nn.Module] | None = nn.ReLU
+    ) -> Any:
+        parts = [nn.Conv2d(i, o, k, stride, k // 2, groups=groups, bias=False), nn.BatchNorm2d(o)]
+        return nn.Sequential(*parts, *([act()] if act else []))
+
+    class Residual(nn.Module):
+        def __init__(self, body: nn.Module, shortcut: nn.Module, end: nn.Module) -> None:
+            super().__init__()
+            self.body, self.shortcut, self.end = body, shortcut, end
+
+        def forward(self, x: Any) -> Any:
+            return self.end(self.body(x) + self.shortcut(x))
+
+    def basic(i: int, o: int, stride: int) -> nn.Module:
+        shortcut = nn.Identity() if (i, stride) == (o, 1) else conv(i, o, 1, stride, act=None)
+        return Residual(nn.Sequential(conv(i, o, 3, stride), conv(o, o, act=None)), shortcut, nn.ReLU())
+
+    class Squeeze(nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+            layers = nn.Conv2d(n, n // 4, 1), nn.ReLU(), nn.Conv2d(n // 4, n, 1), nn.Hardsigmoid()
+            self.scale = nn.Sequential(nn.AdaptiveAvgPool2d(1), *layers)
+
+        def forward(self, x: Any) -> Any:
+            return x * self.scale(x)
+
+    def inverted(i: int, o: int, stride: int) -> nn.Module:
+        m = 4 * i
+        body = (
+            conv(i, m, 1, act=nn.Hardswish),
+            conv(m, m, 3, stride, m, nn.Hardswish),
+            Squeeze(m),
+            conv(m, o, 1, act=None),
+        )
+        return Residual(nn.Sequential(*body), nn.Identity(), nn.Identity()) if i == o else nn.Sequential(*body)
+
+    class Attention(nn.Module):
+        def __init__(self, width: int, heads: int, causal: bool) -> None:
+            super().__init__()
+            self.qkv, self.out, self.heads = nn.Linear(width, 3 * width), nn.Linear(width, width), heads
+            mask = torch.full((LENGTH, LENGTH), -1e4).triu(1) if causal else torch.zeros(1)
+            self.register_buffer("mask", mask, persistent=False)
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = (
+                part.reshape(-1, LENGTH, self.heads, x.shape[-1] // self.heads).transpose(1, 2)
+                for part in self.qkv(x).chunk(3, -1)
+            )
+            scores = q @ k.transpose(-1, -2) / (q.shape[-1] ** 0.5) + self.mask
+            return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(-1, LENGTH, x.shape[-1]))
+
+    class Language(nn.Module):
+        def __init__(self, depth: int, causal: bool, width: int = 128) -> None:
+            super().__init__()
+            self.causal = causal
+            self.words, self.places = nn.Embedding(WORDS, width), nn.Parameter(torch.randn(LENGTH, width) / 50)
+
+            def feed() -> nn.Module:
+                return nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+            self.attend = nn.ModuleList(Attention(width, 4, causal) for _ in range(depth))
+            self.feed = nn.ModuleList(feed() for _ in range(depth))
+            self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * depth))
+            self.head = nn.Linear(width, CLASSES)
+
+        def forward(self, x: Any) -> Any:
+            h = self.words(x) + self.places
+            for i, (attend, feed) in enumerate(zip(self.attend, self.feed, strict=True)):
+                first, second = self.norms[2 * i], self.norms[2 * i + 1]
+                if self.causal:
+                    h = h + attend(first(h))
+                    h = h + feed(second(h))
+                else:
+                    h = first(h + attend(h))
+                    h = second(h + feed(h))
+            return self.head(h[:, -1] if self.causal else h.mean(1))
+
+    class UNet(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+
+            def double(i: int, o: int) -> nn.Module:
+                return nn.Sequential(conv(i, o), conv(o, o))
+
+            self.down = nn.ModuleList([double(3, 16), double(16, 32), double(32, 64)])
+            self.grow = nn.ModuleList([nn.ConvTranspose2d(64, 32, 2, 2), nn.ConvTranspose2d(32, 16, 2, 2)])
+            self.up, self.end, self.pool = (
+                nn.ModuleList([double(64, 32), double(32, 16)]),
+                nn.Conv2d(16, 1, 1),
+                nn.MaxPool2d(2),
+            )
+
+        def forward(self, x: Any) -> Any:
+            a = self.down[0](x)
+            b = self.down[1](self.pool(a))
+            c = self.down[2](self.pool(b))
+            b = self.up[0](torch.cat([self.grow[0](c), b], 1))
+            return self.end(self.up[1](torch.cat([self.grow[1](b), a], 1))).flatten(1)
+
+    def ended(n: int) -> list[nn.Module]:
+        return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n, CLASSES)]
+
+    if kind == "resnet18":
+        blocks = [
+            (16, 16, 1),
+            (16, 16, 1),
+            (16, 32, 2),
+            (32, 32, 1),
+            (32, 64, 2),
+            (64, 64, 1),
+            (64, 128, 2),
+            (128, 128, 1),
+        ]
+        return nn.Sequential(conv(3, 16), *(basic(*block) for block in blocks), *ended(128))
+    if kind == "mobilenetv3":
+        blocks = [(16, 16, 1), (16, 24, 2), (24, 24, 1), (24, 40, 2), (40, 40, 1), (40, 64, 2), (64, 64, 1)]
+        return nn.Sequential(conv(3, 16, act=nn.Hardswish), *(inverted(*block) for block in blocks), *ended(64))
+    return UNet() if kind == "unet" else Language(4, False) if kind == "bert" else Language(2, True)
+
+
+def training(kind: str) -> Any:
+    """Return a network whose normalizations are in training."""
+    return network(kind).train()
+
+
+def rows(kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return made-up rows of a network's kind, enough for the steps of a pass."""
+    rng, count = np.random.default_rng(0), BATCH * STEPS
+    if kind in ("bert", "gpt"):
+        return rng.integers(0, WORDS, (count, LENGTH)), rng.integers(0, CLASSES, count)
+    X = rng.standard_normal((count, *IMAGE), np.float32)
+    return X, rng.standard_normal((count, 1024), np.float32) if kind == "unet" else rng.integers(0, CLASSES, count)
+
+
+def make(kind: str, path: Path) -> None:
+    """Write the gradient model."""
+    from ortpipe import LOSSES, AddLossConfig, ConvertConfig, add_loss, convert, derive
+    from ortpipe.artifact import save_artifact
+    from ortpipe.data.rows import Data, Rows
+    from ortpipe.stages.convert.sources.torch_module import Torch
+
+    X, y = rows(kind)
+    data = Data(Rows(X, y), test=Rows(X[:8], y[:8]))
+    source = Torch(
+        module="benchmarks.step_memory:training",
+        params={"kind": kind},
+        **({} if kind == "unet" else {"task": "multiclass", "scores": "logits"}),
+    )
+    model = convert(None, ConvertConfig(source, tolerance=0.01), data=data)
+    loss = AddLossConfig(LOSSES["l2" if kind == "unet" else "cross_entropy"]())
+    save_artifact(derive(add_loss(model, loss)), path)
+
+
+def ours(kind: str, path: Path) -> None:
+    """Train a gradient model and print what it took."""
+    from ortpipe import TrainConfig, train
+    from ortpipe.artifact import load_artifact
+    from ortpipe.data.rows import Data, Rows
+    from ortpipe.stages.train.losses import Epoch
+    from ortpipe.stages.train.optimizers.sgd import SGD
+
+    X, y = rows(kind)
+    artifact, data, times = load_artifact(path), Data(Rows(X, y)), [time.perf_counter()]
+
+    def report(event: object) -> None:
+        if isinstance(event, Epoch):
+            times.append(time.perf_counter())
+
+    config = TrainConfig(epochs=PASSES, batch_size=BATCH, optimizer=SGD(lr=1e-6))
+    told(lambda: train(artifact, config, data=data, report=report), times)
+
+
+def torchs(kind: str) -> None:
+    """Train with PyTorch and print what it took."""
+    import torch
+
+    torch.set_num_threads(1)
+    net, (X, y) = network(kind).train(), map(torch.from_numpy, rows(kind))
+    loss = torch.nn.MSELoss() if kind == "unet" else torch.nn.CrossEntropyLoss()
+    optimizer, times = torch.optim.SGD(net.parameters(), lr=1e-6), [time.perf_counter()]
+
+    def work() -> None:
+        for _ in range(PASSES):
+            for at in range(0, len(X), BATCH):
+                optimizer.zero_grad(set_to_none=True)
+                loss(net(X[at : at + BATCH]), y[at : at + BATCH]).backward()
+                optimizer.step()
+            times.append(time.perf_counter())
+
+    told(work, times)
+
+
+def told(work: Callable[[], object], times: list[float]) -> None:
+    """Do the work and print its peak above what is resident now, in MB, and a step's ms."""
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+    work()
+    passes = [after - begun for begun, after in itertools.pairwise(times[1:])]  # the first one loads
+    print(json.dumps([resident("VmHWM") - before, 1000 * statistics.median(passes) / STEPS]))
+
+
+def measured(*arguments: str) -> tuple[float, float]:
+    """Return what a process of its own prints."""
+    command = [sys.executable, "-m", "benchmarks.step_memory", *arguments]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    memory, milliseconds = json.loads(done.stdout.splitlines()[-1])
+    return memory, milliseconds
+
+
+def main() -> None:
+    """Print the table."""
+    heads = ("net", "ortpipe MB", "PyTorch MB", "ratio", "ortpipe ms", "PyTorch ms", "ratio")
+    print("| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", sep="\n", flush=True)
+    for kind in sys.argv[1:] or NETS:
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "model")
+            make_it = [sys.executable, "-m", "benchmarks.step_memory", "--make", kind, path]
+            subprocess.run(make_it, check=True, stdout=subprocess.DEVNULL)
+            (a, s), (b, t) = measured("--ours", kind, path), measured("--torch", kind)
+        print(f"| {kind} | {a} | {b} | {a / b:.2f} | {s:.1f} | {t:.1f} | {s / t:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["--make", kind, path]:
+            make(kind, Path(path))
+        case ["--ours", kind, path]:
+            ours(kind, Path(path))
+        case ["--torch", kind]:
+            torchs(kind)
+        case _:
+            main()
