@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml that prepare features, and support vector regression, rewritten in standard ones."""
+"""Operators of ai.onnx.ml that prepare features, and support vector machines, rewritten in standard ones."""
 
 from typing import Any
 
@@ -64,31 +64,77 @@ def svm_regressor(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     """SVMRegressor: Σ coefficients · K(x, support vectors) + rho, both trainable."""
     get, x = node.attributes, node.inputs[0]
     dual, rho = floats(node, "coefficients"), floats(node, "rho")
-    kernel, count = get.get_string("kernel_type", "LINEAR"), get.get_int("n_supports", 0)
+    count = get.get_int("n_supports", 0)
     if get.get_int("one_class", 0) or get.get_string("post_transform", "NONE") != "NONE" or not dual.size:
         return None
-    x, place = as_float(op, x), node.outputs[0].name
-
-    def parameter(name: str, attribute: str, array: np.ndarray, *steps: Any) -> ir.Value:
-        return mark(
-            op.parameter(name, np.ascontiguousarray(array)),
-            {"node": place, "attribute": attribute, "transform": list(steps)},
-        )
-
-    intercept = parameter("intercept", "rho", rho[:1])
+    x = as_float(op, x)
+    intercept = _parameter(op, node, "intercept", "rho", rho[:1])
     if not count:
-        weight = parameter("coefficient", "coefficients", dual[:, None], ["reshape", len(dual), 1])
+        weight = _parameter(op, node, "coefficient", "coefficients", dual[:, None], ["reshape", len(dual), 1])
         return [op.Gemm(x, weight, intercept)]
-    gamma, shift, degree = (float(number) for number in floats(node, "kernel_params"))
-    shape = ["reshape", count, -1]
-    kept = parameter("support_vectors", "support_vectors", floats(node, "support_vectors").reshape(count, -1), shape)
+    similar = _similar(op, node, x, count)
+    weight = _parameter(op, node, "dual_coefficient", "coefficients", dual[:, None], ["reshape", count, 1])
+    return [op.Gemm(similar, weight, intercept)]
+
+
+def svm_classifier(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """SVMClassifier: of each pair of classes Σ coefficients · K(x, their support vectors) + rho, and the most votes.
+
+    Of two classes with Platt's probabilities σ(−(a·score + b)). It stays where there is no formula: several classes'
+    probabilities are an iteration, and the scores of two classes without any run against the labels in onnxruntime.
+    """
+    sizes, dual = node.attributes.get_ints("vectors_per_class", ()), floats(node, "coefficients")
+    labels = [label for kind in ("ints", "strings") for label in _list(node, f"classlabels_{kind}")]
+    platt = floats(node, "prob_a"), floats(node, "prob_b")
+    classes, count = len(sizes), sum(sizes)
+    plain = node.attributes.get_string("post_transform", "NONE") == "NONE" and len(labels) == classes and count
+    if not plain or (classes == 2) != bool(platt[0].size):
+        return None
+    pairs = [(i, j) for i in range(classes) for j in range(i + 1, classes)]
+    owner = np.repeat(np.arange(classes), sizes)
+    row = np.stack([np.where(owner == i, j - 1, i) for i, j in pairs]).clip(max=classes - 2)
+    mine = np.stack([(owner == i) | (owner == j) for i, j in pairs])
+    similar = _similar(op, node, as_float(op, node.inputs[0]), count)
+    shape = classes - 1, count
+    weight = _parameter(op, node, "dual_coefficient", "coefficients", dual.reshape(shape), ["reshape", *shape])
+    intercept = _parameter(op, node, "intercept", "rho", floats(node, "rho"))
+    chosen = op.GatherElements(weight, op.const(row.astype(np.int64)), axis=0) * op.const(mine.astype(np.float32))
+    scores = op.Gemm(similar, chosen, intercept, transB=1)  # > 0: the first of the pair
+    if classes == 2:
+        slope, shift = (_parameter(op, node, f"platt_{n}", f"prob_{n}", p) for n, p in zip("ab", platt, strict=True))
+        second = op.Sigmoid(scores * slope + shift)
+        values = op.Concat(1 - second, second, axis=-1)
+        votes = values
+    else:
+        first = op.Cast(op.Greater(scores, 0), to=FLOAT)
+        ends = np.zeros((2, len(pairs), classes), np.float32)
+        for number, pair in enumerate(pairs):
+            ends[[0, 1], number, pair] = 1
+        values, votes = scores, op.MatMul(first, op.const(ends[0])) + op.MatMul(1 - first, op.const(ends[1]))
+    names = np.array(labels, str if isinstance(labels[0], str) else np.int64)
+    return [op.Gather(op.const(names), op.ArgMax(votes, axis=1, keepdims=0)), values]
+
+
+def _list(node: ir.Node, name: str) -> list[Any]:
+    return list(node.attributes[name].value) if name in node.attributes else []
+
+
+def _parameter(op: Builder, node: ir.Node, name: str, attribute: str, array: np.ndarray, *steps: Any) -> ir.Value:
+    origin = {"node": node.outputs[0].name, "attribute": attribute, "transform": list(steps)}
+    return mark(op.parameter(name, np.ascontiguousarray(array)), origin)
+
+
+def _similar(op: Builder, node: ir.Node, x: ir.Value, count: int) -> ir.Value:
+    """Return K(x, support vector) of each row and each support vector, which are trainable."""
+    kernel = node.attributes.get_string("kernel_type", "LINEAR")
+    gamma, shift, degree = (*floats(node, "kernel_params").tolist(), 0.0, 0.0, 0.0)[:3]
+    vectors = floats(node, "support_vectors").reshape(count, -1)
+    kept = _parameter(op, node, "support_vectors", "support_vectors", vectors, ["reshape", count, -1])
     if kernel == "RBF":
         apart = op.Unsqueeze(x, [1]) - kept
-        similar = op.Exp(op.ReduceSum(apart * apart, [-1], keepdims=0) * -gamma)
-    else:
-        similar = op.MatMul(x, op.Transpose(kept, perm=[1, 0]))
-        if kernel != "LINEAR":
-            similar = similar * gamma + shift
-            similar = op.Tanh(similar) if kernel == "SIGMOID" else op.Pow(similar, op.const(np.float32(degree)))
-    weight = parameter("dual_coefficient", "coefficients", dual[:, None], ["reshape", count, 1])
-    return [op.Gemm(similar, weight, intercept)]
+        return op.Exp(op.ReduceSum(apart * apart, [-1], keepdims=0) * -gamma)
+    similar = op.MatMul(x, op.Transpose(kept, perm=[1, 0]))
+    if kernel == "LINEAR":
+        return similar
+    similar = similar * gamma + shift
+    return op.Tanh(similar) if kernel == "SIGMOID" else op.Pow(similar, op.const(np.float32(degree)))

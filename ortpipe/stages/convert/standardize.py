@@ -18,12 +18,14 @@ from ortpipe.stages.convert.ml_operators import (
     floats,
     imputer,
     one_hot_encoder,
+    svm_classifier,
     svm_regressor,
 )
 from ortpipe.stages.convert.patterns import width_of
 
 ML = "ai.onnx.ml"
 Steps = list[list[Any]]  # of a parameter's origin
+ITERATED = 5e-3  # onnxruntime finds two probabilities by libsvm's iteration, which ends there; the rewrite is its limit
 RIGID = ("SVM", "TreeEnsemble")  # how operators begin that keep all their numbers in attributes
 
 
@@ -82,8 +84,15 @@ def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
 
 
 def array_feature_extractor(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-    """ArrayFeatureExtractor of constant columns: x[…, columns]; labels stay, and columns of what cannot be trained."""
-    x, columns = node.inputs[0], query.constant(node.inputs[1])
+    """ArrayFeatureExtractor: x[…, columns], of constant columns; and of a table of weights those that rows choose.
+
+    Labels stay, and columns of what cannot be trained.
+    """
+    x, index, columns = *node.inputs, query.constant(node.inputs[1])
+    if x is not None and index is not None and x.is_initializer() and columns is None:
+        if x.dtype not in query.FLOATS or x.shape is None or len(x.shape) != 2:
+            return None
+        return None if query.float_initializers(op.graph, index) else [op.Gather(x, op.Reshape(index, [-1]), axis=-1)]
     if x is None or columns is None or query.constant(x) is not None:
         return None
     makers = [value.producer() for value in query.ancestors([x])]
@@ -101,6 +110,7 @@ RULES: dict[str, Rewrite] = {
     "LinearRegressor": linear_regressor,
     "Normalizer": normalizer,
     "OneHotEncoder": one_hot_encoder,
+    "SVMClassifier": svm_classifier,
     "SVMRegressor": svm_regressor,
     "Scaler": scaler,
 }
@@ -124,8 +134,13 @@ def without_zip_map(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[int 
     return plain, classes
 
 
-def standardize(graph: ir.Graph) -> None:
-    """Rewrite ai.onnx.ml operators in place; refuse those without a rule between weights and float outputs."""
+def standardize(graph: ir.Graph) -> float:
+    """Rewrite ai.onnx.ml operators in place; refuse those without a rule between weights and float outputs.
+
+    Returns:
+        How far the runtime's own operators may be off, of the largest prediction.
+    """
+    iterated = any(node.op_type == "SVMClassifier" and "prob_a" in node.attributes for node in graph)
     rewrite(graph, RULES, ML)
     floats = [output for output in graph.outputs if output.dtype in query.FLOATS]
     for output in floats:
@@ -135,7 +150,7 @@ def standardize(graph: ir.Graph) -> None:
         cut = next((node for value, node in left.items() if query.float_initializers(graph, value)), None)
         if rigid is not None and (cut is not None or not any(query.float_initializers(graph, o) for o in floats)):
             raise ConvertError(
-                "Trees and SVMClassifier are not supported: their operators hold nothing that gradients can train.",
+                "Trees and some SVMClassifiers are not supported: they hold nothing that gradients can train.",
                 got=f"{ML}.{rigid.op_type} at node {rigid.name!r}",
                 fix="Give scikit-learn's SVC itself (convert=sklearn), or a linear model or an MLP.",
             )
@@ -146,6 +161,7 @@ def standardize(graph: ir.Graph) -> None:
                 fix=f"End the graph in front of it: name the value there with {{at}}prediction. ortpipe rewrites "
                 f"{', '.join(RULES)} and ZipMap.",
             )
+    return ITERATED if iterated else 0.0
 
 
 def classes_in(graph: ir.Graph) -> tuple[int | str, ...] | None:

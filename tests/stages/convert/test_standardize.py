@@ -12,6 +12,7 @@ from sklearn.datasets import load_iris
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import Ridge
+from sklearn.naive_bayes import CategoricalNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.svm import SVC
@@ -31,6 +32,13 @@ LINEAR = "coefficients = [1.0, -2.0, 0.5, 0.25, 3.0, -1.0], intercepts = [0.5, -
 OPPOSITE = "coefficients = [-1.0, 2.0, -0.5, 1.0, -2.0, 0.5], intercepts = [-0.5, 0.5]"
 THREE = "coefficients = [1.0, -2.0, 0.5, 0.25, 3.0, -1.0, 0.0, 1.0, 1.0], intercepts = [0.5, -0.25, 0.1]"
 CLASSES = {"two words": 'classlabels_strings = ["no", "yes"]', "two numbers": "classlabels_ints = [-3, 7]"}
+
+MACHINES = (
+    'kernel_type = "RBF", kernel_params = [0.5, 0.0, 3.0], classlabels_ints = [3, 1, 2], '
+    f"vectors_per_class = [1, 2, 1], coefficients = {[1.0, -0.5, -0.25, 0.5, 1.5, 0.75, -1.0, -2.0]}, "
+    "rho = [0.1, -0.2, 0.3], "
+    f"support_vectors = {[0.5, -1.0, 1.0, 0.0, 0.25, 1.0, -0.5, 0.5, 0.0, 1.0, 1.0, -1.0]}"
+)
 
 
 def classifier(attributes, *, width=2, kind="int64", body="", dtype="float"):
@@ -82,6 +90,7 @@ TEXTS = {
         'kernel_type = "LINEAR", kernel_params = [0.5, 1.0, 2.0], coefficients = [1.5, -0.5, 1.0], rho = [0.25]',
         body="Y = ai.onnx.ml.SVMRegressor <{}> (X)",
     ),
+    "three machines": classifier(MACHINES, width=3).replace("LinearClassifier", "SVMClassifier"),
     **{f"{norm} normalizer": regressor(ONE, body=scaled(f'Normalizer <norm = "{norm}">')) for norm in ("L1", "L2")},
     **{
         f"{transform} of {name}": classifier(f'{rows}, {classes}, post_transform = "{transform}"', kind=kind)
@@ -230,12 +239,12 @@ def test_a_row_of_zeros_stays_zeros_in_a_normalizer(norm: str) -> None:
     [
         (DecisionTreeClassifier(max_depth=2), "TreeEnsembleClassifier"),
         (RandomForestRegressor(2, max_depth=2), "TreeEnsembleRegressor"),
-        (SVC(), "SVMClassifier"),
+        (SVC(), "SVMClassifier"),  # of two classes: its scores run against its labels
     ],
     ids=["tree", "forest", "SVC"],
 )
 def test_trees_and_support_vector_classifiers_are_refused_by_their_operators_name(estimator, operator, zip_map):
-    x, y = load_iris(return_X_y=True)
+    x, y = (array[:100] for array in load_iris(return_X_y=True))
     options = {"options": {"zipmap": zip_map}} if is_classifier(estimator) else {}
     model = to_onnx(estimator.fit(x, y), x[:1].astype(np.float32), target_opset=17, **options)
     with pytest.raises(ConvertError, match=rf"nothing that gradients can train\.\n  got: ai\.onnx\.ml\.{operator}"):
@@ -258,3 +267,20 @@ def test_a_file_of_named_columns_of_words_and_numbers_is_taken_as_it_is():
     facts = convert(model, data=Data(rows)).facts
     assert facts.inputs == ("x", "size")
     assert facts.lineage[0]["discrepancy"] < 1e-6
+
+
+def test_platts_probabilities_and_a_table_that_rows_choose_from_train():
+    platt = "[-1.5], prob_b = [0.1]"
+    two = MACHINES.replace("[3, 1, 2]", "[0, 1]").replace("[1, 2, 1]", "[1, 1]").replace("[0.1, -0.2, 0.3]", "[0.1]")
+    two = two.replace(", -0.25, 0.5, 1.5, 0.75, -1.0, -2.0]", "]").replace(", -0.5, 0.5, 0.0, 1.0, 1.0, -1.0]", "]")
+    model = onnx.parser.parse_model(classifier(f"{two}, prob_a = {platt}").replace("LinearC", "SVMC"))
+    artifact = convert(model, data=Data(Rows({"X": X}, rng.integers(0, 2, 20))))
+    label, p = Session(artifact.model).run({"X": X})
+    np.testing.assert_allclose(p, Session(model).run({"X": X})[1], atol=5e-3)
+    np.testing.assert_array_equal(label, p.argmax(axis=1))
+    assert {"platt_a", "dual_coefficient"} <= {tensor.name for tensor in artifact.model.graph.initializer}
+    codes = rng.integers(0, 3, (20, 2)).astype(np.float32)
+    bayes = CategoricalNB().fit(codes, codes[:, 0])
+    made = convert(to_onnx(bayes, codes[:1], target_opset=17, options={"zipmap": False}))
+    assert "feature_log_proba" in made.facts.parameters
+    np.testing.assert_allclose(Session(made.model).run({"X": codes})[1], bayes.predict_proba(codes), atol=1e-5)

@@ -121,7 +121,9 @@ def from_model(
         )
     source, notes = _rows_first(graph, config, original, data)
     source = dataclasses.replace(source, weights=weights, quantized=dialects.rounding > 0)
-    standardize(graph)
+    iterated = standardize(graph)
+    if iterated:
+        said_of_file.append("Platt's probabilities are his formula, which onnxruntime comes within 0.005 of")
     name_batch(forward)
     take_branches(forward)
     if data is not None and needs_sizes(graph) and (free := sizes_of_rows(graph, _first(data))):
@@ -181,7 +183,7 @@ def from_model(
         heads={head: functools.partial(meaning, head) for head in outputs[1:]},
         origin=config.origin,
         notes=(*said_of_file, *dialects.notes, *notes),
-        rounding=dialects.rounding,
+        rounding=max(dialects.rounding, iterated),
     )
 
 
