@@ -71,7 +71,11 @@ def run(arguments: Sequence[str]) -> None:
     if not file.exists():
         file = _kept(file, subject, Path(given.subject)) or file
     if file.suffix in (".skops", *PICKLES):
+        fitted = not file.exists()  # by the run itself, on columns as ortpipe reads them
         _report(*_estimator(file, output, subject, weights, trust=given.trust))
+        columns = convert_record(subject.facts).get("table", {}).get("columns", {})
+        if fitted and (truth := [name for name, column in columns.items() if column["of"] == "truth"]):
+            print(f"reads    the words true and false, not truth values: {some(truth)}")
     elif file.suffix in STATE_DICTS:
         _report(_state_dict(file, output, weights), output)
     else:

@@ -340,6 +340,7 @@ def test_what_labels_are_taken_for_is_said_and_can_be_said_otherwise():
     [
         ("binary", {"task": "regression"}, "labels of <U3"),
         ("multiclass", {"task": "binary"}, "3 in labels"),
+        ("binary", {"task": "multilabel"}, "labels of text, such as"),
         (np.zeros(24, np.int64), {}, "1 in labels"),
         ("regression", {"activation": "gelu"}, "got: gelu"),
         ("targets", {"task": "multiclass"}, r"labels of shape \(24, 2\)"),

@@ -197,6 +197,9 @@ def read_labels(
     notes = () if task is not None or not why else (f"labels are {why}: a {found} model; {OTHERWISE}",)
     task = task or found
     if task == "multilabel":
+        if column.dtype.kind not in "biuf":
+            rule, fix = "Several labels of a row are columns of 1 and 0.", "Leave {key} out, or give such columns."
+            raise ConvertError(rule, key="task", got=f"labels of text, such as {str(column.flat[0])!r}", fix=fix)
         return LabelKind(task, column.shape[1] if wide else 1, notes=notes)
     if task == "regression":
         if column.dtype.kind not in "biuf":
