@@ -100,19 +100,17 @@ def svm_classifier(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     intercept = _parameter(op, node, "intercept", "rho", floats(node, "rho"))
     chosen = op.GatherElements(weight, op.const(row.astype(np.int64)), axis=0) * op.const(mine.astype(np.float32))
     scores = op.Gemm(similar, chosen, intercept, transB=1)  # > 0: the first of the pair
+    won = op.Cast(op.Greater(scores, 0), to=FLOAT)
+    ends = np.zeros((2, len(pairs), classes), np.float32)
+    for number, pair in enumerate(pairs):
+        ends[[0, 1], number, pair] = 1
+    votes = op.MatMul(won, op.const(ends[0])) + op.MatMul(1 - won, op.const(ends[1]))
     if classes == 2:
         slope, shift = (_parameter(op, node, f"platt_{n}", f"prob_{n}", p) for n, p in zip("ab", platt, strict=True))
         second = op.Sigmoid(scores * slope + shift)
-        values = op.Concat(1 - second, second, axis=-1)
-        votes = values
-    else:
-        first = op.Cast(op.Greater(scores, 0), to=FLOAT)
-        ends = np.zeros((2, len(pairs), classes), np.float32)
-        for number, pair in enumerate(pairs):
-            ends[[0, 1], number, pair] = 1
-        values, votes = scores, op.MatMul(first, op.const(ends[0])) + op.MatMul(1 - first, op.const(ends[1]))
+        scores = op.Concat(1 - second, second, axis=-1)
     names = np.array(labels, str if isinstance(labels[0], str) else np.int64)
-    return [op.Gather(op.const(names), op.ArgMax(votes, axis=1, keepdims=0)), values]
+    return [op.Gather(op.const(names), op.ArgMax(votes, axis=1, keepdims=0)), scores]
 
 
 def _list(node: ir.Node, name: str) -> list[Any]:

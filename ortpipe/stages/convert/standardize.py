@@ -167,7 +167,7 @@ def standardize(graph: ir.Graph) -> float:
 def classes_in(graph: ir.Graph) -> tuple[int | str, ...] | None:
     """Return the class labels that a graph carries: in a classifier, or in what its label output picks from."""
     for node in reversed(graph):  # the last one is the whole model's, others those of its parts
-        if node.domain == ML and node.op_type == "LinearClassifier":
+        if node.domain == ML and node.op_type in ("LinearClassifier", "SVMClassifier"):
             return classes_of(node)
         if node.op_type in ("ArrayFeatureExtractor", "Gather"):
             labels, index = query.constant(node.inputs[0]), node.inputs[1]
@@ -178,7 +178,7 @@ def classes_in(graph: ir.Graph) -> tuple[int | str, ...] | None:
 
 
 def classes_of(node: ir.Node) -> tuple[int | str, ...]:
-    """Return a LinearClassifier's labels."""
+    """Return the labels of a LinearClassifier or SVMClassifier."""
     for name in ("classlabels_strings", "classlabels_ints"):
         if name in node.attributes and len(node.attributes[name].value):
             return tuple(node.attributes[name].value)

@@ -123,7 +123,9 @@ def from_model(
     source = dataclasses.replace(source, weights=weights, quantized=dialects.rounding > 0)
     iterated = standardize(graph)
     if iterated:
-        said_of_file.append("Platt's probabilities are his formula, which onnxruntime comes within 0.005 of")
+        said_of_file.append(
+            "Platt's probabilities are his formula, which onnxruntime comes within 0.005 of; labels go by votes"
+        )
     name_batch(forward)
     take_branches(forward)
     if data is not None and needs_sizes(graph) and (free := sizes_of_rows(graph, _first(data))):
