@@ -145,8 +145,8 @@ def test_an_operator_without_a_gradient_is_found_before_training(call: Callable[
         y = ReduceSum(flat, last) }"""
     model = onnx.parser.parse_model(text)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((10, 4), np.float32), "w"))
-    onnx.save(model, tmp_path / "image.onnx")
-    said = refused(call, "~experiment", "data=diabetes", "add_loss=l2", "convert=onnx", "convert.source.path=image.onnx")
+    onnx.save(model, tmp_path / "i.onnx")
+    said = refused(call, "~experiment", "data=diabetes", "add_loss=l2", "convert=onnx", "convert.source.path=i.onnx")
     assert "needs a gradient" in said
     assert "Col2Im" in said
 
