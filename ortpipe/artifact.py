@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from ortpipe.errors import ModelError
 from ortpipe.facts import Facts as Facts
@@ -208,13 +208,36 @@ def save_artifact(
         if like is None or not _linked(like, partial):
             model, weights = artifact.apart()
             write(model, partial, weights=weights)
-            save_file(dict(artifact.tensors), partial / TENSORS)
+            _write_tensors(artifact.tensors, partial / TENSORS)
         facts = {"format": FORMAT, "digest": artifact.digest(), "facts": artifact.facts.as_json()}
         (partial / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         if once and os.name == "posix":  # Windows deletes no file that is read-only, nor a link to it
             for file in partial.iterdir():
                 file.chmod(file.stat().st_mode & 0o444)  # others may link them, who would all see an edit in place
     return target
+
+
+def _write_tensors(arrays: Arrays, path: Path) -> None:
+    """Write a .safetensors file, one array after the other.
+
+    The library's `save` would hold two copies of all arrays; a file of its `save_file` is one that only its user may
+    read, and an error there has no number.
+    """
+    header, begin = dict[str, object](), 0
+    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # each then begins aligned
+    for name in names:
+        dtype, end = arrays[name].dtype.name, begin + arrays[name].nbytes
+        letters, bits = dtype.rstrip("0123456789"), dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
+        code = {"bfloat": "BF", "bool": "BOOL"}.get(letters, letters[0].upper()) + bits
+        header[name] = {"dtype": code, "shape": arrays[name].shape, "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            little = arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False)
+            file.write(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
 
 
 def _linked(source: Path, folder: Path) -> bool:
@@ -265,7 +288,8 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
         with located(record):
             facts = Facts.from_json(written["facts"])
         model, weights = read_apart(source / "model.onnx")
-        artifact = Artifact(model, facts, load_file(source / TENSORS), weights=weights)
+        with (source / TENSORS).open("rb"):  # whose error has a number, as the library's has not
+            artifact = Artifact(model, facts, load_file(source / TENSORS), weights=weights)
         found = artifact.digest() if in_metadata(model, facts) else "other facts in model.onnx"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:

@@ -5,14 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
+import safetensors.numpy
 
 import ortpipe
-from ortpipe.artifact import Artifact, Facts, read_metadata
+from ortpipe.artifact import Artifact, Facts, _write_tensors, read_metadata
 from ortpipe.errors import ModelError
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish
@@ -247,3 +249,21 @@ def test_large_weights_stay_out_of_what_is_checked_and_change_no_byte() -> None:
     assert apart.initializers["w"][0, 0] != 7
     assert not apart.initializers["w"].flags.writeable
     assert apart.next("derive", 1, model=apart.ir_model()).initializers["w"] is apart.initializers["w"]
+
+
+def test_the_file_of_tensors_is_the_one_that_safetensors_writes(tmp_path):
+    rng = np.random.default_rng(0)
+    kinds = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+    arrays = {f"a/{kind} ä": rng.integers(0, 9, (2, 3)).astype(kind) for kind in kinds}
+    arrays |= {"b": np.array([True, False, True]), "c": np.array(1.5), "d": np.zeros((0, 4), np.float32)}
+    arrays |= {"e": np.arange(3).astype(ml_dtypes.bfloat16)}
+    _write_tensors(arrays, tmp_path / "x")
+    read = safetensors.numpy.load_file(tmp_path / "x")
+    assert {name: (a.dtype, a.shape, a.tobytes()) for name, a in read.items()} == {
+        name: (a.dtype, a.shape, a.tobytes()) for name, a in arrays.items()
+    }
+    plain = {name: a for name, a in arrays.items() if name != "e"}
+    _write_tensors(plain, tmp_path / "y")
+    assert len((tmp_path / "y").read_bytes()) == len(safetensors.numpy.save(plain))
+    (tmp_path / "z").write_bytes(b"")
+    assert (tmp_path / "x").stat().st_mode == (tmp_path / "z").stat().st_mode
