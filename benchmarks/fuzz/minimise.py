@@ -56,7 +56,8 @@ def _floats(case: Case) -> dict[str, np.ndarray]:
         n for node in double.graph.node for n in node.output if n and not any(a.HasField("g") for a in node.attribute)
     ]
     values = dict(zip(names, Reference(double).run(feeds, names), strict=True))
-    return {n: v for n, v in values.items() if v.dtype == np.float64 and v.size and n not in case.of}
+    arrays = {n: v for n, v in values.items() if not isinstance(v, list) and n not in case.of}
+    return {n: v for n, v in arrays.items() if v.dtype == np.float64 and v.size}
 
 
 def _cut(case: Case, of: tuple[str, ...], fed: tuple[str, ...], values: dict[str, np.ndarray] | None = None) -> Case:

@@ -217,7 +217,8 @@ class Reference:
     def __init__(self, model: ModelProto) -> None:
         self._evaluator = ReferenceEvaluator(model, new_ops=OPERATORS)
 
-    def run(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str]) -> list[np.ndarray]:
-        """Return outputs by name."""
+    def run(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str]) -> list[Any]:
+        """Return outputs by name; sequences stay lists."""
         with np.errstate(all="ignore"):
-            return [np.asarray(y) for y in self._evaluator.run(list(outputs), dict(feeds))]
+            found = self._evaluator.run(list(outputs), dict(feeds))
+        return [y if isinstance(y, list) else np.asarray(y) for y in found]

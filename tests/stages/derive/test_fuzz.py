@@ -1,8 +1,6 @@
-"""Fresh random graphs, and the table of forms that they are drawn from."""
+"""Random graphs, and the table of forms that they are drawn from."""
 
 from __future__ import annotations
-
-import datetime
 
 import numpy as np
 import onnx
@@ -16,16 +14,15 @@ from benchmarks.fuzz.judge import AGREE, judge
 from ortpipe.stages.derive.expansions import EXPANSIONS
 from ortpipe.stages.derive.rules import RULES
 
-TODAY = 10_000 * int(f"{datetime.date.today():%y%m%d}")  # as `python -m benchmarks.fuzz` counts
+FIRST = 261_123  # fixed: a seed that moves by date turns red what nobody changed; `python -m benchmarks.fuzz` moves
 
 
 def test_every_operator_with_a_rule_is_drawn_by_the_fuzzer() -> None:
     assert sorted({*RULES, *EXPANSIONS} - {*FORMS, *NO_SLOPE}) == []
 
 
-def test_fresh_random_graphs_do_not_fail(record_property) -> None:
-    record_property("seed", TODAY)
-    found = {seed: judge(case(seed)) for seed in range(TODAY, TODAY + 15)}
+def test_random_graphs_do_not_fail() -> None:
+    found = {seed: judge(case(seed)) for seed in range(FIRST, FIRST + 15)}
     failed = {seed: outcome.said for seed, outcome in found.items() if outcome.failed}
     assert not failed, f"python -m benchmarks.fuzz --count 1 --keep folder --seed {min(failed)}: {failed}"
     assert AGREE in {outcome.kind for outcome in found.values()}

@@ -91,7 +91,7 @@ def local_response(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     size, beta = node.attributes["size"].as_int(), node.attributes.get_float("beta", 0.75)
     alpha, bias = node.attributes.get_float("alpha", 1e-4), node.attributes.get_float("bias", 1.0)
     before, after = (size - 1) // 2, size // 2
-    # an average over `size` channels that counts the pads is the sum over size
+    # an average over `size` channels, zeros among them, is the sum over size
     q = _neighbours(op, x, x * x, size, before, after) * alpha + bias
     direct = dy * op.Pow(q, -beta)
     back = _neighbours(op, x, direct * x / q, size, after, before)
@@ -101,8 +101,10 @@ def local_response(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 def _neighbours(op: Backward, x: Value, value: Value, size: int, before: int, after: int) -> Value:
     """Return the average over `size` neighbouring channels, places before the first and after the last being 0."""
     n = ranked(x).rank() - 2
-    window = {"kernel_shape": [size] + [1] * n, "pads": [before] + [0] * n + [after] + [0] * n}
-    average = op.Squeeze(op.AveragePool(op.Unsqueeze(value, [1]), **window, count_include_pad=1), [1])
+    # Zeros are written out, and not right in front of the pool, which would take them for its pads: from opset 19 on
+    # stock onnxruntime 1.23.2 cuts the windows of the first axis by a pad of the second where it counts pads.
+    padded = op.Pad(value, op.const([0, before, *[0] * (n + 1), after, *[0] * n]))
+    average = op.Squeeze(op.AveragePool(op.Unsqueeze(padded, [1]), kernel_shape=[size] + [1] * n), [1])
     average.shape = x.shape
     return average
 

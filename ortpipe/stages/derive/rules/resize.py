@@ -44,7 +44,7 @@ def resize(op: Backward, node: Node, dy: Value, x: Value, *_: Value | None) -> G
     """y = (M₁ ⊗ M₂ ⊗ …)·x, one interpolation matrix per axis: dx = (M₁ᵀ ⊗ M₂ᵀ ⊗ …)·dy.
 
     All modes and coordinate transformations, antialias, exclude_outside, crops; what is extrapolated has no gradient.
-    Where an axis's size or scale is free, Mᵢ is what the operator makes of the unit matrix.
+    Where an axis's size or scale is free, or runtimes disagree, Mᵢ is what the operator makes of the unit matrix.
     """
     axes, free = _axes(op, node)
     if free:
@@ -138,7 +138,12 @@ def _axes(op: Backward, node: Node) -> tuple[list[Axis], list[int]]:
     axes, free = [], []
     for place, (axis, crop, factor, count) in enumerate(zip(named, crops, factors, counts, strict=True)):
         size = ranked(x)[axis]
-        if isinstance(size, int) and crop is not None and (factor is not None or count is not None):
+        if (
+            isinstance(size, int)
+            and _is_sure(node, size, factor)
+            and crop
+            and (factor is not None or count is not None)
+        ):
             scale = count / size if factor is None else factor
             axes.append(Axis(axis, size, count if factor is None else math.floor(scale * size), scale, crop))
             continue
@@ -152,6 +157,16 @@ def _axes(op: Backward, node: Node) -> tuple[list[Axis], list[int]]:
         raise not_static(node, x, f"resized axis {named[free[0]]}")
     scale = (min if policy == "not_larger" else max)(a.scale for a in axes)  # one for all
     return [Axis(a.axis, a.size, math.floor(scale * a.size + 0.5), scale, a.crop) for a in axes], free
+
+
+def _is_sure(node: Node, size: int, factor: float | None) -> bool:
+    """Whether runtimes agree on the places: ONNX aligns the corners of the size before rounding, onnxruntime after."""
+    transformation = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    return (
+        factor is None
+        or transformation != "align_corners"
+        or math.isclose(size * factor, round(size * factor), rel_tol=1e-6)
+    )
 
 
 def _numbers(op: Backward, value: Value | None) -> list[float] | None:

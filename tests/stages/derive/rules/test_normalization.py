@@ -12,6 +12,8 @@ from stages.derive.rules.onnx_cases import (
     worst_error_in_runtime,
 )
 
+import ortpipe
+
 NORMALIZATIONS = (
     *("BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization"),
     *("MeanVarianceNormalization", "LRN", "LpNormalization"),
@@ -130,3 +132,13 @@ def test_the_running_statistics_of_a_batch_normalization_have_no_gradient():
 def test_a_vector_of_zeros_has_no_norm_to_follow():
     model = model_of("g (float[N,2] x) => (float[a,b] y) { y = LpNormalization(x) }")
     assert gradients(model, {"x": np.array([[0, 0], [3, 4]], np.float32)})["x"][0].tolist() == [0, 0]
+
+
+def test_no_pool_of_neighbouring_channels_counts_its_pads():
+    """What stock onnxruntime 1.23.2 does wrongly from opset 19 on, and makes itself of a Pad right in front of one."""
+    model, _ = case(*VARIANTS["neighbours 3"])
+    nodes = list(ortpipe.gradient(model, ["y"], ["x"]).graph.node)
+    pools, pads = ([n for n in nodes if n.op_type == kind] for kind in ("AveragePool", "Pad"))
+    assert pools
+    assert not any(a.name in ("pads", "count_include_pad") for n in pools for a in n.attribute)
+    assert {n.input[0] for n in pools}.isdisjoint(o for n in pads for o in n.output)

@@ -7,7 +7,9 @@ from engines import native
 from stages.derive.numeric import worst_error
 from stages.derive.rules.onnx_cases import disagreement, gradients, model_of, names, node_case, worst_error_in_runtime
 
+import ortpipe
 from ortpipe.errors import DeriveError
+from ortpipe.runtime.session import Session
 
 # Worst seen: 3e-6 in float64 (onnx.reference rounds cubic weights to float32), 5e-6 in float32.
 TOLERANCE, SINGLE = 1e-5, 5e-5
@@ -141,3 +143,14 @@ def test_one_ratio_for_axes_of_free_sizes_is_refused_by_name():
     model.graph.node.append(model_of("g (float[N] y) => (float l) { l = ReduceSum<keepdims=0>(y) }").graph.node[0])
     with pytest.raises(DeriveError, match="resized axis 2 of 'x'"):
         native(model, "l", [], ["x"])
+
+
+def test_corners_of_a_size_that_is_rounded_have_the_slope_of_what_runs():
+    model, feeds = case(
+        'mode="linear", coordinate_transformation_mode="align_corners"', BROKEN, (1, 1, 5, 4), 21, free=1
+    )
+    dy = np.random.default_rng(5).standard_normal((1, 1, 3, 5)).astype(np.float32)
+    [found] = Session(ortpipe.gradient(model, ["y"], ["x"])).run({**feeds, "y_grad": dy}, ["x_grad"])
+    session, units = Session(model), np.eye(20, dtype=np.float32).reshape(20, 1, 1, 5, 4)
+    slopes = [(session.run({"x": unit}, ["y"])[0] * dy).sum() for unit in units]
+    assert np.abs(found.ravel() - slopes).max() < SINGLE
