@@ -25,7 +25,7 @@ from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
 from ortpipe.stages.derive.outputs import name_gradients
 
-VERSION = 6
+VERSION = 7
 CUT = "no gradient reaches it"
 
 
@@ -246,7 +246,7 @@ def _reached(
         raise DeriveError(
             "The loss must depend on everything that is trained.",
             got=f"no gradient for {', '.join(map(repr, named or cut))}: a node without a derivative cuts it off",
-            fix="Leave it out of derive.parameters or derive.inputs."
+            fix=f"Leave it out of derive.{'inputs' if set(named) <= {*inputs} else 'parameters'}."
             if named
             else "Name another output in derive.output.",
         )
