@@ -92,7 +92,7 @@ class RunFolder:
             self._stored.append(event.name)
         place = self.folder / "stages" / f"{event.number}_{event.name}"
         save_artifact(event.artifact, place, like=event.stored)
-        atomic_write(place / "model.txt", to_text(event.artifact.model))
+        atomic_write(place / "model.txt", to_text(event.artifact.apart()[0]))
         self.record.stages.append(StageRecord.of(event))
         facts, tensors = event.artifact.facts, event.artifact.initializers
         self.record.model = {
@@ -106,8 +106,9 @@ class RunFolder:
         self.record.write()
 
     def _finish(self, artifact: Artifact) -> None:
-        write_atomically(artifact.model, self.folder)
-        if is_quantized(artifact.model):
+        model, weights = artifact.apart()
+        write_atomically(model, self.folder, weights=weights)
+        if is_quantized(model):
             write_atomically(in_integers(artifact).model, self.folder, "model.int8.onnx")
         atomic_write(self.folder / "losses.parquet", losses_parquet(artifact))
         for name, png in figures(artifact).items():
