@@ -27,7 +27,7 @@ from ortpipe.facts import in_metadata, write_metadata
 from ortpipe.facts import read_metadata as read_metadata
 from ortpipe.facts import without_metadata as without_metadata
 from ortpipe.files import atomic_folder
-from ortpipe.graph.apart import MANY, TYPES, handed_over, sealed
+from ortpipe.graph.apart import MANY, TYPES, sealed
 from ortpipe.graph.check import finish_apart
 from ortpipe.graph.serial import NOTHING, located, read_apart, write
 from ortpipe.hashing import Hasher
@@ -289,8 +289,7 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
             facts = Facts.from_json(written["facts"])
         model, weights = read_apart(source / "model.onnx")
         with (source / TENSORS).open("rb"):  # whose error has a number, as the library's has not
-            tensors = {name: handed_over(array) for name, array in load_file(source / TENSORS).items()}
-        artifact = Artifact(model, facts, tensors, weights=weights)
+            artifact = Artifact(model, facts, load_file(source / TENSORS), weights=weights)
         found = artifact.digest() if in_metadata(model, facts) else "other facts in model.onnx"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:

@@ -114,21 +114,12 @@ def sealed(array: np.ndarray) -> np.ndarray:
     base: object = array.base
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base
-    fixed = isinstance(base, bytes) or (isinstance(base, memoryview) and base.readonly)  # see `handed_over`
-    if fixed and flags.c_contiguous and flags.aligned:
+    if isinstance(base, bytes) and flags.c_contiguous and flags.aligned:
         return array
     if flags.writeable or not flags.owndata or not flags.c_contiguous or not flags.aligned:
         array = np.array(array, order="C")
         array.flags.writeable = False
     return array
-
-
-def handed_over(array: np.ndarray) -> np.ndarray:
-    """Seal an array whose memory nobody else holds, without a copy."""
-    if not array.size or array.dtype == object:
-        return sealed(array)
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data.toreadonly()
-    return sealed(np.frombuffer(content, array.dtype).reshape(array.shape))
 
 
 def pieces(model: onnx.ModelProto, weights: Weights) -> list[bytes | memoryview]:

@@ -2,7 +2,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from ortpipe.graph.apart import MANY, handed_over, pieces, put_together, sealed, split, take_apart
+from ortpipe.graph.apart import MANY, pieces, put_together, sealed, split, take_apart
 from ortpipe.graph.serial import read, read_apart, write
 from ortpipe.runtime.session import Session
 
@@ -45,19 +45,6 @@ def test_only_what_somebody_could_change_is_copied():
     own = sealed(W[1:])
     assert sealed(own) is own
     assert not np.shares_memory(own, W)
-
-
-@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3), np.array(3, np.int8), np.zeros((0, 2)), W[:, 1] > 0])
-def test_what_nobody_else_holds_is_sealed_without_a_copy(array):
-    given = array.copy()
-    own = handed_over(given)
-    np.testing.assert_array_equal(own, array)
-    assert (own.dtype, own.shape) == (array.dtype, array.shape)
-    assert not array.size or np.shares_memory(own, given)
-    assert sealed(own) is own
-    if array.size:
-        with pytest.raises(ValueError, match="WRITEABLE"):
-            own.flags.writeable = True
 
 
 def test_a_file_is_split_without_reading_its_weights_into_the_model(model):
