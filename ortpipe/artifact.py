@@ -217,6 +217,10 @@ def save_artifact(
     return target
 
 
+CODES = {"bool": "BOOL", "bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64"}  # of safetensors
+CODES |= {f"{sign}int{bits}": f"{sign.upper() or 'I'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+
+
 def _write_tensors(arrays: Arrays, path: Path) -> None:
     """Write a .safetensors file, one array after the other.
 
@@ -227,9 +231,10 @@ def _write_tensors(arrays: Arrays, path: Path) -> None:
     names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # each then begins aligned
     for name in names:
         dtype, end = arrays[name].dtype.name, begin + arrays[name].nbytes
-        letters, bits = dtype.rstrip("0123456789"), dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
-        code = {"bfloat": "BF", "bool": "BOOL"}.get(letters, letters[0].upper()) + bits
-        header[name] = {"dtype": code, "shape": arrays[name].shape, "data_offsets": [begin, end]}
+        if dtype not in CODES:
+            rule = "An artifact's tensors hold numbers or truth values."
+            raise ModelError(rule, got=f"{name!r} of {dtype}", fix="Leave it out, or write it as numbers.")
+        header[name] = {"dtype": CODES[dtype], "shape": arrays[name].shape, "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)

@@ -150,8 +150,8 @@ def standardize(graph: ir.Graph) -> float:
         cut = next((node for value, node in left.items() if query.float_initializers(graph, value)), None)
         if rigid is not None and (cut is not None or not any(query.float_initializers(graph, o) for o in floats)):
             raise ConvertError(
-                "Trees hold nothing that gradients can train, and an SVMClassifier must have a formula: of two classes "
-                "with probabilities, or of several without.",
+                "An SVMClassifier must have a formula, which it has of two classes with probabilities and of several "
+                "without; trees hold nothing that gradients can train.",
                 got=f"{ML}.{rigid.op_type} at node {rigid.name!r}",
                 fix="Give scikit-learn's SVC itself (convert=sklearn), or a linear model or an MLP.",
             )
