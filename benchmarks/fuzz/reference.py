@@ -193,10 +193,19 @@ class GatherElements(double.GatherElements):
         return super()._run(x[tuple(slice(n) for n in shape)], indices, axis)
 
 
+class Optional(OpRun):
+    """What it is given: onnx's own puts it into a list, which OptionalGetElement does not take out."""
+
+    op_domain = ""
+
+    def _run(self, x: Any = None, type: Any = None) -> Any:
+        return (x,)
+
+
 OPERATORS: list[Any] = [
     *(double.Conv, double.Erf, double.GlobalMaxPool),
     *(AveragePool, BatchNormalization, Celu, ConvTranspose, GatherElements, Gelu, GlobalLpPool, GroupNormalization),
-    *(LRN, LpNormalization, MaxPool, MeanVarianceNormalization),
+    *(LRN, LpNormalization, MaxPool, MeanVarianceNormalization, Optional),
     *loops.OPERATORS,
 ]
 
