@@ -14,6 +14,7 @@ from ortpipe import BEGAN
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.breakdown import Breakdown
 from ortpipe.app.run.checkpoint import read_checkpoint
+from ortpipe.app.run.data_facts import data_facts
 from ortpipe.app.run.environment import command_of, environment
 from ortpipe.app.run.folder import RunFolder
 from ortpipe.app.run.record import RunRecord, origin_tags
@@ -24,6 +25,7 @@ from ortpipe.app.stop import before_the_end, stop_if_asked
 from ortpipe.app.sweep.job import Job
 from ortpipe.app.tracking.models import with_versions
 from ortpipe.artifact import Artifact
+from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data
 from ortpipe.data.split import load
 from ortpipe.errors import under
@@ -37,6 +39,8 @@ from ortpipe.pipeline.trust import key_of_environment
 from ortpipe.runtime.distributions import check_one_runtime
 from ortpipe.runtime.session import check_provider
 from ortpipe.stages.train.early_stop import trained_loss
+
+EXAMPLE = 2  # training rows that are kept to try the model on
 
 
 def plan_of(config: RunConfig) -> Plan:
@@ -101,9 +105,7 @@ def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: 
     record.name = record.name or redacted(config.name)
     record.tags |= {**origin_tags(facts, folder), "ortpipe.seed": facts["seed"], "ortpipe.data": data.digest()}
     record.plan = {stage.name: choice(resolved[stage.name]) for stage in FLOW}
-    parts = {"train": data.train, "validation": data.validation, "test": data.test}
-    rows = {name: len(part) for name, part in parts.items() if part is not None}
-    record.data = {"source": resolved["data"]["source"], "digest": data.digest(), "rows": rows}
+    record.data = {"source": resolved["data"]["source"], **data_facts(data)}
     if data.notes:
         record.notes["data"] = tuple(data.notes)
     before_the_end(record.abandon)
@@ -124,10 +126,13 @@ def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: 
         trained = {name: states["trained"] for name, states in artifact.facts.metrics.items()}
         return {"loss": trained_loss(artifact.tensors, config.train.early_stop), **trained}
 
+    def example(artifact: Artifact) -> dict[str, Any]:
+        return feed_inputs(artifact.signature, artifact.facts, data.train.head(EXAMPLE))
+
     text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
     listeners: list[Listener] = [
         breakdown.timed("run folder", StageLogs(folder)),
-        breakdown.timed("run folder", RunFolder(record, text, facts, values)),
+        breakdown.timed("run folder", RunFolder(record, text, facts, values, example)),
         guard,
         breakdown.timed("screen", Screen(data.notes)),
         breakdown.timed("recorder", recording),

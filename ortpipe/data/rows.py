@@ -280,8 +280,13 @@ class Data:
         return self._digest
 
     @functools.cached_property
+    def digests(self) -> tuple[str | None, ...]:
+        """The digest of each part, None of one that is absent."""
+        return tuple(None if part is None else part.digest() for part in self._parts)
+
+    @functools.cached_property
     def _digest(self) -> str:
-        return digest_of("data", *(None if part is None else part.digest() for part in self._parts))
+        return digest_of("data", *self.digests)
 
     def of(self, head: str) -> Data:
         """Return the data with the label of this further output as theirs; themselves of ""."""

@@ -13,6 +13,7 @@ from command import ortpipe
 from sklearn.datasets import load_digits
 
 from ortpipe.app.run.checkpoint import read_checkpoint
+from ortpipe.app.tracking.metrics import MOST_POINTS
 from ortpipe.runtime.session import Session
 
 
@@ -56,7 +57,7 @@ def test_losses_are_metrics_with_steps(client, run) -> None:  # type: ignore[no-
     epochs = client.get_metric_history(run.info.run_id, "loss/train")
     assert [m.step for m in epochs] == list(range(1, 61))
     steps = client.get_metric_history(run.info.run_id, "loss/step")
-    assert len(steps) == 60 * 73  # 1,168 training rows in batches of 16, more points than one batched call takes
+    assert (len(steps), steps[0].step, steps[-1].step) == (MOST_POINTS, 1, 60 * 73)  # of 1,168 rows in batches of 16
     assert steps[-1].value < steps[0].value
     validation = client.get_metric_history(run.info.run_id, "loss/validation")
     assert [m.step for m in validation] == [*range(7, 60, 7), 60]
@@ -67,8 +68,45 @@ def test_losses_are_metrics_with_steps(client, run) -> None:  # type: ignore[no-
 
 def test_metrics_and_timings_are_recorded(run) -> None:  # type: ignore[no-untyped-def]
     for state in ("before", "trained", "source"):
-        assert f"{state}/accuracy" in run.data.metrics
-    assert run.data.metrics["seconds/train"] > 0
+        assert f"test/accuracy/{state}" in run.data.metrics
+    assert run.data.metrics["wall_seconds/train"] > 0
+
+
+def test_points_have_the_times_at_which_they_happened(client, run) -> None:  # type: ignore[no-untyped-def]
+    def times(name: str) -> list[int]:
+        return [point.timestamp for point in client.get_metric_history(run.info.run_id, name)]
+
+    for name in ("loss/step", "loss/train"):
+        assert times(name) == sorted(times(name))
+        assert len(set(times(name))) > 3
+    [trained], [converted] = times("test/accuracy/trained"), times("wall_seconds/convert")
+    assert run.info.start_time <= converted <= times("loss/train")[0] < trained <= run.info.end_time
+
+
+def test_the_rows_are_datasets_of_which_the_metrics_are(client, run) -> None:  # type: ignore[no-untyped-def]
+    found = {entry.tags[0].value: entry.dataset for entry in run.inputs.dataset_inputs}
+    assert {use: dataset.name for use, dataset in found.items()} == {
+        "training": "digits train",
+        "validation": "digits validation",
+        "test": "digits test",
+    }
+    profile = json.loads(found["training"].profile)
+    assert (profile["num_rows"], profile["num_elements"], len(profile["ortpipe_digest"])) == (1168, 1168 * 64, 64)
+    columns = json.loads(found["test"].schema)["mlflow_colspec"]
+    ends = [(column["name"], column["type"]) for column in (columns[0], columns[-1])]
+    assert (len(columns), ends) == (65, [("pixel_0_0", "double"), ("label", "long")])
+    assert len({dataset.digest for dataset in found.values()}) == 3
+    [point] = client.get_metric_history(run.info.run_id, "test/accuracy/trained")
+    assert (point.dataset_name, point.dataset_digest) == ("digits test", found["test"].digest)
+
+
+def test_the_description_shows_flow_metrics_and_command(run) -> None:  # type: ignore[no-untyped-def]
+    note = run.data.tags["mlflow.note.content"]
+    assert note.startswith("convert `sklearn` → add_loss `cross_entropy` → ")
+    assert "| metric | before | trained | scikit-learn MLPClassifier |" in note
+    assert "train.validate_every=7" in note
+    assert run.data.tags["mlflow.user"]
+    assert run.data.tags["mlflow.source.type"] == "LOCAL"
 
 
 def test_graphs_tensors_tables_and_figures_are_artifacts(client, run) -> None:  # type: ignore[no-untyped-def]
@@ -99,7 +137,7 @@ def test_the_logged_model_loads_and_predicts(world: tuple[Path, object], client,
     rows = X[:200].astype(np.float32)
     model = mlflow.pyfunc.load_model(f"runs:/{run.info.run_id}/model")
     assert model.metadata.signature is not None
-    assert model.metadata.saved_input_example_info is not None
+    assert any((np.asarray(model.input_example["X"][0]) == row).all() for row in X)  # a real row
     for given in (rows, {"X": rows}):
         predicted = model.predict(given)
         assert (predicted["label"] == y[:200]).mean() > 0.97
@@ -170,7 +208,7 @@ def test_a_run_from_the_store_has_a_record_as_complete_and_says_whose_results_it
     assert {taken.data.tags[f"ortpipe.stage.{stage}"] for stage in stages} == {f"hit from {made.info.run_id}"}
 
     def numbers(run) -> dict[str, list[tuple[int, float]]]:  # type: ignore[no-untyped-def]
-        keys = [key for key in run.data.metrics if not key.startswith("seconds/")]
+        keys = [key for key in run.data.metrics if not key.startswith("wall_seconds/")]
         return {key: [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, key)] for key in keys}
 
     def files(run, path: str | None = None) -> set[str]:  # type: ignore[no-untyped-def]

@@ -77,4 +77,4 @@ def test_a_clock_that_jumps_back_while_a_run_goes_on_leaves_times_in_order(copy:
 
     [run] = MlflowClient(uri).search_runs(["1"])
     assert (run.info.status, run.info.end_time >= run.info.start_time) == ("FINISHED", True)
-    assert run.data.metrics["trained/r2"]
+    assert run.data.metrics["test/r2/trained"]

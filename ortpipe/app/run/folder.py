@@ -14,7 +14,9 @@ import numpy as np
 from ortpipe.app.model_uri import NAMES, is_uri
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.checkpoint import write_checkpoint
+from ortpipe.app.run.clock import Clock
 from ortpipe.app.run.environment import continuing
+from ortpipe.app.run.example import EXAMPLE, write_example
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord
 from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
@@ -28,11 +30,13 @@ from ortpipe.pipeline import events
 from ortpipe.pipeline.plan import Plan, ReadsFiles
 from ortpipe.stages.convert.sources.snapshot import DESCRIPTION
 from ortpipe.stages.evaluate.figures import figures
+from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.training import Checkpoint
 
 INPUTS = "inputs"  # copies of the model files that were read: the originals may change before a run is repeated
 SOURCE = "convert.source"
-OF_ONE_RUN = (INPUTS, "stages", "figures", "model.onnx", "model.onnx.data", "model.int8.onnx", "losses.parquet")
+MODELS = ("model.onnx", "model.onnx.data", "model.int8.onnx")
+OF_ONE_RUN = (INPUTS, "stages", "figures", *MODELS, EXAMPLE, "losses.parquet")
 
 
 class RunFolder:
@@ -43,8 +47,8 @@ class RunFolder:
     - `checkpoint.safetensors`: what training continues from, as often as train.checkpoint says;
     - `stages/<number>_<name>/`: each artifact, with its graph as text in `model.txt`; the files of one that is in the
       store are links to it;
-    - `model.onnx`, `model.int8.onnx` of a fake-quantized one, `losses.parquet`, `figures/*.png`, `report.md`,
-      `report.html`: at the end.
+    - `model.onnx`, `model.int8.onnx` of a fake-quantized one, `example.npz` (some rows as it reads them),
+      `losses.parquet`, `figures/*.png`, `report.md`, `report.html`: at the end.
 
     `StageLogs` adds the logs. To the error that ends a run it adds what its user needs next: which stage was at work,
     where its log and the report are, and the command that does what is left.
@@ -56,8 +60,12 @@ class RunFolder:
         config: str,  # resolved, as YAML
         environment: Mapping[str, str],
         values: Callable[[Artifact], Mapping[str, float]] = lambda artifact: {},  # what an objective may be
+        example: Callable[
+            [Artifact], Mapping[str, np.ndarray]
+        ] = lambda artifact: {},  # some rows, as the model's input
     ) -> None:
         self.record, self.folder, self._values = record, record.folder, values
+        self._example, self._clock = example, Clock(record.epochs)
         self._config, self._environment = config, environment
         self._stored: list[str] = []  # the stages whose results the store holds
 
@@ -68,6 +76,8 @@ class RunFolder:
                 self._start(event.plan)
             case events.StageProgressed(report=Checkpoint() as checkpoint):
                 write_checkpoint(checkpoint, self.folder)
+            case events.StageProgressed(report=Epoch() as epoch):
+                self._clock(epoch.number)
             case events.StageFinished():
                 self._save(event)
             case events.RunFinished():
@@ -110,6 +120,7 @@ class RunFolder:
         write_atomically(model, self.folder, weights=weights)
         if is_quantized(model):
             write_atomically(in_integers(artifact).model, self.folder, "model.int8.onnx")
+        write_example(self._example(artifact), self.folder)
         atomic_write(self.folder / "losses.parquet", losses_parquet(artifact))
         for name, png in figures(artifact).items():
             atomic_write(self.folder / "figures" / f"{name}.png", png)

@@ -5,6 +5,7 @@ Only this module reads and writes `run.json`.
 
 import contextlib
 import dataclasses
+import getpass
 import json
 import re
 import time
@@ -42,6 +43,7 @@ class StageRecord(Config):
     output: str  # the digest of its result
     seconds: float  # it took in this run
     origin: dict[str, Any] | None = None  # `folder` and `mlflow` of that run, `made` when, and in how many `seconds`
+    ended: int | None = None  # in milliseconds since 1970
 
     def __post_init__(self) -> None:
         for name, kind in PARTS.items():
@@ -52,7 +54,7 @@ class StageRecord(Config):
         """Return the record of a stage that has just finished."""
         entry = event.hit
         origin = None if entry is None else {**entry.run, "made": entry.made, "seconds": entry.seconds}
-        return cls(event.name, event.key, dict(event.parts), event.output, event.seconds, origin)
+        return cls(event.name, event.key, dict(event.parts), event.output, event.seconds, origin, now())
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,27 @@ class Manifest(Config):
 
 def origin_tags(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the tags that say where a run or a sweep comes from; see `environment` for the facts."""
+    commit = environment["git_commit"].removesuffix("-dirty")
+    git = {"mlflow.source.git.commit": commit} if re.fullmatch("[0-9a-f]{40}", commit) else {}
     return {
         "mlflow.source.name": "ortpipe",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.user": user(),
+        **git,
         COMMAND: environment["command"],
         "ortpipe.git_commit": environment["git_commit"],
         "ortpipe.version": environment["ortpipe"],
         "ortpipe.run_folder": str(folder),
         **this_process(),
     }
+
+
+def user() -> str:
+    """Return the name that this process runs under; a container may know none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # of a user id without an entry, by Python 3.13 and before it
+        return "unknown"
 
 
 def now() -> int:
@@ -98,7 +113,7 @@ class RunRecord(Config):
     name: str  # as it is shown
     tags: dict[str, str]  # what is known of it before it starts; its process among them
     plan: dict[str, str] = field(default_factory=dict)  # the stages in order, each with its choice from a catalogue
-    data: dict[str, Any] = field(default_factory=dict)  # the `source` of its rows, their `digest`, `rows` of each part
+    data: dict[str, Any] = field(default_factory=dict)  # see `data_facts`
     id: str = field(default_factory=lambda: uuid.uuid4().hex)  # its own, whatever records it
     started: int = field(default_factory=now)  # in milliseconds since 1970, as is `ended`
     status: str = RUNNING  # or FINISHED, FAILED, or KILLED where somebody stopped it
@@ -108,6 +123,7 @@ class RunRecord(Config):
     again: str | None = None  # the command that does what is left, where repeating can help
     model: dict[str, Any] = field(default_factory=dict)  # its source, task, discrepancy from it, and parameters' shapes
     stages: list[StageRecord] = field(default_factory=list)  # those that finished, in order
+    epochs: list[list[int]] = field(default_factory=list)  # when an epoch ended; of many, some evenly spaced
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)  # `before`, `trained`, `source`; a sweep's best
     values: dict[str, float] = field(default_factory=dict)  # what an objective may be: `loss` and metrics on test rows
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage

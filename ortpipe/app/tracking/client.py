@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 ERROR = "ortpipe.error"
+NOTE = "mlflow.note.content"  # the tag that MLflow shows as a description
+KIND = "mlflow.experimentKind"  # the tag of an experiment that makes MLflow open it on its runs, not on LLM traces
 PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
 
 
@@ -46,6 +48,8 @@ def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient,
                 with made_once():
                     client.create_experiment(target.experiment, artifact_location=place)
                 experiment = client.get_experiment_by_name(target.experiment)
+            if KIND not in experiment.tags:
+                client.set_experiment_tag(experiment.experiment_id, KIND, "custom_model_development")
         close_dead(client, experiment.experiment_id)
         return client, experiment.experiment_id
 

@@ -1,7 +1,6 @@
 """A run's config and results as MLflow's params and metrics: at its end, and epochs while it goes on."""
 
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import numpy as np
 import onnx
 from safetensors import safe_open
 
+from ortpipe.app.run.clock import times_of
 from ortpipe.app.run.record import FINISHED, RunRecord, now, read_config
 from ortpipe.artifact import Facts
 from ortpipe.graph.serial import read
@@ -24,6 +24,7 @@ STEP = "losses/step"
 LOSSES = {f"losses/{kind}": f"loss/{kind}" for kind in ("step", "train", "validation")}
 WATCHED = "monitor/"
 EVERY = 10.0  # seconds from one sending of epochs to the next
+MOST_POINTS = 2500  # of a series: all that MLflow's charts ask for; losses.parquet has every one
 MOST = 300  # epochs in that time; where they are faster, sending would hold them up, and they all go at the end
 
 
@@ -94,28 +95,46 @@ def stage_tags(run: RunRecord) -> dict[str, str]:
     return tags
 
 
-def metrics(run: RunRecord, results: Results, model: str | None, sent: range) -> list[Any]:
-    """Return the losses of every step and epoch, what was watched, the metrics, and the stages' seconds.
+def metrics(run: RunRecord, results: Results, model: str | None, sent: range, tested: Any = None) -> list[Any]:
+    """Return the losses of steps and epochs, what was watched, the metrics, and the stages' seconds; the curves first.
 
-    All have the time at which the run ended, so that the same points are sent however often they are. `model` is the id
-    of the logged one that the metrics are of, `sent` are the epochs that were recorded while the run went on.
+    Of a series longer than MOST_POINTS evenly spaced points are returned, the first and the last among them: as many as
+    MLflow draws. Each point has the time at which it happened, as `run.json` knows it, so that the same points are
+    sent however often they are. `model` is the id of the logged one that the metrics are of, `sent` are the epochs that
+    were recorded while the run went on, and `tested` is the MLflow dataset of the test rows.
     """
     from mlflow.entities import Metric
 
-    at = run.ended
-    points = [
-        Metric(LOSSES.get(name, key(name)), float(value), at, step)
-        for name, values in results.series.items()
-        for step, value in enumerate(values, start=1)
-        if not math.isnan(value) and (step not in sent or name == STEP)
-    ]
-    points += [Metric(f"seconds/{stage.name}", stage.seconds, at, 0) for stage in run.stages]
-    points += [
-        Metric(key(f"{when}/{name}"), value, at, 0, model)
-        for name, values in run.metrics.items()
-        for when, value in values.items()
-    ]
-    return points
+    end, ended = run.ended or now(), {stage.name: stage.ended for stage in run.stages}
+    points = []
+    for name in sorted(results.series, key=lambda name: (name == STEP, WATCHED in name)):
+        values = results.series[name]
+        epochs = max((len(own) for other, own in results.series.items() if other != STEP), default=0)
+        steps = _spaced(np.flatnonzero(~np.isnan(values)) + 1)
+        at = times_of(steps * (epochs / len(values)) if name == STEP else steps, run.epochs, ended.get("train") or end)
+        points += [
+            Metric(LOSSES.get(name, key(name)), float(values[step - 1]), int(moment), int(step))
+            for step, moment in zip(steps, at, strict=True)
+            if step not in sent or name == STEP
+        ]
+    about = {} if tested is None else {"dataset_name": tested.name, "dataset_digest": tested.digest}
+    for name, by_state in run.metrics.items():
+        for state, value in by_state.items():
+            if run.sweep is not None:
+                whose = f"{name}/{state}" if name == "jobs" else f"{state}/{name}"
+                points.append(Metric(key(whose), value, end, 0))
+            else:
+                points.append(
+                    Metric(key(f"test/{name}/{state}"), value, ended.get("evaluate") or end, 0, model, **about)
+                )
+    return points + [Metric(f"wall_seconds/{s.name}", s.seconds, s.ended or end, 0) for s in run.stages]
+
+
+def _spaced(steps: np.ndarray) -> np.ndarray:
+    if len(steps) <= MOST_POINTS:
+        return steps
+    spaced: np.ndarray = steps[np.linspace(0, len(steps) - 1, MOST_POINTS).round().astype(np.int64)]
+    return spaced
 
 
 class Epochs:

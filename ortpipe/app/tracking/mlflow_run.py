@@ -12,8 +12,11 @@ from typing import Any
 
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
+from ortpipe.app.run.example import EXAMPLE, read_example
 from ortpipe.app.run.record import FILE, FINISHED, RUNNING, RunRecord
-from ortpipe.app.tracking.client import ERROR, PARENT, open_store, reached
+from ortpipe.app.tracking.client import ERROR, NOTE, PARENT, open_store, reached
+from ortpipe.app.tracking.datasets import datasets
+from ortpipe.app.tracking.description import description
 from ortpipe.app.tracking.metrics import LONGEST, Results, epoch_metrics, metrics, params, stage_tags
 from ortpipe.app.tracking.model import log_model, logged_model, register
 from ortpipe.app.tracking.target import Target
@@ -24,7 +27,7 @@ LEDGER = "mlflow.json"
 PER_CALL = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's limits
 RUN = "ortpipe.run"  # the tag with the run's own id, by which its record is found again
 CONFIG = ("config.yaml", "environment.json")
-OWN = {LEDGER, "stages", CHECKPOINT, *CONFIG}  # recorded by other parts, or not at all
+OWN = {LEDGER, "stages", CHECKPOINT, EXAMPLE, *CONFIG}  # recorded by other parts, or not at all
 
 
 class MlflowRun:
@@ -42,7 +45,8 @@ class MlflowRun:
     ) -> None:
         self._target, self._run = target, record
         self._results = functools.cache(lambda: results or Results.read(record))
-        tags = {**record.tags, RUN: record.id} | ({} if parent is None else {PARENT: parent})
+        tags = {**record.tags, RUN: record.id, NOTE: description(record)}
+        tags |= {} if parent is None else {PARENT: parent}
         self._client, self._experiment = open_store(target, tags.get(PARENT))
         mine = f"tags.`{RUN}` = '{record.id}'"
         with reached(target.tracking_uri):  # a run that goes on has no record yet
@@ -52,6 +56,11 @@ class MlflowRun:
                 found = [self._client.create_run(self._experiment, record.started, tags, run_name=record.name)]
         self.run_id = str(found[0].info.run_id)
         self._done = {} if self._new else self._read_ledger()
+
+    @property
+    def page(self) -> str:
+        """Where a server shows it, in its view for people who train models: MLflow begins with that for chatbots."""
+        return f"#/experiments/{self._experiment}/runs/{self.run_id}?workflowType=machine_learning"
 
     @property
     def to_register(self) -> bool:
@@ -92,6 +101,8 @@ class MlflowRun:
         run = self._run
         if (run.folder / "config.yaml").exists():
             yield "config", self._config
+        if run.data:
+            yield "data", lambda: self._client.log_inputs(self.run_id, datasets(run))
         for folder in run.stage_folders:
             yield f"stages/{folder}", partial(self._folder, f"stages/{folder}")
         if run.status == RUNNING:
@@ -124,14 +135,17 @@ class MlflowRun:
         place = (self._client, self.run_id, self._experiment)
         earlier = None if self._new else logged_model(*place)
         results = self._results()
-        return earlier or log_model(*place, results.model, results.sizes, results.table)
+        example = read_example(self._run.folder)
+        return earlier or log_model(*place, results.model, results.sizes, results.table, example)
 
     def _metrics(self) -> None:
         from mlflow.entities import RunTag
 
         sent = range(*self._done.get("epochs", (0, 0)))
-        self._log("metrics", metrics(self._run, self._results(), self._done.get("model"), sent))
-        self._log("tags", list(itertools.starmap(RunTag, stage_tags(self._run).items())))
+        tested = next((found.dataset for found in datasets(self._run) if found.dataset.name.endswith(" test")), None)
+        tags = {**stage_tags(self._run), NOTE: description(self._run)}
+        self._log("tags", list(itertools.starmap(RunTag, tags.items())))
+        self._log("metrics", metrics(self._run, self._results(), self._done.get("model"), sent, tested))
 
     def _log(self, kind: str, entities: Sequence[Any]) -> None:
         for first in range(0, len(entities), PER_CALL[kind]):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
 from ortpipe import runtime
-from ortpipe.app.tracking.client import made_once, open_store, reached
+from ortpipe.app.tracking.client import NOTE, made_once, open_store, reached
 from ortpipe.app.tracking.target import Target
 from ortpipe.errors import ModelError, TrackingError
 from ortpipe.runtime.session import Session
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 
 NAME = "model"
 RAW_ROWS = "ortpipe_raw_rows"  # the module in a logged model that reads rows as people have them
+VERSIONS = "mlflow.modelVersions"  # the tag of a logged model by which MLflow links to its versions
+MODEL_ID = "ortpipe.model_id"  # the tag of a version: MLflow's own databases have no column for it
 BEST = "ortpipe.best"  # the tag of a sweep with the run of its best job
 
 
@@ -37,6 +43,7 @@ def log_model(
     sizes: Mapping[str, Sequence[int]] | None = None,  # of real rows of each input: the model may not know them
     table: Mapping[str, Any]
     | None = None,  # of one that reads columns as they stand: what they hold, and a made-up row
+    example: Mapping[str, np.ndarray] | None = None,  # real rows, where there are any
 ) -> str:
     """Log a model as the run's; return the logged model's id.
 
@@ -49,7 +56,7 @@ def log_model(
     ids = {"model_uuid": logged.model_id, "model_id": logged.model_id, "run_id": run}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, NAME)
-        save(model, folder, Model(artifact_path=logged.artifact_location, **ids), sizes or {}, table or {})
+        save(model, folder, Model(artifact_path=logged.artifact_location, **ids), sizes or {}, table or {}, example)
         client.log_model_artifacts(logged.model_id, str(folder))
     client.log_outputs(run, [LoggedModelOutput(logged.model_id, step=0)])
     client.finalize_logged_model(logged.model_id, "READY")
@@ -62,6 +69,7 @@ def save(
     described: Model,
     sizes: Mapping[str, Sequence[int]],
     table: Mapping[str, Any],
+    rows: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Save a model as MLflow's; one of a table's columns as they stand takes and gives frames, as people have them.
 
@@ -75,11 +83,11 @@ def save(
     if raw:
         signature, example = ModelSignature(raw_schema(model, columns)), _frame(model, table)
         described.metadata = {"truth_values": [name for name, own in columns.items() if own["of"] == "truth"]}
-        needed, code = ["onnxruntime>=1.17", "pandas"], [str(folder.with_name(f"{RAW_ROWS}.py"))]
+        needed, code = [_pinned("pandas")], [str(folder.with_name(f"{RAW_ROWS}.py"))]
         shutil.copyfile(Path(runtime.__path__[0], "raw_rows.py"), code[0])
     else:
         signature = ModelSignature(schema(model.graph.input), schema(model.graph.output))
-        example, needed, code = example_of(model, sizes), ["onnxruntime"], None
+        example, needed, code = example_of(model, sizes, rows or {}), [], None
     mlflow.onnx.save_model(
         model,
         str(folder),
@@ -87,12 +95,20 @@ def save(
         signature=signature,
         input_example=example,
         code_paths=code,
-        pip_requirements=["onnx", *needed, "numpy"],
+        pip_requirements=[_pinned("onnx"), _pinned("onnxruntime", "onnxruntime-training"), *needed, _pinned("numpy")],
         onnx_execution_providers=["CPUExecutionProvider"],
     )
     if raw:
         described.flavors["python_function"]["loader_module"] = RAW_ROWS
         described.save(str(folder / "MLmodel"))
+
+
+def _pinned(name: str, *others: str) -> str:
+    """Return the requirement of the package's version here, or of the one that stands in for it here."""
+    for distribution in (name, *others):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return f"{name}=={metadata.version(distribution).partition('+')[0]}"
+    return name
 
 
 def schema(values: Sequence[onnx.ValueInfoProto]) -> Schema:
@@ -133,18 +149,21 @@ def _frame(model: onnx.ModelProto, table: Mapping[str, Any]) -> pd.DataFrame:
     return frame.astype({name: _types(own)[1] for name, own in columns.items()})
 
 
-def example_of(model: onnx.ModelProto, sizes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray] | None:
-    """Return two rows of zeros, of the size of real rows, or None where the model predicts nothing from them."""
-    example = {}
-    for value in model.graph.input:
+def example_of(
+    model: onnx.ModelProto, sizes: Mapping[str, Sequence[int]], rows: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> dict[str, np.ndarray] | None:
+    """Return real rows, else two of zeros of their size, or None where the model predicts nothing from them."""
+    example = dict(rows) if set(rows) == {value.name for value in model.graph.input} else {}
+    for value in () if example else model.graph.input:
         tensor = value.type.tensor_type
         shape = sizes.get(value.name) or [d.dim_value or 1 for d in tensor.shape.dim[1:]]
         example[value.name] = np.zeros([2, *shape], onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    what = "its training rows" if rows else "zeros"
     try:
         Session(model).run(example)
     except ModelError as error:
         reason = str(error.got or error).strip().partition("\n")[0]
-        print(f"MLflow's model has no input example: it does not run on zeros ({reason[:200]})", file=sys.stderr)
+        print(f"MLflow's model has no input example: it does not run on {what} ({reason[:200]})", file=sys.stderr)
         return None
     return example
 
@@ -170,7 +189,13 @@ def register(client: MlflowClient, target: Target, model_id: str) -> str:
     else:
         by_server = target.tracking_uri.startswith("http")  # else MLflow looks for it in the process's own database
         source = f"models:/{model_id}" if by_server else model.artifact_location
-        version = client.create_model_version(target.register, source, model.source_run_id, model_id=model_id)
+        tags = {MODEL_ID: model_id}
+        note = client.get_run(model.source_run_id).data.tags.get(NOTE)
+        version = client.create_model_version(
+            target.register, source, model.source_run_id, tags=tags, description=note, model_id=model_id
+        )
+        versions = [*json.loads(model.tags.get(VERSIONS, "[]")), {"name": target.register, "version": version.version}]
+        client.set_logged_model_tags(model_id, {VERSIONS: json.dumps(versions)})
     client.set_registered_model_alias(target.register, target.alias, version.version)
     return str(version.version)
 
@@ -195,4 +220,7 @@ def name_best(target: Target, sweep: str, best: str) -> None:
         if target.register is not None:
             version = register_run(target, best)
             print(f"registered     {target.register} version {version}, as {target.alias}")
+        recorded = client.get_run(best)
+        link = f"Best: [{recorded.info.run_name}](#/experiments/{recorded.info.experiment_id}/runs/{best})"
+        client.set_tag(sweep, NOTE, "\n\n".join(filter(None, [link, client.get_run(sweep).data.tags.get(NOTE)])))
         client.set_tag(sweep, BEST, best)

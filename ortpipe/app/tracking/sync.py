@@ -4,13 +4,14 @@ import os
 from itertools import chain
 from pathlib import Path
 
+from ortpipe.app.run.example import EXAMPLE
 from ortpipe.app.run.process import HOST, PID
 from ortpipe.app.run.record import FILE, RUNNING, RunRecord, is_copy
 from ortpipe.app.tracking.mlflow_run import LEDGER, MlflowRun, is_run
 from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
 
-READ = (FILE, "config.yaml", "environment.json", LEDGER, "model.onnx", "stages")
+READ = (FILE, "config.yaml", "environment.json", LEDGER, "model.onnx", EXAMPLE, "stages")
 
 
 def run_folders(folder: Path) -> list[Path]:

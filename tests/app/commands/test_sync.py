@@ -134,7 +134,7 @@ def test_runs_without_tracking_and_killed_ones_are_recorded_where_their_config_w
     assert killed.data.params["train.epochs"] == "1000000"
     assert f"process {process.pid}" in killed.data.tags["ortpipe.error"]
     assert killed.info.start_time < killed.info.end_time <= time.time() * 1000
-    assert "seconds/derive" in killed.data.metrics
+    assert "wall_seconds/derive" in killed.data.metrics
 
 
 def test_a_failed_run_is_recorded_as_failed(tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ def test_the_parent_holds_table_figure_and_best(world: tuple[Path, Done]) -> Non
     assert len(table["data"]) == 8
     assert json.loads(parent.data.tags["mlflow.loggedArtifacts"]) == [{"path": "summary.json", "type": "table"}]
     [best] = [child for child in children if child.info.run_id == parent.data.tags["ortpipe.best"]]
-    assert best.data.metrics["trained/r2"] == parent.data.metrics["best/r2"]
-    assert parent.data.metrics["failed/jobs"] == 2
+    assert best.data.metrics["test/r2/trained"] == parent.data.metrics["best/r2"]
+    assert parent.data.metrics["jobs/failed"] == 2
     assert parent.data.params["varies.seed"] == "0,1"
 
 

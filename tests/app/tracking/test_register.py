@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,7 +63,15 @@ def test_recording_again_registers_nothing_twice_and_another_name_once(world: Pa
     assert len(client.search_model_versions("name = 'diabetes'")) == 2
     [version] = client.search_model_versions("name = 'other'")
     assert client.get_model_version_by_alias("other", "first").version == version.version
-    assert client.get_run(version.run_id).data.params["train.epochs"] == "2"
+    run = client.get_run(version.run_id)
+    assert run.data.params["train.epochs"] == "2"
+    assert version.description == run.data.tags["mlflow.note.content"]
+    logged = client.get_logged_model(version.tags["ortpipe.model_id"])
+    assert logged.source_run_id == version.run_id
+    assert {"name": "other", "version": version.version} in json.loads(logged.tags["mlflow.modelVersions"])
+    requirements = Path(logged.artifact_location.removeprefix("file://"), "requirements.txt").read_text().split()
+    assert [line.partition("==")[0] for line in requirements] == ["mlflow", "onnx", "onnxruntime", "numpy"]
+    assert all(line.count("==") == 1 for line in requirements)
 
 
 def test_of_a_sweep_only_the_best_run_is_registered_and_once(world: Path, target: Mlflow) -> None:

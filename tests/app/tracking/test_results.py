@@ -74,7 +74,7 @@ def test_a_record_is_what_the_run_knows_whatever_became_of_its_folder(tmp_path: 
     assert recorded.info.status == "FINISHED"
     expected = {point.key: point.value for point in metrics(record, results, None, range(0))}
     assert recorded.data.metrics == pytest.approx(expected)
-    assert {"trained/r2", "loss/step", "loss/train", "seconds/train"} <= expected.keys()
+    assert {"test/r2/trained", "loss/step", "loss/train", "wall_seconds/train"} <= expected.keys()
     origins = [recorded.data.tags[f"ortpipe.stage.{stage.name}"] for stage in FLOW]
     assert origins == ["hit from abc"] * 4 + ["computed"] * 2
     [logged] = client.search_logged_models([recorded.info.experiment_id])

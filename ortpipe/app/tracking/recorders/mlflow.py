@@ -39,7 +39,11 @@ class MlflowRecording(Recording):
         self._failed: Exception | None = None
         self._run = MlflowRun(target, record, results=self._results)
         self.run_id, uri = self._run.run_id, target.tracking_uri
-        page = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+        page = (
+            f"{uri.rstrip('/')}/{self._run.page}"
+            if uri.startswith("http")
+            else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+        )
         self.summary = {"MLflow run": self.run_id, "open the page": page}
 
     def __call__(self, event: Event) -> None:

@@ -1,0 +1,34 @@
+"""What a run's record says of its rows."""
+
+from typing import Any
+
+import numpy as np
+
+from ortpipe.data.config import PARTS
+from ortpipe.data.rows import Data
+
+MOST = 1000  # columns that are listed
+
+
+def data_facts(data: Data) -> dict[str, Any]:
+    """Return the `digest` of all rows and `digests` of the parts, their `rows`, and the `columns` and `label`.
+
+    A column has the kind of its NumPy type (f, i, U …) and the shape of a row's entry: [] is one value.
+    """
+    parts = dict(zip(PARTS, (data.train, data.validation, data.test), strict=True))
+    first = data.train.head(1)
+    columns: dict[str, Any] = {}
+    for name, array in first.inputs.items():
+        named = first.columns.get(name, ()) if array.ndim == 2 else ()
+        columns |= {column: _entry(array[:, 0]) for column in named} if named else {name: _entry(array)}
+    return {
+        "digest": data.digest(),
+        "digests": {name: digest for name, digest in zip(PARTS, data.digests, strict=True) if digest is not None},
+        "rows": {name: len(part) for name, part in parts.items() if part is not None},
+        "columns": dict(list(columns.items())[:MOST]),
+        "label": {name or "label": _entry(array) for name, array in {"": first.label, **first.heads}.items()},
+    }
+
+
+def _entry(array: np.ndarray) -> dict[str, Any]:
+    return {"type": array.dtype.kind, "shape": list(array.shape[1:])}

@@ -1,0 +1,35 @@
+"""Some training rows as a model reads them, in the run's folder: what the logged model is tried on."""
+
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ortpipe.files import atomic_write
+
+EXAMPLE = "example.npz"
+MOST = 2**20  # bytes
+
+
+def write_example(rows: Mapping[str, np.ndarray], folder: Path) -> None:
+    """Write numbers, a row less where they are large; text, whose rows a table's model makes up, stays out."""
+    rows = {name: np.asarray(array) for name, array in rows.items()}
+    if sum(array.nbytes for array in rows.values()) > MOST:
+        rows = {name: array[:1] for name, array in rows.items()}
+    fits = sum(array.nbytes for array in rows.values()) <= MOST
+    if not rows or not fits or any(array.dtype.kind not in "biuf" for array in rows.values()):
+        return
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **rows)
+    atomic_write(folder / EXAMPLE, buffer.getvalue())
+
+
+def read_example(folder: Path) -> dict[str, np.ndarray]:
+    """Return the rows that a folder has; none where it has none, or a damaged file."""
+    try:
+        with (folder / EXAMPLE).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile, KeyError, EOFError):
+        return {}
