@@ -60,6 +60,9 @@ def _without_newer(model: onnx.ModelProto) -> onnx.ModelProto:
     if not newer:
         return model
     own = parsed(inferred(model))
+    for value in (output for node in own.graph.all_nodes() for output in node.outputs):
+        if value.shape is not None and 0 in value.shape:  # onnx infers 0 where sizes of an Attention are not known
+            value.shape = None
     rewrite(own.graph, NEW, nodes=list(own.graph.all_nodes()))
     write_defaults(own, newer)
     own = parsed(with_bodies(ir.to_proto(own), newer))

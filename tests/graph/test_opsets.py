@@ -222,6 +222,12 @@ NEW = {
         "(float[N,3,8] x) => (float[N,3,8] y) <int64[1] a = {0}, int64[1] b = {4}, int64[1] c = {2}>",
         "h = Slice(x, a, b, c) y = Attention<q_num_heads=4, kv_num_heads=2>(x, h, h)",
     ),
+    "attention of free sizes": (
+        23,
+        "(float[1,2,4] q, float[1,2,4] k, float[1,S,D] v) => (float[D] y)",
+        "h = Attention<q_num_heads=2, kv_num_heads=2>(q, k, v) a = Constant<value_ints=[0,1]>()"
+        "y = ReduceMean<keepdims=0>(h, a)",  # the mean has its numbers of entries
+    ),
     "rotary": (
         23,
         "(float[N,3,8] x, float[5,2] c, float[5,2] s, int64[N,3] p) => (float[N,3,8] y)",
