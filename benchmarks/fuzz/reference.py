@@ -9,6 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import op_grid_sample
 from scipy import special
 
 from benchmarks.fuzz import loops
@@ -193,6 +194,16 @@ class GatherElements(double.GatherElements):
         return super()._run(x[tuple(slice(n) for n in shape)], indices, axis)
 
 
+class GridSample(op_grid_sample.GridSample):
+    """At coordinates of the grid's own type: onnx's own rounds them to float32."""
+
+    op_domain = ""
+
+    def _gs_denormalize_coordinates(self, n: Any, dims: Any, align_corners: bool) -> Any:
+        pairs = zip(n, dims, strict=False)
+        return np.array([self._gs_denormalize(v, size, align_corners) for v, size in pairs])
+
+
 class Optional(OpRun):
     """What it is given: onnx's own puts it into a list, which OptionalGetElement does not take out."""
 
@@ -205,7 +216,7 @@ class Optional(OpRun):
 OPERATORS: list[Any] = [
     *(double.Conv, double.Erf, double.GlobalMaxPool),
     *(AveragePool, BatchNormalization, Celu, ConvTranspose, GatherElements, Gelu, GlobalLpPool, GroupNormalization),
-    *(LRN, LpNormalization, MaxPool, MeanVarianceNormalization, Optional),
+    *(GridSample, LRN, LpNormalization, MaxPool, MeanVarianceNormalization, Optional),
     *loops.OPERATORS,
 ]
 
