@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,46 @@ class Summary:
         cells = self.cells()
         return json.dumps({"columns": list(cells[0]), "data": [list(row.values()) for row in cells]}) + "\n"
 
+    def over_seeds(self) -> list[dict[str, str]]:
+        """Return a row for each setting whose seeds alone differ: the mean of each value ± its sample deviation.
+
+        The best mean of the objective is first; there is none where seeds do not vary, or nothing was run twice.
+        """
+        keys = [key for key in self.varying if not _is_seed(key)]
+        groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+        for row in self.ranked if len(keys) < len(self.varying) else ():
+            groups[tuple(row.job.varies.get(key, "") for key in keys)].append(row)
+        if all(len(rows) == 1 for rows in groups.values()):
+            return []
+        sign = -1 if greater_is_better(self.objective) else 1
+
+        def values(rows: Sequence[Row], name: str) -> list[float]:
+            return [row.run.values[name] for row in rows if name in row.run.values]
+
+        order = sorted(groups.items(), key=lambda group: sign * statistics.fmean(values(group[1], self.objective)))
+        return [
+            {
+                **dict(zip(keys, map(short, setting), strict=True)),
+                "seeds": str(len(rows)),
+                **{name: _spread(values(rows, name)) for name in self.measured},
+            }
+            for setting, rows in order
+        ]
+
+    def as_markdown(self) -> str:
+        """Return what MLflow shows above a sweep's metrics: the better jobs, and means over seeds."""
+        ranked, varying, measured = self.ranked[:SHOWN], self.varying, self.measured
+        heads = {"job": "job", **names(varying), **{name: label(name, measured) for name in measured}}
+        cells = {row["job"]: row for row in self.cells()}
+        tables = [_table([[_short(cells[r.job.number][c], c) for c in heads] for r in ranked], list(heads.values()))]
+        if groups := self.over_seeds():
+            heads = {**names(varying), "seeds": "seeds", **{name: label(name, measured) for name in measured}}
+            tables += [
+                "Mean ± deviation over seeds:",
+                _table([list(row.values()) for row in groups], [heads[c] for c in groups[0]]),
+            ]
+        return "\n\n".join(tables) + "\n"
+
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return what the best job has, and how many jobs ended how."""
         best = self.ranked[0].run.values if self.ranked else {}
@@ -94,7 +135,14 @@ class Summary:
         heads |= {"seconds": "seconds", "status": "status"}
         rows = [[_short(cells[row.job.number][column], column) for column in heads] for row in order[:SHOWN]]
         rest = [f"   and {len(order) - SHOWN} more"] if len(order) > SHOWN else []
-        return "\n".join([*aligned(rows, [*heads.values()], left=0), *rest, *self._errors()])
+        lines = [*aligned(rows, [*heads.values()], left=0), *rest]
+        if groups := self.over_seeds():
+            called = {**names(varying), **{name: label(name, measured) for name in measured}}
+            table = aligned(
+                [list(row.values()) for row in groups], [called.get(name, name) for name in groups[0]], left=0
+            )
+            lines += ["", "mean ± deviation over seeds", *table]
+        return "\n".join([*lines, *self._errors()])
 
     def _errors(self) -> list[str]:
         """Return each rule that was broken, by which jobs, and the error of the first of them."""
@@ -108,6 +156,25 @@ class Summary:
             lines += ["", f"{'job' if len(rows) == 1 else 'jobs'} {jobs} failed: {rows[0].run.error}"]
             lines += [f"  see: {rows[0].run.folder / 'error.txt'}"]
         return lines
+
+
+def _is_seed(key: str) -> bool:
+    return key.rpartition(".")[2] == "seed"
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Return a mean and its sample deviation.
+
+    >>> _spread([1.0, 2.0, 3.0]), _spread([0.5])
+    ('2 ± 1', '0.5')
+    """
+    mean = f"{statistics.fmean(values):.4g}" if values else ""
+    return f"{mean} ± {statistics.stdev(values):.2g}" if len(values) > 1 else mean
+
+
+def _table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
+    lines = [heads, ["--:"] * len(heads), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _hits(run: RunRecord) -> str:

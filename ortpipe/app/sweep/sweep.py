@@ -73,6 +73,7 @@ class Sweep:
             return
         atomic_write(folder / "summary.csv", summary.as_csv())
         atomic_write(folder / "summary.json", summary.as_table())
+        atomic_write(folder / "summary.md", summary.as_markdown())
         if (png := figure(summary)) is not None:
             atomic_write(folder / "summary.png", png)
         print("", summary.as_text(), "", f"summary        {folder / 'summary.csv'}", sep="\n")

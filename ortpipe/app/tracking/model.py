@@ -222,5 +222,7 @@ def name_best(target: Target, sweep: str, best: str) -> None:
             print(f"registered     {target.register} version {version}, as {target.alias}")
         recorded = client.get_run(best)
         link = f"Best: [{recorded.info.run_name}](#/experiments/{recorded.info.experiment_id}/runs/{best})"
-        client.set_tag(sweep, NOTE, "\n\n".join(filter(None, [link, client.get_run(sweep).data.tags.get(NOTE)])))
+        picture = f"![what varies](get-artifact?path=summary.png&run_uuid={sweep})"
+        shown = [link, client.get_run(sweep).data.tags.get(NOTE), picture]
+        client.set_tag(sweep, NOTE, "\n\n".join(filter(None, shown)))
         client.set_tag(sweep, BEST, best)

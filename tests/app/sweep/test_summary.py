@@ -73,3 +73,15 @@ def test_the_jobs_said_to_lie_beyond_the_figures_range_are_those_that_do() -> No
     low, high = axes.get_ylim()
     assert sum(not low <= -h <= high for h in heights) == 1
     assert axes.get_title() == "1 more beyond this range"
+
+
+def test_jobs_that_differ_in_their_seed_alone_are_one_row_of_means_and_deviations() -> None:
+    found = [{"loss": 1.0}, {"loss": 3.0}, {"loss": 0.5}, {"loss": 0.5}]
+    summary = _summary("loss", *found, lr=["1", "1", "2", "2"], seed=["0", "1", "0", "1"])
+    assert summary.over_seeds() == [
+        {"lr": "2", "seeds": "2", "loss": "0.5 ± 0"},
+        {"lr": "1", "seeds": "2", "loss": "2 ± 1.4"},
+    ]
+    assert "| 1 | 2 | 2 ± 1.4 |" in summary.as_markdown()
+    assert "mean ± deviation over seeds" in summary.as_text()
+    assert _summary("loss", *found[:2], lr=["1", "2"], seed=["0", "1"]).over_seeds() == []
