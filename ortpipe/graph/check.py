@@ -65,6 +65,11 @@ def clean(model: ir.Model) -> None:
 
 def infer(model: ir.Model) -> None:
     """Set the types and shapes that inference finds."""
+    for node in model.graph.all_nodes():
+        if node.op_type == "STFT" and node.outputs[0].shape is None:  # onnx's gives up where a size is not known
+            frames, signal = node.outputs[0], node.inputs[0]
+            if signal is not None and signal.type is not None:
+                frames.type, frames.shape = signal.type, ir.Shape([None, None, None, 2])
     proto, _ = proto_apart(model, deep=True)
     _take_shapes(
         model.graph, ir.from_proto(_inferred(without_weights(proto) if sound.is_heavy(proto) else proto)).graph

@@ -8,6 +8,7 @@ from stages.derive.numeric import worst_error
 from stages.derive.rules.onnx_cases import disagreement, model_of, names, node_case
 
 from ortpipe.errors import DeriveError
+from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.gradient import gradient
 
 TOLERANCE, SINGLE = 1e-6, 1e-5
@@ -70,6 +71,22 @@ def test_a_matrix_without_an_inverse_has_a_determinant_s_gradient():
     x[0, 1, 2] = x[0, 1, 0] * 2
     assert worst_error(model, {"x": x}) < TOLERANCE
     assert disagreement(model, {"x": x}) < SINGLE
+
+
+def test_frames_of_a_signal_of_unknown_length_are_read_inside_a_loop():
+    model = model_of("""g (float[1,T,1] x, float[4] w, float[3] h) => (float[3] y) {
+        step = Constant<value_int=2>() n = Constant<value_int=2>() yes = Constant<value_int=1>() go = Cast<to=9>(yes)
+        f = STFT<onesided=0>(x, step, w)
+        y = Loop(n, go, h) <body = inner (int64 i, bool c, float[3] a) => (bool d, float[3] b) {
+            d = Identity(c) m = ReduceMean<keepdims=0>(f) s = Add(a, m) b = Tanh(s) }> }""")
+    tangents = gradient(model, "y", "x", kind="jvp")
+    rng = np.random.default_rng(0)
+    feeds = {"x": (1, 9, 1), "w": (4,), "h": (3,), "x_tangent": (1, 9, 1)}
+    feeds = {name: rng.uniform(0.5, 1, shape).astype(np.float32) for name, shape in feeds.items()}
+    moved = Session(tangents).run({i.name: feeds[i.name] for i in tangents.graph.input})[0]
+    evaluator, way = ReferenceEvaluator(model), feeds.pop("x_tangent") * np.float32(1e-2)
+    up, down = (evaluator.run(None, {**feeds, "x": feeds["x"] + sign * way})[0] for sign in (1, -1))
+    np.testing.assert_allclose(moved, (up - down) / 2e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize(
