@@ -1,0 +1,188 @@
+"""ortpipe predict: a trained model on a table of any size."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortpipe.app.compose import Parser
+from ortpipe.app.lookup import HELP, FoundModel, find
+from ortpipe.artifact import Facts
+from ortpipe.data.unseen import UnseenTable
+from ortpipe.errors import ConfigError, DataError
+from ortpipe.files import sync, temporary
+from ortpipe.metrics.predictions import predicted
+from ortpipe.runtime.session import Session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ABOUT = """Predict the rows of a table and write them to another one, piece by piece: memory does not grow with them.
+Columns are found by their names, in any order, and others are left out; words are encoded as in training. Of classes
+the output has the column `prediction` and one of each class's probability, `probability_CLASS`; of values `prediction`,
+or `prediction_0` and on; of a further head, HEAD_prediction and so on."""
+ROWS = 8192  # that are predicted at a time
+SUFFIXES = (".csv", ".csv.gz", ".parquet")
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Predict one table."""
+    parser = Parser("predict", ABOUT)
+    parser.add_argument("subject", metavar="RUN|FILE|DIGEST", help=HELP)
+    parser.add_argument("rows", metavar="ROWS", help="a .csv, .csv.gz or .parquet file whose first line names columns")
+    parser.add_argument("--output", required=True, metavar="FILE", help="a .csv or .parquet file")
+    parser.add_argument("--keep", default="", metavar="COLUMNS", help="columns of the rows to copy: id,name")
+    parser.add_argument("--stage", help="of a run: the stage whose model predicts; by default the last one")
+    parser.add_argument("--delimiter", help="between the fields of a line; by default that of the run's own CSV")
+    parser.add_argument("--force", action="store_true", help="write over an output that is there")
+    given = parser.read(arguments)
+    rows, output = Path(given.rows), Path(given.output)
+    _check_files(rows, output, force=given.force)
+    subject = find(given.subject, given.composed, given.stage)
+    lineage = [record.get("stage") for record in subject.facts.get("lineage", ())]
+    if given.stage is None and lineage and "train" not in lineage:
+        got = f"{subject.name}: the run ended before it was trained"
+        raise ConfigError("The model of a run is its trained one.", got=got, fix="Choose another run, or a --stage.")
+    settings = dict(subject.config.get("data", {}).get("source", {}))
+    settings |= {} if given.delimiter is None else {"delimiter": given.delimiter}
+    keep = [name for name in given.keep.split(",") if name]
+    count = predict(subject, rows, output, settings, keep)
+    print(f"{count:,} rows predicted: {output}")
+
+
+def _check_files(rows: Path, output: Path, *, force: bool) -> None:
+    if not rows.is_file() or not rows.name.endswith(SUFFIXES):
+        fix = "Name a .csv, .csv.gz or .parquet file."
+        raise ConfigError("The rows are a table in a file.", got=rows, fix=fix)
+    if output.suffix not in (".csv", ".parquet"):
+        raise ConfigError("--output ends in .csv or .parquet.", got=output, fix="Choose one of them.")
+    if output.exists() and not (force and output.is_file() and not output.samefile(rows)):
+        raise ConfigError("--output is a new file.", got=output, fix="Choose another, or add --force.")
+
+
+def predict(
+    subject: FoundModel, rows: Path, output: Path, settings: Mapping[str, Any], keep: Sequence[str] = ()
+) -> int:
+    """Predict the rows of a file into another one, which appears whole; return how many there were."""
+    facts = _facts(subject)
+    table = subject.facts["lineage"][0].get("table", {}) if subject.facts.get("lineage") else {}
+    truth = frozenset(name for name, own in table.get("columns", {}).items() if own["of"] == "truth")
+    unseen = UnseenTable(subject.model, facts, truth, tuple(settings.get("missing") or ()))
+    session, count = Session(subject.model), 0
+    outputs = [own.prediction for own in facts.predictions.values()]
+    with _written(output) as write:
+        for piece in _pieces(rows, unseen, settings, keep):
+            made = session.run(unseen.feeds(piece, count, str(rows)), outputs)
+            columns: dict[str, Any] = {name: piece.column(name) for name in keep}
+            for (head, own), array in zip(facts.predictions.items(), made, strict=True):
+                columns |= _columns(own, array, f"{head}_" if head else "")
+            write(columns)
+            count += piece.num_rows
+    return count
+
+
+def _facts(subject: FoundModel) -> Facts:
+    if not subject.facts:
+        rule, fix = "A model says what it reads and predicts.", "Name a run, or a model.onnx that a run wrote."
+        raise ConfigError(rule, got=f"{subject.name}, which ortpipe did not write", fix=fix)
+    facts = Facts.from_json(subject.facts)
+    if facts.blank is not None or any(own.class_axis is not None for own in facts.predictions.values()):
+        rule, fix = "A table of predictions has one per row.", "Feed the model's arrays to onnxruntime."
+        raise ConfigError(rule, got=f"{subject.name}, which predicts each row's elements", fix=fix)
+    return facts
+
+
+def _columns(facts: Facts, array: np.ndarray, prefix: str) -> dict[str, np.ndarray]:
+    label, probability = predicted(facts, array)
+    if facts.task in ("binary", "multiclass"):
+        classes = facts.classes or tuple(range(probability.shape[1] if probability is not None else 0))
+        columns = {f"{prefix}prediction": np.array(classes)[label]}
+    else:
+        wide = label.reshape(len(label), -1)
+        classes = (
+            facts.classes if facts.classes and len(facts.classes) == wide.shape[1] else tuple(range(wide.shape[1]))
+        )
+        names = [f"{prefix}prediction"] if wide.shape[1] == 1 else [f"{prefix}prediction_{name}" for name in classes]
+        columns = dict(zip(names, wide.T, strict=True))
+    shares = () if probability is None else probability.reshape(len(probability), -1).T
+    return columns | {f"{prefix}probability_{name}": share for name, share in zip(classes, shares, strict=False)}
+
+
+def _pieces(
+    rows: Path, unseen: UnseenTable, settings: Mapping[str, Any], keep: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file in pieces that fit in memory, with the columns that are read and kept."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    used = [*dict.fromkeys([*unseen.columns, *keep])]
+    if rows.suffix == ".parquet":
+        try:
+            with parquet.ParquetFile(rows) as file:
+                unseen.check([*file.schema_arrow.names], str(rows))
+                _check_keep(keep, file.schema_arrow.names)
+                yield from file.iter_batches(ROWS, columns=used)
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                "A .parquet file is a Parquet file.", got=f"{rows}: {error}", fix="Write it again."
+            ) from error
+        return
+    read = csv.ReadOptions(use_threads=False, encoding=settings.get("encoding", "utf-8"))
+    parse = csv.ParseOptions(delimiter=settings.get("delimiter", ","))
+    nulls = [*csv.ConvertOptions().null_values, *unseen.missing]
+    try:
+        with csv.open_csv(rows, read, parse) as reader:
+            names = reader.schema.names
+        unseen.check(names, str(rows))
+        _check_keep(keep, names)
+        types = {name: pa.string() if words else pa.float64() for name, words in unseen.columns.items()}
+        types = {name: pa.string() for name in keep} | types
+        options = csv.ConvertOptions(column_types=types, null_values=nulls, include_columns=used)
+        with csv.open_csv(rows, read, parse, options) as reader:
+            for batch in reader:
+                for first in range(0, batch.num_rows, ROWS):
+                    yield batch.slice(first, ROWS)
+    except pa.ArrowInvalid as error:
+        fix = "Correct the line, name what marks a missing value in data.source.missing, or give --delimiter."
+        rule = "Every line of the rows has the columns of the first, and numbers where the model reads numbers."
+        raise DataError(rule, got=f"{rows}: {error}", fix=fix) from error
+
+
+def _check_keep(keep: Sequence[str], names: Sequence[str]) -> None:
+    if wrong := [name for name in keep if name not in names]:
+        raise ConfigError("--keep names columns of the rows.", got=wrong[0], fix=f"They are {', '.join(names[:24])}.")
+
+
+@contextlib.contextmanager
+def _written(output: Path) -> Iterator[Any]:
+    """Give a function that writes columns; the file takes its name when the block succeeds."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = temporary(output)
+    writers: list[Any] = []
+
+    def write(columns: Mapping[str, Any]) -> None:
+        table = pa.table(dict(columns))
+        if not writers:
+            make = parquet.ParquetWriter if output.suffix == ".parquet" else csv.CSVWriter
+            writers.append(make(str(partial), table.schema))
+        writers[0].write_table(table)
+
+    try:
+        yield write
+        if not writers:
+            raise DataError("The rows have at least one row.", got="none", fix="Give rows.")
+        writers.pop().close()
+        sync(partial)
+        os.replace(partial, output)
+    finally:
+        for writer in writers:
+            writer.close()
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,149 @@
+"""Rows of a table that a trained model has not seen, as its inputs: columns by name, words as they were encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from ortpipe.artifact import Facts
+from ortpipe.data.arrow import as_numpy, places
+from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.kept import RawColumn, texts
+from ortpipe.data.rows import Rows
+from ortpipe.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHOWN = 8  # values or columns that a message names
+
+
+@dataclass(frozen=True)
+class UnseenTable:
+    """What a model reads of a table.
+
+    Attributes:
+        model: the model, without its weights.
+        facts: what is known of it.
+        truth: the columns of truth values among those that it reads as they stand.
+        missing: texts that mark a missing value.
+    """
+
+    model: onnx.ModelProto
+    facts: Facts
+    truth: frozenset[str] = frozenset()
+    missing: Sequence[str] = ()
+    _kinds: dict[str, int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        read = {value.name: value.type.tensor_type for value in self.model.graph.input}
+        self._kinds.update({name: read[name].elem_type for name in self.facts.inputs if name in read})
+        for name in self._kinds:
+            if len(read[name].shape.dim) != 1 and not self.facts.columns.get(name):
+                raise DataError(
+                    "Rows of a table are read by the names of the columns that the model was trained on.",
+                    got=f"input {name!r}, of which no columns are known",
+                    fix="Train on a table (data=csv, parquet), or feed the model's arrays to onnxruntime.",
+                )
+
+    @property
+    def columns(self) -> dict[str, bool]:
+        """Each column that is read, and whether it is one of words: the others are numbers."""
+        found: dict[str, bool] = {}
+        for name, kind in self._kinds.items():
+            if names := self.facts.columns.get(name):
+                found |= {column: column in self.facts.categories for column, _ in map(self._parted, names)}
+            else:
+                found[name] = kind == onnx.TensorProto.STRING
+        return found
+
+    def check(self, names: Sequence[str], where: str) -> None:
+        """Refuse a table that lacks columns."""
+        if missing := [name for name in self.columns if name not in names]:
+            more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+            raise DataError(
+                "Rows have the columns that the model reads.",
+                got=f"no {', '.join(map(repr, missing[:SHOWN]))}{more} in {where}",
+                fix=f"{nearest(missing[0], names)} It reads {', '.join(list(self.columns)[: 3 * SHOWN])}.",
+            )
+
+    def feeds(self, table: pa.RecordBatch | pa.Table, first: int, where: str) -> dict[str, np.ndarray]:
+        """Return a piece of the table as the model's inputs; its first row has this number, for messages."""
+        inputs: dict[str, np.ndarray] = {}
+        codes = {name: self._codes(table, name, first, where) for name in self.facts.categories if name in self.columns}
+        for name, kind in self._kinds.items():
+            if names := self.facts.columns.get(name):
+                columns = []
+                for column, value in map(self._parted, names):
+                    if column not in codes:
+                        columns.append(_numbers(table, column, first, where, gaps=False))
+                    else:
+                        place = None if value is None else self._written(column).index(value)
+                        columns.append(codes[column] if place is None else (codes[column] == place).astype(np.float32))
+                inputs[name] = np.stack(columns, axis=1)
+            elif kind == onnx.TensorProto.STRING:
+                words, places_of = texts(_whole(table, name), self.missing)
+                words = np.array([word.lower() for word in words], object) if name in self.truth else words
+                inputs[name] = words[places_of]
+            else:
+                inputs[name] = _numbers(table, name, first, where, gaps=True)
+        kept = {name: RawColumn("number") for name in inputs if not self.facts.columns.get(name)}
+        return feed_inputs(self.model, self.facts, Rows(inputs, np.zeros(table.num_rows), kept=kept))
+
+    def _written(self, column: str) -> list[str]:
+        """Return the values of a column of words as they are written, in the order of their codes."""
+        values = self.facts.categories[column]
+        return [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+
+    def _parted(self, name: str) -> tuple[str, str | None]:
+        """Return the column of the table, and the value of it, that a column of an input is of: `sex=f`, or `age`."""
+        for column, values in self.facts.categories.items():
+            if name.startswith(f"{column}=") and (value := name[len(column) + 1 :]) in map(str, values):
+                return column, self._written(column)[[*map(str, values)].index(value)]
+        return name, None
+
+    def _codes(self, table: pa.RecordBatch | pa.Table, name: str, first: int, where: str) -> np.ndarray:
+        import pyarrow.compute as pc
+
+        known, words = self._written(name), _whole(table, name).cast("string")
+        truth = all(isinstance(value, bool) for value in self.facts.categories[name])
+        codes = places(pc.utf8_lower(words) if truth else words, known)
+        if (codes < 0).any():
+            row = int(np.argmax(codes < 0))
+            shown = ", ".join(map(repr, known[:SHOWN])) + (" …" if len(known) > SHOWN else "")
+            raise DataError(
+                f"Column {name!r} holds the values that the model was trained on: {shown}.",
+                got=f"{words[row].as_py() or 'nothing'!r} in row {first + row} of {where}",
+                fix="Correct the rows, or train with data.source.encode=keep: then a word may be unknown.",
+            )
+        return codes
+
+
+def _whole(table: Any, name: str) -> Any:
+    column = table.column(name)
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
+
+
+def _numbers(table: Any, name: str, first: int, where: str, *, gaps: bool) -> np.ndarray:
+    """Return a column of numbers, nan where one is missing, which is refused unless there may be gaps."""
+    import pyarrow as pa
+
+    column = _whole(table, name)
+    try:
+        values = as_numpy(column if str(column.type) in ("double", "float") else column.cast("float64"))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        rule, fix = f"Column {name!r} holds numbers: the model was trained on them.", "Correct the rows."
+        raise DataError(rule, got=f"{column.type} in {where}: {str(error)[:100]}", fix=fix) from error
+    wrong = np.isinf(values) if gaps else ~np.isfinite(values)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DataError(
+            f"Column {name!r} has a finite number in every row: the model was trained on such.",
+            got=f"{'nothing' if np.isnan(values[row]) else values[row]} in row {first + row} of {where}",
+            fix="Correct or drop the row, or train with data.source.encode=keep: then values may be missing.",
+        )
+    return values

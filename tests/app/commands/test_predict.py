@@ -1,0 +1,109 @@
+"""ortpipe predict: what a model makes of a table's rows is what it makes of the same rows in training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from ortpipe.app.commands import predict as command
+from ortpipe.app.commands.predict import predict
+from ortpipe.app.lookup import FoundModel
+from ortpipe.data.config import SplitConfig
+from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.rows import Rows
+from ortpipe.data.sources.csv import Csv
+from ortpipe.data.split import split
+from ortpipe.errors import ConfigError, OrtpipeError
+from ortpipe.metrics.predictions import predicted
+from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources.mlp import MLP
+from ortpipe.stages.convert.stage import convert
+
+N = 50
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    columns = {
+        "id": [f"p{i}" for i in range(N)],
+        "age": rng.normal(size=N).round(3),
+        "colour": rng.choice(["red", "blue", "green"], N),
+        "smokes": rng.choice(["true", "false"], N),
+        "kind": rng.choice(["cat", "dog", "eel"], N),
+    }
+    file = tmp_path_factory.mktemp("rows") / "rows.csv"
+    csv.write_csv(pa.table(columns), file)
+    return file
+
+
+def found(rows: Path, **settings: object) -> tuple[FoundModel, Rows]:
+    read = Csv(path=str(rows), label="kind", **{"inputs": ("age", "colour", "smokes"), **settings})()  # type: ignore[arg-type]
+    artifact = convert(None, ConvertConfig(MLP((4,), dropout=0.0)), data=split(read, SplitConfig()))
+    return FoundModel("model", artifact.model, artifact.facts.as_json()), read
+
+
+@pytest.mark.parametrize("encode", ["one_hot", "index", "keep"])
+@pytest.mark.parametrize("suffixes", [(".csv", ".parquet"), (".parquet", ".csv")])
+def test_a_table_gets_the_predictions_of_the_rows_as_training_reads_them(
+    rows: Path, tmp_path: Path, encode: str, suffixes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "ROWS", 7)  # several pieces
+    model, read = found(rows, encode=encode)
+    facts = command._facts(model)
+    [array] = Session(model.model).run(feed_inputs(model.model, facts, read), [facts.prediction])
+    label, probability = predicted(facts, array)
+    assert probability is not None
+
+    given, output = tmp_path / f"given{suffixes[0]}", tmp_path / f"made{suffixes[1]}"
+    table = csv.read_csv(rows)
+    table = table.select(table.column_names[::-1])  # columns have names, and no order
+    csv.write_csv(table, given) if given.suffix == ".csv" else parquet.write_table(table, given)
+    assert predict(model, given, output, {}, ["id"]) == N
+    made = csv.read_csv(output) if output.suffix == ".csv" else parquet.read_table(output)
+    assert made.column_names == ["id", "prediction", "probability_cat", "probability_dog", "probability_eel"]
+    assert made["id"].to_pylist() == [f"p{i}" for i in range(N)]
+    assert made["prediction"].to_pylist() == [("cat", "dog", "eel")[i] for i in label]
+    shares = np.stack([made[name].to_numpy() for name in made.column_names[2:]], axis=1)
+    np.testing.assert_allclose(shares, probability, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("red", "pink", "'pink' in row"),
+        ("colour", "color", "no 'colour' in"),
+        ("true", "maybe", "'maybe' in row"),
+        ('"p3",', '"p3",old', "invalid value 'old"),
+        ("age", "age2", "Did you mean 'age2'?"),
+    ],
+)
+def test_what_the_model_cannot_read_is_refused_and_nothing_is_written(
+    rows: Path, tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    model, _ = found(rows)
+    given = tmp_path / "given.csv"
+    given.write_text(rows.read_text().replace(old, new))
+    with pytest.raises(OrtpipeError, match=r"Column|columns") as error:
+        predict(model, given, tmp_path / "made.csv", {})
+    assert said in str(error.value)
+    assert [file.name for file in tmp_path.iterdir()] == ["given.csv"]
+
+
+def test_gaps_and_unknown_words_are_read_by_a_model_of_raw_columns(rows: Path, tmp_path: Path) -> None:
+    model, _ = found(rows, encode="keep")
+    given = tmp_path / "given.csv"
+    given.write_text("smokes,colour,age\ntrue,pink,\n,,1.5\n")
+    assert predict(model, given, tmp_path / "made.parquet", {}) == 2
+    assert np.isfinite(parquet.read_table(tmp_path / "made.parquet")["probability_cat"].to_numpy()).all()
+
+
+@pytest.mark.parametrize(("given", "output"), [("none.csv", "x.csv"), ("{rows}", "x.txt"), ("{rows}", "{rows}")])
+def test_files_are_checked_before_any_work(rows: Path, given: str, output: str) -> None:
+    with pytest.raises(ConfigError, match=r"rows are|--output"):
+        command.run(["run", given.format(rows=rows), "--output", output.format(rows=rows)])
