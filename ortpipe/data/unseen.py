@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ortpipe.artifact import Facts
 from ortpipe.data.arrow import as_numpy, places
@@ -15,9 +17,6 @@ from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.kept import RawColumn, texts
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, nearest
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SHOWN = 8  # values or columns that a message names
 
@@ -107,7 +106,6 @@ class UnseenTable:
         return name, None
 
     def _codes(self, table: pa.RecordBatch | pa.Table, name: str, first: int, where: str) -> np.ndarray:
-        import pyarrow.compute as pc
 
         known, words = self._written(name), _whole(table, name).cast("string")
         truth = all(isinstance(value, bool) for value in self.facts.categories[name])
@@ -130,7 +128,6 @@ def _whole(table: Any, name: str) -> Any:
 
 def _numbers(table: Any, name: str, first: int, where: str, *, gaps: bool) -> np.ndarray:
     """Return a column of numbers, nan where one is missing, which is refused unless there may be gaps."""
-    import pyarrow as pa
 
     column = _whole(table, name)
     try:

@@ -6,9 +6,11 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import csv, parquet
 
 from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, FoundModel, find
@@ -18,9 +20,6 @@ from ortpipe.errors import ConfigError, DataError
 from ortpipe.files import sync, temporary
 from ortpipe.metrics.predictions import predicted
 from ortpipe.runtime.session import Session
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 ABOUT = """Predict the rows of a table and write them to another one, piece by piece: memory does not grow with them.
 Columns are found by their names, in any order, and others are left out; words are encoded as in training. Of classes
@@ -117,8 +116,6 @@ def _pieces(
     rows: Path, unseen: UnseenTable, settings: Mapping[str, Any], keep: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file in pieces that fit in memory, with the columns that are read and kept."""
-    import pyarrow as pa
-    from pyarrow import csv, parquet
 
     used = [*dict.fromkeys([*unseen.columns, *keep])]
     if rows.suffix == ".parquet":
@@ -161,8 +158,6 @@ def _check_keep(keep: Sequence[str], names: Sequence[str]) -> None:
 @contextlib.contextmanager
 def _written(output: Path) -> Iterator[Any]:
     """Give a function that writes columns; the file takes its name when the block succeeds."""
-    import pyarrow as pa
-    from pyarrow import csv, parquet
 
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = temporary(output)
