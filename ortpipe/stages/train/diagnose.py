@@ -22,7 +22,7 @@ def largest_gradients(training: Training, step: TrainStep, load: Callable[[], Se
     begun = {name: array[:at] if name in step.scanned else array for name, array in run.items()}
     values = [run[name] for name in step.carried]
     if all(len(begun[name]) for name in step.scanned):  # the same run, ended just before the step
-        values = load().run(begun)[:-1]
+        values = load().run(begun)[: len(values)]
     tensors = step.unpack(dict(zip(step.carried, values, strict=True)))
     given = {**{name: run[name][at] for name in step.batch}, **under(PARAMETER, tensors), **under(ITERATE, tensors)}
     model, names = gradients_of(training.artifact, training.config), training.artifact.facts.gradients

@@ -18,6 +18,7 @@ from ortpipe.stages.train.config import LOSS, ClipConfig
 from ortpipe.stages.train.diagnose import largest_gradients
 from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.epoch import EpochGraph, build_epoch
+from ortpipe.stages.train.kernels import has_adam_kernel
 from ortpipe.stages.train.losses import PHASES, Epoch, Losses
 from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_epoch
@@ -40,7 +41,8 @@ def solve(training: Training) -> dict[str, np.ndarray]:
             got="a checkpoint of another run",
             fix=f"Repeat the command of the stopped run, with resume added ({', '.join(FREE)} may change).",
         )
-    step, initial = build_step(training.artifact, config), training.first_values()
+    step = build_step(training.artifact, config, kernels=has_adam_kernel(training.runtime))
+    initial = training.first_values()
     loop = _EpochLoop(training, step, step.pack(step.init(initial) if before is None else before))
     stop = EarlyStop(config.early_stop, loop.values)
     stop(loop.losses.watched, loop.values)
@@ -154,14 +156,15 @@ class _EpochLoop:
         PHASES.debug("batches")
         session = self._load(number, sizes[-1])
         PHASES.debug("sessions")
-        *carried, losses = session.run(self._latest[-1])
+        results = session.run(self._latest[-1])
+        losses = results[len(step.carried)]
         PHASES.debug("session.run")
         used, finite = exact.astype(step.dtype), np.isfinite(losses)
         if not finite.all():
             bad = int(np.argmin(finite))
             last = np.concatenate([*self.losses.step, losses[:bad]])
             raise self._diverged(f"loss {losses[bad]} at step {self._done + bad + 1}", last, float(used[bad]), bad)
-        self.values = dict(zip(step.carried, carried, strict=True))
+        self.values = dict(zip(step.carried, results, strict=False))
         self.losses.step.append(losses.copy())  # what onnxruntime gave keeps all of its session's memory
         self.losses.rate.append(used)
         self._done += count

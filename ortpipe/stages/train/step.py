@@ -31,7 +31,7 @@ class TrainStep:
     What it carries is known outside by the names of train's tensors: `parameter/w`, `optimizer/velocity/w`, …
     """
 
-    graph: ir.Graph  # its inputs are what is carried, then what is scanned; its outputs what is carried, then the loss
+    graph: ir.Graph  # inputs: what is carried, what is scanned; outputs: what is carried, the loss, what nobody reads
     layout: Layout  # of the parameters and their state
     variables: Mapping[tuple[str, str], str]  # (folder, variable) → the name under which it is carried
     statistics: tuple[str, ...]  # the names of running statistics, which are carried too
@@ -103,8 +103,8 @@ def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
     return model if config.accumulate == 1 else accumulated(model, facts)
 
 
-def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
-    """Join a gradient model and the chain that `config` says."""
+def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False) -> TrainStep:
+    """Join a gradient model and the chain that `config` says; `kernels`: or the kernel that does all of the chain."""
     facts, graph = artifact.facts, gradients_of(artifact, config).graph
     names = Names(used_names(graph))
     op, front = Builder(graph, "update", names=names), Builder(graph, "update", before=graph[0], names=names)
@@ -119,12 +119,17 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
     assert seed.dtype is not None
     half = loss.dtype in HALVES
     dtype = ir.DataType.FLOAT if half else loss.dtype
-    links, layout = _chain(config, {name: artifact.initializers[name].shape for name in parameters}, loss.dtype)
+    shapes = {name: artifact.initializers[name].shape for name in parameters}
+    links, layout = _chain(config, shapes, loss.dtype)
+    if kernels and loss.dtype == ir.DataType.FLOAT and len(links) == len(config.optimizer()):
+        kernel = config.optimizer.kernel()
+        links, layout = (links, layout) if kernel is None else ([kernel], Layout(shapes))
     per_link = [{op.input(name, dtype, []): function for name, function in link.scalars.items()} for link in links]
     scalars = {value: function for inputs in per_link for value, function in inputs.items()}
     carried: dict[ir.Value, ir.Value] = {}
     variables: dict[tuple[str, str], ir.Value] = {}
     averaged = any(AVERAGE in link.slots for link in links)
+    graph.outputs.clear()  # what kernels give besides stands there
     for variable, (theta, u) in layout.write(front, op, parameters, gradients).items():
         variables[ITERATE if averaged else PARAMETER, variable] = theta
         assert theta.shape is not None
@@ -134,7 +139,7 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
                 u, following = link.update(op, Inputs(theta, u, [*state.values()], [*inputs]))
             carried |= zip(state.values(), following, strict=True)
             variables |= {(PARAMETER if s == AVERAGE else f"optimizer/{s}", variable): v for s, v in state.items()}
-        carried[theta] = op.Add(theta, u)
+        carried[theta] = u if links[-1].replaces else op.Add(theta, u)
     carried = {value: carried[value] for value in variables.values()} | moved
     for name in (*facts.gradients, *facts.statistics):
         graph.initializers.pop(name)
@@ -143,7 +148,7 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
         new.type, new.shape = old.type, old.shape
         op.rename(new, f"{old.name}/next")
     graph.inputs[:] = [*carried, *batch, *scalars]
-    graph.outputs[:] = [*carried.values(), op.cast(loss, next(iter(scalars))) if half else loss]
+    graph.outputs[:] = [*carried.values(), op.cast(loss, next(iter(scalars))) if half else loss, *graph.outputs]
     return TrainStep(
         graph,
         layout,
