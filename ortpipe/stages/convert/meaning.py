@@ -179,7 +179,7 @@ class Prediction:
             return "probabilities"
         if head.linear:
             return "logits"
-        return "probabilities" if self._is_called_probabilities else None
+        return "probabilities" if self._is_called_probabilities and self._seen is not None else None
 
     def _task(self, form: Form | None) -> Task:
         head = self.head
@@ -269,7 +269,7 @@ class Prediction:
             "It must be certain whether a prediction holds probabilities or raw scores.",
             got=f"output {self.name!r}: {self._values}, {why}",
             fix="Set {at}scores=probabilities or {at}scores=logits (raw scores); if it holds "
-            "plain values, {at}task=regression.",
+            f"plain values, {{at}}task=regression{'; or give rows, which tell' if self._seen is None else ''}.",
         )
 
     @property

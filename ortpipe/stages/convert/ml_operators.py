@@ -8,6 +8,7 @@ import onnx_ir as ir
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.origins import mark
+from ortpipe.stages.convert.coupling import coupled, pairs_of
 
 FLOAT = ir.DataType.FLOAT
 
@@ -80,17 +81,17 @@ def svm_regressor(op: Builder, node: ir.Node) -> list[ir.Value] | None:
 def svm_classifier(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     """SVMClassifier: of each pair of classes Σ coefficients · K(x, their support vectors) + rho, and the most votes.
 
-    Of two classes with Platt's probabilities σ(−(a·score + b)). It stays where there is no formula: several classes'
-    probabilities are an iteration, and the scores of two classes without any run against the labels in onnxruntime.
+    With Platt's probabilities of each pair's second class σ(a·score + b), of several classes coupled. It stays where
+    values of two classes run against the labels: in onnxruntime scores do, unless what follows turns their sign.
     """
     sizes, dual = node.attributes.get_ints("vectors_per_class", ()), floats(node, "coefficients")
     labels = [label for kind in ("ints", "strings") for label in _list(node, f"classlabels_{kind}")]
     platt = floats(node, "prob_a"), floats(node, "prob_b")
     classes, count = len(sizes), sum(sizes)
     plain = node.attributes.get_string("post_transform", "NONE") == "NONE" and len(labels) == classes and count
-    if not plain or (classes == 2) != bool(platt[0].size):
+    if not plain or (classes == 2 and bool(platt[0].size) == _negated(node.outputs[1])):
         return None
-    pairs = [(i, j) for i in range(classes) for j in range(i + 1, classes)]
+    pairs = pairs_of(classes)
     owner = np.repeat(np.arange(classes), sizes)
     row = np.stack([np.where(owner == i, j - 1, i) for i, j in pairs]).clip(max=classes - 2)
     mine = np.stack([(owner == i) | (owner == j) for i, j in pairs])
@@ -105,12 +106,27 @@ def svm_classifier(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     for number, pair in enumerate(pairs):
         ends[[0, 1], number, pair] = 1
     votes = op.MatMul(won, op.const(ends[0])) + op.MatMul(1 - won, op.const(ends[1]))
-    if classes == 2:
+    if platt[0].size:
         slope, shift = (_parameter(op, node, f"platt_{n}", f"prob_{n}", p) for n, p in zip("ab", platt, strict=True))
         second = op.Sigmoid(scores * slope + shift)
-        scores = op.Concat(1 - second, second, axis=-1)
+        if classes == 2:
+            scores = op.Concat(1 - second, second, axis=-1)
+        else:
+            scores = op.Softmax(coupled(op, 1 - second, classes), axis=-1)
+    elif classes == 2:
+        scores = op.Concat(op.Neg(scores), scores, axis=-1)
     names = np.array(labels, str if isinstance(labels[0], str) else np.int64)
     return [op.Gather(op.const(names), op.ArgMax(votes, axis=1, keepdims=0)), scores]
+
+
+def _negated(scores: ir.Value) -> bool:
+    """Say whether all that reads scores turns their sign, as skl2onnx does for the option raw_scores."""
+    readers = scores.consumers()
+    if [node.op_type for node in readers] == ["Cast"]:
+        readers = readers[0].outputs[0].consumers()
+    factors = [query.constant(v) for node in readers if node.op_type == "Mul" for v in node.inputs]
+    signs = [bool((factor < 0).all()) for factor in factors if factor is not None]
+    return not scores.is_graph_output() and len(readers) == len(signs) > 0 and all(signs)
 
 
 def _list(node: ir.Node, name: str) -> list[Any]:

@@ -71,9 +71,12 @@ def scaler(op: Builder, node: ir.Node) -> list[ir.Value]:
 
 
 def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
-    """Normalizer: x / Σ|x| or x / √Σx², by row."""
+    """Normalizer: x / Σ|x|, x / √Σx² or x / max x, by row; the sign of the largest counts, as in onnxruntime."""
     x = as_float(op, node.inputs[0])
     match node.attributes.get_string("norm", "MAX"):
+        case "MAX":
+            old = op.graph.opset_imports.get("", 0) < 18  # there the axes are an attribute
+            norm = op.ReduceMax(x, axes=[-1]) if old else op.ReduceMax(x, [-1])
         case "L1":
             norm = op.ReduceSum(op.Abs(x), [-1])
         case "L2":
@@ -148,12 +151,15 @@ def standardize(graph: ir.Graph) -> float:
         left = {value: node for value, node in makers.items() if node is not None and node.domain == ML}
         rigid = next((node for node in left.values() if node.op_type.startswith(RIGID)), None)
         cut = next((node for value, node in left.items() if query.float_initializers(graph, value)), None)
-        if rigid is not None and (cut is not None or not any(query.float_initializers(graph, o) for o in floats)):
+        scores = rigid is not None and rigid.op_type == "SVMClassifier"  # whose type and shape no inference knows
+        alone = cut is not None or not any(query.float_initializers(graph, o) for o in floats)
+        if rigid is not None and (alone or scores):
             raise ConvertError(
-                "An SVMClassifier must have a formula, which it has of two classes with probabilities and of several "
-                "without; trees hold nothing that gradients can train.",
+                "Scores must run with the labels: in onnxruntime those of an SVMClassifier of two classes do only with "
+                "probabilities, or where raw_scores turns them; trees hold nothing that gradients can train.",
                 got=f"{ML}.{rigid.op_type} at node {rigid.name!r}",
-                fix="Give scikit-learn's SVC itself (convert=sklearn), or a linear model or an MLP.",
+                fix="Export an SVC with skl2onnx's option raw_scores=True, one with probability=True without, or give "
+                "scikit-learn's estimator itself (convert=sklearn), or a linear model or an MLP.",
             )
         if cut is not None:
             raise ConvertError(

@@ -224,10 +224,11 @@ def test_other_weights_go_back_to_the_attributes_that_they_come_from(place):
     np.testing.assert_allclose(found, np.reshape(expected, found.shape), atol=1e-8 * max(1, np.abs(expected).max()))
 
 
-def test_probabilities_by_platt_are_within_what_scikit_learns_iteration_leaves():
+@pytest.mark.parametrize("kind", [TWO, THREE])
+def test_probabilities_by_platt_are_within_what_scikit_learns_iteration_leaves(kind):
     from sklearn.svm import SVC
 
-    x, y = rows(TWO)
+    x, y = rows(kind)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         estimator = SVC(probability=True, random_state=0).fit(x[FITTED], y[FITTED])

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -5,16 +7,27 @@ import onnx_ir as ir
 import pandas as pd
 import pytest
 from skl2onnx import to_onnx
-from skl2onnx.common.data_types import FloatTensorType, StringTensorType
-from sklearn.base import is_classifier
+from skl2onnx.common.data_types import DictionaryType, FloatTensorType, StringTensorType
+from sklearn.base import clone, is_classifier
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_iris
 from sklearn.ensemble import RandomForestRegressor
+from sklearn.feature_extraction import DictVectorizer
+from sklearn.feature_selection import SelectKBest
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.naive_bayes import CategoricalNB
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder
+from sklearn.preprocessing import (
+    Binarizer,
+    MinMaxScaler,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    RobustScaler,
+    StandardScaler,
+    scale,
+)
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
@@ -22,6 +35,8 @@ from ortpipe.data.kept import RawColumn
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
 from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.convert.standardize import ML, RULES, classes_in, without_zip_map
 
@@ -91,7 +106,10 @@ TEXTS = {
         body="Y = ai.onnx.ml.SVMRegressor <{}> (X)",
     ),
     "three machines": classifier(MACHINES, width=3).replace("LinearClassifier", "SVMClassifier"),
-    **{f"{norm} normalizer": regressor(ONE, body=scaled(f'Normalizer <norm = "{norm}">')) for norm in ("L1", "L2")},
+    **{
+        f"{norm} normalizer": regressor(ONE, body=scaled(f'Normalizer <norm = "{norm}">'))
+        for norm in ("L1", "L2", "MAX")
+    },
     **{
         f"{transform} of {name}": classifier(f'{rows}, {classes}, post_transform = "{transform}"', kind=kind)
         for transform in ("NONE", "LOGISTIC", "SOFTMAX")
@@ -157,7 +175,6 @@ REFUSED = {
     "a probit": (classifier(f'{OPPOSITE}, {CLASSES["two numbers"]}, post_transform = "PROBIT"'), "PROBIT"),
     "one row for two classes": (classifier(f"{ONE}, {CLASSES['two numbers']}"), "1 scores and 2 classes"),
     "no classes": (classifier(OPPOSITE), "no class labels"),
-    "a maximum norm": (regressor(ONE, body=scaled('Normalizer <norm = "MAX">')), "norm=MAX"),
 }
 
 
@@ -239,7 +256,7 @@ def test_a_row_of_zeros_stays_zeros_in_a_normalizer(norm: str) -> None:
     [
         (DecisionTreeClassifier(max_depth=2), "TreeEnsembleClassifier"),
         (RandomForestRegressor(2, max_depth=2), "TreeEnsembleRegressor"),
-        (SVC(), "SVMClassifier"),  # of two classes: its scores run against its labels
+        (SVC(), "SVMClassifier"),  # of two classes: onnxruntime's scores run against its labels
     ],
     ids=["tree", "forest", "SVC"],
 )
@@ -285,6 +302,83 @@ def test_platts_probabilities_and_a_table_that_rows_choose_from_train():
     assert {"platt_a", "dual_coefficient"} <= {tensor.name for tensor in artifact.model.graph.initializer}
     codes = rng.integers(0, 3, (20, 2)).astype(np.float32)
     bayes = CategoricalNB().fit(codes, codes[:, 0])
-    made = convert(to_onnx(bayes, codes[:1], target_opset=17, options={"zipmap": False}))
+    file = to_onnx(bayes, codes[:1], target_opset=17, options={"zipmap": False})
+    made = convert(file, data=Data(Rows({"X": codes}, codes[:, 0])))
     assert "feature_log_proba" in made.facts.parameters
     np.testing.assert_allclose(Session(made.model).run({"X": codes})[1], bayes.predict_proba(codes), atol=1e-5)
+
+
+def exported(estimator, y, x=None, **options):
+    """Return rows, a file that skl2onnx makes of an estimator, and it, fitted on them."""
+    x = scale(load_iris().data).astype(np.float32) if x is None else x
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        fitted = estimator.fit(x, y)
+        options = {id(fitted): {"zipmap": False, **options}} if is_classifier(fitted) else None
+        return x, to_onnx(fitted, x[:1], target_opset={"": 17, ML: 3}, options=options), fitted
+
+
+FLOWERS = load_iris().target
+PREPARED = {
+    "Normalizer": Normalizer("max"),
+    "Binarizer": Binarizer(threshold=0.1),
+    "Scaler": RobustScaler(),
+    "Imputer": SimpleImputer(missing_values=0.0),
+    "OneHotEncoder": OneHotEncoder(sparse_output=False),
+    "LabelEncoder": OrdinalEncoder(),
+    "ArrayFeatureExtractor": SelectKBest(k=2),
+    "Concat": ColumnTransformer([("a", StandardScaler(), [0, 1]), ("b", "passthrough", [3])]),
+}
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_a_file_predicts_what_scikit_learn_does_behind_each_operator_that_prepares(name):
+    step = clone(PREPARED[name])
+    if name == "Normalizer":  # the operator divides by the largest number, scikit-learn by the largest size
+        step = make_pipeline(MinMaxScaler(), step)
+    categories = np.floor(load_iris().data).astype(np.float32) if "Encoder" in name else None
+    x, model, fitted = exported(make_pipeline(step, LogisticRegression()), FLOWERS, categories)
+    assert name in {node.op_type for node in model.graph.node}
+    artifact = convert(model, data=Data(Rows({"X": x}, FLOWERS)))
+    label, p = Session(artifact.model).run({"X": x})
+    np.testing.assert_allclose(p, fitted.predict_proba(x), atol=2e-6)
+    np.testing.assert_array_equal(label, fitted.predict(x))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_an_svc_of_a_file_predicts_what_scikit_learns_does(count, tmp_path):
+    y = np.minimum(FLOWERS, count - 1)
+    x, model, fitted = exported(SVC(probability=True, random_state=0), y)
+    artifact = convert(model, data=Data(Rows({"X": x}, y)))
+    label, p = Session(artifact.model).run({"X": x})
+    np.testing.assert_allclose(p, fitted.predict_proba(x), atol=5e-3)  # where libsvm's iteration ends
+    np.testing.assert_array_equal(label, fitted.predict(x))
+    assert {"platt_b", "dual_coefficient"} <= {*artifact.facts.parameters}
+    x, model, fitted = exported(SVC(), y, raw_scores=True)
+    onnx.save(model, tmp_path / "svc.onnx")
+    settings = ConvertConfig(OnnxFile(path=str(tmp_path / "svc.onnx"), scores="logits"))
+    artifact = convert(None, settings, data=Data(Rows({"X": x}, y)))
+    label, z = Session(artifact.model).run({"X": x})
+    np.testing.assert_array_equal(label, fitted.predict(x))
+    np.testing.assert_allclose(z[:, 1] if count == 2 else z, fitted.decision_function(x), atol=1e-5)
+
+
+def test_probabilities_that_skl2onnx_writes_with_the_wrong_sign_are_refused():
+    _, model, _ = exported(SVC(probability=True, random_state=0), FLOWERS > 0, raw_scores=True)
+    with pytest.raises(ConvertError, match="Scores must run with the labels"):
+        convert(model)
+
+
+def test_without_rows_a_name_alone_makes_no_probabilities():
+    _, model, _ = exported(SVC(), FLOWERS)
+    with pytest.raises(ConvertError, match=r"there are no rows to look at(.|\n)*or give rows, which tell"):
+        convert(model)
+
+
+def test_dictionaries_are_refused_by_the_name_of_what_reads_them():
+    fitted = make_pipeline(DictVectorizer(sparse=False), Ridge()).fit([{"a": 1.0}, {"b": 2.0}], [1.0, 2.0])
+    kind = DictionaryType(StringTensorType([1]), FloatTensorType([1]))
+    with pytest.raises(ConvertError, match="X: a dictionary, read by DictVectorizer"):
+        convert(to_onnx(fitted, initial_types=[("X", kind)], target_opset=17))
+    with pytest.raises(ConvertError, match="DictVectorizer: its rows are dictionaries"):
+        convert(fitted)

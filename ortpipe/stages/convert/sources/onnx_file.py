@@ -94,6 +94,7 @@ def from_model(
 
     `weights` are the values of those initializers that have none in the model.
     """
+    _check_tensors(model)
     if weights is None:
         check_sound(model)
         model, weights = take_apart(model)
@@ -187,6 +188,18 @@ def from_model(
         notes=(*said_of_file, *dialects.notes, *notes),
         rounding=max(dialects.rounding, iterated),
     )
+
+
+def _check_tensors(model: onnx.ModelProto) -> None:
+    """Refuse inputs that hold one dictionary for each row, as skl2onnx's of a DictVectorizer."""
+    maps = [value.name for value in model.graph.input if value.type.HasField("map_type")]
+    if maps:
+        readers = [node.op_type for node in model.graph.node if not {*node.input}.isdisjoint(maps)]
+        raise ConvertError(
+            "An input must be a tensor of rows.",
+            got=f"{', '.join(maps)}: a dictionary, read by {', '.join(readers)}",
+            fix="Export the model without its DictVectorizer, and give its features as columns of a table.",
+        )
 
 
 def _with_sizes(model: onnx.ModelProto, config: GraphSettings) -> onnx.ModelProto:

@@ -15,6 +15,7 @@ from ortpipe.stages.convert.sources.sklearn_transformers import TRANSFORMERS, ch
 PIPELINE, COLUMN_TRANSFORMER = "sklearn.pipeline.Pipeline", "sklearn.compose.ColumnTransformer"
 FEATURE_UNION = "sklearn.pipeline.FeatureUnion"
 SEARCHES = {  # what holds its training rows, or trees: neither becomes operators that are worth running
+    "DictVectorizer": "its rows are dictionaries: give their entries as columns of a table",
     "KNNImputer": "it looks for neighbours among the training rows: take SimpleImputer",
     "IterativeImputer": "it fits a model per column and turn: take SimpleImputer",
     "KNeighborsTransformer": "it looks for neighbours among the training rows",

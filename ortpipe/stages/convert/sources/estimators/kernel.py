@@ -7,8 +7,9 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
+from ortpipe.stages.convert.coupling import coupled
 from ortpipe.stages.convert.sources.estimators.attributes import Step, array_of, const, parameter
-from ortpipe.stages.convert.sources.estimators.end import End, scores_end, shaped, sigmoid_end
+from ortpipe.stages.convert.sources.estimators.end import End, scores_end, shaped, sigmoid_end, softmax_end
 from ortpipe.stages.convert.sources.estimators.objective import missing, summed
 from ortpipe.stages.convert.sources.estimators.pairs import REMAINDER, per_class
 
@@ -83,7 +84,10 @@ def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 
 
 def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any) -> End:
-    """Of each pair of classes a machine; a class's score is its votes and, below ⅓, the sum of its scores."""
+    """Of each pair of classes a machine; a class's score is its votes and, below ⅓, the sum of its scores.
+
+    With probability=True Platt's σ of each machine, coupled.
+    """
     if estimator.decision_function_shape != "ovr":
         rule, fix = "A score of each class is needed.", "Set decision_function_shape='ovr'; predict stays the same."
         raise ConvertError(rule, got="decision_function_shape='ovo'", fix=fix)
@@ -97,11 +101,14 @@ def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any) -> End:
     intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=[("_intercept_", [])])
     first = op.Gemm(kernel, weight, intercept, transB=1)  # > 0: the first of the pair
     scores, votes = per_class(op, op.Neg(first), op.Less(first, op.like(0, first)), count)
-    notes = [REMAINDER]
-    if getattr(estimator, "probability", False) is True:
-        notes.append("probability=True gives several classes probabilities by an iteration; here are their scores")
-    end = scores_end(op, scores, estimator.classes_)
-    return end._replace(ranking=scores if estimator.break_ties else votes, notes=tuple(notes))
+    ranking = scores if estimator.break_ties else votes
+    if getattr(estimator, "probability", False) is not True:
+        return scores_end(op, scores, estimator.classes_)._replace(ranking=ranking, notes=(REMAINDER,))
+    slope = parameter(op, estimator, "platt_a", "_probA", dtype=dtype)
+    bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
+    of_first = op.Sigmoid(op.Neg(op.Add(op.Mul(first, slope), bias)))
+    end = softmax_end(op, coupled(op, of_first, count), estimator.classes_)
+    return end._replace(ranking=ranking, rounding=ITERATED)
 
 
 def kernel_ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
