@@ -26,6 +26,7 @@ from ortpipe.files import atomic_folder, atomic_write
 from ortpipe.graph.int8 import is_quantized, to_int8
 from ortpipe.graph.serial import write_atomically
 from ortpipe.graph.show import to_text
+from ortpipe.graph.svg import to_svg
 from ortpipe.pipeline import events
 from ortpipe.pipeline.plan import Plan, ReadsFiles
 from ortpipe.stages.convert.sources.snapshot import DESCRIPTION
@@ -45,7 +46,7 @@ class RunFolder:
     - `config.yaml`, `environment.json`, `inputs/`: at the start;
     - `run.json`: at the start, after every stage, and at the end (see `RunRecord`);
     - `checkpoint.safetensors`: what training continues from, as often as train.checkpoint says;
-    - `stages/<number>_<name>/`: each artifact, with its graph as text in `model.txt`; the files of one that is in the
+    - `stages/<number>_<name>/`: each artifact, its graph as `model.txt` and `model.svg`; the files of one in the
       store are links to it;
     - `model.onnx`, `model.int8.onnx` of a fake-quantized one, `example.npz` (some rows as it reads them),
       `losses.parquet`, `figures/*.png`, `report.md`, `report.html`: at the end.
@@ -102,7 +103,9 @@ class RunFolder:
             self._stored.append(event.name)
         place = self.folder / "stages" / f"{event.number}_{event.name}"
         save_artifact(event.artifact, place, like=event.stored)
-        atomic_write(place / "model.txt", to_text(event.artifact.apart()[0]))
+        graph = event.artifact.apart()[0]
+        atomic_write(place / "model.txt", to_text(graph))
+        atomic_write(place / "model.svg", to_svg(graph, event.artifact.facts.parameters))
         self.record.stages.append(StageRecord.of(event))
         facts, tensors = event.artifact.facts, event.artifact.initializers
         self.record.model = {

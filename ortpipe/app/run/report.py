@@ -15,6 +15,7 @@ from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, R
 from ortpipe.files import atomic_write
 from ortpipe.metrics import greater_is_better, label
 
+LARGEST = 2**18  # bytes of a graph's picture
 TAIL = 40  # lines of the failing stage's log
 STATUS = {RUNNING: "running", FINISHED: "finished", FAILED: "failed", KILLED: "stopped"}
 STATES = ("before", "trained", "source")
@@ -26,15 +27,18 @@ def write_report(folder: Path) -> None:
     for name in ("report.md", "report.html"):
         text = redacted(TEMPLATES.get_template(f"{name}.jinja").render(page))
         if name.endswith(".html"):
-            text = self_contained(text, folder, page["figures"])
+            text = self_contained(text, folder, page["figures"], page["graphs"])
         atomic_write(folder / name, text.encode(errors="backslashreplace"))  # what names of files may hold
 
 
-def self_contained(html: str, folder: Path, figures: Iterable[str]) -> str:
+def self_contained(html: str, folder: Path, figures: Iterable[str], graphs: Iterable[str] = ()) -> str:
     """Return a page with its pictures inside, put there last: looking for secrets in them took a tenth of a run."""
     for name in figures:
         png = base64.b64encode((folder / "figures" / f"{name}.png").read_bytes()).decode()
         html = html.replace(f'src="figures/{name}.png"', f'src="data:image/png;base64,{png}"')
+    for name in graphs:
+        svg = base64.b64encode((folder / name).read_bytes()).decode()
+        html = html.replace(f'src="{name}"', f'src="data:image/svg+xml;base64,{svg}"')
     return html
 
 
@@ -54,6 +58,7 @@ def gathered(folder: Path) -> dict[str, Any]:
         "saved": sum(s["record"].origin["seconds"] - s["record"].seconds for s in stages if s["state"] == "stored"),
         "metrics": metrics_of(run.metrics),
         "figures": [path.stem for path in pictures],
+        "graphs": graphs_of(run),
         "parameters": run.model.get("parameters", {}),  # shapes by name
         "where": f" {'after' if run.stage in {s.name for s in run.stages} else 'at'} {run.stage}" if run.stage else "",
         "log": log,
@@ -61,6 +66,23 @@ def gathered(folder: Path) -> dict[str, Any]:
         "config": (folder / "config.yaml").read_text(encoding="utf-8"),
         "environment": read_environment(folder) if (folder / "environment.json").exists() else {},
     }
+
+
+def graphs_of(run: RunRecord) -> dict[str, str]:
+    """Return the pictures of the stages' graphs, each with its stages: those that left the graph alone share one."""
+    found: dict[str, str] = {}
+    last = b""
+    for folder, stage in zip(run.stage_folders, run.stages, strict=True):
+        file = run.folder / "stages" / folder / "model.svg"
+        if not file.is_file() or file.is_symlink():
+            continue
+        picture = file.read_bytes()
+        if picture == last:
+            *_, name = found
+            found[name] += f", {stage.name}"
+        elif len(picture) <= LARGEST:
+            found[f"stages/{folder}/model.svg"], last = stage.name, picture
+    return found
 
 
 def log_of(run: RunRecord, stage: str | None) -> str | None:
