@@ -14,6 +14,11 @@ from ortpipe.stages.convert.sources.estimators.objective import missing, summed
 from ortpipe.stages.convert.sources.estimators.pairs import REMAINDER, per_class
 
 NORM = "½·‖w‖² of the kernel's space, which is no penalty of one parameter"
+BEFORE_PLATT = "its hinge loss, and Platt's log loss of other folds after it"
+BY_TASK = (
+    "libsvm's objective is a hinge loss of each pair of classes, which the scores of classes no longer hold: the loss is "
+    "that of the task, or add_loss=hinge, which compares the true class with the next"
+)
 
 TURNED: Step = ("transpose",)
 ITERATED = 5e-3  # libsvm finds two probabilities by an iteration that ends there
@@ -78,8 +83,8 @@ def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
         return scores_end(op, z, estimator.classes_, summed("hinge", missing=missing(estimator, NORM)))
     slope = parameter(op, estimator, "platt_a", "_probA", dtype=dtype)
     bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
-    lacking = "its hinge loss, and Platt's log loss of other folds after it"
-    end = sigmoid_end(op, op.Sub(bias, op.Mul(z, slope)), summed("log", missing=missing(estimator, lacking)))
+    objective = summed("log", missing=missing(estimator, BEFORE_PLATT))
+    end = sigmoid_end(op, op.Sub(bias, op.Mul(z, slope)), objective)
     return end._replace(ranking=z, rounding=ITERATED)
 
 
@@ -103,11 +108,12 @@ def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any) -> End:
     scores, votes = per_class(op, op.Neg(first), op.Less(first, op.like(0, first)), count)
     ranking = scores if estimator.break_ties else votes
     if getattr(estimator, "probability", False) is not True:
-        return scores_end(op, scores, estimator.classes_)._replace(ranking=ranking, notes=(REMAINDER,))
+        return scores_end(op, scores, estimator.classes_)._replace(ranking=ranking, notes=(REMAINDER, BY_TASK))
     slope = parameter(op, estimator, "platt_a", "_probA", dtype=dtype)
     bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
     of_first = op.Sigmoid(op.Neg(op.Add(op.Mul(first, slope), bias)))
-    end = softmax_end(op, coupled(op, of_first, count), estimator.classes_)
+    objective = summed("cross_entropy", missing=missing(estimator, BEFORE_PLATT))
+    end = softmax_end(op, coupled(op, of_first, count), estimator.classes_, objective)
     return end._replace(ranking=ranking, rounding=ITERATED)
 
 
