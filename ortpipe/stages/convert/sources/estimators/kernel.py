@@ -16,8 +16,8 @@ from ortpipe.stages.convert.sources.estimators.pairs import REMAINDER, per_class
 NORM = "½·‖w‖² of the kernel's space, which is no penalty of one parameter"
 BEFORE_PLATT = "its hinge loss, and Platt's log loss of other folds after it"
 BY_TASK = (
-    "libsvm's objective is a hinge loss of each pair of classes, which the scores of classes no longer hold: the loss is "
-    "that of the task, or add_loss=hinge, which compares the true class with the next"
+    "libsvm's objective is a hinge loss of each pair of classes, which the scores of classes no longer hold: the loss "
+    "is that of the task, or add_loss=hinge, which compares the true class with the next"
 )
 
 TURNED: Step = ("transpose",)
