@@ -73,7 +73,7 @@ class Facts:
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # data input → the names of its columns
     categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # column of text → value of each code
     heads: Mapping[str, HeadFacts] = field(default_factory=dict)  # further outputs with a label and a loss of their own
-    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → before/trained/source
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → before/trained/int8/source
     lineage: tuple[Mapping[str, Any], ...] = ()  # one record per stage, oldest first; not part of the digest
 
     @property

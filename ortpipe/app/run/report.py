@@ -18,7 +18,7 @@ from ortpipe.metrics import greater_is_better, label
 LARGEST = 2**18  # bytes of a graph's picture
 TAIL = 40  # lines of the failing stage's log
 STATUS = {RUNNING: "running", FINISHED: "finished", FAILED: "failed", KILLED: "stopped"}
-STATES = ("before", "trained", "source")
+STATES = ("before", "trained", "int8", "source")
 
 
 def write_report(folder: Path) -> None:
@@ -57,6 +57,7 @@ def gathered(folder: Path) -> dict[str, Any]:
         "stages": stages,
         "saved": sum(s["record"].origin["seconds"] - s["record"].seconds for s in stages if s["state"] == "stored"),
         "metrics": metrics_of(run.metrics),
+        "int8": any("int8" in by_state for by_state in run.metrics.values()),
         "figures": [path.stem for path in pictures],
         "graphs": graphs_of(run),
         "parameters": run.model.get("parameters", {}),  # shapes by name

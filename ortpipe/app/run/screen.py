@@ -93,11 +93,11 @@ def _short(name: str) -> str:
 
 
 def table(artifact: Artifact) -> str:
-    """Return the metrics as text: before training, trained, and the source's own weights.
+    """Return the metrics as text: before training, trained, trained as integers, and the source's own weights.
 
     The source of a scikit-learn run is the estimator as scikit-learn fitted it.
     """
-    heads = {"before": "before", "trained": "trained", "source": source_of(artifact.facts)}
+    heads = {"before": "before", "trained": "trained", "int8": "int8", "source": source_of(artifact.facts)}
     metrics = artifact.facts.metrics
     states = [state for state in heads if any(state in values for values in metrics.values())]
     rows = [[label(name, metrics), *(f"{values[state]:.4f}" for state in states)] for name, values in metrics.items()]

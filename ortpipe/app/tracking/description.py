@@ -46,13 +46,14 @@ def _notes(run: RunRecord) -> str:
 def _metrics(run: RunRecord) -> str:
     if not run.metrics or run.sweep is not None:
         return ""
-    heads = f"| metric | before | trained | {plain(run.model.get('from', 'source'))} |\n|---|--:|--:|--:|"
-    rows = [
-        f"| {plain(row['name'])} {'↑' if row['up'] else '↓'} | {number(row['before'])} | {number(row['trained'])} | "
-        f"{number(row['source'])} |"
-        for row in metrics_of(run.metrics)[:SHOWN]
-    ]
-    return "\n".join([heads, *rows])
+    heads = {"before": "before", "trained": "trained", "int8": "int8", "source": plain(run.model.get("from", "source"))}
+    if not any("int8" in by_state for by_state in run.metrics.values()):
+        del heads["int8"]
+    lines = [f"| metric | {' | '.join(heads.values())} |", f"|---|{'--:|' * len(heads)}"]
+    for row in metrics_of(run.metrics)[:SHOWN]:
+        cells = [f"{plain(row['name'])} {'↑' if row['up'] else '↓'}", *(number(row[state]) for state in heads)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _rows(run: RunRecord) -> str:

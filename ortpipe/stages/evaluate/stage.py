@@ -13,6 +13,7 @@ from ortpipe.errors import EvaluateError
 from ortpipe.graph import sound
 from ortpipe.graph.check import proto_apart
 from ortpipe.graph.edit import set_initializers
+from ortpipe.graph.int8 import is_quantized, to_int8
 from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, part_of, shown
 from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
@@ -20,9 +21,10 @@ from ortpipe.runtime.session import Session
 from ortpipe.settings import typed
 from ortpipe.stages.evaluate.config import EvaluateConfig
 
-VERSION = 2
+VERSION = 3
 BOTH = f"test rows have weights: a metric weighs each row by its own, and {UNWEIGHTED} counts each row once"
 STATES = {"before": "initial", "trained": "parameter", "source": "source"}  # state → the folder of its weights
+INT8 = "int8"  # of a fake-quantized model: the trained one as integers
 
 
 @typed
@@ -35,7 +37,8 @@ def evaluate(
 ) -> Artifact:
     """Return the artifact with metrics on the test rows: before training, trained, and the source's own weights.
 
-    A model that comes without the weights of a state, such as a bare file, has no metrics of that state.
+    Of a fake-quantized model, `int8` is the trained one computed with integers. A model that comes without the weights
+    of a state, such as a bare file, has no metrics of that state.
     Where rows have weights, each metric counts them, and the same name with `_unweighted` counts each row once.
     Its tensors gain `evaluation/label` and `evaluation/prediction` (class indices, or values [N, K]). Where rows have
     elements (steps, pixels), each element counts as a row, with the weight of its own; where they have more than fifty
@@ -52,6 +55,7 @@ def evaluate(
     assert data.test is not None
     names = config.metrics or shown(facts)
     known = {state: folder for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)}
+    known |= {INT8: "parameter"} if is_quantized(model) else {}
     whole = artifact.ir_model()
     is_large = sum(array.nbytes for array in artifact.initializers.values()) > sound.LARGE
     parts = facts.predictions
@@ -61,7 +65,12 @@ def evaluate(
     predictions: dict[str, dict[str, list[np.ndarray]]] = {state: {head: [] for head in parts} for state in known}
     most = min(config.rows, *(rows_at_most(own, data.test.of(head)) for head, own in parts.items()))
     for states in [[state] for state in known] if is_large else [list(known)]:  # of a large one, one in memory
-        sessions = {state: _session(whole, under(known[state], artifact.tensors), runtime) for state in states}
+        sessions = {
+            state: Session(to_int8(artifact.model), runtime)
+            if state == INT8
+            else _session(whole, under(known[state], artifact.tensors), runtime)
+            for state in states
+        }
         for piece in data.test.pieces(most):
             rows = feed_inputs(model, facts, piece)
             if "trained" in states:
