@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import skops.io
 from sklearn.base import clone
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.ensemble import StackingRegressor, VotingRegressor
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
+from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
 from sklearn.multiclass import OneVsOneClassifier
 from sklearn.naive_bayes import CategoricalNB
 from sklearn.neural_network import MLPClassifier, MLPRegressor
@@ -182,6 +183,13 @@ def _with(**attributes):
     return ridge
 
 
+def _sparse(columns):
+    lasso = Lasso(alpha=0.01).fit(X, VALUES)
+    lasso.sparse = scipy.sparse.csr_matrix((np.ones(2), np.arange(2), [0, 2]), shape=(1, 3))
+    lasso.sparse.indices[:] = columns
+    return lasso
+
+
 TRICKS = {  # what a predict would then do
     "open a folder of pickles": (_caching, r"memory 'cache'"),
     "fit": (lambda: _stack("fit"), r"stack_method_ \['fit'\]"),
@@ -191,6 +199,8 @@ TRICKS = {  # what a predict would then do
         lambda: _As(np.dtype, ("O", False, True), (3, "|", None, None, None, -1, -1, 0)),
         "a state for dtype",
     ),
+    "read bytes as pointers": (lambda: _As(np.ndarray, ((1,), np.dtype("O"), b"x" * 8)), "numpy.ndarray over bytes"),
+    "read beside a sparse matrix": (lambda: _sparse([0, 9]), "csr_matrix with places outside of it"),
     "change a class for everybody": (
         lambda: b"\x80\x02csklearn.linear_model._ridge\nRidge\nN}X\x01\0\0\0aK\x01s\x86b.",
         "a state for",

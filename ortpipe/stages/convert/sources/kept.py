@@ -35,11 +35,20 @@ def kept_estimator(record: Mapping[str, Any], *, trust: bool) -> Any:
     if KEY not in record:
         fix = "Name the estimator's file, or give the fitted estimator."
         raise ModelError("The record holds the estimator that convert fitted.", got="none", fix=fix)
-    file = io.BytesIO(zlib.decompress(base64.b85decode(record[KEY])))
-    if trust:
-        return pickle.load(file)
-    estimator = _Plain(file).load()
-    check_tame(estimator)
+    try:
+        file = io.BytesIO(zlib.decompress(base64.b85decode(record[KEY])))
+        if trust:
+            return pickle.load(file)
+        estimator = _Plain(file).load()
+        check_tame(estimator)
+    except ModelError:
+        raise
+    except Exception as error:  # of what was written by somebody else, any
+        raise ModelError(
+            "The record holds the estimator that convert fitted, as the installed scikit-learn writes it.",
+            got=f"{type(error).__name__}: {error}",
+            fix="Name the estimator's file, or give the fitted estimator.",
+        ) from error
     return estimator
 
 
@@ -51,8 +60,11 @@ def check_tame(estimator: Any) -> None:
     """Refuse an estimator whose classes are harmless, but which does more than predict once it is asked to.
 
     A Pipeline's `memory` is a folder of pickles, which `fit` opens; the method that is called of a member may be `fit`;
-    and an attribute called as a method is called in its place.
+    and an attribute called as a method is called in its place. A sparse matrix is read and written at the places it
+    names, also outside of it.
     """
+    import scipy.sparse
+
     seen, todo = dict[int, Any](), [estimator]
     while todo:
         one = todo.pop()
@@ -65,6 +77,8 @@ def check_tame(estimator: Any) -> None:
             todo.extend(one)
         elif isinstance(one, np.ndarray) and one.dtype == object:
             todo.extend(one.flat)
+        elif isinstance(one, scipy.sparse.sparray | scipy.sparse.spmatrix) and (why := _outside(one)):
+            _refuse(f"{type(one).__name__} with places outside of it: {why}")
         for name, value in getattr(one, "__dict__", {}).items():
             methods = value if isinstance(value, list | tuple) else [value]
             own = f"{name} {value!r:.80}".replace("\n", " ")
@@ -75,6 +89,17 @@ def check_tame(estimator: Any) -> None:
             if (name[:2] == name[-2:] == "__") or callable(getattr(type(one), str(name), None)):
                 _refuse(f"{type(one).__name__} with a method of its own: {own}")
             todo.append(value)
+
+
+def _outside(matrix: Any) -> str | None:
+    """Return what is wrong with a sparse matrix's places, None where nothing is."""
+    if not hasattr(matrix, "check_format"):
+        return f"the form {matrix.format}, which is not looked at"
+    try:
+        type(matrix).check_format(matrix, full_check=True)
+    except (ValueError, TypeError, AttributeError) as error:
+        return str(error)
+    return None
 
 
 def _refuse(got: str) -> None:
@@ -89,7 +114,8 @@ class _Plain(pickle._Unpickler):
     """Makes estimators and arrays, and imports and calls nothing else.
 
     In Python, as pickle's own in C lets nobody see what a state is put into: a class would be another one from then
-    on, for everybody, and a dtype of objects that says it holds none takes bytes for pointers.
+    on, for everybody, and a dtype of objects that says it holds none takes bytes for pointers. So does an array of
+    objects over a buffer: of numpy.ndarray a pickle gets a stand-in.
     """
 
     def load_build(self) -> None:
@@ -105,6 +131,10 @@ class _Plain(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Any]] = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: load_build}
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("numpy", "ndarray"):
+            return _array
+        if (module, name) == ("numpy._core.multiarray", "_reconstruct"):
+            return _empty
         if (module, name) in PLAIN or (module == "numpy" and np.generic in getattr(vars(np).get(name), "__mro__", ())):
             return super().find_class(module, name)
         if module.partition(".")[0] == "sklearn" and "tests" not in module.split(".") and "." not in name:
@@ -121,6 +151,18 @@ class _Plain(pickle._Unpickler):
         )
 
 
+def _array(*_: Any) -> None:
+    """Be what numpy.ndarray is in a pickle, which hands it on and never calls it."""
+    _refuse("numpy.ndarray over bytes of its own")
+
+
+def _empty(kind: Any, _: Any, __: Any) -> np.ndarray:
+    """Return an array that a state is put into, in the place of NumPy's `_reconstruct`."""
+    if kind is not _array:
+        _refuse(f"an array of {kind!r}")
+    return np.empty(0, np.int8)
+
+
 PARTS = (
     "sklearn._loss.loss",
     "sklearn._loss._loss",
@@ -128,10 +170,8 @@ PARTS = (
     "sklearn.neural_network._stochastic_optimizers",
 )
 PLAIN = {
-    ("numpy._core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "scalar"),
     ("numpy._core.numeric", "_frombuffer"),
-    ("numpy", "ndarray"),
     ("numpy", "dtype"),
     ("numpy.random._pickle", "__randomstate_ctor"),
     ("numpy.random._pickle", "__bit_generator_ctor"),
