@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from sklearn import datasets
 
-from ortpipe.data.sources import SOURCES
+from ortpipe.data.sources import SOURCES, bundled
 from ortpipe.data.sources.bundled import LOADERS, Bundled
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.flights import BEFORE, WEATHER, Flights
@@ -50,6 +50,16 @@ def test_every_bundled_set_loads_the_same_rows_twice(name):
 def test_classes_have_their_own_names(name):
     bunch = getattr(datasets, LOADERS[name])()
     np.testing.assert_array_equal(Bundled(name)().label, bunch.target_names[bunch.target])
+
+
+def test_digits_without_scikit_learn_are_those_of_its_loader():
+    rows, bunch = bundled._digits(), datasets.load_digits()
+    assert rows is not None
+    assert rows.columns == {"X": tuple(bunch.feature_names)}
+    for own, theirs in ((rows.inputs["X"], bunch.data), (rows.label, bunch.target)):
+        assert own.dtype == theirs.dtype
+        np.testing.assert_array_equal(own, theirs)
+    assert rows.digest() == Bundled("digits", params={"n_class": 10})().digest()
 
 
 def test_digits_are_numbers():

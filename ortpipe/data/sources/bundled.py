@@ -1,7 +1,10 @@
 """The data sets that ship inside scikit-learn; nothing is downloaded."""
 
+import gzip
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -37,6 +40,8 @@ class Bundled(Config):
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Load the rows; features are named as scikit-learn names them."""
+        if self.dataset == "digits" and not self.params and self.sample_weight is None and (rows := _digits()):
+            return rows
         from sklearn import datasets
 
         try:
@@ -57,3 +62,19 @@ class Bundled(Config):
         if hasattr(bunch, "target_names") and label.ndim == 1 and label.dtype.kind in "iu" and self.dataset != "digits":
             label = np.asarray(bunch.target_names)[label]  # the user's own words: 'benign', not 1
         return Rows(inputs={"X": features}, label=label, sample_weight=weights, columns={"X": tuple(names)})
+
+
+def _digits() -> Rows | None:
+    """Return the rows of `load_digits()` without importing scikit-learn: the import takes longer than a short run.
+
+    None where the installed scikit-learn keeps its file elsewhere.
+    """
+    package = find_spec("sklearn")
+    folders = () if package is None else package.submodule_search_locations or ()
+    file = next((file for folder in folders if (file := Path(folder, "datasets/data/digits.csv.gz")).is_file()), None)
+    if file is None:
+        return None
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        table = np.loadtxt(lines, delimiter=",")
+    names = tuple(f"pixel_{i}_{j}" for i in range(8) for j in range(8))
+    return Rows(inputs={"X": table[:, :-1]}, label=table[:, -1].astype(int), columns={"X": names})
