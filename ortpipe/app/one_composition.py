@@ -1,17 +1,45 @@
-"""Hydra's loader of configs, which composes a run's config once: Hydra composes it before, too, to read hydra.mode."""
+"""Hydra's loader of configs, which composes a run's config once, and what is the same in a sweep's jobs once for all.
+
+Hydra composes a run's config before, too, to read hydra.mode, and a job's to look whether it can be.
+"""
+
+import copy
+import pickle
+import uuid
+from typing import Any
 
 from hydra._internal import hydra as application
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
+from hydra.core.default_element import ResultDefault
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
 MODE = "hydra.mode=RUN"  # what Hydra adds to a run's overrides where no config has a mode
 
 
+class Composed:
+    """What was read and merged for the jobs of one sweep: they differ in few choices, and mostly in values."""
+
+    def __init__(self) -> None:
+        self.files: dict[Any, CachingConfigRepository] = {}  # by the folders of configs that overrides name
+        self.merged: dict[Any, bytes] = {}  # pickled, by the files: each job changes its own
+
+
+_latest: dict[str, Composed] = {}  # of this process's latest sweep; workers unpickle its loader anew for each job
+
+
 class OneComposition(ConfigLoaderImpl):
-    """Keeps what it composed when Hydra asked for the mode, for the run that asks for the same."""
+    """Keeps what it composed when Hydra asked for the mode, for the run that asks for the same.
+
+    Of a sweep's jobs it keeps the files and what they give together, so that each job sets but its values.
+    """
 
     _kept: tuple[str | None, list[str], DictConfig | Exception] | None = None
+    _sweep: str | None = None  # the key of what is kept of its jobs
+    _shared: Composed | None = None  # while a job's config is composed
 
     def load_configuration(
         self,
@@ -39,6 +67,41 @@ class OneComposition(ConfigLoaderImpl):
                 kept[2].hydra.overrides.hydra.append(MODE)
             return kept[2]
         return super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
+
+    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        """Return the config of a sweep's job."""
+        self._sweep = self._sweep or uuid.uuid4().hex
+        if self._sweep not in _latest:
+            _latest.clear()
+            _latest[self._sweep] = Composed()
+        self._shared = _latest[self._sweep]
+        try:
+            return super().load_sweep_config(master_config, sweep_overrides)
+        finally:
+            self._shared = None
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str]
+    ) -> tuple[list[Override], CachingConfigRepository]:
+        if self._shared is None:
+            return super()._parse_overrides_and_create_caching_repo(config_name, overrides)
+        key = config_name, *(line for line in overrides if "hydra.searchpath" in line)
+        if key not in self._shared.files:
+            parsed, files = super()._parse_overrides_and_create_caching_repo(config_name, overrides)
+            self._shared.files[key] = files
+            return parsed, files
+        return OverridesParser.create().parse_overrides(overrides=overrides), self._shared.files[key]
+
+    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+        if self._shared is None:
+            return super()._compose_config_from_defaults_list(defaults, repo)
+        key = id(repo), repr(defaults)
+        if key not in self._shared.merged:
+            # A copy of the files: merging takes nodes over, which then belong to the result
+            config = super()._compose_config_from_defaults_list(defaults, copy.deepcopy(repo))
+            self._shared.merged[key] = pickle.dumps(config)
+        merged: DictConfig = pickle.loads(self._shared.merged[key])
+        return merged
 
 
 def compose_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,6 +76,45 @@ def test_what_begins_is_what_hydra_begins(
     theirs, _ = begun(ConfigLoaderImpl, overrides, multirun, monkeypatch)
     assert ours == theirs
     assert count == times
+
+
+def jobs(loader: type[ConfigLoaderImpl], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the configs of a sweep's jobs, or their errors; every second one is composed as in a worker."""
+    monkeypatch.setattr(application, "ConfigLoaderImpl", loader)
+    hydra = application.Hydra.create_main_hydra2("ortpipe", utils.create_config_search_path(str(packaged_conf())))
+    told = []
+    try:
+        master = hydra.compose_config("config", ["seed=1,2"], RunMode.MULTIRUN)
+        for i, overrides in enumerate(JOBS):
+            worker = pickle.loads(pickle.dumps(hydra.config_loader)) if i % 2 else hydra.config_loader
+            try:
+                config = worker.load_sweep_config(master, [*overrides])
+            except Exception as error:  # noqa: BLE001 - the same is to come of both
+                told.append(repr(error))
+                continue
+            told.append(OmegaConf.to_yaml(config))
+            config.train.optimizer = {"name": "another"}  # of this job alone
+    finally:
+        GlobalHydra.instance().clear()
+        monkeypatch.undo()
+    return told
+
+
+JOBS = (
+    ["seed=1"],
+    ["seed=2", "train.optimizer.lr=0.5"],
+    ["seed=3", "train/optimizer=adam"],
+    ["seed=4", "~train.optimizer.lr"],
+    ["seed=5"],
+    ["nonsense=1"],
+    ["data=no_such"],
+    ["seed=6", "train/optimizer=adam", "+train.optimizer.other={a: 1}"],
+    ["seed=7", "train/optimizer=adam"],
+)
+
+
+def test_jobs_of_a_sweep_have_the_configs_that_hydra_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert jobs(OneComposition, monkeypatch) == jobs(ConfigLoaderImpl, monkeypatch)
 
 
 def test_the_command_line_composes_so(monkeypatch: pytest.MonkeyPatch) -> None:
