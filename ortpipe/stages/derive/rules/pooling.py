@@ -40,6 +40,9 @@ def along(op: Builder, x: Value, axis: int, matrix: Matrix | Value) -> Value:
 def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """MaxPool: dx = Σ dy over the windows whose first maximum, in row-major order, is that place (as PyTorch)."""
     windows = unpadded(node)
+    if _tile(node, x, windows):
+        sizes = windows.kernel.tolist()
+        return [op.MaxUnpool(dy, _indices(op, node), kernel_shape=sizes, strides=sizes)]
     indices, shared = _indices(op, node), -(-windows.extents // windows.strides)
     shared[windows.kernel == 1] = 1  # how many windows may share a place
     if op.opset >= 16 or shared.prod() == 1:
@@ -50,6 +53,15 @@ def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
         part, places = (op.Slice(v, start, [FAR] * n, range(2, n + 2), shared) for v in (dy, indices))
         parts.append(op.put(x, places, part))
     return [op.total(parts, x)]
+
+
+def _tile(node: Node, x: Value, windows: Window) -> bool:
+    """Say whether windows lie side by side and fill x, of float32: then MaxUnpool, which has no other, undoes it."""
+    side_by_side = all(windows.kernel == windows.strides) and all(windows.dilations == 1)
+    sizes, counts = spatial(x), spatial(node.outputs[0])
+    if not side_by_side or None in (*sizes, *counts) or x.dtype != ir.DataType.FLOAT:
+        return False
+    return any(windows.kernel > 1) and sizes == (np.array(counts) * windows.kernel).tolist()
 
 
 def _indices(op: Backward, node: Node) -> Value:

@@ -22,6 +22,8 @@ OMITTED: dict[str, str] = {}
 # (operator, attributes, shape of x, shape of w, with bias)
 VARIANTS = {
     "1-D, uneven pads": ("Conv", "strides=[2], pads=[2,1]", (2, 2, 9), (3, 2, 3), 3),
+    "few places": ("Conv", "pads=[0,1,2,1], strides=[1,2], dilations=[1,2]", (2, 2, 5, 6), (3, 2, 3, 2), 3),
+    "few places, groups": ("Conv", "group=2, pads=[1,1,1,1]", (2, 4, 3, 4), (4, 2, 3, 3), None),
     "groups": ("Conv", "group=2, pads=[0,1,2,1]", (2, 4, 7, 6), (6, 2, 3, 2), 6),
     "groups, strides": ("Conv", "group=2, pads=[0,1,2,1], strides=[2,3]", (2, 4, 7, 6), (6, 2, 3, 2), 6),
     "depthwise": ("Conv", "group=4, pads=[1,1,1,1]", (2, 4, 7, 6), (4, 1, 3, 3), 4),

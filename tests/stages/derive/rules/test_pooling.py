@@ -55,6 +55,8 @@ VARIANTS = {
     "max, stride 1, SAME_LOWER": ("MaxPool", 'kernel_shape=[3,2], auto_pad="SAME_LOWER"', (2, 2, 7, 6), 21),
     "max, overlapping, opset 13": ("MaxPool", "kernel_shape=[3,3], strides=[1,2], pads=[0,1,1,1]", (2, 2, 7, 6), 13),
     "max, ceil, opset 13": ("MaxPool", "kernel_shape=[2,2], strides=[2,2], ceil_mode=1", (2, 2, 7, 6), 13),
+    "max, side by side": ("MaxPool", "kernel_shape=[2,3], strides=[2,3]", (2, 2, 6, 6), 21),
+    "max, side by side, opset 13": ("MaxPool", "kernel_shape=[2], strides=[2]", (2, 2, 6), 13),
     "max, column-major": ("MaxPool", "kernel_shape=[2,2], strides=[2,2], storage_order=1", (2, 2, 7, 6), 21),
     "max, dilations, ceil": (
         *("MaxPool", "kernel_shape=[3,2], strides=[2,1], dilations=[2,1], ceil_mode=1"),
@@ -149,6 +151,14 @@ def test_max_pool_sends_everything_to_the_first_of_equal_values_in_row_major_ord
     x = np.array([[0, 1, 2, 2], [1, 1, 2, 2], [0, 0, 5, 5], [3, 3, 4, 5]], np.float32).reshape(1, 1, 4, 4)
     hit = gradients(model, {"x": x})["x"][0, 0] != 0
     np.testing.assert_array_equal(hit, np.array([[0, 1, 1, 0], [0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 0, 0]], bool))
+
+
+def test_windows_side_by_side_are_undone_in_one_node():
+    model = model_of("g (float[N,3,6,8] x) => (float[a,b,c,d] y) { y = MaxPool<kernel_shape=[2,4], strides=[2,4]>(x) }")
+    x = np.random.default_rng(0).integers(0, 4, (2, 3, 6, 8)).astype(np.float32)  # with ties
+    windows = x.reshape(2, 3, 3, 2, 2, 4).transpose(0, 1, 2, 4, 3, 5).reshape(2, 3, 3, 2, 8)
+    first = np.eye(8)[windows.argmax(axis=-1)].reshape(2, 3, 3, 2, 2, 4).transpose(0, 1, 2, 4, 3, 5).reshape(x.shape)
+    np.testing.assert_array_equal(gradients(model, {"x": x})["x"] != 0, first.astype(bool))
 
 
 def test_global_max_pool_sends_everything_to_the_first_of_equal_values():
