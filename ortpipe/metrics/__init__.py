@@ -6,16 +6,15 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from ortpipe import own
 from ortpipe.errors import ConfigError, EvaluateError, nearest
 from ortpipe.facts import Facts
 from ortpipe.metrics.sequences import accuracy, error_rate
 from ortpipe.settings import Catalogue, Must
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,10 @@ class Metric:
             scikit = isinstance(self.function, str) and self.function != "log_loss"
             of_one = scikit and truth.ndim == 1 and probability.shape[1] == 2
             read = probability[:, 1] if of_one else probability
-            if read is probability and truth.ndim == 1:
+            if read is probability and truth.ndim == 1 and self.function == "average_precision_score":
+                occur = np.unique(truth)  # a class without rows has no curve, and scikit-learn counts it as 0
+                truth, read = (truth[:, None] == occur).astype(np.int64), probability[:, occur]
+            elif read is probability and truth.ndim == 1:
                 params["labels"] = list(range(probability.shape[1]))
         if not isinstance(self.function, str):
             with own.blamed(self.function, "metric", EvaluateError):
@@ -146,8 +148,9 @@ METRICS = Metrics(
         "balanced_accuracy": Metric("balanced_accuracy_score", CLASSES, "label", True),
         "matthews_corrcoef": Metric("matthews_corrcoef", CLASSES, "label", True),
         "log_loss": Metric("log_loss", CLASSES, "probability", False, shown=CLASSES),
+        "brier_score": Metric("brier_score_loss", CLASSES, "probability", False),
         "roc_auc": Metric("roc_auc_score", LABELS, "probability", True, {"multi_class": "ovr"}, shown=("binary",)),
-        "average_precision": Metric("average_precision_score", ("binary", "multilabel"), "probability", True),
+        "average_precision": Metric("average_precision_score", LABELS, "probability", True),
         "top_k_accuracy": Metric(
             "top_k_accuracy_score", ("multiclass",), "probability", True, {"k": 2}, parameter=PLACES
         ),

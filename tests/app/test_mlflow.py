@@ -123,7 +123,7 @@ def test_graphs_tensors_tables_and_figures_are_artifacts(client, run) -> None:  
         "figures",
     }
     assert top <= names()
-    assert names("figures") == {"figures/losses.png", "figures/confusion.png"}
+    assert names("figures") == {"figures/losses.png", "figures/confusion.png", "figures/curves.png"}
     assert names("stages/4_derive") == {
         f"stages/4_derive/{f}" for f in ("model.onnx", "model.txt", "model.svg", "tensors.safetensors", "artifact.json")
     }

@@ -114,6 +114,8 @@ MEMBERS += [
     more("root_mean_squared_error", "regression", metrics.root_mean_squared_error),
     more("median_absolute_error", "regression", metrics.median_absolute_error),
     more("mean_absolute_percentage_error", "regression", metrics.mean_absolute_percentage_error),
+    more("brier_score", "binary", metrics.brier_score_loss),
+    more("brier_score", "multiclass", metrics.brier_score_loss, labels=[0, 1, 2]),
     more("explained_variance", "regression", metrics.explained_variance_score),
     more("mean_pinball_loss", "regression", metrics.mean_pinball_loss, alpha=0.5),
     more("mean_pinball_loss_0.9", "regression", metrics.mean_pinball_loss, alpha=0.9),
@@ -134,6 +136,7 @@ MEMBERS += [
     more("roc_auc", "multilabel", metrics.roc_auc_score),
     more("average_precision", "binary", metrics.average_precision_score),
     more("average_precision", "multilabel", metrics.average_precision_score),
+    more("average_precision", "multiclass", metrics.average_precision_score),
     more("top_k_accuracy", "multiclass", metrics.top_k_accuracy_score, k=2),
 ]
 

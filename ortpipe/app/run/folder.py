@@ -36,8 +36,9 @@ from ortpipe.stages.train.training import Checkpoint
 
 INPUTS = "inputs"  # copies of the model files that were read: the originals may change before a run is repeated
 SOURCE = "convert.source"
+SLICES = "slices.json"
 MODELS = ("model.onnx", "model.onnx.data", "model.int8.onnx")
-OF_ONE_RUN = (INPUTS, "stages", "figures", *MODELS, EXAMPLE, "losses.parquet")
+OF_ONE_RUN = (INPUTS, "stages", "figures", *MODELS, EXAMPLE, SLICES, "losses.parquet")
 
 
 class RunFolder:
@@ -128,6 +129,10 @@ class RunFolder:
         for name, png in figures(artifact).items():
             atomic_write(self.folder / "figures" / f"{name}.png", png)
         self.record.metrics = artifact.facts.as_json().get("metrics", {})
+        last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
+        self.record.intervals, self.record.slices = last.get("intervals", {}), last.get("slices", {})
+        if self.record.slices:
+            atomic_write(self.folder / SLICES, json.dumps(as_table(self.record.slices)) + "\n")
         self.record.values = dict(self._values(artifact))
         self.record.end(FINISHED)
         try:
@@ -164,6 +169,14 @@ class RunFolder:
             event.error.add_note(f"{'in the store':<14} {', '.join(self._stored)}")
         if self.record.again is not None:
             event.error.add_note(f"{'continue with:':<14} {self.record.again}")
+
+
+def as_table(slices: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
+    """Return metrics by column and value as the table that MLflow's page shows."""
+    parts = [(column, value, found) for column, values in slices.items() for value, found in values.items()]
+    names = list(dict.fromkeys(name for *_, found in parts for name in found))
+    data = [[column, value, *(found.get(name) for name in names)] for column, value, found in parts]
+    return {"columns": ["column", "value", *names], "data": data}
 
 
 def in_integers(artifact: Artifact) -> Artifact:

@@ -125,6 +125,8 @@ class RunRecord(Config):
     stages: list[StageRecord] = field(default_factory=list)  # those that finished, in order
     epochs: list[list[int]] = field(default_factory=list)  # when an epoch ended; of many, some evenly spaced
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)  # by state, such as `trained`; a sweep's best
+    intervals: dict[str, list[float]] = field(default_factory=dict)  # of the trained model's metrics
+    slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # these by column, by value
     values: dict[str, float] = field(default_factory=dict)  # what an objective may be: `loss` and metrics on test rows
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage
     mlflow: str | None = None  # the id of the MLflow run, if there is one

@@ -58,6 +58,8 @@ def gathered(folder: Path) -> dict[str, Any]:
         "saved": sum(s["record"].origin["seconds"] - s["record"].seconds for s in stages if s["state"] == "stored"),
         "metrics": metrics_of(run.metrics),
         "int8": any("int8" in by_state for by_state in run.metrics.values()),
+        "intervals": run.intervals,
+        "slices": run.slices,
         "figures": [path.stem for path in pictures],
         "graphs": graphs_of(run),
         "parameters": run.model.get("parameters", {}),  # shapes by name

@@ -100,8 +100,12 @@ def table(artifact: Artifact) -> str:
     heads = {"before": "before", "trained": "trained", "int8": "int8", "source": source_of(artifact.facts)}
     metrics = artifact.facts.metrics
     states = [state for state in heads if any(state in values for values in metrics.values())]
+    spread = artifact.facts.lineage[-1].get("intervals", {}) if artifact.facts.lineage else {}
     rows = [[label(name, metrics), *(f"{values[state]:.4f}" for state in states)] for name, values in metrics.items()]
-    return "\n".join(aligned(rows, ["metric", *(heads[state] for state in states)], left=1))
+    for row, name in zip(rows if spread else (), metrics, strict=False):
+        row.append(" to ".join(f"{edge:.4f}" for edge in spread.get(name, ())))
+    titles = ["metric", *(heads[state] for state in states), *(["95 % of trained"] if spread else [])]
+    return "\n".join(aligned(rows, titles, left=1))
 
 
 def source_of(facts: Facts) -> str:

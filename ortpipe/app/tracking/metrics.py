@@ -127,6 +127,12 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
                 points.append(
                     Metric(key(f"test/{name}/{state}"), value, ended.get("evaluate") or end, 0, model, **about)
                 )
+    measured = ended.get("evaluate") or end
+    for name, edges in run.intervals.items():
+        named = zip(("low", "high"), edges, strict=True)
+        points += [
+            Metric(key(f"test/{name}/trained_{edge}"), value, measured, 0, model, **about) for edge, value in named
+        ]
     return points + [Metric(f"wall_seconds/{s.name}", s.seconds, s.ended or end, 0) for s in run.stages]
 
 

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from annotated_types import Ge
+
 from ortpipe.metrics import METRICS
-from ortpipe.settings import Config, Count, one_of
+from ortpipe.settings import Config, Count, Seed, one_of
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,13 @@ class EvaluateConfig(Config):
         metrics: names from the catalogue of metrics, some with a number, such as `mean_pinball_loss_0.9`, those of a
             head with its name in front, such as `digit_1/accuracy`; by default a few that fit the tasks.
         rows: at most so many test rows count, evenly spaced.
+        by: columns, by each of whose values the trained model's metrics are computed once more.
+        bootstrap: how often the test rows are drawn anew for the 95 % interval of each of the trained model's metrics
+            (percentiles; Efron, 1979); 0: no intervals. The draws follow from `seed`.
     """
 
     metrics: tuple[Annotated[str, one_of("metric", METRICS)], ...] | None = None
     rows: Count = 200_000
+    by: tuple[str, ...] = ()
+    bootstrap: Annotated[int, Ge(0)] = 0
+    seed: Seed = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,15 +22,19 @@ if TYPE_CHECKING:
 
 
 def figures(artifact: Artifact) -> dict[str, bytes]:
-    """Return each picture by name: `losses` of a trained model, `confusion` or `predicted` of an evaluated one."""
+    """Return each picture by name: `losses` of a trained model, `confusion` and `curves`, or `predicted` and
+    `residuals`, of an evaluated one."""
     pictures = {}
     if "losses/train" in artifact.tensors:
         pictures["losses"] = picture(lambda axes: _losses(artifact, axes))
     if "evaluation/label" in artifact.tensors and artifact.facts.blank is None:
         if artifact.facts.task in ("binary", "multiclass"):
             pictures["confusion"] = picture(lambda axes: _confusion(artifact, axes))
+            if panels := _curve_panels(artifact):
+                pictures["curves"] = picture(*panels)
         elif artifact.facts.task == "regression":
             pictures["predicted"] = picture(lambda axes: _predicted(artifact, axes))
+            pictures["residuals"] = picture(lambda axes: _residuals(artifact, axes))
     return pictures
 
 
@@ -70,6 +76,59 @@ def _predicted(artifact: Artifact, axes: Axes) -> None:
     axes.grid(alpha=0.3)
     if 1 < truth.shape[1] <= FEW:
         axes.legend()
+
+
+def _residuals(artifact: Artifact, axes: Axes) -> None:
+    """Draw truth − prediction over the prediction: about 0, as wide everywhere, where nothing is left to learn."""
+    every = slice(None, None, -(-len(artifact.tensors["evaluation/label"]) // SHOWN))
+    truth, predicted = (artifact.tensors[f"evaluation/{name}"][every] for name in ("label", "prediction"))
+    for k in range(truth.shape[1]):
+        name = f"output {k}" if truth.shape[1] > 1 else None
+        axes.scatter(predicted[:, k], (truth - predicted)[:, k], s=14, alpha=0.6, label=name)
+    axes.axhline(0, color="0.4", linewidth=1)
+    axes.set(xlabel="predicted", ylabel="true − predicted", title="Residuals, test rows")
+    axes.grid(alpha=0.3)
+    if 1 < truth.shape[1] <= FEW:
+        axes.legend()
+
+
+def _curve_panels(artifact: Artifact) -> list[Callable[[Axes], None]]:
+    panels = {"roc": _roc, "precision_recall": _precision_recall, "reliability": _reliability}
+    have = {name.partition("/")[0] for name in under("evaluation", artifact.tensors)}
+    return [partial(draw, artifact) for name, draw in panels.items() if name in have]
+
+
+def _lines(artifact: Artifact, kind: str, axes: Axes) -> None:
+    """Draw a curve of each class, the names below: they hide no line."""
+    classes = artifact.facts.classes or ()
+    found = under(f"evaluation/{kind}", artifact.tensors)
+    for k in sorted(map(int, found)):
+        axes.plot(*found[str(k)].T, linewidth=1.2, label=str(classes[k]) if k < len(classes) else str(k))
+    axes.grid(alpha=0.3)
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    if len(found) > 1:
+        axes.legend(fontsize="x-small", ncols=2, title="class against the others", title_fontsize="x-small")
+
+
+def _roc(artifact: Artifact, axes: Axes) -> None:
+    _lines(artifact, "roc", axes)
+    axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
+    axes.set(xlabel="false positive rate", ylabel="true positive rate", title="ROC")
+
+
+def _precision_recall(artifact: Artifact, axes: Axes) -> None:
+    _lines(artifact, "precision_recall", axes)
+    axes.set(xlabel="recall", ylabel="precision", title="Precision and recall")
+
+
+def _reliability(artifact: Artifact, axes: Axes) -> None:
+    said, true, weight = artifact.tensors["evaluation/reliability"].T
+    axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
+    axes.plot(said, true, linewidth=1.2)
+    axes.scatter(said, true, s=10 + 60 * weight / weight.max(), alpha=0.7)
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), title="Reliability")
+    axes.set(xlabel="predicted probability", ylabel="share that is true")
+    axes.grid(alpha=0.3)
 
 
 def _confusion(artifact: Artifact, axes: Axes) -> None:

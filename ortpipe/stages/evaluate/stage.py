@@ -9,19 +9,22 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.data.feeds import about, feed_inputs
 from ortpipe.data.rows import Data, check_data
+from ortpipe.data.slices import check_columns, column_of
 from ortpipe.errors import EvaluateError
 from ortpipe.graph import sound
 from ortpipe.graph.check import proto_apart
 from ortpipe.graph.edit import set_initializers
 from ortpipe.graph.int8 import is_quantized, to_int8
 from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, part_of, shown
+from ortpipe.metrics.curves import curves
 from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.settings import typed
 from ortpipe.stages.evaluate.config import EvaluateConfig
+from ortpipe.stages.evaluate.parts import by_value, intervals, whole_rows
 
-VERSION = 3
+VERSION = 4
 BOTH = f"test rows have weights: a metric weighs each row by its own, and {UNWEIGHTED} counts each row once"
 STATES = {"before": "initial", "trained": "parameter", "source": "source"}  # state → the folder of its weights
 INT8 = "int8"  # of a fake-quantized model: the trained one as integers
@@ -44,6 +47,8 @@ def evaluate(
     elements (steps, pixels), each element counts as a row, with the weight of its own; where they have more than fifty
     million scores, only those of evenly spaced rows do. Of sequences they are class indices [N, …], −1 behind the end.
     The metrics of a head have its name in front, `digit_1/accuracy`, and its tensors likewise, `evaluation/digit_1/…`.
+    Of probabilities, what is drawn of them is there too (see `metrics.curves`). The lineage has the `intervals` of the
+    trained model's metrics, and its metrics by `slices`, where they are asked for.
 
     Raises:
         EvaluateError: there are no test rows, a metric does not fit the task, or one that was asked for has no value.
@@ -62,6 +67,7 @@ def evaluate(
     wanted = [own.prediction for own in parts.values()]
     labels: dict[str, list[np.ndarray]] = {head: [] for head in parts}
     weights: list[np.ndarray] = []
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in config.by}
     predictions: dict[str, dict[str, list[np.ndarray]]] = {state: {head: [] for head in parts} for state in known}
     most = min(config.rows, *(rows_at_most(own, data.test.of(head)) for head, own in parts.items()))
     for states in [[state] for state in known] if is_large else [list(known)]:  # of a large one, one in memory
@@ -74,6 +80,8 @@ def evaluate(
         for piece in data.test.pieces(most):
             rows = feed_inputs(model, facts, piece)
             if "trained" in states:
+                for name, values in columns.items():
+                    values.append(column_of(piece, name, "by"))
                 for head, own in parts.items():
                     labels[head].append(truth(own, piece.of(head)))
                 weights += [] if piece.sample_weight is None else [piece.sample_weight]
@@ -85,6 +93,8 @@ def evaluate(
     kinds = ("",) if weight is None else ("", UNWEIGHTED)
     table: dict[str, dict[str, float]] = {f"{name}{kind}": {} for name in names for kind in kinds}
     final: dict[str, np.ndarray] = {}
+    spread: dict[str, list[float]] = {}
+    slices: dict[str, dict[str, dict[str, float]]] = {}
     for state, (head, own) in itertools.product(known, parts.items()):
         # what the source predicts are the values themselves, whatever its network was then trained for
         said = dataclasses.replace(own, link=None) if state == "source" else own
@@ -97,6 +107,14 @@ def evaluate(
         if state == "trained":
             folder = f"evaluation/{head}/" if head else "evaluation/"
             final |= {f"{folder}label": entries.truth, f"{folder}prediction": entries.label}
+            final |= {f"{folder}{name}": curve for name, curve in curves(entries).items()}
+            mine = {name: METRICS[name] for name in names if part_of(name)[0] == head}
+            if config.bootstrap or columns:
+                whole_rows(entries, sum(map(len, labels[head])))
+            spread |= intervals(mine, entries, config.bootstrap, config.seed) if config.bootstrap else {}
+            for column, values in columns.items():
+                for part, measured in by_value(mine, entries, np.concatenate(values)).items():
+                    slices.setdefault(column, {}).setdefault(part, {}).update(measured)
     # ROC AUC of one class or R² of one row have no value: they are left out, unless they were asked for
     undefined = [name for name, row in table.items() if not np.isfinite(list(row.values())).all()]
     if config.metrics is not None and undefined:
@@ -111,6 +129,7 @@ def evaluate(
         tensors={**artifact.tensors, **final},
         metrics={name: row for name, row in table.items() if name not in undefined},
         notes=() if weight is None else [BOTH],
+        record={key: found for key, found in (("intervals", spread), ("slices", slices)) if found},
     )
 
 
@@ -120,6 +139,7 @@ def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeC
         raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
     for name in config.metrics or ():
         check_fits(name, facts, "metrics")
+    check_columns(data.test.head(1), config.by, "by")
 
 
 def _session(model: ir.Model, weights: Arrays, runtime: RuntimeConfig | None) -> Session:

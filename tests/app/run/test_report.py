@@ -110,7 +110,7 @@ def test_the_page_is_one_file_without_scripts_and_nothing_in_it_is_taken_for_mar
         tags = {tag for tag, _ in page.tags}
         assert not tags & {"script", "link", "iframe", "b"}
         sources = [attributes["src"] or "" for tag, attributes in page.tags if tag == "img"]
-        figures = sorted((run / "figures").glob("*.png"), key=lambda path: path.stem != "losses")
+        figures = sorted((run / "figures").glob("*.png"), key=lambda path: (path.stem != "losses", path.stem))
         drawn = [f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}" for path in figures]
         assert sources[: len(drawn)] == drawn
         assert all(source.startswith("data:image/svg+xml;base64,") for source in sources[len(drawn) :])

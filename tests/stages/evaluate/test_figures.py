@@ -22,10 +22,10 @@ from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 
 CASES = {
-    "diabetes": (LinearRegression(), "l2", {"losses", "predicted"}),
-    "linnerud": (LinearRegression(), "l2", {"losses", "predicted"}),
-    "breast_cancer": (LogisticRegression(max_iter=3, tol=1e3), "log", {"losses", "confusion"}),
-    "iris": (LogisticRegression(max_iter=3, tol=1e3), "cross_entropy", {"losses", "confusion"}),
+    "diabetes": (LinearRegression(), "l2", {"losses", "predicted", "residuals"}),
+    "linnerud": (LinearRegression(), "l2", {"losses", "predicted", "residuals"}),
+    "breast_cancer": (LogisticRegression(max_iter=3, tol=1e3), "log", {"losses", "confusion", "curves"}),
+    "iris": (LogisticRegression(max_iter=3, tol=1e3), "cross_entropy", {"losses", "confusion", "curves"}),
 }
 
 
@@ -54,9 +54,9 @@ def decoded(png):
 def test_they_are_pngs_under_the_names_of_their_task(artifacts, name):
     pictures = figures(artifacts(name)[1])
     assert set(pictures) == CASES[name][2]
-    for png in pictures.values():
+    for called, png in pictures.items():
         pixels = decoded(png)
-        assert pixels.shape == (540, 720, 3)
+        assert pixels.shape == ((420, 1440, 3) if called == "curves" else (540, 720, 3))
         assert len(np.unique(pixels.astype(np.int64) @ [1, 1 << 8, 1 << 16])) > 10  # colours; by rows it takes seconds
 
 
@@ -71,7 +71,7 @@ def test_a_model_that_was_not_evaluated_has_its_losses_alone(artifacts):
 
 def test_a_model_that_was_not_trained_has_no_losses(iris):
     forward = convert(LogisticRegression(), data=iris)
-    assert set(figures(evaluate(forward, data=iris))) == {"confusion"}
+    assert set(figures(evaluate(forward, data=iris))) == {"confusion", "curves"}
 
 
 def test_another_artifact_gives_another_picture(artifacts):

@@ -1,0 +1,91 @@
+"""Metrics of parts of the rows are scikit-learn's of those rows; intervals are percentiles of draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics
+
+from ortpipe.data.rows import Data, Rows
+from ortpipe.data.slices import FEW, MOST, column_of, columns_of, parted
+from ortpipe.errors import DataError, EvaluateError
+from ortpipe.metrics import METRICS
+from ortpipe.metrics.predictions import Compared
+from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.evaluate.config import EvaluateConfig
+from ortpipe.stages.evaluate.parts import by_value, intervals
+from ortpipe.stages.evaluate.stage import evaluate
+
+RNG = np.random.default_rng(0)
+TRUTH, GUESS = RNG.normal(size=(2, 60, 1))
+GUESS = TRUTH + 0.5 * GUESS
+WORDS = RNG.choice(["a", "b", "c"], 60)
+TWO = {name: METRICS[name] for name in ("r2", "mean_absolute_error")}
+ENTRIES = Compared(TRUTH, GUESS, None, None)
+
+
+def test_each_part_has_the_metrics_of_its_rows() -> None:
+    weight = RNG.uniform(0.5, 2, 60)
+    found = by_value(TWO, ENTRIES._replace(weight=weight), WORDS)
+    assert list(found) == ["a", "b", "c"]
+    for word, measured in found.items():
+        at = word == WORDS
+        assert measured["rows"] == at.sum()
+        assert measured["r2"] == pytest.approx(metrics.r2_score(TRUTH[at], GUESS[at], sample_weight=weight[at]))
+
+
+def test_what_has_no_value_on_a_part_is_left_out() -> None:
+    column = np.array(["one"] + ["rest"] * 59)
+    assert set(by_value(TWO, ENTRIES, column)["one"]) == {"rows", "mean_absolute_error"}
+
+
+def test_intervals_are_those_of_scipys_bootstrap() -> None:
+    [found] = intervals({"mean_absolute_error": METRICS["mean_absolute_error"]}, ENTRIES, 1000, seed=0).values()
+    error = np.abs(TRUTH - GUESS).ravel()
+    expected = stats.bootstrap((error,), np.mean, n_resamples=5000, method="percentile", rng=1).confidence_interval
+    np.testing.assert_allclose(found, expected, rtol=0.05)
+    assert intervals(TWO, ENTRIES, 20, seed=3) == intervals(TWO, ENTRIES, 20, seed=3)
+
+
+def test_many_numbers_are_parted_at_quartiles_and_of_many_words_the_frequent_stand_alone() -> None:
+    values = np.r_[RNG.normal(size=200), np.nan]
+    parts = parted(values)
+    assert parts[0][0] == ""
+    assert [int(where.sum()) for _, where in parts] == [1, 50, 50, 50, 50]
+    assert len(parted(np.arange(FEW))) == FEW
+    words = parted(np.array([f"w{i}" for i in range(MOST + 5)] + ["w1"]))
+    assert len(words) == MOST + 1
+    assert words[-1][0] == "others"
+    assert sum(where.sum() for _, where in words) == MOST + 6
+
+
+def test_a_column_is_found_in_any_encoding() -> None:
+    codes = np.array([0, 1, 1, 0])
+    hot = np.stack([codes == 0, codes == 1, [1.5, 2, 3, 4]], axis=1).astype(np.float32)
+    known = {"categories": {"sex": ("f", "m")}}
+    for rows in (
+        Rows({"X": hot}, np.zeros(4), columns={"X": ("sex=f", "sex=m", "age")}, **known),  # type: ignore[arg-type]
+        Rows({"X": np.stack([codes, hot[:, 2]], axis=1)}, np.zeros(4), columns={"X": ("sex", "age")}, **known),  # type: ignore[arg-type]
+    ):
+        assert columns_of(rows) == ["sex", "age"]
+        assert column_of(rows, "sex").tolist() == ["f", "m", "m", "f"]
+        assert column_of(rows, "age").tolist() == [1.5, 2, 3, 4]
+        with pytest.raises(DataError, match="columns that the rows have"):
+            column_of(rows, "aeg")
+
+
+def test_evaluate_records_slices_and_intervals_and_refuses_other_columns() -> None:
+    from sklearn.linear_model import LinearRegression
+
+    x = np.stack([RNG.normal(size=60), WORDS == "a"], axis=1)
+    rows = Rows({"X": x}, TRUTH[:, 0], columns={"X": ("size", "is_a")})
+    data = Data(rows, None, rows)
+    model = convert(LinearRegression(), data=data)
+    record = evaluate(model, EvaluateConfig(by=("is_a",), bootstrap=50), data=data).facts.lineage[-1]
+    assert list(record["slices"]) == ["is_a"]
+    assert [part["rows"] for part in record["slices"]["is_a"].values()] == [(WORDS != "a").sum(), (WORDS == "a").sum()]
+    low, high = record["intervals"]["mean_absolute_error"]
+    assert low < high
+    with pytest.raises((DataError, EvaluateError), match="columns that the rows have"):
+        evaluate(model, EvaluateConfig(by=("isa",)), data=data)
