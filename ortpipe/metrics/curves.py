@@ -4,6 +4,7 @@ import numpy as np
 
 from ortpipe.metrics.predictions import Compared
 
+ENTRIES = 500_000  # that are sorted; of more, as of the pixels of images, evenly spaced ones
 POINTS = 201  # of a curve that is kept
 BINS = 10  # of equal width, of probabilities
 CLASSES = 12  # of more, none has a curve of its own
@@ -15,9 +16,11 @@ def curves(entries: Compared) -> dict[str, np.ndarray]:
     Of two classes the second alone has curves. Reliability is of its probability, or of several exclusive classes of
     the likeliest's: mean probability, share that is true, and weight of each bin that has entries.
     """
-    truth, probability, weight = entries.truth, entries.probability, entries.weight
-    if probability is None or not len(truth):
+    if entries.probability is None or not len(entries.truth):
         return {}
+    every = slice(None, None, -(-len(entries.truth) // ENTRIES))
+    truth, probability = entries.truth[every], entries.probability[every]
+    weight = None if entries.weight is None else entries.weight[every]
     w = np.ones(len(truth)) if weight is None else weight.astype(np.float64)
     several = truth.ndim > 1
     kinds = range(probability.shape[1]) if several or probability.shape[1] > 2 else [1]
