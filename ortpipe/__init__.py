@@ -38,6 +38,9 @@ _HOMES = {
     "OPTIMIZERS": "stages.train.optimizers",
     "SCHEDULES": "stages.train.schedules",
     "evaluate": "stages.evaluate.stage",
+    "run": "app.runs",
+    "Run": "app.runs",
+    "Sweep": "app.runs",
     "EvaluateConfig": "stages.evaluate.config",
 }
 __all__ = sorted(_HOMES)

@@ -94,6 +94,7 @@ def test_every_example_is_run_below() -> None:
         "positions",
         "log_p",
         "evaluate(train(",
+        "ortpipe.run(",
         "GridSearchCV(",
         "step.backward(",
         "trainer.fit(",
@@ -126,6 +127,13 @@ def test_the_example_of_the_stages_trains() -> None:
     r2 = eval(line)
     assert r2["trained"] > r2["before"]
     assert r2["trained"] > r2["source"] - 0.02
+
+
+def test_the_example_of_a_run_from_python_reads_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = _printed(_example("ortpipe.run("))
+    assert printed[-1].endswith(" loss")
+    assert any(line.endswith(" 5") for line in printed)
 
 
 def test_the_example_of_the_estimators_finds_a_model_of_named_columns() -> None:

@@ -89,17 +89,22 @@ def choice(config: Mapping[str, Any]) -> str:
     return next((str(value["name"]) for value in config.values() if isinstance(value, dict) and "name" in value), "")
 
 
-def execute(config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: Job | None = None) -> None:
-    """Run the flow, alone or as a job of a sweep; `resolved` is the config without its secrets."""
+def execute(
+    config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: Job | None = None, command: str | None = None
+) -> None:
+    """Run the flow, alone or as a job of a sweep; `resolved` is the config without its secrets.
+
+    `command` is the one that does the same, where Python started the run.
+    """
     resolved = with_versions(resolved)
-    breakdown = Breakdown(BEGAN if job is None else None)
+    breakdown = Breakdown(BEGAN if job is None and command is None else None)
     breakdown.lap("imports, config")
     folder = Path(hydra.runtime.output_dir)
     started = time.perf_counter()
     context = open_run(vars(config))
     data: Data = context["data"]
     breakdown.lap("data")
-    facts = environment(config.seed, command_of(hydra))
+    facts = environment(config.seed, command or command_of(hydra))
     breakdown.lap("environment")
     record = RunRecord(folder, "", {}) if job is None else job.record
     record.name = record.name or redacted(config.name)

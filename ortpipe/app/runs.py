@@ -1,0 +1,170 @@
+"""Runs and sweeps from Python: start a run, read back what it left."""
+
+import contextlib
+import html
+import io
+import shlex
+import weakref
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import read_write
+
+from ortpipe.app.assemble import execute
+from ortpipe.app.claim import claimed
+from ortpipe.app.compose import Composition, check_working_folder
+from ortpipe.app.hydra_errors import REFUSALS, explained
+from ortpipe.app.lookup import recorded
+from ortpipe.app.redact import know_command, redacted
+from ortpipe.app.run.folder import losses_parquet
+from ortpipe.app.run.record import RunRecord, read_config
+from ortpipe.app.schema import build
+from ortpipe.app.sweep.job import read_jobs, read_sweep
+from ortpipe.app.sweep.summary import Summary
+from ortpipe.artifact import Artifact, load_artifact
+from ortpipe.errors import ConfigError, nearest
+
+
+class Run:
+    """What a run left: its record, losses, models and artifacts.
+
+    Args:
+        run: its folder, or the id of its MLflow run.
+        overrides: key=value pairs that say where an id is looked up, such as recorder.tracking_uri.
+
+    Raises:
+        TrackingError: there is no such run, or no stage of it finished.
+    """
+
+    def __init__(self, run: str | Path, *overrides: str) -> None:
+        stack = contextlib.ExitStack()  # holds what is downloaded for an id
+        self.folder = stack.enter_context(recorded(str(run), Composition(overrides)))
+        weakref.finalize(self, stack.close)
+        self.record = RunRecord.read_closed(self.folder)
+
+    @property
+    def status(self) -> str:
+        """RUNNING, FINISHED, FAILED or KILLED."""
+        return self.record.status
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Each metric on the test rows by state, such as before and trained."""
+        return self.record.metrics
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The resolved config, without its secrets."""
+        return read_config(self.folder)
+
+    @cached_property
+    def losses(self) -> Any:
+        """A DataFrame of the columns kind, number, value and rate; see `losses.parquet` of a run's folder."""
+        import pandas as pd
+
+        return pd.read_parquet(io.BytesIO(losses_parquet(self.artifact("train"))))
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The model of the last stage that finished: of a whole run, the trained one."""
+        return self.artifact().model
+
+    def artifact(self, stage: str | None = None) -> Artifact:
+        """Return what a stage made, by default the last one that finished."""
+        folders = {folder.partition("_")[2]: folder for folder in self.record.stage_folders}
+        if stage is not None and stage not in folders:
+            raise ConfigError("stage is one that the run finished.", got=stage, fix=nearest(stage, folders))
+        return load_artifact(self.folder / "stages" / (folders[stage] if stage else self.record.stage_folders[-1]))
+
+    def __repr__(self) -> str:
+        """Say which run it is, and how it ended."""
+        return f"Run({str(self.folder)!r}): {self.record.name}, {self.status.lower()}"
+
+    def _repr_html_(self) -> str:
+        """Return the metrics as a table, for notebooks."""
+        states = list(dict.fromkeys(state for by_state in self.metrics.values() for state in by_state))
+        head = "".join(f"<th>{html.escape(state)}</th>" for state in ("metric", *states))
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td>"
+            + "".join(f"<td>{by_state[state]:.4g}</td>" if state in by_state else "<td></td>" for state in states)
+            + "</tr>"
+            for name, by_state in self.metrics.items()
+        )
+        return f"<div>{html.escape(repr(self))}</div><table><tr>{head}</tr>{rows}</table>"
+
+
+class Sweep:
+    """What a sweep left: its jobs, the best of them, and the table of all.
+
+    Args:
+        folder: the sweep's, as its last lines say it.
+
+    Raises:
+        TrackingError: it is no sweep's folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).absolute()
+        self.record, manifest = read_sweep(self.folder)
+        self._summary = Summary(manifest.objective, read_jobs(self.record))
+
+    @property
+    def jobs(self) -> list[Run]:
+        """The jobs that finished a stage, in their order."""
+        return [Run(row.run.folder) for row in self._summary.rows if row.run.stages]
+
+    @property
+    def best(self) -> Run | None:
+        """The finished job with the best objective, if there is one."""
+        ranked = self._summary.ranked
+        return Run(ranked[0].run.folder) if ranked else None
+
+    def table(self) -> Any:
+        """Return a DataFrame with a row for each job that began: what varies, what was measured, how it ended."""
+        import pandas as pd
+
+        return pd.DataFrame(self._summary.cells()).set_index("job")
+
+    def __repr__(self) -> str:
+        """Say which sweep it is, and of how many jobs."""
+        return f"Sweep({str(self.folder)!r}): {self.record.name}, {len(self._summary.rows)} jobs"
+
+    def _repr_html_(self) -> str:
+        """Return the table, for notebooks."""
+        table: str = self.table()._repr_html_()
+        return f"<div>{html.escape(repr(self))}</div>{table}"
+
+
+def run(*overrides: str, config_dir: str | None = None) -> Run:
+    """Start a run in this process, as `ortpipe key=value …` does, and return what it left.
+
+    Args:
+        overrides: key=value pairs, such as "experiment=linear_regression".
+        config_dir: the folder of one's own configs.
+
+    Raises:
+        OrtpipeError: the config, the data or the model is refused, or a stage fails; the record says which.
+    """
+    know_command(overrides)
+    check_working_folder()
+    composed = Composition(overrides, config_dir)
+    try:
+        values, record, where = composed.values, composed.record, composed.where
+        hydra = HydraConfig.get()
+        folder = Path(hydra.run.dir).absolute()
+    except REFUSALS as error:
+        raise explained(error) from error
+    with read_write(hydra):  # type: ignore[arg-type]
+        hydra.runtime.output_dir = str(folder)
+    with claimed(folder, "hydra.run.dir"):
+        execute(build(values, where), record, hydra, command=_command(overrides, config_dir))
+    return Run(folder)
+
+
+def _command(overrides: Sequence[str], config_dir: str | None) -> str:
+    options = [] if config_dir is None else ["--config-dir", config_dir]
+    return shlex.join(["ortpipe", *options, *map(redacted, overrides)])
