@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors import SafetensorError, safe_open
 
 from ortpipe.errors import ModelError
 from ortpipe.facts import Facts as Facts
@@ -219,6 +218,7 @@ def save_artifact(
 
 CODES = {"bool": "BOOL", "bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64"}  # of safetensors
 CODES |= {f"{sign}int{bits}": f"{sign.upper() or 'I'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+DTYPES = {code: name for name, code in CODES.items()}
 
 
 def _write_tensors(arrays: Arrays, path: Path) -> None:
@@ -243,6 +243,23 @@ def _write_tensors(arrays: Arrays, path: Path) -> None:
         for name in names:
             little = arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False)
             file.write(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
+
+
+def _read_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Read a .safetensors file, each array into bytes that nobody can change: the library would hold two copies."""
+    with path.open("rb") as file:  # whose error has a number, as the library's has not
+        with safe_open(path, "np"):  # the library checks the header
+            size = int.from_bytes(file.read(8), "little")
+        arrays = dict[str, np.ndarray]()
+        header = json.loads(file.read(size))
+        for name, entry in header.items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                dtype = np.dtype(DTYPES[entry["dtype"]])
+                file.seek(8 + size + begin)
+                raw = np.empty(0, np.uint8) if begin == end else np.frombuffer(file.read(end - begin), np.uint8)
+                arrays[name] = raw.view(dtype.newbyteorder("<")).reshape(entry["shape"])
+    return arrays
 
 
 def _linked(source: Path, folder: Path) -> bool:
@@ -293,8 +310,7 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
         with located(record):
             facts = Facts.from_json(written["facts"])
         model, weights = read_apart(source / "model.onnx")
-        with (source / TENSORS).open("rb"):  # whose error has a number, as the library's has not
-            artifact = Artifact(model, facts, load_file(source / TENSORS), weights=weights)
+        artifact = Artifact(model, facts, _read_tensors(source / TENSORS), weights=weights)
         found = artifact.digest() if in_metadata(model, facts) else "other facts in model.onnx"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from onnx.numpy_helper import to_array
 
 from ortpipe.app.compose import Composition
 from ortpipe.app.redact import hidden
@@ -22,7 +23,8 @@ from ortpipe.app.tracking.client import client_at
 from ortpipe.app.tracking.sqlite import database_of
 from ortpipe.artifact import load_artifact, read_metadata
 from ortpipe.errors import ConfigError, TrackingError, nearest
-from ortpipe.graph.serial import read
+from ortpipe.graph.apart import Weights
+from ortpipe.graph.serial import read_apart
 from ortpipe.pipeline.store import Store
 
 if TYPE_CHECKING:
@@ -40,19 +42,26 @@ class FoundModel:
     """A model with all that is known about it; a bare file has neither tensors nor lineage."""
 
     name: str  # as the user gave it, and the stage where that was chosen
-    model: onnx.ModelProto
+    model: onnx.ModelProto  # without the values of its large weights
+    weights: Weights  # these
     facts: Mapping[str, Any]  # as JSON; empty for a model that ortpipe has not seen
     tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
     digest: str | None = None  # of the artifact
     config: Mapping[str, Any] = field(default_factory=dict)  # of its run, resolved
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The model's initializers."""
+        tensors = self.model.graph.initializer
+        return {t.name: self.weights[t.name] if t.name in self.weights else to_array(t) for t in tensors}
 
 
 def find(name: str, composed: Composition, stage: str | None = None) -> FoundModel:
     """Return what a name stands for; of a run, the last stage or the one that is named."""
     path = Path(name)
     if path.is_file():
-        model = read(path)
-        return FoundModel(str(path), model, read_metadata(model))
+        model, weights = read_apart(path)
+        return FoundModel(str(path), model, weights, read_metadata(model))
     if (path / "artifact.json").is_file():
         return _artifact(path, name, path.parents[1] if path.parent.name == "stages" else path)
     if (path / "stages").is_dir():
@@ -83,9 +92,8 @@ def find(name: str, composed: Composition, stage: str | None = None) -> FoundMod
 def _artifact(folder: Path, name: str, run: Path) -> FoundModel:
     artifact = load_artifact(folder)
     values = read_config(run) if (run / "config.yaml").is_file() else {}
-    return FoundModel(
-        name, artifact.model, artifact.facts.as_json(), artifact.tensors, artifact.digest(), hidden(values)
-    )
+    facts, digest = artifact.facts.as_json(), artifact.digest()
+    return FoundModel(name, *artifact.apart(), facts, artifact.tensors, digest, hidden(values))
 
 
 def _stage(folders: list[str], run: str, stage: str | None) -> str:

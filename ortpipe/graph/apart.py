@@ -161,9 +161,15 @@ def put_together(model: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:
 
 def write_beside(model: onnx.ModelProto, weights: Weights, path: Path) -> None:
     """Write a model, and its weights into one file of external data beside it."""
-    own, data, offsets = onnx.ModelProto(), f"{path.name}.data", dict[str, int]()
+    own = written_beside(model, weights, path.with_name(f"{path.name}.data"))
+    path.write_bytes(own.SerializeToString(deterministic=True))
+
+
+def written_beside(model: onnx.ModelProto, weights: Weights, data: Path) -> onnx.ModelProto:
+    """Write a model's weights into a file of external data; return a copy of the model that points there."""
+    own, offsets = onnx.ModelProto(), dict[str, int]()
     own.CopyFrom(model)
-    with path.with_name(data).open("wb") as file:
+    with data.open("wb") as file:
         for tensor in _stubs(own, weights):
             array = weights[tensor.name]
             if tensor.name not in offsets:  # of two branches, perhaps
@@ -171,10 +177,10 @@ def write_beside(model: onnx.ModelProto, weights: Weights, path: Path) -> None:
                 offsets[tensor.name] = file.tell()
                 file.write(_bytes_of(array))
             tensor.data_location = onnx.TensorProto.EXTERNAL
-            entries = {"location": data, "offset": offsets[tensor.name], "length": array.nbytes}
+            entries = {"location": data.name, "offset": offsets[tensor.name], "length": array.nbytes}
             for key, value in entries.items():
                 tensor.external_data.add(key=key, value=str(value))
-    path.write_bytes(own.SerializeToString(deterministic=True))
+    return own
 
 
 def _stubs(model: onnx.ModelProto, weights: Weights) -> list[onnx.TensorProto]:

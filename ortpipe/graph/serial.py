@@ -2,12 +2,14 @@
 
 import contextlib
 import errno
+import math
 import mmap
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary
-from ortpipe.graph.apart import Weights, is_large_weight, pieces, sealed, split, stub, take_apart, write_beside
+from ortpipe.graph.apart import MANY, TYPES, Weights, pieces, sealed, split, stub, take_apart, write_beside
 from ortpipe.graph.query import graphs
 from ortpipe.graph.sound import HEAVY, check_sound, is_large
 
@@ -84,16 +86,24 @@ def _load_apart(path: Path) -> Loaded:
         model, weights = onnx.load(str(path), format="protobuf", load_external_data=False), {}
     own = {id(tensor): tensor for tensor in model.graph.initializer}
     for tensor in [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]:
-        read = onnx.TensorProto()
-        read.CopyFrom(tensor)
-        onnx.external_data_helper.load_external_data_for_tensor(read, str(path.parent))
-        if id(tensor) in own and is_large_weight(read):
-            weights[tensor.name] = sealed(onnx.numpy_helper.to_array(read))
+        raw = _external_bytes(tensor, path.parent)
+        if id(tensor) in own and tensor.data_type in TYPES and math.prod(tensor.dims) >= MANY:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
+            weights[tensor.name] = sealed(np.frombuffer(raw, dtype).reshape(tensor.dims))
             tensor.CopyFrom(stub(tensor))
         else:
-            tensor.CopyFrom(read)
+            tensor.raw_data = raw
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
     light, others = take_apart(model)
     return light, weights | others
+
+
+def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
+    """Return what onnx reads for a tensor, refusing what it refuses: protobuf would hold and hand out copies of it."""
+    plain = SimpleNamespace(name=tensor.name, external_data=list(tensor.external_data), raw_data=b"")
+    onnx.external_data_helper.load_external_data_for_tensor(plain, str(folder))
+    return plain.raw_data
 
 
 @contextlib.contextmanager

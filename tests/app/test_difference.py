@@ -16,7 +16,7 @@ CONFIG = {"train": {"optimizer": {"lr": 0.1}, "epochs": 2}, "seed": 0}
 
 def subject(text: str = TEXT, **others: object) -> FoundModel:
     return FoundModel(
-        "x", onnx.parser.parse_model(text), **{"facts": {"task": "regression"}, "config": CONFIG, **others}
+        "x", onnx.parser.parse_model(text), {}, **{"facts": {"task": "regression"}, "config": CONFIG, **others}
     )
 
 

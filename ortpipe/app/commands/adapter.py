@@ -10,7 +10,8 @@ from ortpipe.facts import without_metadata
 from ortpipe.files import atomic_write
 from ortpipe.graph.adapter_file import apart, to_bytes
 from ortpipe.graph.adapters import Adapter
-from ortpipe.graph.check import finish, parsed
+from ortpipe.graph.apart import attach
+from ortpipe.graph.check import finish_apart, parsed
 from ortpipe.graph.parameters import some
 from ortpipe.graph.serial import write_atomically
 
@@ -41,8 +42,10 @@ def run(arguments: Sequence[str]) -> None:
         rule, fix = "Adapters are those of a run with derive.adapters that has trained.", "Name such a run's folder."
         raise ConfigError(rule, got=subject.name, fix=fix)
     base = parsed(without_metadata(subject.model))
+    attach(base, subject.weights)
     arrays = apart(base, adapters, subject.tensors)
-    write_atomically(finish(base), beside.parent, beside.name)
+    model, weights = finish_apart(base)
+    write_atomically(model, beside.parent, beside.name, weights)
     atomic_write(output, to_bytes(arrays))
     print(f"adapters  {sum(array.size for array in arrays.values()):,} numbers beside {some(list(adapters))}")
     print(f"file      {output}\nmodel     {beside}")

@@ -111,8 +111,7 @@ def _line(node: onnx.NodeProto) -> str:
 
 
 def _arrays(side: FoundModel) -> dict[str, np.ndarray]:
-    own = {f"model/{t.name}": onnx.numpy_helper.to_array(t) for t in side.model.graph.initializer}
-    return {**own, **side.tensors}
+    return {**{f"model/{name}": array for name, array in side.arrays.items()}, **side.tensors}
 
 
 def _tensors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> dict[str, Any]:

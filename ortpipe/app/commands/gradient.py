@@ -1,5 +1,6 @@
 """ortpipe gradient: the derivatives of any ONNX model, as an ONNX model."""
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import onnx
 from ortpipe.app.compose import Parser
 from ortpipe.app.table import aligned
 from ortpipe.errors import ConfigError
-from ortpipe.graph.serial import read, write_atomically
+from ortpipe.graph.serial import read_apart, write_atomically
 from ortpipe.graph.show import type_of
-from ortpipe.stages.derive.gradient import gradient
+from ortpipe.stages.derive.gradient import gradient_apart
 
 ABOUT = """Write the derivatives of a model's values as a model of standard operators, which any onnxruntime loads:
 of any output or inner value, with respect to any input, initializer or inner value. No loss, rows or config are needed.
@@ -50,11 +51,12 @@ def run(arguments: Sequence[str]) -> None:
     output = Path(given.output)
     if output.exists() and not given.force:
         raise ConfigError("The output must not be there yet.", got=output, fix="Name another, or add --force.")
-    model = read(Path(given.model))
+    model, weights = read_apart(Path(given.model))
     known = {name for node in model.graph.node for name in node.output} | {v.name for v in model.graph.input}
     of, wrt = (_names(names, known | {t.name for t in model.graph.initializer}) for names in (given.of, given.wrt))
-    made = gradient(
+    made, held = gradient_apart(
         model,
+        weights,
         of,
         wrt,
         kind=given.kind,
@@ -63,7 +65,7 @@ def run(arguments: Sequence[str]) -> None:
         shape=dict(map(_shape, given.shape)),
         function=given.function,
     )
-    write_atomically(made, output.parent, output.name)
+    write_atomically(made, output.parent, output.name, held)
     print("\n".join((*_lines(made), f"file     {output}")))
 
 
@@ -90,5 +92,5 @@ def _lines(model: onnx.ModelProto) -> list[str]:
 def _default(tensor: onnx.TensorProto | None) -> str:
     if tensor is None:
         return ""
-    array = onnx.numpy_helper.to_array(tensor)
-    return "by default 1" if array.size == 1 and np.all(array == 1) else "by default the model's"
+    one = math.prod(tensor.dims) == 1 and np.all(onnx.numpy_helper.to_array(tensor) == 1)
+    return "by default 1" if one else "by default the model's"

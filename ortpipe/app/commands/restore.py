@@ -17,6 +17,7 @@ from ortpipe.data.rows import Data
 from ortpipe.data.split import load
 from ortpipe.errors import ConfigError, OrtpipeError
 from ortpipe.files import atomic_write
+from ortpipe.graph.apart import put_together
 from ortpipe.graph.parameters import some
 from ortpipe.graph.restore import Restored, restore
 from ortpipe.graph.state_dict import SUFFIXES as STATE_DICTS
@@ -67,7 +68,7 @@ def run(arguments: Sequence[str]) -> None:
     if "parameters" not in subject.facts:
         fix = "Name a run, or a model.onnx that ortpipe wrote."
         raise ConfigError("The model says which of its weights were trained.", got=subject.name, fix=fix)
-    weights = weights_of(subject.model, subject.facts, subject.tensors)
+    weights = weights_of(subject.model, subject.arrays, subject.facts, subject.tensors)
     if not file.exists():
         file = _kept(file, subject, Path(given.subject)) or file
     if file.suffix in (".skops", *PICKLES):
@@ -122,7 +123,8 @@ def _estimator(
         before = kept_estimator(convert_record(subject.facts), trust=trust)
     estimator, decided = into_estimator(before, weights)
     rows = _rows(subject, trust=trust)
-    count, worst = verify(estimator, subject.model, Facts.from_json(subject.facts), rows)
+    model = put_together(subject.model, subject.weights)
+    count, worst = verify(estimator, model, Facts.from_json(subject.facts), rows)
     atomic_write(output, _dumped(estimator, output))
     done = Restored(decided.written, decided.kept, decided.rounding, (output,))
     return done, output, f"{count} {'rows of the run' if rows else 'drawn rows'}: largest difference {worst:.3g}"

@@ -14,6 +14,7 @@ from ortpipe.artifact import Artifact, Facts, save_artifact
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.files import atomic_write
 from ortpipe.flow import FLOW
+from ortpipe.graph.apart import pieces
 from ortpipe.graph.sound import is_large
 from ortpipe.pipeline.events import StageProgressed
 from ortpipe.pipeline.plan import Stage
@@ -95,13 +96,15 @@ def _artifact(name: str | None, composed: Composition, before: str) -> Artifact:
             got=f"{name}: a model that ortpipe has not seen",
             fix=f"First: ortpipe run-stage convert --input {name} --output forward.onnx",
         )
-    return Artifact(subject.model, Facts.from_json(subject.facts), subject.tensors)
+    return Artifact(subject.model, Facts.from_json(subject.facts), subject.tensors, weights=subject.weights)
 
 
 def _as_source(artifact: Artifact) -> Artifact:
     """Return a bare model with its weights as those of its source, which training compares itself with."""
     weights = {name: array for name, array in artifact.initializers.items() if name in artifact.facts.parameters}
-    return Artifact(artifact.model, artifact.facts, {f"source/{name}": array for name, array in weights.items()})
+    model, apart = artifact.apart()
+    tensors = {f"source/{name}": array for name, array in weights.items()}
+    return Artifact(model, artifact.facts, tensors, weights=apart)
 
 
 def _refuse_taken(target: Path, force: bool) -> None:
@@ -120,7 +123,7 @@ def _write(artifact: Artifact, target: Path) -> None:
     if target.suffix != ".onnx":
         save_artifact(artifact, target)
         return
-    model = artifact.model
+    model, weights = artifact.apart()
     if is_large(model):
         raise ConfigError("A model above 2 GB takes more than one file.", got=target, fix="Let --output be a folder.")
-    atomic_write(target, model.SerializeToString(deterministic=True))
+    atomic_write(target, b"".join(pieces(model, weights)))

@@ -18,6 +18,7 @@ from ortpipe.app.table import aligned
 from ortpipe.artifact import without_metadata
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
+from ortpipe.graph.apart import pieces
 from ortpipe.graph.draw import to_dot, to_mermaid
 from ortpipe.graph.query import all_nodes
 from ortpipe.graph.show import to_text, type_of
@@ -67,7 +68,7 @@ def described(subject: FoundModel) -> dict[str, Any]:
         "task": facts.get("task"),
         "opsets": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
         "ir_version": model.ir_version,
-        "bytes": model.ByteSize(),
+        "bytes": sum(map(len, pieces(model, subject.weights))),
         "inputs": {v.name: type_of(v) for v in graph.input if v.name not in weights},
         "outputs": {v.name: type_of(v) for v in graph.output},
         "parameters": {t.name: _tensor(t) for t in graph.initializer if t.name in trained},

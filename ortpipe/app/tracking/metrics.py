@@ -14,7 +14,8 @@ from safetensors import safe_open
 from ortpipe.app.run.clock import times_of
 from ortpipe.app.run.record import FINISHED, RunRecord, now, read_config
 from ortpipe.artifact import Facts
-from ortpipe.graph.serial import read
+from ortpipe.graph.apart import Weights
+from ortpipe.graph.serial import read_apart
 from ortpipe.pipeline.events import Event, RunFinished, StageFinished
 from ortpipe.pipeline.flatten import flatten
 from ortpipe.stages.train.losses import Epoch
@@ -36,7 +37,8 @@ class Results:
     """
 
     series: Mapping[str, np.ndarray] = field(default_factory=dict)  # losses and what is watched, of the latest stage
-    model: onnx.ModelProto | None = None  # the trained one, of a run that finished
+    model: onnx.ModelProto | None = None  # the trained one without its large weights, of a run that finished
+    weights: Weights = field(default_factory=dict)  # these
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of the rows of its inputs
     table: Mapping[str, Any] = field(default_factory=dict)  # what it reads of a table as it stands: columns, rows
 
@@ -47,7 +49,8 @@ class Results:
             self.series = {name: tensors[name] for name in tensors if _is_series(name)}
         elif isinstance(event, RunFinished):
             facts = event.artifact.facts
-            self.model, self.sizes, self.table = event.artifact.model, _first(facts, "rows"), _first(facts, "table")
+            self.model, self.weights = event.artifact.apart()
+            self.sizes, self.table = _first(facts, "rows"), _first(facts, "table")
 
     @classmethod
     def read(cls, run: RunRecord) -> Self:
@@ -60,7 +63,7 @@ class Results:
         if run.status != FINISHED:
             return cls(series)
         facts = Facts.from_json(json.loads((last / "artifact.json").read_bytes())["facts"])
-        return cls(series, read(run.folder / "model.onnx"), _first(facts, "rows"), _first(facts, "table"))
+        return cls(series, *read_apart(run.folder / "model.onnx"), _first(facts, "rows"), _first(facts, "table"))
 
 
 def _first(facts: Facts, key: str) -> Mapping[str, Any]:

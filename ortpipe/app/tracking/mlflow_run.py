@@ -136,7 +136,7 @@ class MlflowRun:
         earlier = None if self._new else logged_model(*place)
         results = self._results()
         example = read_example(self._run.folder)
-        return earlier or log_model(*place, results.model, results.sizes, results.table, example)
+        return earlier or log_model(*place, results.model, results.weights, results.sizes, results.table, example)
 
     def _metrics(self) -> None:
         from mlflow.entities import RunTag

@@ -20,6 +20,8 @@ from ortpipe import runtime
 from ortpipe.app.tracking.client import NOTE, made_once, open_store, reached
 from ortpipe.app.tracking.target import Target
 from ortpipe.errors import ModelError, TrackingError
+from ortpipe.graph.apart import Weights, put_together, written_beside
+from ortpipe.graph.sound import is_large
 from ortpipe.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from mlflow.types import Schema
 
 NAME = "model"
+DATA = "model.onnx.data"  # beside MLflow's model.onnx, of weights above 2 GB
 RAW_ROWS = "ortpipe_raw_rows"  # the module in a logged model that reads rows as people have them
 VERSIONS = "mlflow.modelVersions"  # the tag of a logged model by which MLflow links to its versions
 MODEL_ID = "ortpipe.model_id"  # the tag of a version: MLflow's own databases have no column for it
@@ -40,6 +43,7 @@ def log_model(
     run: str,
     experiment: str,
     model: onnx.ModelProto,
+    weights: Weights,  # the values of initializers that have none in `model`
     sizes: Mapping[str, Sequence[int]] | None = None,  # of real rows of each input: the model may not know them
     table: Mapping[str, Any]
     | None = None,  # of one that reads columns as they stand: what they hold, and a made-up row
@@ -56,7 +60,8 @@ def log_model(
     ids = {"model_uuid": logged.model_id, "model_id": logged.model_id, "run_id": run}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, NAME)
-        save(model, folder, Model(artifact_path=logged.artifact_location, **ids), sizes or {}, table or {}, example)
+        described = Model(artifact_path=logged.artifact_location, **ids)
+        save(model, folder, described, sizes or {}, table or {}, example, weights)
         client.log_model_artifacts(logged.model_id, str(folder))
     client.log_outputs(run, [LoggedModelOutput(logged.model_id, step=0)])
     client.finalize_logged_model(logged.model_id, "READY")
@@ -70,6 +75,7 @@ def save(
     sizes: Mapping[str, Sequence[int]],
     table: Mapping[str, Any],
     rows: Mapping[str, np.ndarray] | None = None,
+    weights: Weights = MappingProxyType({}),
 ) -> None:
     """Save a model as MLflow's; one of a table's columns as they stand takes and gives frames, as people have them.
 
@@ -78,6 +84,8 @@ def save(
     import mlflow.onnx
     from mlflow.models import ModelSignature
 
+    beside = is_large(model)  # MLflow saves what points to a file as it stands, and would copy weights several times
+    held = written_beside(model, weights, folder.with_name(DATA)) if beside else put_together(model, weights)
     columns = table.get("columns", {})
     raw = {value.name for value in model.graph.input} == set(columns)
     if raw:
@@ -87,9 +95,9 @@ def save(
         shutil.copyfile(Path(runtime.__path__[0], "raw_rows.py"), code[0])
     else:
         signature = ModelSignature(schema(model.graph.input), schema(model.graph.output))
-        example, needed, code = example_of(model, sizes, rows or {}), [], None
+        example, needed, code = example_of(model, sizes, rows or {}, weights), [], None
     mlflow.onnx.save_model(
-        model,
+        held,
         str(folder),
         mlflow_model=described,
         signature=signature,
@@ -98,6 +106,8 @@ def save(
         pip_requirements=[_pinned("onnx"), _pinned("onnxruntime", "onnxruntime-training"), *needed, _pinned("numpy")],
         onnx_execution_providers=["CPUExecutionProvider"],
     )
+    if beside:
+        shutil.move(folder.with_name(DATA), folder)
     if raw:
         described.flavors["python_function"]["loader_module"] = RAW_ROWS
         described.save(str(folder / "MLmodel"))
@@ -150,7 +160,10 @@ def _frame(model: onnx.ModelProto, table: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def example_of(
-    model: onnx.ModelProto, sizes: Mapping[str, Sequence[int]], rows: Mapping[str, np.ndarray] = MappingProxyType({})
+    model: onnx.ModelProto,
+    sizes: Mapping[str, Sequence[int]],
+    rows: Mapping[str, np.ndarray] = MappingProxyType({}),
+    weights: Weights = MappingProxyType({}),
 ) -> dict[str, np.ndarray] | None:
     """Return real rows, else two of zeros of their size, or None where the model predicts nothing from them."""
     example = dict(rows) if set(rows) == {value.name for value in model.graph.input} else {}
@@ -160,7 +173,7 @@ def example_of(
         example[value.name] = np.zeros([2, *shape], onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     what = "its training rows" if rows else "zeros"
     try:
-        Session(model).run(example)
+        Session(model, weights=weights).run(example)
     except ModelError as error:
         reason = str(error.got or error).strip().partition("\n")[0]
         print(f"MLflow's model has no input example: it does not run on {what} ({reason[:200]})", file=sys.stderr)

@@ -55,7 +55,7 @@ def restore(trained: Artifact, into: Any = None, *, data: Data | None = None) ->
     True
     """
     facts = trained.facts
-    weights = weights_of(trained.model, facts.as_json(), trained.tensors)
+    weights = weights_of(trained.apart()[0], trained.initializers, facts.as_json(), trained.tensors)
     if isinstance(into, Mapping):
         arrays = {name: _array_of(value) for name, value in into.items()}
         tensors = {name: StoredTensor(name, array, array) for name, array in arrays.items() if array is not None}
@@ -74,15 +74,14 @@ def convert_record(facts: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((one for one in facts.get("lineage", ()) if one["stage"] == "convert"), {})
 
 
-def weights_of(model: onnx.ModelProto, facts: Mapping[str, Any], tensors: Arrays) -> Weights:
-    """Return a model's weights; a bare file has no tensors."""
+def weights_of(model: onnx.ModelProto, held: Arrays, facts: Mapping[str, Any], tensors: Arrays) -> Weights:
+    """Return a model's weights, of its initializers as arrays; a bare file has no tensors."""
     record = convert_record(facts)
     graph = parsed(model).graph
     moved = {name.removeprefix("parameter/") for name in tensors if name.startswith("parameter/")}
     chosen = {*facts["parameters"], *moved, *record.get("init", {}).get("weights", ())}
     chosen |= {name for name, value in graph.initializers.items() if not tensors and is_statistic(value)}
-    floats = {t.name: t for t in model.graph.initializer if ir.DataType(t.data_type) in query.FLOATS}
-    arrays = {name: onnx.numpy_helper.to_array(tensor) for name, tensor in floats.items()}
+    arrays = {t.name: held[t.name] for t in model.graph.initializer if ir.DataType(t.data_type) in query.FLOATS}
     return Weights(
         {name: array for name, array in arrays.items() if name in chosen},
         {name: array for name, array in arrays.items() if name not in chosen},

@@ -13,12 +13,13 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 from ortpipe.errors import DeriveError, in_words, nearest
 from ortpipe.facts import without_metadata
 from ortpipe.graph import query
+from ortpipe.graph.apart import Weights, attach, put_together
 from ortpipe.graph.batch import plain_dimensions
-from ortpipe.graph.check import finish, infer, parsed
+from ortpipe.graph.check import finish_apart, infer, parsed
 from ortpipe.graph.edit import keep_outputs, name_dimensions
 from ortpipe.graph.functions import called_alone
 from ortpipe.graph.lower import lowered
-from ortpipe.graph.serial import read
+from ortpipe.graph.serial import read_apart
 from ortpipe.stages.derive.engines.native import merge_repeated
 from ortpipe.stages.derive.expand import expanded, without_identities
 from ortpipe.stages.derive.outputs import named
@@ -78,15 +79,35 @@ def gradient(
     >>> [o.name for o in gradient(onnx.parser.parse_model(text), "y", "x").graph.output]
     ['x_grad']
     """
+    whole, weights = (model, {}) if isinstance(model, onnx.ModelProto) else read_apart(Path(model))
+    made, held = gradient_apart(
+        whole, weights, of, wrt, kind=kind, ones=ones, value=value, shape=shape, function=function
+    )
+    return put_together(made, held) if held else made
+
+
+def gradient_apart(
+    model: onnx.ModelProto,
+    weights: Weights,
+    of: str | Sequence[str],
+    wrt: str | Sequence[str],
+    *,
+    kind: Kind = "vjp",
+    ones: bool = False,
+    value: bool = False,
+    shape: Mapping[str, Sequence[int | None]] | None = None,
+    function: str | None = None,
+) -> tuple[onnx.ModelProto, Weights]:
+    """Return the same of a model from which large weights stand apart, as such a model."""
     if kind not in get_args(Kind):
         raise DeriveError("{key} is one of four.", key="kind", got=repr(kind), fix=nearest(str(kind), get_args(Kind)))
     if ones and kind not in ("vjp", "hvp"):
         rule = "{key} stands for a cotangent, which only vjp and hvp have."
         raise DeriveError(rule, key="ones", got=kind, fix="Leave it out.")
     ofs, wrts = (list(dict.fromkeys([names] if isinstance(names, str) else names)) for names in (of, wrt))
-    whole = model if isinstance(model, onnx.ModelProto) else read(Path(model))
     with in_words(WORDS):
-        own = _opened(whole if function is None else called_alone(whole, function), shape or {})
+        alone = model if function is None else called_alone(put_together(model, weights), function)
+        own = _opened(alone, weights if function is None else {}, shape or {})
         inputs = _check(own.graph, ofs, wrts)
         own = _prepared(own, ofs, wrts)
         by_name = query.values(own.graph)
@@ -96,12 +117,13 @@ def gradient(
         _set_inputs(own.graph, [*inputs, *(name for name in wrts if by_name[name].is_initializer())])
         RemoveUnusedOpsetsPass()(own)
         own.producer_name = "ortpipe"
-        return finish(own)
+        return finish_apart(own, deep=True)
 
 
-def _opened(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | None]]) -> ir.Model:
+def _opened(model: onnx.ModelProto, weights: Weights, shapes: Mapping[str, Sequence[int | None]]) -> ir.Model:
     """Return a model at an opset that has rules, with the shapes that its inputs have and what follows from them."""
-    own = parsed(without_metadata(lowered(plain_dimensions(model))))  # a size of -1 would be counted with
+    own = parsed(without_metadata(lowered(plain_dimensions(model), weights)))  # a size of -1 would be counted with
+    attach(own, weights)
     inputs = {str(value.name): value for value in query.data_inputs(own.graph)}
     for name, sizes in shapes.items():
         if name not in inputs:

@@ -239,7 +239,9 @@ def test_a_state_dict_gets_the_weights_of_its_names() -> None:
     np.testing.assert_array_equal(new["fc_bias"], trained.initializers["fc_bias"])
     assert new["steps"] == 3
     assert state["fc_bias"].tolist() == [0, 1]
-    arrays = named_as_in_state_dict(weights_of(trained.model, trained.facts.as_json(), trained.tensors))
+    arrays = named_as_in_state_dict(
+        weights_of(trained.model, trained.initializers, trained.facts.as_json(), trained.tensors)
+    )
     assert {name: array.tolist() for name, array in arrays.items()} == {
         name: trained.initializers[name].tolist() for name in ("fc_weight", "fc_bias")
     }
