@@ -58,7 +58,8 @@ PEERS = (
     Peer(ORTPIPE, ("onnx-ir", RUNTIME), "ortpipe_stages"),
     Peer(COMMAND, ("hydra-core", "onnx-ir", RUNTIME), "command", contests=("job",)),
     Peer(FLOOR, ("onnx", RUNTIME), "scan_floor"),
-    Peer("JAX", ("jax", "optax"), "jax_scan"),
+    Peer("C by hand", ("numpy",), "c_step", fits=_dense),
+    Peer("JAX", ("jax",), "jax_scan"),
     Peer("ORT on-device", DEVICE, "ort_device"),
     Peer("ORT on-device, artifacts too", DEVICE, "ort_device", "prepare", contests=("job",)),
     Peer("PyTorch", ("torch",), "torch_step"),
@@ -87,8 +88,9 @@ def entrants(pythons: Sequence[str], has: Sequence[Mapping[str, str]]) -> dict[s
         for python, packages in zip(pythons, has, strict=True):
             if all(any(name in packages for name in need.split("|")) for need in peer.needs):
                 chosen.setdefault(peer.name, python)
-    if shutil.which("g++") is None:
-        chosen.pop("torch.compile", None)  # it compiles its C++ with it
+    for compiler, name in (("g++", "torch.compile"), ("gcc", "C by hand")):
+        if shutil.which(compiler) is None:
+            chosen.pop(name, None)
     return chosen
 
 
