@@ -5,7 +5,7 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -229,9 +229,23 @@ def losses_parquet(artifact: Artifact) -> bytes:
 
     Columns: `kind` (string: step, train, validation, or the name of what is watched), `number` (int64, of the step or
     epoch, from 1), `value` (float64, null where not evaluated), `rate` (float64, of a step; null elsewhere).
+
+    The columns are made of buffers: `pa.array` would import pandas, only to look whether it was given a series.
     """
     import pyarrow as pa
     from pyarrow import parquet
+
+    def column(values: np.ndarray) -> pa.Array:  # nan becomes null
+        known = ~np.isnan(values)
+        bits = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+        return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, pa.py_buffer(values)])
+
+    def words(each: Iterable[str], times: Sequence[int]) -> pa.Array:
+        encoded = [word.encode() for word in each]
+        ends = np.cumsum(np.repeat([len(word) for word in encoded], times), dtype=np.int32)
+        text = b"".join(word * n for word, n in zip(encoded, times, strict=True))
+        starts = np.concatenate([np.zeros(1, np.int32), ends])
+        return pa.StringArray.from_buffers(len(ends), pa.py_buffer(starts), pa.py_buffer(text))
 
     tensors = artifact.tensors
     epochs = {kind: tensors[f"losses/{kind}"] for kind in ("train", "validation") if f"losses/{kind}" in tensors}
@@ -240,11 +254,11 @@ def losses_parquet(artifact: Artifact) -> bytes:
     rates = np.full(sum(lengths), np.nan)
     rates[: len(tensors.get("losses/rate", ()))] = tensors.get("losses/rate", ())
     columns = {
-        "kind": pa.array(np.repeat(list(kinds), lengths), pa.string()),
-        "number": np.concatenate([np.arange(1, n + 1) for n in lengths]),
-        "value": pa.array(np.concatenate([*kinds.values()]).astype(np.float64), from_pandas=True),  # nan becomes null
-        "rate": pa.array(rates, from_pandas=True),
+        "kind": words(kinds, lengths),
+        "number": column(np.concatenate([np.arange(1, n + 1) for n in lengths])),
+        "value": column(np.concatenate([*kinds.values()]).astype(np.float64)),
+        "rate": column(rates),
     }
     buffer = io.BytesIO()
-    parquet.write_table(pa.table(columns), buffer)
+    parquet.write_table(pa.Table.from_arrays(list(columns.values()), list(columns)), buffer)
     return buffer.getvalue()

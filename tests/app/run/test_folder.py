@@ -142,6 +142,7 @@ def test_losses_are_typed_columns_with_nulls_where_nothing_is_known(tmp_path: Pa
         ("r2", 1, None, None),
         ("r2", 2, 0.9, None),
     ]
+    back.validate(full=True)
 
 
 def test_the_losses_of_a_run_are_those_of_its_artifact(cli: Callable, only_run: Callable) -> None:
