@@ -42,8 +42,7 @@ class Metric:
         self, truth: np.ndarray, label: np.ndarray, probability: np.ndarray | None, weight: np.ndarray | None
     ) -> float:
         """Return the metric of predictions against the truth, rows weighted if they have weights; nan without value."""
-        from sklearn import metrics
-        from sklearn.exceptions import UndefinedMetricWarning
+        from sklearn import exceptions, metrics
 
         read, params = label, dict(self.params)
         if self.reads == "probability":
@@ -60,7 +59,7 @@ class Metric:
             with own.blamed(self.function, "metric", EvaluateError):
                 return float(self.function(truth, read, weight))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UndefinedMetricWarning)
+            warnings.simplefilter("ignore", exceptions.UndefinedMetricWarning)
             warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
             try:
                 return float(getattr(metrics, self.function)(truth, read, sample_weight=weight, **params))
