@@ -4,7 +4,6 @@ Hydra composes a run's config before, too, to read hydra.mode, and a job's to lo
 """
 
 import copy
-import pickle
 import uuid
 from typing import Any
 
@@ -25,7 +24,7 @@ class Composed:
 
     def __init__(self) -> None:
         self.files: dict[Any, CachingConfigRepository] = {}  # by the folders of configs that overrides name
-        self.merged: dict[Any, bytes] = {}  # pickled, by the files: each job changes its own
+        self.merged: dict[Any, DictConfig] = {}  # by the files; each job changes a copy
 
 
 _latest: dict[str, Composed] = {}  # of this process's latest sweep; workers unpickle its loader anew for each job
@@ -99,9 +98,8 @@ class OneComposition(ConfigLoaderImpl):
         if key not in self._shared.merged:
             # A copy of the files: merging takes nodes over, which then belong to the result
             config = super()._compose_config_from_defaults_list(defaults, copy.deepcopy(repo))
-            self._shared.merged[key] = pickle.dumps(config)
-        merged: DictConfig = pickle.loads(self._shared.merged[key])
-        return merged
+            self._shared.merged[key] = config
+        return copy.deepcopy(self._shared.merged[key])
 
 
 def compose_once() -> None:
