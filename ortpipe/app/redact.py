@@ -28,7 +28,9 @@ WORDS = {"auth", "authorization", "bearer", "cookie", "credential", "jwt", "pass
 ENDS = ("password", "passwd", "pwd", "secret", "token", "apikey", "accesskey", "privatekey", "secretkey")
 KEYS = {"access", "account", "api", "encryption", "private", "secret", "session", "shared", "signing", "storage"}
 FREE = {"data", "recorder", "name", "hydra"}  # the others' values decide results, and stand in the store's keys
-NAMES = re.compile(r"data\.source\.(?:inputs|encode)\.|train\.factors\.|penalty\.terms\.")  # keys that users name
+NAMES = re.compile(  # keys that users name, and the tokens that texts are made into
+    r"data\.source\.(?:inputs|encode)\.|train\.factors\.|penalty\.terms\.|(?:data\.)?tokens(?:\.|$)"
+)
 PLAIN = {"", "true", "false", "null", "none", MASK, "…"}
 LONG = 8  # characters from which on a text is hidden within words too
 VARIABLE = re.compile(r"PASSW|PWD$|_PASS$|SECRET|TOKEN|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|STORE_KEY")
@@ -65,8 +67,8 @@ def is_secret(key: object) -> bool:
     [True, True, True, True, True]
     >>> [is_secret(key) for key in ("tokens_per_batch", "token_pattern", "key", "keyboard", "compass", "author")]
     [False, False, False, False, False, False]
-    >>> is_secret("data.source.params.token"), is_secret("data.source.inputs.token")
-    (True, False)
+    >>> [is_secret(f"data.{key}") for key in ("source.params.token", "source.inputs.token", "tokens.column")]
+    [True, False, False]
     """
     return NAMES.match(str(key).lstrip("+")) is None and any(_is_secret(part) for part in re.split(r"[./]", str(key)))
 

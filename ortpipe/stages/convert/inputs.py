@@ -100,11 +100,13 @@ def check_data_inputs(graph: ir.Graph, given: Collection[str] | None) -> None:
         missing.remove(min(missing, key=lambda v: (v in scalars, _first_is_fixed(v))))
     held = "" if given is None else f"; the data hold {', '.join(sorted(given))}"
     example = ", ".join(f"{v.name}: {'false' if v.dtype == ir.DataType.BOOL else 0}" for v in missing)
+    texts = "input_ids" in (given or ()) and any(v.name == "token_type_ids" for v in missing)
+    fix = "Add token_type_ids to data.tokens.inputs, or set " if texts else "Set "
     raise ConvertError(
         "Every input of a model holds data, or is given its value by {key}.",
         key="fixed",
         got=f"inputs {', '.join(f'{v.name} {type_of(v)}' for v in inputs)}{held}",
-        fix=f"Set {{key}}={{{example}}} (a number for all places, or a list of all entries) for what is no data, such "
+        fix=f"{fix}{{key}}={{{example}}} (a number for all places, or a list of all entries) for what is no data, such "
         "as states, flags and sampling rates; of what is, give arrays under the inputs' names."
         if missing
         else f"Give the data's array the name {inputs[0].name}; arrays beside it are labels (data.source.label, "

@@ -53,6 +53,16 @@ def test_config_json_says_the_task(folder, said, task):
     assert facts(folder, said).task == task
 
 
+def test_an_input_of_tokens_that_the_data_lack_is_asked_for_in_the_words_of_data_tokens(folder):
+    kinds = "k = Gather(tok, token_type_ids) h = Add(w, k)"
+    text = SCORES.replace("h = Gather", "w = Gather").replace("axes =", f"{kinds} axes =", 1)
+    text = text.replace("(int64[N,L] input_ids)", "(int64[N,L] input_ids, int64[N,L] token_type_ids)")
+    onnx.save(onnx.parser.parse_model(text), folder / "model.onnx")
+    with pytest.raises(ConvertError) as refusal:
+        facts(folder)
+    assert refusal.value.fix.startswith("Add token_type_ids to data.tokens.inputs, or set source.fixed=")
+
+
 def test_a_folder_of_several_models_asks_for_the_file(folder):
     (folder / "model.onnx").rename(folder / "one.onnx")
     (folder / "two.onnx").write_bytes((folder / "one.onnx").read_bytes())
