@@ -64,9 +64,7 @@ class Run:
     @cached_property
     def losses(self) -> Any:
         """A DataFrame of the columns kind, number, value and rate; see `losses.parquet` of a run's folder."""
-        import pandas as pd
-
-        return pd.read_parquet(io.BytesIO(losses_parquet(self.artifact("train"))))
+        return _pandas().read_parquet(io.BytesIO(losses_parquet(self.artifact("train"))))
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -125,9 +123,7 @@ class Sweep:
 
     def table(self) -> Any:
         """Return a DataFrame with a row for each job that began: what varies, what was measured, how it ended."""
-        import pandas as pd
-
-        return pd.DataFrame(self._summary.cells()).set_index("job")
+        return _pandas().DataFrame(self._summary.cells()).set_index("job")
 
     def __repr__(self) -> str:
         """Say which sweep it is, and of how many jobs."""
@@ -163,6 +159,12 @@ def run(*overrides: str, config_dir: str | None = None) -> Run:
     with claimed(folder, "hydra.run.dir"):
         execute(build(values, where), record, hydra, command=_command(overrides, config_dir))
     return Run(folder)
+
+
+def _pandas() -> Any:
+    import pandas
+
+    return pandas
 
 
 def _command(overrides: Sequence[str], config_dir: str | None) -> str:

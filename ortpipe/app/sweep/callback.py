@@ -45,10 +45,10 @@ class SweepCallback(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Open it before the sweeper is made."""
-        from ortpipe.app.sweep.sweep import Sweep
+        from ortpipe.app.sweep.sweep import OpenSweep
 
         with _refusing():
-            sweep = Sweep(config)
+            sweep = OpenSweep(config)
             _sweeps.push(lambda kind, error, trace: None if kind is RefusedStart else sweep.end(error))
             self.sweep = sweep.record.id
 

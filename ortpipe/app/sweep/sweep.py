@@ -28,7 +28,7 @@ class SweepError(OrtpipeError):
     """Jobs of a sweep failed."""
 
 
-class Sweep:
+class OpenSweep:
     """A sweep in this process: its folder is claimed, what its jobs share is checked and written, its record opened."""
 
     def __init__(self, config: DictConfig) -> None:
