@@ -25,7 +25,7 @@ STEP = "losses/step"
 LOSSES = {f"losses/{kind}": f"loss/{kind}" for kind in ("step", "train", "validation")}
 WATCHED = "monitor/"
 EVERY = 10.0  # seconds from one sending of epochs to the next
-MOST_POINTS = 2500  # of a series: all that MLflow's charts ask for; losses.parquet has every one
+MOST_POINTS = 1000  # of a series, as many as one call takes: MLflow draws 320; losses.parquet has every one
 MOST = 300  # epochs in that time; where they are faster, sending would hold them up, and they all go at the end
 
 
@@ -101,8 +101,8 @@ def stage_tags(run: RunRecord) -> dict[str, str]:
 def metrics(run: RunRecord, results: Results, model: str | None, sent: range, tested: Any = None) -> list[Any]:
     """Return the losses of steps and epochs, what was watched, the metrics, and the stages' seconds; the curves first.
 
-    Of a series longer than MOST_POINTS evenly spaced points are returned, the first and the last among them: as many as
-    MLflow draws. Each point has the time at which it happened, as `run.json` knows it, so that the same points are
+    Of a series longer than MOST_POINTS evenly spaced points are returned, the first and the last among them: more
+    than MLflow draws. Each point has the time at which it happened, as `run.json` knows it, so that the same points are
     sent however often they are. `model` is the id of the logged one that the metrics are of, `sent` are the epochs that
     were recorded while the run went on, and `tested` is the MLflow dataset of the test rows.
     """
