@@ -96,7 +96,9 @@ def test_the_rows_are_datasets_of_which_the_metrics_are(client, run) -> None:  #
     ends = [(column["name"], column["type"]) for column in (columns[0], columns[-1])]
     assert (len(columns), ends) == (65, [("pixel_0_0", "double"), ("label", "long")])
     assert len({dataset.digest for dataset in found.values()}) == 3
-    [point] = client.get_metric_history(run.info.run_id, "test/accuracy/trained")
+    [output] = run.outputs.model_outputs
+    measured = {point.key: point for point in client.get_logged_model(output.model_id).metrics}
+    point = measured["test/accuracy/trained"]
     assert (point.dataset_name, point.dataset_digest) == ("digits test", found["test"].digest)
 
 
