@@ -68,6 +68,27 @@ def is_statistic(value: ir.Value) -> bool:
     return bool(uses) and all(use.node.op_type == "BatchNormalization" and use.idx in (3, 4) for use in uses)
 
 
+def open_statistics(graph: ir.Graph) -> list[str]:
+    """Return the constants that training BatchNormalizations move, so that a caller lets them be inputs with a default.
+
+    Where the moved ones are no output of the graph, onnxruntime (1.19.2, 1.23.2) writes them over the constant, and
+    before that has merged it with equal ones of up to 8 numbers: a row of ones somewhere else would be another from
+    the first run on. It merges no default of an input; what is read of the moved ones comes from a copy.
+    """
+    found = dict[str, ir.Value]()
+    for node in [node for node in graph.all_nodes() if node.op_type == "BatchNormalization" and _trains(node)]:
+        for i, y in zip((3, 4), node.outputs[1:], strict=False):
+            old = node.inputs[i]
+            if old is None or graph.initializers.get(str(old.name)) is not old:
+                continue
+            found[str(old.name)] = old
+            if y.uses():
+                assert node.graph is not None
+                op = Builder(node.graph, f"{y.name}/old", before=node, names=Names(used_names(graph)))
+                node.replace_input_with(i, op.Neg(op.Neg(old)))
+    return list(found)
+
+
 def to_inference(model: ir.Model) -> bool:
     """Let a model predict: normalized by the running statistics, nothing dropped; say whether that changed anything.
 

@@ -19,6 +19,7 @@ from ortpipe.graph.check import finish_apart, infer, parsed
 from ortpipe.graph.edit import keep_outputs, name_dimensions
 from ortpipe.graph.functions import called_alone
 from ortpipe.graph.lower import lowered
+from ortpipe.graph.modes import open_statistics
 from ortpipe.graph.serial import read_apart
 from ortpipe.stages.derive.engines.native import merge_repeated
 from ortpipe.stages.derive.expand import expanded, without_identities
@@ -62,7 +63,8 @@ def gradient(
     Args:
         model: a model or its file, which stays as it is: of any opset from 7 on, inputs of any shape, scalars too.
         of: outputs or inner values, of floats.
-        wrt: inputs, initializers or inner values, of floats; an initializer becomes an input with its value as default.
+        wrt: inputs, initializers or inner values, of floats; an initializer becomes an input with its value as default
+            (and so do the running statistics of a training BatchNormalization, over which onnxruntime writes).
         kind: which derivative.
         ones: the cotangent is 1 everywhere, and no input: gradients of the sum of all entries of `of`. An input with a
             default (a cotangent of one element, an initializer) is one that onnxruntime warns of where it loads.
@@ -114,7 +116,8 @@ def gradient_apart(
         results = PRODUCTS[kind](own, [by_name[name] for name in ofs], [by_name[name] for name in wrts], ones)
         kept = {**({name: by_name[name] for name in ofs} if value else {}), **results}
         own.graph.outputs[:] = named(own.graph, kept).values()
-        _set_inputs(own.graph, [*inputs, *(name for name in wrts if by_name[name].is_initializer())])
+        opened = [*(name for name in wrts if by_name[name].is_initializer()), *open_statistics(own.graph)]
+        _set_inputs(own.graph, list(dict.fromkeys([*inputs, *opened])))
         RemoveUnusedOpsetsPass()(own)
         own.producer_name = "ortpipe"
         return finish_apart(own, deep=True)

@@ -246,3 +246,22 @@ def test_the_model_stays_as_it_is_and_the_same_call_gives_the_same_bytes() -> No
     made = [gradient(own, "y", "x", kind="hvp").SerializeToString(deterministic=True) for _ in range(2)]
     assert made[0] == made[1]
     assert own.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("read", ["", "q = Exp(rv)"])
+def test_a_training_batch_normalization_writes_over_no_constant_of_the_gradient(read):
+    normed = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18]>
+    f (float[5,2] x, float[2,3] z) => (float[5,2] y, float[2,3] s {", float[2] q" if read else ""})
+    <float[2] g = {{1.5, 2.5}}, float[2] h = {{0, 0}}, float[2] m = {{0, 0}}, float[2] v = {{1, 1}},
+     float[3] b = {{1, 2, 3}}>
+    {{ y, rm, rv = BatchNormalization<momentum: float = 0.8, training_mode: int = 1>(x, g, h, m, v)
+       e = ReduceMean<keepdims = 0>(y) c = Add(b, e) s = Add(z, c) {read} }}""")
+    derivative = gradient(normed, ["s", "q"] if read else "s", ["b", "x"], ones=True, value=True)
+    x = np.random.default_rng(0).standard_normal((5, 2)).astype(np.float32)
+    feeds = {"x": x, "z": np.ones((2, 3), np.float32)}
+    session = Session(derivative)
+    runs = [dict(zip(session.outputs, session.run(feeds), strict=True)) for _ in range(3)]
+    for found in runs:
+        np.testing.assert_array_equal(found["b_grad"], [2, 2, 2])
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, runs[0][name])
