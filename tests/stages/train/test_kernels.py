@@ -68,3 +68,8 @@ def test_others_and_steps_that_leave_here_are_of_standard_operators():
 def test_it_is_there_on_the_cpu_only():
     assert has_adam_kernel(None)
     assert not has_adam_kernel(RuntimeConfig(provider="cuda"))
+
+
+def test_the_same_training_gives_the_same_bytes():
+    first, second = (train(gradients("float"), config("adam", epochs=3), data=data(np.float32)) for _ in range(2))
+    assert first.digest() == second.digest()
