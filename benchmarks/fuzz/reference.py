@@ -155,6 +155,16 @@ class AveragePool(OpRun):
         return (total / sum(part for _, part in double._parts(ones, kernel, 0.0, given)),)
 
 
+class LpPool(OpRun):
+    """(Σ |x|^p)^(1/p) of each window: onnx's own takes other windows where ceil_mode keeps one that goes beyond."""
+
+    op_domain = ""
+
+    def _run(self, x: Any, p: int = 2, **given: Any) -> Any:
+        parts = double._parts(np.abs(x) ** (p or 2), given["kernel_shape"], 0.0, given)
+        return (sum(part for _, part in parts) ** (1 / (p or 2)),)
+
+
 class GlobalLpPool(OpRun):
     """(Σ |x|^p)^(1/p) of each channel: onnx has none."""
 
@@ -216,7 +226,7 @@ class Optional(OpRun):
 OPERATORS: list[Any] = [
     *(double.Conv, double.Erf, double.GlobalMaxPool),
     *(AveragePool, BatchNormalization, Celu, ConvTranspose, GatherElements, Gelu, GlobalLpPool, GroupNormalization),
-    *(GridSample, LRN, LpNormalization, MaxPool, MeanVarianceNormalization, Optional),
+    *(GridSample, LRN, LpNormalization, LpPool, MaxPool, MeanVarianceNormalization, Optional),
     *loops.OPERATORS,
 ]
 
