@@ -21,10 +21,10 @@ from ortpipe.stages.derive.windows import (
     window,
 )
 
-# Measured on onnxruntime 1.19 (CPU): up to a 3×3 kernel, cutting x into columns for one matrix product takes half
+# Measured on onnxruntime 1.19 (CPU): up to a 3×3 kernel, a matrix product for each of its places takes less than half
 # the time of a convolution whose kernel is dy; from 5×5 on the copies cost more than they save.
 COLUMNS = 9
-# Up to 6×6 images, products with matrices of 0 and 1 make those columns 1.2 to 3 times as fast as slices, which copy
+# Up to 6×6 images, products with matrices of 0 and 1 make columns of x 1.2 to 3 times as fast as slices, which copy
 # row by row, of a few numbers each. At 8×8 both take as long, at 16×16 slices are six times as fast.
 PLACES = 36
 
@@ -88,7 +88,8 @@ def _kernel(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Wi
     """dw[m, c, j] = Σₙₒ dy[n, m, o] · x[n, c, o · stride − begin + j · dilation]."""
     sizes, counts = spatial(x), spatial(dy)
     if windows.kernel.prod() <= COLUMNS and None not in (*sizes, *counts, *_channels(w, group)):
-        return _kernel_by_columns(op, node, x, dy, w, windows, group)
+        few = windows.kernel.prod() > 1 and math.prod(static(node, x)) <= PLACES
+        return (_kernel_by_columns if few else _kernel_by_places)(op, node, x, dy, w, windows, group)
     n = len(windows.kernel)
     swap = [1, 0, *range(2, n + 2)]
     if group == 1:
@@ -113,9 +114,7 @@ def _kernel_by_columns(op: Backward, node: Node, x: Value, dy: Value, w: Value, 
     assert outer is not None and inner is not None
     n, swap = len(windows.kernel), [1, 0, *range(2, len(windows.kernel) + 2)]
     data = op.Transpose(x, perm=swap)
-    few = windows.kernel.prod() > 1 and math.prod(static(node, x)) <= PLACES
-    cut = _columns_by_products if few else _columns_by_slices
-    joined = cut(op, data, static(node, x), static(node, dy), windows, group, inner)
+    joined = _columns_by_products(op, data, static(node, x), static(node, dy), windows, group, inner)
     if group == 1:
         rows = op.Reshape(op.Transpose(dy, perm=swap), [outer, -1])
         dw = op.Gemm(rows, op.Squeeze(joined, [0]), transB=1)
@@ -142,20 +141,38 @@ def _columns_by_products(
     return op.Reshape(op.MatMul(images, op.const(picks)), [group, len(picks) * inner, -1])
 
 
-def _columns_by_slices(
-    op: Backward, data: Value, sizes: list[int], counts: list[int], windows: Window, group: int, inner: int
-) -> Value:
-    """Return the columns (G × K·C × N·O) of data (channels first), one slice for each place of the kernel."""
-    n, spans = len(windows.kernel), (np.array(counts) - 1) * windows.strides + 1
-    behind = np.maximum(0, spans + windows.extents - 1 - sizes - windows.begin)
+def _kernel_by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
+    """Return dw, place by place of the kernel: dy (M × N·O) times what the place sees of x (C × N·O), per group.
+
+    What one place sees is gone before the next one's is cut; all at once are K times x, and K times more when joined.
+    """
+    outer, inner = _channels(w, group)
+    assert outer is not None and inner is not None
+    n, swap = len(windows.kernel), [1, 0, *range(2, len(windows.kernel) + 2)]
+    data, spans = op.Transpose(x, perm=swap), (np.array(static(node, dy)) - 1) * windows.strides + 1
+    behind = np.maximum(0, spans + windows.extents - 1 - static(node, x) - windows.begin)
     if any(windows.begin) or any(behind):
         data = op.Pad(data, [0, 0, *windows.begin, 0, 0, *behind])
-    columns = []
+    turned, parts = op.Transpose(dy, perm=swap), list[Value]()
+    rows = op.Reshape(turned, [outer, -1] if group == 1 else [group, outer, -1])
+    if group > 1 and outer * inner > 1:
+        rows = op.Transpose(rows, perm=[0, 2, 1])
     for place in np.ndindex(*windows.kernel):
         start = place * windows.dilations
-        cut = op.Slice(data, start, start + spans, range(2, n + 2), windows.strides)
-        columns.append(op.Reshape(cut, [group, inner, -1]))
-    return columns[0] if len(columns) == 1 else op.Concat(*columns, axis=1)
+        seen = op.Slice(data, start, start + spans, range(2, n + 2), windows.strides)
+        if group == 1:
+            part = op.Gemm(rows, op.Reshape(seen, [inner, -1]), transB=1)
+        elif outer * inner == 1:  # a product of one row and one column takes six times as long
+            part = op.ReduceSum(seen * turned, [*range(1, n + 2)], keepdims=0)
+        else:
+            part = op.MatMul(op.Reshape(seen, [group, inner, -1]), rows)
+        parts.append(op.Reshape(part, [outer, 1, inner] if group == 1 else [group, 1, inner, outer]))
+    dw = parts[0] if len(parts) == 1 else op.Concat(*parts, axis=1)
+    if group == 1:
+        return op.Transpose(op.Reshape(dw, [outer, *windows.kernel, inner]), perm=[0, n + 1, *range(1, n + 1)])
+    dw = op.Reshape(dw, [group, *windows.kernel, inner, outer])
+    dw = op.Transpose(dw, perm=[0, n + 2, n + 1, *range(1, n + 1)])
+    return op.Reshape(dw, [group * outer, inner, *windows.kernel])
 
 
 def _bias(op: Backward, dy: Value) -> Value:
