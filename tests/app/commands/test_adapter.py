@@ -95,7 +95,8 @@ def test_a_model_and_its_adapters_predict_what_the_trained_model_does(call: Call
     assert [value.name for value in base.graph.input] == ["X", *arrays]
     assert "b" in arrays
     x, session = rows.inputs["X"], Session(base)
-    np.testing.assert_array_equal(session.run({"X": x})[0], Session(source.model).run({"X": x})[0])
+    before = Session(source.model).run({"X": x})[0]  # a kernel that is an input takes another way through the runtime
+    np.testing.assert_allclose(session.run({"X": x})[0], before, rtol=1e-5, atol=1e-6)
     [expected] = Session(trained.model).run({"X": x})
     np.testing.assert_allclose(session.run({"X": x, **arrays})[0], expected, rtol=1e-4, atol=1e-5)
     if hasattr(onnxruntime, "LoraAdapter"):  # from 1.20 on
