@@ -247,10 +247,10 @@ def _write_tensors(arrays: Arrays, path: Path) -> None:
 
 def _read_tensors(path: Path) -> dict[str, np.ndarray]:
     """Read a .safetensors file, each array into bytes that nobody can change: the library would hold two copies."""
-    with path.open("rb") as file:  # whose error has a number, as the library's has not
-        with safe_open(path, "np"):  # the library checks the header
-            size = int.from_bytes(file.read(8), "little")
-        arrays = dict[str, np.ndarray]()
+    _check_header(path)
+    arrays = dict[str, np.ndarray]()
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
         for name, entry in header.items():
             if name != "__metadata__":
@@ -260,6 +260,16 @@ def _read_tensors(path: Path) -> dict[str, np.ndarray]:
                 raw = np.empty(0, np.uint8) if begin == end else np.frombuffer(file.read(end - begin), np.uint8)
                 arrays[name] = raw.view(dtype.newbyteorder("<")).reshape(entry["shape"])
     return arrays
+
+
+def _check_header(path: Path) -> None:
+    try:
+        with safe_open(path, "np"):
+            pass
+    except (OSError, SafetensorError):  # without a number, whatever it was
+        path.open("rb").close()  # raises with one where the file cannot be opened now
+        with safe_open(path, "np"):  # raises where it is damaged
+            pass
 
 
 def _linked(source: Path, folder: Path) -> bool:

@@ -70,7 +70,7 @@ def test_the_run_folder_holds_everything(cli: Callable, only_run: Callable) -> N
     assert config["train"]["epochs"] == 3
     environment = json.loads((folder / "environment.json").read_text())
     assert [environment["onnxruntime"], environment["onnxruntime-training"]].count("not installed") == 1
-    assert {p.name for p in (folder / "figures").iterdir()} == {"losses.png", "confusion.png"}
+    assert {p.name for p in (folder / "figures").iterdir()} == {"losses.png", "confusion.png", "curves.png"}
     for picture in (folder / "figures").iterdir():
         assert picture.read_bytes().startswith(b"\x89PNG")
     assert str(folder / "model.onnx") in done.stdout

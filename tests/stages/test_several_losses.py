@@ -155,7 +155,7 @@ def test_metrics_are_of_each_head_and_can_be_watched(path, tmp_path):
     assert result.tensors["monitor/size/mean_squared_error"][-1] == pytest.approx(measured["size/mean_squared_error"])
     np.testing.assert_array_equal(result.tensors["evaluation/size/label"], SIZE)
     np.testing.assert_array_equal(result.tensors["evaluation/label"], KIND)
-    assert list(figures(result)) == ["losses", "confusion"]
+    assert list(figures(result)) == ["losses", "confusion", "curves"]
     named = evaluate(result, EvaluateConfig(("size/r2",)), data=data)
     assert list(named.facts.metrics) == ["size/r2"]
     again = load_artifact(save_artifact(result, tmp_path / "artifact"))

@@ -72,7 +72,7 @@ def predict(
     table = subject.facts["lineage"][0].get("table", {}) if subject.facts.get("lineage") else {}
     truth = frozenset(name for name, own in table.get("columns", {}).items() if own["of"] == "truth")
     unseen = UnseenTable(subject.model, facts, truth, tuple(settings.get("missing") or ()))
-    session, count = Session(subject.model), 0
+    session, count = Session(subject.model, weights=subject.weights), 0
     outputs = [own.prediction for own in facts.predictions.values()]
     with _written(output) as write:
         for piece in _pieces(rows, unseen, settings, keep):

@@ -96,7 +96,7 @@ def user() -> str:
     """Return the name that this process runs under; a container may know none."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # of a user id without an entry, by Python 3.13 and before it
+    except (OSError, KeyError, ImportError):  # no entry for the user id, by Python 3.13 and before it; or no such list
         return "unknown"
 
 

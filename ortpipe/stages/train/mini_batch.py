@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, under
 from ortpipe.data.batches import Batches
 from ortpipe.errors import ConvergenceError, TrainError
+from ortpipe.graph.apart import Weights
 from ortpipe.graph.check import finish_apart
 from ortpipe.graph.modes import is_random, set_seeds
+from ortpipe.graph.query import graphs
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS, ClipConfig
 from ortpipe.stages.train.diagnose import largest_gradients
@@ -24,6 +27,10 @@ from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_epoch
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import FREE, Checkpoint, Training
+
+LARGE = (
+    2**24
+)  # bytes of a step's values, from which on a plan of their memory costs more of it than the plan saves time
 
 
 def solve(training: Training) -> dict[str, np.ndarray]:
@@ -207,7 +214,7 @@ def _loader(epoch: EpochGraph, training: Training) -> Callable[[int, int], Sessi
     """
     sized = functools.cache(lambda size: finish_apart(for_batch_size(epoch, size), deep=True))
     if not is_random(epoch.model):
-        load = functools.cache(lambda size: Session(sized(size)[0], training.runtime, weights=sized(size)[1]))
+        load = functools.cache(lambda size: _session(*sized(size), training))
         return lambda number, size: load(size)
 
     @functools.lru_cache(maxsize=2)  # whole batches, and the partial one
@@ -216,6 +223,12 @@ def _loader(epoch: EpochGraph, training: Training) -> Callable[[int, int], Sessi
         proto, weights = sized(size)
         model = ir.from_proto(proto)
         set_seeds(model, int(first))
-        return Session(ir.to_proto(model), training.runtime, weights=weights)
+        return _session(ir.to_proto(model), weights, training)
 
     return load_seeded
+
+
+def _session(model: onnx.ModelProto, weights: Weights, training: Training) -> Session:
+    axes = ([d.dim_value for d in v.type.tensor_type.shape.dim] for g in graphs(model.graph) for v in g.value_info)
+    small = 4 * sum(map(math.prod, axes)) < LARGE  # 0 for a size that is not known
+    return Session(model, training.runtime, weights=weights, planned=small)

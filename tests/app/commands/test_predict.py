@@ -45,7 +45,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(rows: Path, **settings: object) -> tuple[FoundModel, Rows]:
     read = Csv(path=str(rows), label="kind", **{"inputs": ("age", "colour", "smokes"), **settings})()  # type: ignore[arg-type]
     artifact = convert(None, ConvertConfig(MLP((4,), dropout=0.0)), data=split(read, SplitConfig()))
-    return FoundModel("model", artifact.model, artifact.facts.as_json()), read
+    return FoundModel("model", artifact.model, {}, artifact.facts.as_json()), read
 
 
 @pytest.mark.parametrize("encode", ["one_hot", "index", "keep"])

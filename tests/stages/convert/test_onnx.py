@@ -161,7 +161,8 @@ def test_a_model_from_skl2onnx_predicts_what_its_estimator_predicts(member, zip_
 @pytest.mark.parametrize("member", MEMBERS, ids=ids)
 def test_what_an_exporter_adds_to_a_formula_is_no_parameter(member):
     estimator, model = exported(*member, "alone", False)
-    artifact = convert(model)
+    x, y = member[1]()
+    artifact = convert(model, data=Data(Rows({"X": x[FIT]}, y[FIT])))
     last = estimator[-1]
     fitted = [*last.coefs_, *last.intercepts_] if hasattr(last, "coefs_") else [last.coef_, last.intercept_]
     count = sum(np.size(array) for array in fitted)

@@ -18,6 +18,7 @@ from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, ConvergenceError, DataError, TrainError
 from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
@@ -29,6 +30,7 @@ from ortpipe.stages.derive.engines import ENGINES
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
+from ortpipe.stages.train import mini_batch
 from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -618,3 +620,16 @@ def test_a_training_that_continues_counts_its_own_steps_from_there(network, diab
     per_epoch = len(first.tensors["losses/step"]) / 199
     assert epoch.steps == 200 * per_epoch
     assert epoch.own_steps == per_epoch
+
+
+def test_a_large_step_without_a_plan_of_its_memory_gives_the_same_bytes(network, diabetes, monkeypatch):
+    config, source = TrainConfig(SGD(0.05), epochs=3), network()
+    planned = train(source, config, data=diabetes).digest()
+    seen = []
+    monkeypatch.setattr(mini_batch, "LARGE", 0)
+    monkeypatch.setattr(
+        mini_batch, "Session", lambda *a, planned, **b: seen.append(planned) or Session(*a, **b, planned=planned)
+    )
+    assert train(source, config, data=diabetes).digest() == planned
+    assert seen
+    assert not any(seen)
