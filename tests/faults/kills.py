@@ -28,7 +28,7 @@ from ortpipe.pipeline.store import Store
 
 WHERE = ("in", "artifacts", "entries")
 STAGES = [stage.name for stage in FLOW]
-RUN = ("experiment=linear_regression", "train.epochs=20", "name=killed")
+RUN = ("experiment=linear_regression", "train.epochs=400", "name=killed")
 SAME = ("model.onnx", "losses.parquet", "stages/*/model.onnx", "stages/*/tensors.safetensors")
 
 
@@ -83,7 +83,7 @@ def kill(outputs: Path, recorder: str, aim: tuple[str, str], moments: random.Ran
             if line.startswith(b"[") and line.split()[1].decode() == name:
                 break
         if where == "in":
-            time.sleep(moments.uniform(0, 0.3 if name in ("convert", "evaluate") else 0.06))
+            time.sleep(moments.uniform(0, 0.15 if name in ("convert", "evaluate") else 0.06))
         else:
             while process.poll() is None and not half_written(outputs / "cache", where):
                 pass
