@@ -12,7 +12,7 @@ AIMS = (("convert", "artifacts"), ("train", "in"), ("derive", "entries"), ("eval
 
 def test_killed_runs_leave_nothing_damaged_and_the_next_end_with_the_bytes_of_one_never_killed(tmp_path: Path) -> None:
     found = kills(tmp_path, AIMS)  # which looks at every entry, and runs each to its end
-    assert any(kill.met for kill in found)  # in training at least: an entry is written in less than a moment
+    assert sum(kill.met for kill in found) >= len(AIMS) // 2  # an entry is written in less than a moment
 
 
 def test_a_run_that_was_killed_is_closed_as_killed_by_the_next_one(tmp_path: Path) -> None:
