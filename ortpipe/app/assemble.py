@@ -40,7 +40,7 @@ from ortpipe.runtime.distributions import check_one_runtime
 from ortpipe.runtime.session import check_provider
 from ortpipe.stages.train.early_stop import trained_loss
 
-EXAMPLE = 2  # training rows that are kept to try the model on
+EXAMPLE_ROWS = 2  # training rows that are kept to try the model on
 
 
 def plan_of(config: RunConfig) -> Plan:
@@ -132,7 +132,7 @@ def execute(
         return {"loss": trained_loss(artifact.tensors, config.train.early_stop), **trained}
 
     def example(artifact: Artifact) -> dict[str, Any]:
-        return feed_inputs(artifact.signature, artifact.facts, data.train.head(EXAMPLE))
+        return feed_inputs(artifact.signature, artifact.facts, data.train.head(EXAMPLE_ROWS))
 
     text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
     listeners: list[Listener] = [

@@ -3,9 +3,7 @@
 import contextlib
 import html
 import io
-import shlex
 import weakref
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,8 @@ from ortpipe.app.claim import claimed
 from ortpipe.app.compose import Composition, check_working_folder
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.lookup import recorded
-from ortpipe.app.redact import know_command, redacted
+from ortpipe.app.redact import know_command
+from ortpipe.app.run.environment import command_line
 from ortpipe.app.run.folder import losses_parquet
 from ortpipe.app.run.record import RunRecord, read_config
 from ortpipe.app.schema import build
@@ -156,8 +155,9 @@ def run(*overrides: str, config_dir: str | None = None) -> Run:
         raise explained(error) from error
     with read_write(hydra):  # type: ignore[arg-type]
         hydra.runtime.output_dir = str(folder)
+    options = [] if config_dir is None else ["--config-dir", config_dir]
     with claimed(folder, "hydra.run.dir"):
-        execute(build(values, where), record, hydra, command=_command(overrides, config_dir))
+        execute(build(values, where), record, hydra, command=command_line([*options, *overrides]))
     return Run(folder)
 
 
@@ -165,8 +165,3 @@ def _pandas() -> Any:
     import pandas
 
     return pandas
-
-
-def _command(overrides: Sequence[str], config_dir: str | None) -> str:
-    options = [] if config_dir is None else ["--config-dir", config_dir]
-    return shlex.join(["ortpipe", *options, *map(redacted, overrides)])

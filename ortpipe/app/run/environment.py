@@ -4,6 +4,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -43,7 +44,12 @@ def _commit() -> str:
 
 def typed_command() -> str:
     """Return the command that this process was started with, without secrets."""
-    return shlex.join(["ortpipe", *map(redacted, sys.argv[1:])])
+    return command_line(sys.argv[1:])
+
+
+def command_line(words: Iterable[str]) -> str:
+    """Return a command to be pasted into a shell, without secrets."""
+    return shlex.join(["ortpipe", *map(redacted, words)])
 
 
 def command_of(hydra: HydraConf) -> str:
@@ -52,7 +58,7 @@ def command_of(hydra: HydraConf) -> str:
         return typed_command()
     folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
     options = [word for folder in folders for word in ("--config-dir", unquote(folder).removeprefix("file://"))]
-    return shlex.join(["ortpipe", *options, *map(redacted, hydra.overrides.task)])
+    return command_line([*options, *hydra.overrides.task])
 
 
 def continuing(command: str, checkpoint: Path | None = None) -> str:

@@ -83,7 +83,7 @@ def gradient(
     """
     whole, weights = (model, {}) if isinstance(model, onnx.ModelProto) else read_apart(Path(model))
     made, held = gradient_apart(
-        whole, weights, of, wrt, kind=kind, ones=ones, value=value, shape=shape, function=function
+        whole, weights, of, wrt, kind=kind, ones=ones, value=value, shape=shape or {}, function=function
     )
     return put_together(made, held) if held else made
 
@@ -94,11 +94,11 @@ def gradient_apart(
     of: str | Sequence[str],
     wrt: str | Sequence[str],
     *,
-    kind: Kind = "vjp",
-    ones: bool = False,
-    value: bool = False,
-    shape: Mapping[str, Sequence[int | None]] | None = None,
-    function: str | None = None,
+    kind: Kind,
+    ones: bool,
+    value: bool,
+    shape: Mapping[str, Sequence[int | None]],
+    function: str | None,
 ) -> tuple[onnx.ModelProto, Weights]:
     """Return the same of a model from which large weights stand apart, as such a model."""
     if kind not in get_args(Kind):
@@ -109,7 +109,7 @@ def gradient_apart(
     ofs, wrts = (list(dict.fromkeys([names] if isinstance(names, str) else names)) for names in (of, wrt))
     with in_words(WORDS):
         alone = model if function is None else called_alone(put_together(model, weights), function)
-        own = _opened(alone, weights if function is None else {}, shape or {})
+        own = _opened(alone, weights if function is None else {}, shape)
         inputs = _check(own.graph, ofs, wrts)
         own = _prepared(own, ofs, wrts)
         by_name = query.values(own.graph)
