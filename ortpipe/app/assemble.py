@@ -14,7 +14,7 @@ from ortpipe import BEGAN
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.breakdown import Breakdown
 from ortpipe.app.run.checkpoint import read_checkpoint
-from ortpipe.app.run.data_facts import data_facts
+from ortpipe.app.run.data_facts import data_facts, in_words
 from ortpipe.app.run.environment import command_of, environment
 from ortpipe.app.run.folder import RunFolder
 from ortpipe.app.run.record import RunRecord, origin_tags
@@ -139,7 +139,9 @@ def execute(
         breakdown.timed("run folder", StageLogs(folder)),
         breakdown.timed("run folder", RunFolder(record, text, facts, values, example)),
         guard,
-        breakdown.timed("screen", Screen(data.notes)),
+        breakdown.timed(
+            "screen", Screen([in_words(record.data), *data.notes], None if job is None else job.job.number)
+        ),
         breakdown.timed("recorder", recording),
     ]
     store = store_of(config, {"folder": str(folder), "mlflow": recording.run_id}, resolved["data"])

@@ -41,6 +41,7 @@ class StageNotice:
 
     name: str
     message: str
+    stored: bool = False  # said already by the run that computed the result
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,10 @@ def run(
             def report(progress: object, name: str = name, started: float = started) -> None:
                 emit(events.StageProgressed(name, progress, time.perf_counter() - started))
 
-            def notify(message: str, name: str = name) -> None:
+            def notify(message: str, name: str = name, *, stored: bool = False) -> None:
                 if message not in notices:  # of a store that cannot be written, once is enough
                     notices.add(message)
-                    emit(events.StageNotice(name, message))
+                    emit(events.StageNotice(name, message, stored))
 
             stage_context = {**context, "report": report}
             parts = parts_of(step, digest, stage_context)
@@ -52,7 +52,7 @@ def run(
             seconds = time.perf_counter() - started
             output = hit.output if hit is not None else artifact.digest()
             for note in artifact.facts.lineage[-1].get("notes", ()) if artifact.facts.lineage else ():
-                notify(note)
+                notify(note, stored=hit is not None)
             emit(events.StageFinished(name, number, artifact, seconds, key, parts, output, stored, hit))
             digest = output
             if number == 1:

@@ -1,5 +1,7 @@
 """What a run's record says of its rows."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,19 @@ def data_facts(data: Data) -> dict[str, Any]:
         "columns": dict(list(columns.items())[:MOST]),
         "label": {name or "label": _entry(array) for name, array in {"": first.label, **first.heads}.items()},
     }
+
+
+def in_words(facts: Mapping[str, Any]) -> str:
+    """Return how many rows there are, and how many values each has, for a person.
+
+    >>> in_words({"rows": {"train": 1168, "test": 449}, "columns": {"a": {"shape": []}, "b": {"shape": [2, 3]}}})
+    '1,168 rows to train, 449 to test; 7 values each'
+    """
+    verbs = {"train": "rows to train", "validation": "to validate", "test": "to test"}
+    rows = ", ".join(f"{count:,} {verbs[name]}" for name, count in facts["rows"].items())
+    columns = facts["columns"].values()
+    each = f"; {sum(math.prod(column['shape']) for column in columns):,} values each"
+    return rows + (each if len(columns) < MOST else "")
 
 
 def _entry(array: np.ndarray) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,22 @@ from ortpipe.stages.train.losses import Epoch
 BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
 SHORT_BAR = "{n_fmt}/{total_fmt} |{bar}| {desc} {remaining}"
 WIDE = 100  # columns from which on words are not cut
+EVERY = 5.0  # seconds after which an epoch has a line, whatever its number
 
 
 class Screen:
-    """Shows stages on standard error: a bar on a terminal, plain lines elsewhere; first, notes on the data."""
+    """Shows stages on standard error: a bar on a terminal, plain lines elsewhere.
 
-    def __init__(self, notes: Sequence[str] = ()) -> None:
-        self._notes, self._last_line = notes, 0
+    Args:
+        notes: sentences on the data, which come first.
+        job: its number in a sweep; each line opens with it, for jobs speak at the same time. What all jobs would say
+            alike (rows, stages, what was in the store) is in their logs alone.
+    """
+
+    def __init__(self, notes: Sequence[str] = (), job: int | None = None) -> None:
+        self._notes, self._job = notes, job
+        self._last_line, self._last_time = 0, time.monotonic()
+        self._trains = ""  # what train begins with, once derive said it
         self._bar: Any = None
         self._validated: dict[str, float] = {}  # values of the latest validation
         self._first: tuple[int, float] | None = None  # steps and seconds at the stage's first report
@@ -29,25 +39,40 @@ class Screen:
     def __call__(self, event: events.Event) -> None:
         """Listen."""
         match event:
-            case events.RunStarted():
+            case events.RunStarted() if not self._job:  # of a sweep the first job speaks for all
                 for note in self._notes:
                     self._say(f"data: {note}")
             case events.StageStarted():
-                self._say(f"[{event.number}/{event.stages}] {event.name}")
+                if self._job is None:
+                    self._say(f"[{event.number}/{event.stages}] {event.name}")
+                if event.name == "train" and self._trains and self._job is None:
+                    self._say(f"  {self._trains}")
+                self._last_line, self._last_time = 0, time.monotonic()
             case events.StageProgressed(report=Epoch() as epoch):
                 self._progress(epoch, event.seconds)
-            case events.StageNotice():
+            case events.StageNotice() if self._job is None or not event.stored:
                 self._say(f"  {event.message}")
-            case events.StageFinished() | events.RunFailed():
-                if self._bar is not None:
-                    self._bar.close()
-                    self._bar = None
-                if isinstance(event, events.StageFinished) and event.hit is not None:
-                    maker = event.hit.run.get("folder", "another run")
-                    self._say(f"  taken from the store: {maker} computed it in {event.hit.seconds:.2f} s")
+            case events.StageFinished():
+                self._close_bar()
+                self._trains = _trained(event.artifact)
+                self._tell_origin(event)
+            case events.RunFailed():
+                self._close_bar()
+
+    def _close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _tell_origin(self, event: events.StageFinished) -> None:
+        if self._job is not None or event.hit is None:
+            return
+        maker = event.hit.run.get("folder", "another run")
+        self._say(f"  taken from the store: {maker} computed it in {event.hit.seconds:.2f} s")
 
     def _say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        opening = "" if self._job is None else f"job {self._job}: "
+        print(opening + (line.lstrip() if opening else line), file=sys.stderr, flush=True)
 
     def _progress(self, epoch: Epoch, seconds: float) -> None:
         if epoch.validation is not None:
@@ -56,10 +81,11 @@ class Screen:
         first_steps, first_seconds = self._first = self._first or (epoch.own_steps, seconds)
         speed = (epoch.own_steps - first_steps) / max(seconds - first_seconds, 1e-9)
         tenth = epoch.number * 10 // epoch.epochs
-        if sys.stderr.isatty():
+        late = time.monotonic() - self._last_time > EVERY
+        if self._job is None and sys.stderr.isatty():
             self._draw(epoch, speed)
-        elif epoch.number == epoch.epochs or tenth > self._last_line:
-            self._last_line = tenth
+        elif late or (self._job is None and (epoch.number == epoch.epochs or tenth > self._last_line)):
+            self._last_line, self._last_time = tenth, time.monotonic()
             self._say(f"  epoch {epoch.number}/{epoch.epochs}: {self._facts(epoch, speed)}")
 
     def _draw(self, epoch: Epoch, speed: float) -> None:
@@ -79,6 +105,12 @@ class Screen:
         form, between, unit = (".3g", " ", "/s") if short else (".4g", ", ", " steps/s")
         shown = [f"{_short(name) if short else name} {value:{form}}" for name, value in numbers.items()]
         return between.join([*shown, *([f"{speed:,.0f}{unit}"] if speed else [])])
+
+
+def _trained(artifact: Artifact) -> str:
+    """Return how much the next stage trains, of a model with gradients."""
+    sizes = [artifact.initializers[name].size for name in artifact.facts.gradients]
+    return f"{sum(sizes):,} numbers in {len(sizes)} parameters" if sizes else ""
 
 
 def _short(name: str) -> str:

@@ -1,9 +1,11 @@
 """What a person sees of a training: its speed is that of the epochs, not of what came before them."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from ortpipe.app.run.screen import Screen
-from ortpipe.pipeline.events import StageProgressed, StageStarted
+from ortpipe.pipeline.events import RunStarted, StageNotice, StageProgressed, StageStarted
 from ortpipe.stages.train.losses import Epoch
 
 
@@ -18,3 +20,31 @@ def test_a_wait_before_the_first_epoch_does_not_count_as_slow_training(capsys: p
         "  epoch 2/3: loss 0.5, 100 steps/s",
         "  epoch 3/3: loss 0.5, 100 steps/s",
     ]
+
+
+def test_a_job_of_a_sweep_says_only_what_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    for job in (0, 1):
+        screen = Screen(["1,168 rows to train"], job)
+        for event in (RunStarted(()), StageStarted("convert", 1, 6), StageNotice("convert", "trains w", stored=True)):
+            screen(event)
+        screen(StageNotice("train", "stopped after epoch 3 of 60"))
+    assert capsys.readouterr().err.splitlines() == [
+        "job 0: data: 1,168 rows to train",
+        "job 0: stopped after epoch 3 of 60",
+        "job 1: stopped after epoch 3 of 60",
+    ]
+
+
+@pytest.mark.parametrize("job", [None, 7])
+def test_a_slow_training_speaks_every_few_seconds(
+    job: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("ortpipe.app.run.screen.time", SimpleNamespace(monotonic=lambda: now))
+    screen = Screen(job=job)
+    screen(StageStarted("train", 5, 6))
+    for number in range(1, 7):  # 2.6 seconds each, of 59 epochs
+        now += 2.6
+        screen(StageProgressed("train", Epoch(number, 59, 0.5, None, None, number, number), now - 100))
+    lines = capsys.readouterr().err.splitlines()
+    assert [int(line.partition("epoch ")[2].partition("/")[0]) for line in lines if "epoch" in line] == [2, 4, 6]
