@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 from stages.derive.numeric import every_node_case
 
+import ortpipe
 from benchmarks.fuzz.draw import Case, case
 from benchmarks.fuzz.forms import FORMS, NO_SLOPE
 from benchmarks.fuzz.judge import AGREE, judge
 from ortpipe.stages.derive.expansions import EXPANSIONS
 from ortpipe.stages.derive.rules import RULES
 
-FIRST = 261_123  # fixed: a seed that moves by date turns red what nobody changed; `python -m benchmarks.fuzz` moves
+ENGINE = Path(ortpipe.__file__).parent
+GRAPHS, PIECES = 200, 8
+
+
+def _first() -> int:
+    """Return the first seed, which the engine's own text gives: who changes a rule meets graphs that nobody met."""
+    files = sorted(file for room in ("graph", "stages/derive") for file in (ENGINE / room).rglob("*.py"))
+    text = hashlib.sha256(b"".join(file.read_bytes() for file in files))
+    return int.from_bytes(text.digest()[:4], "big")
 
 
 def test_every_operator_with_a_rule_is_drawn_by_the_fuzzer() -> None:
     assert sorted({*RULES, *EXPANSIONS} - {*FORMS, *NO_SLOPE}) == []
 
 
-def test_random_graphs_do_not_fail() -> None:
-    found = {seed: judge(case(seed)) for seed in range(FIRST, FIRST + 15)}
+@pytest.mark.parametrize("piece", range(PIECES))
+def test_random_graphs_do_not_fail(piece: int) -> None:
+    each = GRAPHS // PIECES
+    first = _first() + piece * each
+    found = {seed: judge(case(seed)) for seed in range(first, first + each)}
     failed = {seed: outcome.said for seed, outcome in found.items() if outcome.failed}
     assert not failed, f"python -m benchmarks.fuzz --count 1 --keep folder --seed {min(failed)}: {failed}"
-    assert AGREE in {outcome.kind for outcome in found.values()}
+    assert sum(outcome.kind == AGREE for outcome in found.values()) > each / 2
 
 
 NEWER = (
