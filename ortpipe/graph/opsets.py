@@ -59,6 +59,8 @@ def _without_newer(model: onnx.ModelProto) -> onnx.ModelProto:
     newer = {op_type for op_type in used if op_type in NEW or not _is_known(op_type)}
     if not newer:
         return model
+    if "GroupNormalization" in used:  # onnx infers no type behind it, and a body asks for its inputs' types
+        model = with_bodies(model, ["GroupNormalization"])
     own = parsed(inferred(model))
     for value in (output for node in own.graph.all_nodes() for output in node.outputs):
         if value.shape is not None and 0 in value.shape:  # onnx infers 0 where sizes of an Attention are not known

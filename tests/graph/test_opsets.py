@@ -249,6 +249,11 @@ NEW = {
         'y = TensorScatter<axis=1, mode="circular">(x, u, w)',
     ),
     "swish beside a cast": (24, "(float[N,3] x) => (float[N,3] y)", "s = Swish(x) y = CastLike(s, x)"),
+    "rms behind a group normalization": (  # of which onnx infers no type
+        24,
+        "(float[2,4,8] x) => (float[2,4,8] y) <float[8] s = {1,2,3,4,5,6,7,8}, float[4] o = {1,1,1,1}>",
+        "g = GroupNormalization<num_groups=2>(x, o, o) h = LogSoftmax(g) y = RMSNormalization(h, s)",
+    ),
     "global max pool": (22, "(float[N,2,3,4] x) => (float[N,2,1,1] y)", "y = GlobalMaxPool(x)"),
 }
 

@@ -25,7 +25,7 @@ from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
 from ortpipe.stages.derive.outputs import name_gradients
 
-VERSION = 9
+VERSION = 10
 CUT = "no gradient reaches it"
 
 

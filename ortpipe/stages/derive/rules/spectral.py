@@ -36,6 +36,8 @@ def dft(
         place = int(known.numpy().item())
     place %= ranked(x).rank()
     n = op.reshape(length, []) if length is not None else op.dim(x, place)
+    if node.attributes.get_int("onesided", 0):
+        dy = _filled(op, dy, n, place)
     dx = _transform(op, dy, n, place, inverse=not inverse)
     dx = dx / op.cast(n, x) if inverse else dx * op.cast(n, x)
     dx = _like(op, dx, x)
@@ -63,6 +65,8 @@ def stft(
     places = op.Unsqueeze(starts, [1]) + op.Unsqueeze(op.count(op.Cast(n, to=7)), [0])
     if dy.shape is None:  # which inference leaves unknown where the signal's length is
         dy.shape = ir.Shape([None] * 4)
+    if node.attributes.get_int("onesided", 1):
+        dy = _filled(op, dy, n, 2)
     frames = _like(op, _transform(op, dy, n, 2, inverse=True) * op.cast(n, x), x)  # [N, frames, n, 1 or 2]
     if window is None:
         return [along_axis(op, x, places, frames, 1)]
@@ -80,6 +84,16 @@ def _transform(op: Backward, x: Value, n: Value, axis: int, *, inverse: bool) ->
     last = ranked(x).rank() - 1
     y.type, y.shape = x.type, ir.Shape([None if i == axis else 2 if i == last else d for i, d in enumerate(ranked(x))])
     return y
+
+
+def _filled(op: Backward, dy: Value, n: Value, axis: int) -> Value:
+    """Return dy with zeros up to n places; onnxruntime's DFT fills up too, but expects as many as there were."""
+    missing = op.Reshape(n - op.dim(dy, axis), [1])
+    ends = [[0]] * (2 * ranked(dy).rank())
+    ends[ranked(dy).rank() + axis] = missing
+    filled = op.Pad(dy, op.Concat(*ends, axis=0), op.like(0, dy))
+    filled.shape = ir.Shape([None if i == axis else d for i, d in enumerate(ranked(dy))])
+    return filled
 
 
 def _like(op: Backward, dx: Value, x: Value) -> Value:
