@@ -31,7 +31,7 @@ from ortpipe.graph.check import finish_apart
 from ortpipe.graph.serial import NOTHING, located, read_apart, write
 from ortpipe.hashing import Hasher
 
-FORMAT = 2  # of an artifact's folder
+FORMAT = 3  # of an artifact's folder
 TENSORS = "tensors.safetensors"
 Arrays = Mapping[str, np.ndarray]
 
@@ -194,7 +194,8 @@ def save_artifact(
 ) -> Path:
     """Write an artifact as one folder, which appears whole or not at all, in the place of one that is there.
 
-    The folder holds `model.onnx` (+ `model.onnx.data` above 2 GB), `tensors.safetensors` and `artifact.json`.
+    The folder holds `model.onnx` (+ `model.onnx.data` above 2 GB), `tensors.safetensors` and `artifact.json`, which
+    names the `source/…` tensors that are initializers of the model still: these stand in the model alone.
 
     Args:
         artifact: what to write.
@@ -202,18 +203,34 @@ def save_artifact(
         once: leave a folder that is there as it is; the files of a new one are read-only.
         like: a folder that holds an artifact of the same content: its files are linked instead of written again.
     """
-    target = Path(folder)
+    target, same = Path(folder), _in_model(artifact)
     with atomic_folder(target, once=once) as partial:
         if like is None or not _linked(like, partial):
             model, weights = artifact.apart()
             write(model, partial, weights=weights)
-            _write_tensors(artifact.tensors, partial / TENSORS)
-        facts = {"format": FORMAT, "digest": artifact.digest(), "facts": artifact.facts.as_json()}
+            _write_tensors({name: a for name, a in artifact.tensors.items() if name not in same}, partial / TENSORS)
+        facts = {"format": FORMAT, "digest": artifact.digest(), "same": same, "facts": artifact.facts.as_json()}
         (partial / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         if once and os.name == "posix":  # Windows deletes no file that is read-only, nor a link to it
             for file in partial.iterdir():
                 file.chmod(file.stat().st_mode & 0o444)  # others may link them, who would all see an edit in place
     return target
+
+
+def _in_model(artifact: Artifact) -> list[str]:
+    """Return the tensors of the source that the model's initializers still have, bit by bit."""
+    found = []
+    for name, array in under("source", artifact.tensors).items():
+        other = artifact.initializers.get(name)
+        if other is None or (array.dtype, array.shape) != (other.dtype, other.shape):
+            continue
+        if array is other or np.array_equal(_bytes_of(array), _bytes_of(other)):
+            found.append(f"source/{name}")
+    return found
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 CODES = {"bool": "BOOL", "bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64"}  # of safetensors
@@ -242,7 +259,7 @@ def _write_tensors(arrays: Arrays, path: Path) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
             little = arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False)
-            file.write(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
+            file.write(_bytes_of(little).data)
 
 
 def _read_tensors(path: Path) -> dict[str, np.ndarray]:
@@ -321,6 +338,8 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
             facts = Facts.from_json(written["facts"])
         model, weights = read_apart(source / "model.onnx")
         artifact = Artifact(model, facts, _read_tensors(source / TENSORS), weights=weights)
+        same = {name: artifact.initializers[name.removeprefix("source/")] for name in written["same"]}
+        artifact = artifact._with(tensors=_own({**artifact.tensors, **same})) if same else artifact
         found = artifact.digest() if in_metadata(model, facts) else "other facts in model.onnx"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:

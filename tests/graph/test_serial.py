@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+import safetensors.numpy
 
 from ortpipe.artifact import Artifact, Facts, load_artifact, save_artifact
 from ortpipe.errors import ModelError
@@ -84,6 +85,18 @@ def test_an_artifact_comes_back_as_it_was(tmp_path, external, text):
         assert back.tensors[name].dtype == np.asarray(tensor).dtype
         np.testing.assert_array_equal(back.tensors[name], tensor, strict=True)
     assert artifact.model.SerializeToString() == before
+
+
+def test_a_source_s_weight_that_the_model_still_has_stands_once(tmp_path, external):
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model().graph.initializer}
+    name = next(iter(weights))
+    others = {"source/gone": np.ones(2, np.float32), "parameter/x": weights[name]}
+    artifact = Artifact(model(), FACTS, {f"source/{name}": weights[name].copy(), **others})
+    folder = save_artifact(artifact, tmp_path / "a")
+    assert sorted(safetensors.numpy.load_file(folder / "tensors.safetensors")) == sorted(others)
+    back = load_artifact(folder)
+    assert back.digest() == artifact.digest()
+    assert np.shares_memory(back.tensors[f"source/{name}"], back.initializers[name])
 
 
 def test_both_forms_of_storage_have_one_digest(tmp_path, monkeypatch):
