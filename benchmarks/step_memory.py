@@ -4,20 +4,22 @@
     python -m benchmarks.step_memory bert unet  # some of them
 
 Needs torch. Five small networks as people write them, exported from PyTorch, 32 rows a step, plain SGD, one thread, no
-dropout. Memory is the largest resident size while training (VmHWM, begun anew) less what is resident after the imports
-and with the model and its rows loaded; time is the median of several passes over the same rows, per step.
+dropout. Memory is the largest resident size of ten passes (VmHWM, begun anew after a first pass) less what was resident
+before the first pass, with the session, or the network and its optimizer, built: no weights, graph or rows are in it.
+Time is the CPU's, the median of the ten passes, per step. Three processes of each, in alternation; medians.
 """
 
 from __future__ import annotations
 
-import itertools
+import ctypes
+import gc
 import json
+import logging
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ import numpy as np
 
 from benchmarks.memory import resident
 
-BATCH, STEPS, PASSES = 32, 4, 6
+BATCH, STEPS, PASSES, REPEATS = 32, 4, 10, 3
 NETS = ("resnet18", "mobilenetv3", "bert", "gpt", "unet")
 CLASSES, WORDS, LENGTH, IMAGE = 10, 1000, 32, (3, 32, 32)
 
@@ -191,23 +193,55 @@ def make(kind: str, path: Path) -> None:
     save_artifact(derive(add_loss(model, loss)), path)
 
 
+class Meter:
+    """What the passes take beyond what is resident when the first one begins."""
+
+    def __init__(self) -> None:
+        self._before, self._begun, self._milliseconds = 0, 0.0, list[float]()
+
+    def begin(self) -> None:
+        """Note that a pass begins."""
+        if not self._milliseconds:
+            gc.collect()
+            ctypes.CDLL(None).malloc_trim(0)  # what the building freed would be taken again unseen
+            self._before = resident("VmRSS")
+        self._begun = time.process_time()
+
+    def end(self) -> None:
+        """Note that a pass has ended."""
+        self._milliseconds.append(1000 * (time.process_time() - self._begun))
+        if len(self._milliseconds) == 1:
+            Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+
+    def print(self) -> None:
+        """Print the peak in MB, and the CPU milliseconds of a step; the first pass loads."""
+        print(json.dumps([resident("VmHWM") - self._before, statistics.median(self._milliseconds[1:]) / STEPS]))
+
+
 def ours(kind: str, path: Path) -> None:
     """Train a gradient model and print what it took."""
     from ortpipe import TrainConfig, train
     from ortpipe.artifact import load_artifact
     from ortpipe.data.rows import Data, Rows
-    from ortpipe.stages.train.losses import Epoch
+    from ortpipe.stages.train.losses import PHASES
     from ortpipe.stages.train.optimizers.sgd import SGD
 
+    meter = Meter()
+
+    class Phases(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            match record.getMessage():
+                case "sessions":  # it is built
+                    meter.begin()
+                case "session.run":
+                    meter.end()
+
     X, y = rows(kind)
-    artifact, data, times = load_artifact(path), Data(Rows(X, y)), [time.perf_counter()]
-
-    def report(event: object) -> None:
-        if isinstance(event, Epoch):
-            times.append(time.perf_counter())
-
-    config = TrainConfig(epochs=PASSES, batch_size=BATCH, optimizer=SGD(lr=1e-6))
-    told(lambda: train(artifact, config, data=data, report=report), times)
+    PHASES.addHandler(Phases())
+    PHASES.setLevel(logging.DEBUG)
+    config = TrainConfig(epochs=1 + PASSES, batch_size=BATCH, optimizer=SGD(lr=1e-6))
+    train(load_artifact(path), config, data=Data(Rows(X, y)))
+    meter.print()
 
 
 def torchs(kind: str) -> None:
@@ -217,26 +251,15 @@ def torchs(kind: str) -> None:
     torch.set_num_threads(1)
     net, (X, y) = network(kind).train(), map(torch.from_numpy, rows(kind))
     loss = torch.nn.MSELoss() if kind == "unet" else torch.nn.CrossEntropyLoss()
-    optimizer, times = torch.optim.SGD(net.parameters(), lr=1e-6), [time.perf_counter()]
-
-    def work() -> None:
-        for _ in range(PASSES):
-            for at in range(0, len(X), BATCH):
-                optimizer.zero_grad(set_to_none=True)
-                loss(net(X[at : at + BATCH]), y[at : at + BATCH]).backward()
-                optimizer.step()
-            times.append(time.perf_counter())
-
-    told(work, times)
-
-
-def told(work: Callable[[], object], times: list[float]) -> None:
-    """Do the work and print its peak above what is resident now, in MB, and a step's ms."""
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
-    work()
-    passes = [after - begun for begun, after in itertools.pairwise(times[1:])]  # the first one loads
-    print(json.dumps([resident("VmHWM") - before, 1000 * statistics.median(passes) / STEPS]))
+    optimizer, meter = torch.optim.SGD(net.parameters(), lr=1e-6), Meter()
+    for _ in range(1 + PASSES):
+        meter.begin()
+        for at in range(0, len(X), BATCH):
+            optimizer.zero_grad(set_to_none=True)
+            loss(net(X[at : at + BATCH]), y[at : at + BATCH]).backward()
+            optimizer.step()
+        meter.end()
+    meter.print()
 
 
 def measured(*arguments: str) -> tuple[float, float]:
@@ -256,8 +279,9 @@ def main() -> None:
             path = str(Path(folder) / "model")
             make_it = [sys.executable, "-m", "benchmarks.step_memory", "--make", kind, path]
             subprocess.run(make_it, check=True, stdout=subprocess.DEVNULL)
-            (a, s), (b, t) = measured("--ours", kind, path), measured("--torch", kind)
-        print(f"| {kind} | {a} | {b} | {a / b:.2f} | {s:.1f} | {t:.1f} | {s / t:.2f} |", flush=True)
+            pairs = [(*measured("--ours", kind, path), *measured("--torch", kind)) for _ in range(REPEATS)]
+        a, s, b, t = map(statistics.median, zip(*pairs, strict=True))
+        print(f"| {kind} | {a:.0f} | {b:.0f} | {a / b:.2f} | {s:.1f} | {t:.1f} | {s / t:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
