@@ -20,7 +20,7 @@ from ortpipe.app.run.example import EXAMPLE, write_example
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord
 from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
-from ortpipe.artifact import Artifact, save_artifact, under
+from ortpipe.artifact import Artifact, load_artifact, save_artifact, under
 from ortpipe.errors import OrtpipeError, TrackingError
 from ortpipe.files import atomic_folder, atomic_write
 from ortpipe.graph.int8 import is_quantized, to_int8
@@ -50,7 +50,8 @@ class RunFolder:
     - `stages/<number>_<name>/`: each artifact, its graph as `model.txt` and `model.svg`; the files of one in the
       store are links to it;
     - `model.onnx`, `model.int8.onnx` of a fake-quantized one, `example.npz` (some rows as it reads them),
-      `losses.parquet`, `figures/*.png`, `report.md`, `report.html`: at the end.
+      `losses.parquet`, `figures/*.png` (not of a sweep's jobs: see `illustrate`), `report.md`, `report.html`: at the
+      end.
 
     `StageLogs` adds the logs. To the error that ends a run it adds what its user needs next: which stage was at work,
     where its log and the report are, and the command that does what is left.
@@ -126,8 +127,8 @@ class RunFolder:
             write_atomically(in_integers(artifact).model, self.folder, "model.int8.onnx")
         write_example(self._example(artifact), self.folder)
         atomic_write(self.folder / "losses.parquet", losses_parquet(artifact))
-        for name, png in figures(artifact).items():
-            atomic_write(self.folder / "figures" / f"{name}.png", png)
+        if self.record.job is None:
+            draw(artifact, self.folder)
         self.record.metrics = artifact.facts.as_json().get("metrics", {})
         last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
         self.record.intervals, self.record.slices = last.get("intervals", {}), last.get("slices", {})
@@ -169,6 +170,26 @@ class RunFolder:
             event.error.add_note(f"{'in the store':<14} {', '.join(self._stored)}")
         if self.record.again is not None:
             event.error.add_note(f"{'continue with:':<14} {self.record.again}")
+
+
+def draw(artifact: Artifact, run: Path) -> None:
+    """Write the figures of a run's last artifact into its folder."""
+    pictures = figures(artifact)
+    if not pictures:
+        return
+    with atomic_folder(run / "figures") as folder:
+        for name, png in pictures.items():
+            (folder / f"{name}.png").write_bytes(png)
+
+
+def illustrate(run: RunRecord) -> None:
+    """Draw what a run that finished has to show, and write its report anew.
+
+    Drawing takes half of a job whose stages are all stored, and few jobs of a sweep are looked at.
+    """
+    if run.status == FINISHED and run.stages:
+        draw(load_artifact(run.folder / "stages" / run.stage_folders[-1]), run.folder)
+    write_report(run.folder)
 
 
 def as_table(slices: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:

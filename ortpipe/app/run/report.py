@@ -3,6 +3,7 @@
 import base64
 import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,6 +62,9 @@ def gathered(folder: Path) -> dict[str, Any]:
         "intervals": run.intervals,
         "slices": run.slices,
         "figures": [path.stem for path in pictures],
+        "undrawn": shlex.join(["ortpipe", "report", str(run.folder)])
+        if run.job is not None and run.status == FINISHED and not pictures
+        else None,
         "graphs": graphs_of(run),
         "parameters": run.model.get("parameters", {}),  # shapes by name
         "where": f" {'after' if run.stage in {s.name for s in run.stages} else 'at'} {run.stage}" if run.stage else "",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import yaml
@@ -82,10 +83,23 @@ class OpenSweep:
         status = KILLED if stopped else FINISHED if error is None and failed is None else FAILED
         record.metrics = summary.metrics()
         record.end(status, failed if error is None else str(error))
-        self._recording.close(summary.ranked[0].run.mlflow if summary.ranked else None)
-        if self._recording.run_id is not None:
-            print(f"MLflow run     {self._recording.run_id}", flush=True)
+        best = summary.ranked[0].run if summary.ranked else None
+        if best is not None and not stopped:
+            _illustrate(best)
+        self._recording.close(best)
         if failed is not None and not stopped:  # a sweeper's own error only says that results are missing
             fix = "Each error is above, and with its traceback in error.txt of its job's folder."
             raise SweepError(f"{failed}.", got=error, fix=fix) from error
         self._recording.check()
+        if self._recording.run_id is not None:
+            print(f"MLflow run     {self._recording.run_id}", flush=True)
+
+
+def _illustrate(best: RunRecord) -> None:
+    from ortpipe.app.run.folder import illustrate  # with the stages, which a sweep whose workers run them needs not
+
+    try:
+        illustrate(best)
+    except (OSError, OrtpipeError) as error:  # the sweep has its results, whatever becomes of a page
+        reason = str(error).splitlines()[0]
+        print(f"warning: no figures of {best.folder}: {reason}; the sweep has ended.", file=sys.stderr)

@@ -5,7 +5,7 @@ import itertools
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ LEDGER = "mlflow.json"
 PER_CALL = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's limits
 RUN = "ortpipe.run"  # the tag with the run's own id, by which its record is found again
 CONFIG = ("config.yaml", "environment.json")
+DRAWN = ("figures", "report.md", "report.html")  # of a sweep's job perhaps long after its end
 OWN = {LEDGER, "stages", CHECKPOINT, EXAMPLE, *CONFIG}  # recorded by other parts, or not at all
 
 
@@ -111,6 +112,8 @@ class MlflowRun:
             yield "model", self._model
         yield "metrics", self._metrics
         yield "files", self._files
+        if (run.folder / DRAWN[0]).is_dir():
+            yield "figures", self._figures
         if self.to_register and "model" in self._done:
             yield self._registration, lambda: register(self._client, self._target, self._done["model"])
         yield "end", self._end
@@ -152,8 +155,15 @@ class MlflowRun:
             self._client.log_batch(self.run_id, **{kind: entities[first : first + PER_CALL[kind]]})
 
     def _files(self) -> None:
-        for path in sorted(self._run.folder.iterdir()):
-            if path.name in OWN or path.name.startswith(".") or is_run(path):
+        later = DRAWN if (self._run.folder / DRAWN[0]).is_dir() else ()
+        self._send(name for name in os.listdir(self._run.folder) if name not in later)
+
+    def _figures(self) -> None:
+        self._send(DRAWN)
+
+    def _send(self, names: Iterable[str]) -> None:
+        for path in sorted(self._run.folder / name for name in names):
+            if path.name in OWN or path.name.startswith(".") or is_run(path) or not path.exists():
                 continue
             if path.is_dir() and not path.is_symlink():
                 self._folder(path.name)

@@ -24,12 +24,18 @@ def run_folders(folder: Path) -> list[Path]:
     return folders
 
 
-def sync(target: Target, folder: Path) -> MlflowRun:
-    """Complete the record of a run from its folder, or make it; a job's sweep is recorded first."""
-    stages = folder / "stages"
-    for link in filter(Path.is_symlink, chain(map(folder.joinpath, READ), stages.glob("*"), stages.glob("*/*"))):
+def refuse_links(folder: Path) -> None:
+    """Refuse the folder of a run where a file that is read is a link, which may lead to anybody's."""
+    stages, logs = folder / "stages", folder / "logs"
+    below = (stages.glob("*"), stages.glob("*/*"), logs.glob("*"))
+    for link in filter(Path.is_symlink, chain(map(folder.joinpath, (*READ, "logs")), *below)):
         fix = "Remove the link, or copy the file that it names."
         raise TrackingError("A run's folder holds its own files.", got=f"{link} is a link", fix=fix)
+
+
+def sync(target: Target, folder: Path) -> MlflowRun:
+    """Complete the record of a run from its folder, or make it; a job's sweep is recorded first."""
+    refuse_links(folder)
     run = RunRecord.read_closed(folder)
     if run.status == RUNNING:
         raise TrackingError(

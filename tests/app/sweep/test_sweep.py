@@ -85,6 +85,34 @@ def test_the_parent_holds_table_figure_and_best(world: tuple[Path, Done]) -> Non
     assert parent.data.params["varies.seed"] == "0,1"
 
 
+def test_figures_are_drawn_of_the_best_job_and_of_others_when_someone_asks(world: tuple[Path, Done]) -> None:
+    from mlflow import MlflowClient
+
+    where, _ = world
+    sweep, (_, children) = folder_of(where), parent_and_children(where)
+    [best] = [row["job"] for row in rows_of(sweep) if row["best"] == "True"]
+    assert [file.parent.name for file in sweep.glob("*/figures")] == [best]
+    assert "data:image/png" in (sweep / best / "report.html").read_text()
+    other = sweep / ("0" if best != "0" else "1")
+    command = f"ortpipe report {other}"
+    assert command in (other / "report.html").read_text()
+    assert command in (other / "report.md").read_text()
+
+    def recorded(job: Path) -> set[str]:
+        [run] = [run for run in children if run.data.tags["ortpipe.job"] == job.name]
+        client = MlflowClient(f"sqlite:///{where}/outputs/mlflow.db")
+        return {file.path for file in client.list_artifacts(run.info.run_id, "figures")}
+
+    drawn = {"figures/losses.png", "figures/predicted.png", "figures/residuals.png"}
+    assert recorded(sweep / best) == drawn
+    assert recorded(other) == set()
+    assert ortpipe("report", str(other), cwd=where).stdout == f"{other}/report.html\n"
+    assert {f"figures/{file.name}" for file in (other / "figures").iterdir()} == drawn
+    assert command not in (other / "report.html").read_text()
+    assert ortpipe("sync", str(other), cwd=where).returncode == 0
+    assert recorded(other) == drawn
+
+
 def test_a_sweep_that_does_not_compose_leaves_no_run(world: tuple[Path, Done]) -> None:
     done = ortpipe("-m", *TINY, "train/optimizer=sgd,adm", cwd=world[0])
     assert done.returncode == 1

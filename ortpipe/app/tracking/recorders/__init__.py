@@ -26,8 +26,8 @@ class Recording:
     def check(self) -> None:
         """Raise, at the end of a run or sweep that finished, if it lacks what its config asked the recorder for."""
 
-    def close(self, best: str | None) -> None:
-        """Record how a sweep ended, and which run was the best job's."""
+    def close(self, best: RunRecord | None) -> None:
+        """Record how a sweep ended, which job was the best, and what was drawn of that one since it ended."""
 
     def withdraw(self) -> None:
         """Take a sweep's record back: no job began."""

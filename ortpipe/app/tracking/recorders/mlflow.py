@@ -84,13 +84,14 @@ class MlflowSweepRecording(Recording):
         self._failed: Exception | None = None
         self.run_id = self._run.run_id
 
-    def close(self, best: str | None) -> None:
+    def close(self, best: RunRecord | None) -> None:
         """Record what the sweep's folder holds now that it has ended, and close runs whose process is gone."""
         try:
             self._run.push()
             close_dead(*open_store(self._target, self.run_id))
-            if best is not None:
-                name_best(self._target, self._run.run_id, best)
+            if best is not None and best.mlflow is not None:
+                MlflowRun(self._target, best).push()
+                name_best(self._target, self._run.run_id, best.mlflow)
         except Exception as error:  # noqa: BLE001 - tracking never ends a sweep, whatever it raises
             print(f"warning: MLflow did not record all of the sweep: {error}", file=sys.stderr)
             print(f"  its folder holds it; record it later with: {self._command}", file=sys.stderr)
