@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ difference) and metrics. The exit code is 0 whether or not they differ, as of gi
 they differ (1 is an error, as of every command)."""
 DIFFERENT = 2
 MOST = 20  # lines of a part, in text
+PIECE = 2**20  # numbers that are compared at once
 BESIDE = ("metrics", "lineage")  # facts that are no facts about the model: metrics have a part of their own
 
 Pair = dict[str, Any]  # the sides "a" and "b"; one that lacks it is left out
@@ -120,15 +121,30 @@ def _tensors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> dict[s
         held = {side: arrays[name] for side, arrays in (("a", a), ("b", b)) if name in arrays}
         x, *_, y = [*held.values()] * 2
         both = len(held) == 2 and x.shape == y.shape
-        if both and x.dtype == y.dtype and np.array_equal(x, y, equal_nan=x.dtype.kind == "f"):
+        if both and x.dtype == y.dtype and all(map(_equal, _pieces(x), _pieces(y))):
             continue
         entry: dict[str, Any] = {"types": {side: f"{array.dtype}{list(array.shape)}" for side, array in held.items()}}
         if all(array.dtype.kind in "biuf" for array in held.values()):
-            entry["norms"] = {side: float((array.astype("f8") ** 2).sum() ** 0.5) for side, array in held.items()}
+            entry["norms"] = {side: _norm(array) for side, array in held.items()}
             if both and x.size:
-                entry["largest"] = float(abs(x.astype("f8") - y.astype("f8")).max())
+                both_sides = zip(_pieces(x), _pieces(y), strict=True)
+                entry["largest"] = float(np.max([abs(p.astype("f8") - q.astype("f8")).max() for p, q in both_sides]))
         found[name] = entry
     return found
+
+
+def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Return an array's numbers in pieces, so that a comparison takes little beside a large one."""
+    flat = array.reshape(-1)
+    return (flat[i : i + PIECE] for i in range(0, flat.size, PIECE))
+
+
+def _equal(x: np.ndarray, y: np.ndarray) -> bool:
+    return np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+
+
+def _norm(array: np.ndarray) -> float:
+    return math.sqrt(sum(float((piece.astype("f8") ** 2).sum()) for piece in _pieces(array)))
 
 
 def _plain(value: Any) -> Any:
