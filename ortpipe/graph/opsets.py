@@ -17,7 +17,7 @@ from onnx_ir import Node, Value
 from ortpipe.errors import ModelError
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import inferred, parsed
-from ortpipe.graph.functions import with_bodies, write_defaults
+from ortpipe.graph.functions import is_function, with_bodies, write_defaults
 from ortpipe.graph.query import all_nodes, called, constant
 from ortpipe.graph.rewrite import Rewrite, rewrite
 from ortpipe.graph.serial import OPSET
@@ -68,6 +68,9 @@ def _without_newer(model: onnx.ModelProto) -> onnx.ModelProto:
     rewrite(own.graph, NEW, nodes=list(own.graph.all_nodes()))
     write_defaults(own, newer)
     own = parsed(with_bodies(ir.to_proto(own), newer))
+    for node in own.graph.all_nodes():
+        if node.op_type in newer and is_function(node):  # whose body asks for sizes
+            _ranks(node)
     fold_sizes(own, deep=True)  # bodies compute sizes, behind which inference would know nothing
     plain = ir.to_proto(own)
     given = {d.dim_param for v in (*model.graph.input, *model.graph.value_info) for d in _dims(v)}
@@ -139,6 +142,10 @@ def _rank(node: Node, x: Value) -> int:
         rule = "The number of dimensions of every output must be known."
         raise ModelError(rule, got=f"{x.name!r} in front of {called(node)}", fix=SAY_SHAPE)
     return x.shape.rank()
+
+
+def _ranks(node: Node) -> list[int]:
+    return [_rank(node, x) for x in node.inputs if x is not None]
 
 
 def _global_max_pool(op: Builder, node: Node) -> list[Value]:
