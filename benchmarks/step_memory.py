@@ -2,6 +2,7 @@
 
     python -m benchmarks.step_memory            # the table: every net, each measurement in a process of its own
     python -m benchmarks.step_memory bert unet  # some of them
+    python -m benchmarks.step_memory --checkpointing bert  # with derive.checkpointing=auto
 
 Needs torch. Five small networks as people write them, exported from PyTorch, 32 rows a step, plain SGD, one thread, no
 dropout. Memory is the largest resident size of ten passes (VmHWM, begun anew after a first pass) less what was resident
@@ -174,9 +175,9 @@ def rows(kind: str) -> tuple[np.ndarray, np.ndarray]:
     return X, rng.standard_normal((count, 1024), np.float32) if kind == "unet" else rng.integers(0, CLASSES, count)
 
 
-def make(kind: str, path: Path) -> None:
+def make(kind: str, path: Path, checkpointing: str | None = None) -> None:
     """Write the gradient model."""
-    from ortpipe import LOSSES, AddLossConfig, ConvertConfig, add_loss, convert, derive
+    from ortpipe import LOSSES, AddLossConfig, ConvertConfig, DeriveConfig, add_loss, convert, derive
     from ortpipe.artifact import save_artifact
     from ortpipe.data.rows import Data, Rows
     from ortpipe.stages.convert.sources.torch_module import Torch
@@ -190,7 +191,7 @@ def make(kind: str, path: Path) -> None:
     )
     model = convert(None, ConvertConfig(source, tolerance=0.01), data=data)
     loss = AddLossConfig(LOSSES["l2" if kind == "unet" else "cross_entropy"]())
-    save_artifact(derive(add_loss(model, loss)), path)
+    save_artifact(derive(add_loss(model, loss), DeriveConfig(checkpointing=checkpointing)), path)
 
 
 class Meter:
@@ -274,10 +275,12 @@ def main() -> None:
     """Print the table."""
     heads = ("net", "ortpipe MB", "PyTorch MB", "ratio", "ortpipe ms", "PyTorch ms", "ratio")
     print("| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", sep="\n", flush=True)
-    for kind in sys.argv[1:] or NETS:
+    given = sys.argv[1:]
+    options = [a for a in given if a == "--checkpointing"]
+    for kind in [a for a in given if a not in options] or NETS:
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "model")
-            make_it = [sys.executable, "-m", "benchmarks.step_memory", "--make", kind, path]
+            make_it = [sys.executable, "-m", "benchmarks.step_memory", "--make", kind, path, *options]
             subprocess.run(make_it, check=True, stdout=subprocess.DEVNULL)
             pairs = [(*measured("--ours", kind, path), *measured("--torch", kind)) for _ in range(REPEATS)]
         a, s, b, t = map(statistics.median, zip(*pairs, strict=True))
@@ -286,8 +289,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["--make", kind, path]:
-            make(kind, Path(path))
+        case ["--make", kind, path, *options]:
+            make(kind, Path(path), "auto" if options else None)
         case ["--ours", kind, path]:
             ours(kind, Path(path))
         case ["--torch", kind]:

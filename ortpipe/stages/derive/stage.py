@@ -20,6 +20,7 @@ from ortpipe.graph.parameters import sentence, some
 from ortpipe.graph.types import is_scalar
 from ortpipe.settings import typed
 from ortpipe.stages.derive import lora
+from ortpipe.stages.derive.checkpointing import recompute
 from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
@@ -67,7 +68,12 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     parameters, cut = _reached(parameters, inputs, gradients, config)
     left |= dict.fromkeys(cut, CUT)
     names = name_gradients(model.graph, {name: gradients[name] for name in (*parameters, *inputs)})
-    by_name, kept = query.values(model.graph), (*loss, *names.values(), *statistics.values(), *forward)
+    by_name = query.values(model.graph)
+    if config.checkpointing:
+        ends = [by_name[name] for name in (str(total.name), *loss, *forward, *statistics.values())]
+        read = [value for value in query.data_inputs(model.graph) if value.name not in seeds.values()]
+        recompute(model.graph, ends, [by_name[name] for name in names.values()], read, config.checkpointing)
+    kept = (*loss, *names.values(), *statistics.values(), *forward)
     model.graph.outputs[:] = [by_name[name] for name in dict.fromkeys(kept)]
     if adapters:
         without |= {name: CUT for name, adapter in adapters.items() if adapter.right in cut}
