@@ -77,7 +77,10 @@ class Summary:
     def as_table(self) -> str:
         """Return the same as JSON that MLflow's page shows as a table."""
         cells = self.cells()
-        return json.dumps({"columns": list(cells[0]), "data": [list(row.values()) for row in cells]}) + "\n"
+        return (
+            json.dumps({"columns": list(cells[0]) if cells else ["job"], "data": [list(row.values()) for row in cells]})
+            + "\n"
+        )
 
     def over_seeds(self) -> list[dict[str, str]]:
         """Return a row for each setting whose seeds alone differ: the mean of each value ± its sample deviation.

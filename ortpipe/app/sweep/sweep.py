@@ -16,6 +16,7 @@ from ortpipe.app.run.record import FAILED, FINISHED, KILLED, RUNNING, Manifest, 
 from ortpipe.app.schema import build_key
 from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.figure import figure
+from ortpipe.app.sweep.fork import register
 from ortpipe.app.sweep.job import read_jobs
 from ortpipe.app.sweep.overrides import planned
 from ortpipe.app.sweep.summary import Summary
@@ -34,6 +35,7 @@ class OpenSweep:
 
     def __init__(self, config: DictConfig) -> None:
         forgive()
+        register()
         HydraConfig.instance().set_config(config)
         know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
         guard()

@@ -17,13 +17,14 @@ from command import ROOT, ortpipe
 
 FOUR = ("-m", *TINY, "train.optimizer.lr=0.002,10", "seed=0,1")  # the second rate diverges
 LAUNCHERS = {
+    "fork": ("hydra/launcher=fork", "hydra.launcher.n_jobs=2"),
     "joblib": ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2"),
     "submitit": ("hydra/launcher=submitit_local",),
 }
 
 
 def _needs(launcher: str) -> None:
-    if importlib.util.find_spec(f"hydra_plugins.hydra_{launcher}_launcher") is None:
+    if launcher != "fork" and importlib.util.find_spec(f"hydra_plugins.hydra_{launcher}_launcher") is None:
         pytest.skip(f"the extra [{launcher}] is not installed")
 
 

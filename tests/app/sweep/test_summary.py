@@ -42,6 +42,10 @@ def test_every_row_has_the_same_columns_and_a_failing_job_empty_cells() -> None:
     assert lines[2].startswith("1,2,,,False,,1.0,failed")
 
 
+def test_a_sweep_that_is_stopped_before_its_first_job_has_an_empty_table() -> None:
+    assert _summary("loss").as_table() == '{"columns": ["job"], "data": []}\n'
+
+
 def test_a_long_table_is_cut_on_the_screen_but_not_in_the_file() -> None:
     summary = _summary("loss", *[{"loss": float(i)} for i in range(50)], seed=[str(i) for i in range(50)])
     assert "and 30 more" in summary.as_text()

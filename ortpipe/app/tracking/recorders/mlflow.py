@@ -83,6 +83,7 @@ class MlflowSweepRecording(Recording):
         self._target, self._run, self._command = target, MlflowRun(target, record), _sync(target, record.folder)
         self._failed: Exception | None = None
         self.run_id = self._run.run_id
+        self._run.disconnect()
 
     def close(self, best: RunRecord | None) -> None:
         """Record what the sweep's folder holds now that it has ended, and close runs whose process is gone."""

@@ -1,0 +1,152 @@
+"""Hydra's launcher `fork`: jobs side by side, in copies of this process, which has imported what they need."""
+
+import gc
+import importlib
+import multiprocessing
+import os
+import sys
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import ModuleType
+
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, configure_log, run_job, setup_globals
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from ortpipe.app.stop import Stopped
+from ortpipe.errors import ConfigError
+
+NEEDED = {  # modules that jobs import late, by the word of the config or the module here that says so
+    "": ("ortpipe.app.assemble", "ortpipe.app.schema", "pyarrow.parquet"),
+    "sklearn": ("sklearn.datasets", "sklearn.neural_network", "sklearn.pipeline"),
+    "mlflow": ("mlflow.onnx", "pandas"),
+}
+SOON = 1.0  # seconds for a stopped job to write its state: Ctrl-C reaches all processes of a terminal
+LATE = 15.0
+
+
+class ForkLauncher(Launcher):
+    """Forks processes that take a job after the other."""
+
+    __module__ = "hydra_plugins.ortpipe"  # Hydra makes plugins of this package only
+
+    def __init__(self, n_jobs: int = -1) -> None:
+        if sys.platform != "linux":
+            rule = "Processes are forked on Linux."
+            raise ConfigError(rule, key="hydra/launcher", got=sys.platform, fix="Use hydra/launcher=joblib.")
+        if n_jobs != -1 and n_jobs < 1:
+            rule, fix = "{key} is a number of processes from 1, or -1.", "Set {key}=-1: one for each core."
+            raise ConfigError(rule, key="hydra.launcher.n_jobs", got=n_jobs, fix=fix)
+        self._count = len(os.sched_getaffinity(0)) if n_jobs == -1 else n_jobs
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Take what all jobs share."""
+        self._context, self._task, self._config = hydra_context, task_function, config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Run the jobs; return how each ended, in their order."""
+        setup_globals()
+        configure_log(self._config.hydra.hydra_logging, self._config.hydra.verbose)
+        Path(str(self._config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
+        self._import()
+        self._jobs, self._first = [list(overrides) for overrides in job_overrides], initial_job_idx
+        waiting, results, died = deque(range(len(self._jobs))), dict[int, JobReturn](), list[int]()
+        workers: dict[Connection, tuple[BaseProcess, int]] = {}
+        try:
+            while waiting or workers:
+                while waiting and len(workers) < self._count:
+                    end, process = self._start()
+                    end.send(job := waiting.popleft())
+                    workers[end] = process, job
+                for end in [ready for ready in wait(list(workers)) if isinstance(ready, Connection)]:
+                    process, job = workers.pop(end)
+                    try:
+                        results[job] = end.recv()
+                    except EOFError:  # it was killed: another one takes its place
+                        died.append(job + self._first)
+                        process.join()
+                        continue
+                    if waiting:
+                        end.send(job := waiting.popleft())
+                        workers[end] = process, job
+                    else:
+                        end.send(None)
+                        process.join()
+                        end.close()
+        except BaseException:
+            _stop([process for process, _ in workers.values()])
+            raise
+        if died:
+            rule, fix = "The process of a job ends by itself.", "See whether there is memory for n_jobs at a time."
+            raise ConfigError(rule, got=f"jobs {', '.join(map(str, died))} were killed", fix=fix)
+        return [results[job] for job in sorted(results)]
+
+    def _import(self) -> None:
+        config = str(OmegaConf.to_container(self._config, resolve=False))
+        for word, modules in NEEDED.items():
+            for name in modules if word in config else ():
+                importlib.import_module(name)
+        gc.collect()
+        gc.freeze()  # what is shared stays so: looking for garbage in it would copy it
+
+    def _start(self) -> tuple[Connection, BaseProcess]:
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(target=self._work, args=(theirs, ours))
+        sys.stdout.flush()
+        process.start()
+        theirs.close()
+        return ours, process
+
+    def _work(self, end: Connection, other: Connection) -> None:
+        """Run one job after the other, as the sweep's process says, until it says None.
+
+        Processes that were forked later hold its end, too: closing it says nothing.
+        """
+        other.close()
+        try:
+            while (job := end.recv()) is not None:
+                end.send(self._run(job))
+        except (Stopped, KeyboardInterrupt):
+            sys.exit(1)
+
+    def _run(self, job: int) -> JobReturn:
+        config = self._context.config_loader.load_sweep_config(self._config, self._jobs[job])
+        with open_dict(config):
+            config.hydra.job.id = config.hydra.job.num = self._first + job
+        done = run_job(
+            hydra_context=self._context,
+            task_function=self._task,
+            config=config,
+            job_dir_key="hydra.sweep.dir",
+            job_subdir_key="hydra.sweep.subdir",
+        )
+        return JobReturn(overrides=self._jobs[job], status=done.status, _return_value=done._return_value)
+
+
+def _stop(processes: Sequence[BaseProcess]) -> None:
+    """End processes, which write the state of their jobs."""
+    for patience, end in ((SOON, BaseProcess.terminate), (LATE, BaseProcess.kill)):
+        for process in processes:
+            process.join(patience)
+        for process in processes:
+            if process.is_alive():
+                end(process)
+    for process in processes:
+        process.join()
+
+
+def register() -> None:
+    """Let Hydra know the launcher, which it looks up by its name in the package of plugins; there may be no other."""
+    Plugins.instance().register(ForkLauncher)
+    try:
+        package = importlib.import_module("hydra_plugins")
+    except ModuleNotFoundError:
+        package = sys.modules["hydra_plugins"] = ModuleType("hydra_plugins")
+    name = ForkLauncher.__module__
+    sys.modules[name] = sys.modules[__name__]
+    setattr(package, name.rpartition(".")[2], sys.modules[__name__])
