@@ -31,10 +31,11 @@ def main() -> None:
     parser.add_argument("--rates", type=int, default=len(RATES), help="how many learning rates")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--launcher", default="joblib", help="or fork")
     given = parser.parse_args()
     sweep = ["train/optimizer=nesterov,adam", f"train.optimizer.lr={','.join(map(str, RATES[: given.rates]))}"]
     sweep += [f"seed={','.join(map(str, range(given.seeds)))}", "objective=accuracy"]
-    launcher = ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={given.processes}"]
+    launcher = [f"hydra/launcher={given.launcher}", f"hydra.launcher.n_jobs={given.processes}"]
     jobs = 2 * given.rates * given.seeds
     print(f"| {jobs} jobs, {given.processes} at a time | wall time | stages computed |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as world:
