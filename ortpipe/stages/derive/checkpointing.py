@@ -200,8 +200,7 @@ def _marked(forward: Sequence[Node], varying: Collection[Value], marks: str | Se
     patterns, rule = [marks] if isinstance(marks, str) else marks, "Every pattern in {key} must match a forward value."
     for pattern in patterns:
         if not query.matches(pattern, list(place)):
-            fix = f"{nearest(pattern, list(place))} ortpipe show lists the names."
-            raise DeriveError(rule, key="checkpointing", got=repr(pattern), fix=fix)
+            raise DeriveError(rule, key="checkpointing", got=repr(pattern), fix=nearest(pattern, list(place)))
     return {place[name] for pattern in patterns for name in query.matches(pattern, list(place))}
 
 

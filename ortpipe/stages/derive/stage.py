@@ -59,6 +59,9 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     parameters += [name for adapter in adapters.values() for name in (adapter.left, adapter.right)]
     compared = Artifact(_part(model, artifact), facts) if config.check and adapters else artifact
     if isinstance(config.engine, Ort) and config.engine.yield_op:
+        if config.checkpointing:
+            rule, got = "A training agent keeps every value that its backward pass reads.", "engine.yield_op=true"
+            raise DeriveError(rule, key="checkpointing", got=got, fix="Leave out {key}, or engine.yield_op.")
         return _yielding(artifact, model, [str(output.name) for output in outputs], parameters, inputs)
     forward = facts.outputs if config.forward_outputs else ()
     loss = () if scalar is None else (str(scalar.name),)

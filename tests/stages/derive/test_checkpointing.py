@@ -90,3 +90,5 @@ def test_marks_that_are_no_values_or_leave_nothing_to_compute_again_are_refused(
     assert error.value.got == "'u9'"
     with pytest.raises(DeriveError, match="lies inside a segment"):
         derive(chain, DeriveConfig(checkpointing=("h0",)))
+    with pytest.raises(DeriveError, match="training agent"):
+        derive(chain, DeriveConfig(ENGINES["ort"](yield_op=True), checkpointing="auto"))
