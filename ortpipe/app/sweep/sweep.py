@@ -89,12 +89,12 @@ class OpenSweep:
         if best is not None and not stopped:
             _illustrate(best)
         self._recording.close(best)
+        if self._recording.run_id is not None:
+            print(f"MLflow run     {self._recording.run_id}", flush=True)
         if failed is not None and not stopped:  # a sweeper's own error only says that results are missing
             fix = "Each error is above, and with its traceback in error.txt of its job's folder."
             raise SweepError(f"{failed}.", got=error, fix=fix) from error
         self._recording.check()
-        if self._recording.run_id is not None:
-            print(f"MLflow run     {self._recording.run_id}", flush=True)
 
 
 def _illustrate(best: RunRecord) -> None:

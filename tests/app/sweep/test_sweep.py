@@ -23,6 +23,7 @@ def test_failing_jobs_stop_no_other_and_the_exit_code_tells(world: tuple[Path, D
     where, done = world
     assert done.returncode == 1
     assert "2 of 8 jobs did not finish" in done.stderr
+    assert f"MLflow run     {parent_and_children(where)[0].info.run_id}\n" in done.stdout
     assert [*states_of(folder_of(where)).values()] == ["finished"] * 6 + ["failed"] * 2
 
 
