@@ -9,7 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops import op_grid_sample
+from onnx.reference.ops import op_affine_grid, op_grid_sample
 from scipy import special
 
 from benchmarks.fuzz import loops
@@ -204,6 +204,17 @@ class GatherElements(double.GatherElements):
         return super()._run(x[tuple(slice(n) for n in shape)], indices, axis)
 
 
+class AffineGrid(OpRun):
+    """In the type of its input: onnx's own rounds the grid to float32."""
+
+    op_domain = ""
+
+    def _run(self, theta: np.ndarray, size: np.ndarray, align_corners: int = 0) -> tuple[np.ndarray]:
+        places = op_affine_grid.construct_original_grid(size[2:].tolist(), align_corners)  # […, axes + 1]
+        found = places.reshape(-1, theta.shape[2]) @ theta.transpose(0, 2, 1)
+        return (found.reshape(len(theta), *places.shape[:-1], theta.shape[1]).astype(theta.dtype),)
+
+
 class GridSample(op_grid_sample.GridSample):
     """At coordinates of the grid's own type: onnx's own rounds them to float32."""
 
@@ -225,7 +236,17 @@ class Optional(OpRun):
 
 OPERATORS: list[Any] = [
     *(double.Conv, double.Erf, double.GlobalMaxPool),
-    *(AveragePool, BatchNormalization, Celu, ConvTranspose, GatherElements, Gelu, GlobalLpPool, GroupNormalization),
+    *(
+        AffineGrid,
+        AveragePool,
+        BatchNormalization,
+        Celu,
+        ConvTranspose,
+        GatherElements,
+        Gelu,
+        GlobalLpPool,
+        GroupNormalization,
+    ),
     *(GridSample, LRN, LpNormalization, LpPool, MaxPool, MeanVarianceNormalization, Optional),
     *loops.OPERATORS,
 ]
