@@ -26,7 +26,7 @@ from ortpipe.facts import in_metadata, write_metadata
 from ortpipe.facts import read_metadata as read_metadata
 from ortpipe.facts import without_metadata as without_metadata
 from ortpipe.files import atomic_folder
-from ortpipe.graph.apart import MANY, TYPES, sealed
+from ortpipe.graph.apart import MANY, TYPES, bytes_of, same_bytes, sealed
 from ortpipe.graph.check import finish_apart
 from ortpipe.graph.serial import NOTHING, located, read_apart, write
 from ortpipe.hashing import Hasher
@@ -224,13 +224,9 @@ def _in_model(artifact: Artifact) -> list[str]:
         other = artifact.initializers.get(name)
         if other is None or (array.dtype, array.shape) != (other.dtype, other.shape):
             continue
-        if array is other or np.array_equal(_bytes_of(array), _bytes_of(other)):
+        if same_bytes(array, other):
             found.append(f"source/{name}")
     return found
-
-
-def _bytes_of(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 CODES = {"bool": "BOOL", "bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64"}  # of safetensors
@@ -258,8 +254,7 @@ def _write_tensors(arrays: Arrays, path: Path) -> None:
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
-            little = arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False)
-            file.write(_bytes_of(little).data)
+            file.write(bytes_of(arrays[name]))
 
 
 def _read_tensors(path: Path) -> dict[str, np.ndarray]:

@@ -18,6 +18,7 @@ from ortpipe.graph.query import graphs, subgraphs
 from ortpipe.graph.wire import BYTES, Edit, Field, edited, fields, varint
 
 MANY = 2**12  # entries of a weight that is large
+PIECE = 2**20  # bytes that are compared at once
 TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 PAGE = 2**12  # bytes; where weights begin in a file, runtimes map them without a copy
 GRAPH, INITIALIZER, RAW = 7, 5, 9  # numbers of fields in onnx.proto
@@ -130,7 +131,7 @@ def pieces(model: onnx.ModelProto, weights: Weights) -> list[bytes | memoryview]
     graph, tensors = model.graph, list[bytes | memoryview]()
     for tensor in graph.initializer:
         if tensor.name in weights:
-            content = _bytes_of(weights[tensor.name])
+            content = bytes_of(weights[tensor.name])
             head = stub(tensor).SerializeToString(deterministic=True) + _tag(RAW) + varint(len(content))
             tensors += [_tag(INITIALIZER) + varint(len(head) + len(content)) + head, content]
         else:
@@ -155,7 +156,7 @@ def put_together(model: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:
     own = onnx.ModelProto()
     own.CopyFrom(model)
     for tensor in _stubs(own, weights):
-        tensor.raw_data = bytes(_bytes_of(weights[tensor.name]))
+        tensor.raw_data = bytes(bytes_of(weights[tensor.name]))
     return own
 
 
@@ -175,7 +176,7 @@ def written_beside(model: onnx.ModelProto, weights: Weights, data: Path) -> onnx
             if tensor.name not in offsets:  # of two branches, perhaps
                 file.seek(-file.tell() % PAGE, os.SEEK_CUR)
                 offsets[tensor.name] = file.tell()
-                file.write(_bytes_of(array))
+                file.write(bytes_of(array))
             tensor.data_location = onnx.TensorProto.EXTERNAL
             entries = {"location": data.name, "offset": offsets[tensor.name], "length": array.nbytes}
             for key, value in entries.items():
@@ -187,9 +188,18 @@ def _stubs(model: onnx.ModelProto, weights: Weights) -> list[onnx.TensorProto]:
     return [tensor for graph in graphs(model.graph) for tensor in graph.initializer if tensor.name in weights]
 
 
-def _bytes_of(array: np.ndarray) -> memoryview:
+def bytes_of(array: np.ndarray) -> memoryview:
+    """Return an array's numbers as files have them: little-endian, without a copy where they are so in memory."""
     little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
     return little.reshape(-1).view(np.uint8).data
+
+
+def same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether two arrays of one type and shape are the same bytes; a large one takes little to compare."""
+    if one is other:
+        return True
+    a, b = bytes_of(one), bytes_of(other)
+    return len(a) == len(b) and all(bytes(a[i : i + PIECE]) == bytes(b[i : i + PIECE]) for i in range(0, len(a), PIECE))
 
 
 def _tag(number: int) -> bytes:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ortpipe.errors import ModelError
 from ortpipe.files import sync, temporary
+from ortpipe.graph.apart import same_bytes
 from ortpipe.graph.origins import Origin, put, take
 from ortpipe.graph.parameters import some
 from ortpipe.graph.serial import files
@@ -107,7 +108,7 @@ def decide(
         )
     slots = {name: slot for name, slot in found.items() if slot is not None}
     arrays, rounding = _new_arrays(source, label, slots, trained, origins)
-    changed = {slot: array for slot, array in arrays.items() if not _same(array, slot.array)}
+    changed = {slot: array for slot, array in arrays.items() if not same_bytes(array, slot.array)}
     where = {slot.name for slot in changed}
     written = tuple(name for name, slot in slots.items() if slot.name in where)
     return Decision(changed, written, tuple(name for name in slots if name not in written), rounding)
@@ -122,7 +123,7 @@ def _refuse_other(source: WeightSource[P], label: str, untrained: Arrays, origin
             continue
         with contextlib.suppress(ValueError, KeyError):
             held = put(slot.array, array, origins.get(name, {}).get("transform", []), source.values)
-            if held.shape == slot.array.shape and _same(_cast(held, slot.array), slot.array):
+            if held.shape == slot.array.shape and same_bytes(_cast(held, slot.array), slot.array):
                 continue
         other.append(name)
     if other:
@@ -156,7 +157,7 @@ def _new_arrays(
         name
         for name, slot in slots.items()
         if sharing[slot.name] > 1
-        and not _same(put(arrays[slot.name], trained[name], steps[name], source.values), arrays[slot.name])
+        and not same_bytes(put(arrays[slot.name], trained[name], steps[name], source.values), arrays[slot.name])
     ]
     if clashing:
         raise ModelError(
@@ -186,12 +187,6 @@ def _cast(array: np.ndarray, old: np.ndarray) -> np.ndarray:
         if old.dtype.itemsize > array.dtype.itemsize:
             cast = np.where(old.astype(array.dtype) == array, old, cast)
     return cast
-
-
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    """Return whether two arrays of one type and shape are the same bytes."""
-    a, b = (np.ascontiguousarray(array).ravel().view(np.uint8) for array in (one, other))
-    return np.array_equal(a, b)
 
 
 def _write(source: OnnxBytes, changed: Mapping[Slot, np.ndarray], output: Path) -> list[Path]:
