@@ -69,8 +69,9 @@ def _without_newer(model: onnx.ModelProto) -> onnx.ModelProto:
     write_defaults(own, newer)
     own = parsed(with_bodies(ir.to_proto(own), newer))
     for node in own.graph.all_nodes():
-        if node.op_type in newer and is_function(node):  # whose body asks for sizes
-            _ranks(node)
+        for x in node.inputs:
+            if x is not None and node.op_type in newer and is_function(node):  # whose body asks for sizes
+                _rank(node, x)
     fold_sizes(own, deep=True)  # bodies compute sizes, behind which inference would know nothing
     plain = ir.to_proto(own)
     given = {d.dim_param for v in (*model.graph.input, *model.graph.value_info) for d in _dims(v)}
@@ -142,10 +143,6 @@ def _rank(node: Node, x: Value) -> int:
         rule = "The number of dimensions of every output must be known."
         raise ModelError(rule, got=f"{x.name!r} in front of {called(node)}", fix=SAY_SHAPE)
     return x.shape.rank()
-
-
-def _ranks(node: Node) -> list[int]:
-    return [_rank(node, x) for x in node.inputs if x is not None]
 
 
 def _global_max_pool(op: Builder, node: Node) -> list[Value]:

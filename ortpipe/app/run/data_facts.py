@@ -40,9 +40,10 @@ def in_words(facts: Mapping[str, Any]) -> str:
     """
     verbs = {"train": "rows to train", "validation": "to validate", "test": "to test"}
     rows = ", ".join(f"{count:,} {verbs[name]}" for name, count in facts["rows"].items())
-    columns = facts["columns"].values()
-    each = f"; {sum(math.prod(column['shape']) for column in columns):,} values each"
-    return rows + (each if len(columns) < MOST else "")
+    if len(facts["columns"]) == MOST:  # there may be more
+        return rows
+    count = sum(math.prod(column["shape"]) for column in facts["columns"].values())
+    return f"{rows}; {count:,} value{'s' * (count != 1)} each"
 
 
 def _entry(array: np.ndarray) -> dict[str, Any]:

@@ -43,11 +43,11 @@ class Screen:
                 for note in self._notes:
                     self._say(f"data: {note}")
             case events.StageStarted():
+                self._last_line, self._last_time = 0, time.monotonic()
                 if self._job is None:
                     self._say(f"[{event.number}/{event.stages}] {event.name}")
-                if event.name == "train" and self._trains and self._job is None:
-                    self._say(f"  {self._trains}")
-                self._last_line, self._last_time = 0, time.monotonic()
+                    if event.name == "train" and self._trains:
+                        self._say(f"  {self._trains}")
             case events.StageProgressed(report=Epoch() as epoch):
                 self._progress(epoch, event.seconds)
             case events.StageNotice() if self._job is None or not event.stored:
@@ -55,7 +55,9 @@ class Screen:
             case events.StageFinished():
                 self._close_bar()
                 self._trains = _trained(event.artifact)
-                self._tell_origin(event)
+                if self._job is None and event.hit is not None:
+                    maker = event.hit.run.get("folder", "another run")
+                    self._say(f"  taken from the store: {maker} computed it in {event.hit.seconds:.2f} s")
             case events.RunFailed():
                 self._close_bar()
 
@@ -63,12 +65,6 @@ class Screen:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-
-    def _tell_origin(self, event: events.StageFinished) -> None:
-        if self._job is not None or event.hit is None:
-            return
-        maker = event.hit.run.get("folder", "another run")
-        self._say(f"  taken from the store: {maker} computed it in {event.hit.seconds:.2f} s")
 
     def _say(self, line: str) -> None:
         opening = "" if self._job is None else f"job {self._job}: "

@@ -78,7 +78,7 @@ class ForkLauncher(Launcher):
                         end.send(None)
                         process.join()
                         end.close()
-        except BaseException:
+        except BaseException:  # whatever ends the sweep, Ctrl-C too: no job goes on without it
             _stop([process for process, _ in workers.values()])
             raise
         if died:

@@ -69,7 +69,7 @@ class Summary:
     def as_csv(self) -> str:
         """Return the table of all jobs."""
         text, cells = io.StringIO(), self.cells()
-        table = csv.DictWriter(text, list(cells[0]) if cells else ["job"], lineterminator="\n")
+        table = csv.DictWriter(text, _columns(cells), lineterminator="\n")
         table.writeheader()
         table.writerows({name: _as_text(cell) for name, cell in row.items()} for row in cells)
         return text.getvalue()
@@ -77,10 +77,7 @@ class Summary:
     def as_table(self) -> str:
         """Return the same as JSON that MLflow's page shows as a table."""
         cells = self.cells()
-        return (
-            json.dumps({"columns": list(cells[0]) if cells else ["job"], "data": [list(row.values()) for row in cells]})
-            + "\n"
-        )
+        return json.dumps({"columns": _columns(cells), "data": [list(row.values()) for row in cells]}) + "\n"
 
     def over_seeds(self) -> list[dict[str, str]]:
         """Return a row for each setting whose seeds alone differ: the mean of each value ± its sample deviation.
@@ -159,6 +156,10 @@ class Summary:
             lines += ["", f"{'job' if len(rows) == 1 else 'jobs'} {jobs} failed: {rows[0].run.error}"]
             lines += [f"  see: {rows[0].run.folder / 'error.txt'}"]
         return lines
+
+
+def _columns(cells: Sequence[Mapping[str, object]]) -> list[str]:
+    return list(cells[0]) if cells else ["job"]  # where no job began
 
 
 def _is_seed(key: str) -> bool:

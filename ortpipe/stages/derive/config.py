@@ -25,7 +25,7 @@ class DeriveConfig(Config):
         forward_outputs: keep the forward outputs beside loss and gradients (train needs them).
         check: compare the gradients with central finite differences on a few training rows, before training.
         checkpointing: `auto`, or names or globs of forward values: what lies between these is computed again by the
-            backward pass instead of kept, which takes less memory and more time; the gradients stay the same.
+            backward pass instead of kept, which mostly takes less memory, and more time; the gradients stay the same.
         adapters: train low-rank adapters beside frozen weights instead of the weights.
     """
 
