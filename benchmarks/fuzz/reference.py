@@ -236,18 +236,8 @@ class Optional(OpRun):
 
 OPERATORS: list[Any] = [
     *(double.Conv, double.Erf, double.GlobalMaxPool),
-    *(
-        AffineGrid,
-        AveragePool,
-        BatchNormalization,
-        Celu,
-        ConvTranspose,
-        GatherElements,
-        Gelu,
-        GlobalLpPool,
-        GroupNormalization,
-    ),
-    *(GridSample, LRN, LpNormalization, LpPool, MaxPool, MeanVarianceNormalization, Optional),
+    *(AffineGrid, AveragePool, BatchNormalization, Celu, ConvTranspose, GatherElements, Gelu, GlobalLpPool),
+    *(GroupNormalization, GridSample, LRN, LpNormalization, LpPool, MaxPool, MeanVarianceNormalization, Optional),
     *loops.OPERATORS,
 ]
 
