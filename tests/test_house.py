@@ -7,6 +7,7 @@ import collections
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -160,16 +161,26 @@ def test_onnx_ir_is_imported_without_sympy_until_it_is_used_and_no_import_hook_i
     assert done.stdout.strip() == "False True\nN + 1 True", done.stderr
 
 
-def test_a_whole_run_needs_no_sympy(tmp_path: Path) -> None:
+def test_a_whole_run_looks_for_no_package_of_an_extra_and_needs_no_sympy(tmp_path: Path) -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    lines = [line for name in wanted if name not in ("test", "dev") for line in wanted[name]]
+    names = {name for line in lines for name in re.findall(r"^[\w-]+", line)} - {"sqlalchemy"}  # that is MLflow's too
+    extras = sorted(name.replace("hydra-", "hydra_plugins.hydra-").replace("-", "_") for name in names)
+    assert {"torch", "tokenizers", "hydra_plugins.hydra_optuna_sweeper"} <= set(extras)
     code = (
         "import sys\n"
+        f"asked, extras = [], {[*extras, 'optuna', 'ray', 'submitit']}\n"
+        "class Watch:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        asked.extend([name] if name in extras else [])\n"
+        "sys.meta_path.insert(0, Watch)  # it finds nothing, and writes down who is looked for\n"
         "from ortpipe.app.cli import main\n"
         "sys.argv = ['ortpipe', 'experiment=linear_regression', 'train.epochs=1', 'recorder=none']\n"
         "main()\n"
-        "print('sympy.core' in sys.modules)"
+        "print(asked, 'sympy.core' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.splitlines()[-1:] == ["False"], done.stderr
+    assert done.stdout.splitlines()[-1:] == ["[] False"], done.stderr
 
 
 def test_every_python_file_explains_itself_in_its_first_line() -> None:
