@@ -47,6 +47,20 @@ class LRN(OpRun):
         return (x / (bias + alpha / size * np.stack(sums, 1)) ** beta,)
 
 
+class Unique(OpRun):
+    """Different values: onnx's own takes rows of x whatever the axis is where it does not sort."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, axis: int | None = None, sorted: int = 1) -> Any:
+        y, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
+        if not sorted:
+            order = np.argsort(first)
+            y, first, counts = np.take(y, order, axis or 0), first[order], counts[order]
+            inverse = np.argsort(order)[inverse]
+        return (y, first, inverse.reshape(-1), counts)[: len(self.onnx_node.output)]
+
+
 class LpNormalization(OpRun):
     """x / ‖x‖: onnx's own takes Σx for ‖x‖₁."""
 
@@ -238,7 +252,7 @@ OPERATORS: list[Any] = [
     *(double.Conv, double.Erf, double.GlobalMaxPool),
     *(AffineGrid, AveragePool, BatchNormalization, Celu, ConvTranspose, GatherElements, Gelu, GlobalLpPool),
     *(GroupNormalization, GridSample, LRN, LpNormalization, LpPool, MaxPool, MeanVarianceNormalization, Optional),
-    *loops.OPERATORS,
+    *(Unique, *loops.OPERATORS),
 ]
 
 

@@ -3,7 +3,7 @@
 What onnxruntime computes otherwise than ONNX says was found by comparing versions 1.19.2 and 1.31.1 with the formulas,
 over modes × sizes × kernels × strides × dilations: auto_pad=SAME pads by less than nothing where a stride passes its
 window, forgets dilations, and disagrees with shape inference under ceil_mode; an AveragePool with ceil_mode and
-count_include_pad (1.19.2) divides by more than it covers.
+count_include_pad (1.19.2) divides by more than it covers; a Col2Im of one axis (1.19.2, 1.23.2) puts columns elsewhere.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,6 +19,7 @@ from ortpipe.graph.check import infer, parsed
 from ortpipe.graph.doubles import with_double_kernels
 from ortpipe.graph.opsets import LIFTED, at_opset
 from ortpipe.graph.query import all_nodes, called, sizes
+from ortpipe.graph.rewrite import rewrite
 from ortpipe.graph.serial import IR_VERSION, OLDEST_IR_VERSION, OPSET
 from ortpipe.graph.sound import FIX, check_valid
 
@@ -84,12 +85,14 @@ def _name_runtimes_own(model: onnx.ModelProto) -> bool:
 
 def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with explicit pads where a runtime would choose others than ONNX says; ModelError: it cannot."""
-    if not any(node.op_type in ("Conv", *POOLS) for node in all_nodes(model.graph)):
+    if not any(node.op_type in ("Col2Im", "Conv", *POOLS) for node in all_nodes(model.graph)):
         return model
     own = parsed(model)
-    windows = [n for n in own.graph.all_nodes() if not n.domain and n.op_type in ("Conv", *POOLS)]
+    nodes = [node for node in own.graph.all_nodes() if not node.domain]
+    windows = [n for n in nodes if n.op_type in ("Conv", *POOLS)]
     windows = [node for node in windows if _is_same(node) or node.attributes.get_int("ceil_mode", 0) == 1]
-    if not windows:
+    columns = [n for n in nodes if n.op_type == "Col2Im"]
+    if not windows and not columns:
         return model
     for node in windows:
         if _is_same(node) and node.op_type in POOLS:  # whose number of windows does not depend on ceil_mode
@@ -98,7 +101,19 @@ def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
     names = Names(used_names(own.graph))
     for node in windows:
         _rewrite(node, names)
+    rewrite(own.graph, {"Col2Im": _columns_of_rows}, nodes=columns)
     return ir.to_proto(own)
+
+
+def _columns_of_rows(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """Col2Im of one axis, as one of an image of height 1."""
+    x, length, width = node.inputs
+    if sizes(length) != [1] and sizes(width) != [1]:
+        return None
+    pads = node.attributes.get_ints("pads") or [0, 0]
+    given = {name: [1, *(node.attributes.get_ints(name) or [1])] for name in ("dilations", "strides")}
+    image = op.Col2Im(x, *(op.Concat([1], v, axis=0) for v in (length, width)), pads=[0, pads[0], 0, pads[1]], **given)
+    return [op.Squeeze(image, [2])]
 
 
 def _rewrite(node: ir.Node, names: Names) -> None:

@@ -11,6 +11,7 @@ import onnx.parser
 import pytest
 from engines import native
 from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
 
 from ortpipe.errors import ModelError
 from ortpipe.graph.lower import lowered
@@ -155,3 +156,16 @@ def test_a_kernel_of_free_sizes_is_refused_where_pads_follow_from_it_alone():
     with pytest.raises(ModelError, match="static sizes"):
         lowered(onnx.parser.parse_model(text.format('Conv<auto_pad="SAME_UPPER">')))
     assert lowered(onnx.parser.parse_model(text.format("Conv"))).graph.node
+
+
+@pytest.mark.parametrize("given", [{}, {"strides": [2], "pads": [1, 0]}, {"dilations": [2], "strides": [2]}])
+def test_columns_of_one_axis_are_added_up_where_onnx_says(given):
+    """onnxruntime puts them elsewhere (1.19.2, 1.23.2); onnx's evaluator does as the formula says."""
+    window = {"strides": [1], "pads": [0, 0], "dilations": [1]} | given
+    count = (7 + sum(window["pads"]) - window["dilations"][0] - 1) // window["strides"][0] + 1
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[2,6,{count}] x) => (float[2,3,7] y)
+      {{ length = Constant<value_ints=[7]>() width = Constant<value_ints=[2]>()
+        y = Col2Im<{", ".join(f"{name}={values}" for name, values in window.items())}>(x, length, width) }}"""
+    model, x = onnx.parser.parse_model(text), rng.normal(size=(2, 6, count)).astype(np.float32)
+    expected = ReferenceEvaluator(model).run(None, {"x": x})[0]
+    np.testing.assert_allclose(Session(lowered(model)).run({"x": x})[0], expected, rtol=1e-6)

@@ -147,6 +147,12 @@ def center_crop_pad(s: Sketch) -> str:
     return s.op("CenterCropPad", [x, s.const([s.size(1, 5) for _ in s.of(x)])])
 
 
+def unique(s: Sketch) -> str:
+    """Different values, of all entries or along an axis."""
+    x = s.x(least=1)
+    return s.op("Unique", [x], **({"axis": s.axis(x)} if s.flag(0.5) else {}), sorted=int(s.flag()))
+
+
 FORMS: dict[str, Callable[[Sketch], Any]] = {
     "CenterCropPad": center_crop_pad,
     "Compress": compress,
@@ -161,4 +167,5 @@ FORMS: dict[str, Callable[[Sketch], Any]] = {
     "ScatterND": scatter_nd,
     "TopK": top_k,
     "Trilu": trilu,
+    "Unique": unique,
 }

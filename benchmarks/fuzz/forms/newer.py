@@ -113,8 +113,21 @@ def stft(s: Sketch) -> str:
 
 def col2im(s: Sketch) -> str:
     """Columns put back into a picture, where they overlap added."""
-    x = s.x(3, shape=[1, 4, 9])
-    return s.op("Col2Im", [x, s.const([4, 4]), s.const([2, 2])])
+    spatial = s.size(1, 2)
+    kernel, image = [s.size(1, 3) for _ in range(spatial)], [s.size(3, 5) for _ in range(spatial)]
+    strides, dilations = [s.size(1, 2) for _ in range(spatial)], [1] * spatial
+    pads = [min(1, k - 1) for k in kernel] * 2 if s.flag(0.4) else [0] * 2 * spatial
+    if max(kernel) < 3 and s.flag(0.3):
+        dilations = [2] * spatial
+    windows = [
+        (size + 2 * pad - (k - 1) * d - 1) // step + 1
+        for size, k, d, step, pad in zip(image, kernel, dilations, strides, pads, strict=False)
+    ]
+    x = s.x(3, shape=[s.size(1, 2), s.size(1, 2) * int(np.prod(kernel)), int(np.prod(windows))])
+    given = {"strides": strides, "dilations": dilations, "pads": pads} if s.flag(0.8) or max(strides) > 1 else {}
+    if not given and (max(dilations) > 1 or max(pads)):
+        raise Rejected
+    return s.op("Col2Im", [x, s.const(image), s.const(kernel)], **given)
 
 
 def parts(s: Sketch) -> str:

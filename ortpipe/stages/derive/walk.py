@@ -96,13 +96,7 @@ def between(graph: Graph, outputs: Iterable[str], sources: Iterable[str]) -> lis
 def _by_rule(op: Backward, node: Node, arrived: Gradients) -> Gradients:
     rule = op.rules.get(node.op_type) if not node.domain else None
     if rule is None:
-        cut = next(x.name for x in operands(node) if x is not None and x in op.active)
-        raise DeriveError(
-            "Every operator between the trained parameters and the loss needs a gradient.",
-            got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}, which has no rule and cuts off {cut!r}",
-            fix="Freeze the parameters in front of it (derive.frozen), or add a rule to its family in "
-            "ortpipe/stages/derive/rules/.",
-        )
+        raise _no_rule(op, node)
     integers = [x.name for x in operands(node) if x in op.active and _quantized(x)]
     if integers and node.op_type not in MOVES | {"DequantizeLinear"}:
         raise DeriveError(
@@ -115,3 +109,19 @@ def _by_rule(op: Backward, node: Node, arrived: Gradients) -> Gradients:
     if node.op_type in operators.SEVERAL_OUTPUTS:
         return rule(op, node, arrived, *node.inputs)
     return rule(op, node, arrived[0], *node.inputs) if arrived[0] is not None else []
+
+
+def _no_rule(op: Backward, node: Node) -> DeriveError:
+    """Return the error that names all that a node without a rule cuts off, so that one more try is enough."""
+    needed = set(operands(node))
+    for other in reversed(op.forward):
+        if not needed.isdisjoint(other.outputs):
+            needed.update(operands(other))
+    cut = sorted(str(x.name) for x in needed & op.active if x is not None and x.producer() is None)
+    return DeriveError(
+        "Every operator between the trained parameters and the loss needs a gradient.",
+        got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}, which has no rule and cuts off "
+        + ", ".join(map(repr, cut)),
+        fix=f"Freeze them (derive.frozen=[{','.join(cut)}]), "
+        "or add a rule to its family in ortpipe/stages/derive/rules/.",
+    )

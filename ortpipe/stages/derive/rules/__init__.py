@@ -2,6 +2,7 @@
 
 import onnx
 
+from ortpipe.graph.opsets import NEW
 from ortpipe.stages.derive.backward import Rules
 from ortpipe.stages.derive.expansions import EXPANSIONS
 from ortpipe.stages.derive.rules import (
@@ -52,7 +53,7 @@ def table() -> str:
     """Return the operators of every family as a Markdown table, then those that others stand for, and those without."""
     lines = ["| family | operators |", "|---|---|"]
     lines += [f"| {family} | {', '.join(sorted(rules))} |" for family, rules in FAMILIES.items()]
-    lines.append(f"| as other operators | {', '.join(sorted({*EXPANSIONS, *HELD} - {*RULES}))} |")
+    lines.append(f"| as other operators | {', '.join(sorted({*EXPANSIONS, *HELD, *NEW} - {*RULES}))} |")
     lines.append(f"| without a gradient | {', '.join(_without())} |")
     return "\n".join(lines)
 
@@ -60,7 +61,7 @@ def table() -> str:
 def _without() -> list[str]:
     """Return ONNX's operators from floats to floats that have neither a rule, nor an expansion, nor a body."""
     names = {s.name for s in onnx.defs.get_all_schemas_with_history() if not s.domain and s.since_version <= NEWEST}
-    left = sorted(names - {*RULES, *EXPANSIONS, *MADE, *HELD})
+    left = sorted(names - {*RULES, *EXPANSIONS, *MADE, *HELD, *NEW})
     return [name for name in left if _is_of_floats(onnx.defs.get_schema(name, NEWEST))]
 
 

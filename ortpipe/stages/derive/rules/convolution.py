@@ -45,6 +45,18 @@ def conv_transpose(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: V
     return [dx, _kernel(op, node, dy, x, w, windows, group), _bias(op, dy) if b is not None else None]
 
 
+def col2im(op: Backward, node: Node, dy: Value, x: Value, image: Value, block: Value) -> Gradients:
+    """Col2Im adds columns up to an image: dx = the columns of dy, by a convolution with unit kernels."""
+    kernel = op.constant(block)
+    if kernel is None or dy.dtype is None:
+        raise not_static(node, block, "the block's shape")
+    sizes = kernel.numpy()
+    units = op.const(np.eye(sizes.prod(), dtype=dy.dtype.numpy()).reshape(-1, 1, *sizes))
+    given = {n: node.attributes.get_ints(n) for n in ("dilations", "pads", "strides") if n in node.attributes}
+    one_channel = op.Reshape(dy, op.Concat([-1, 1], image, axis=0))
+    return [op.Reshape(op.Conv(one_channel, units, **given), op.shape(x))]
+
+
 def _spread(op: Backward, dy: Value, w: Value, x: Value, windows: Window) -> Value:
     """Return dx by ConvTranspose; output_padding is what the stride left over at the end of x."""
     left = _left_over(windows, spatial(x))
@@ -231,6 +243,7 @@ def _cut(op: Backward, gradient: Value, x: Value) -> Value:
 
 
 RULES: Rules = {
+    "Col2Im": col2im,
     "Conv": conv,
     "ConvTranspose": conv_transpose,
 }

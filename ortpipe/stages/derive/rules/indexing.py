@@ -129,6 +129,15 @@ def compress(op: Backward, node: Node, dy: Value, x: Value, condition: Value) ->
     return [op.put(x, places, dy) if flat else along_axis(op, x, places, dy, axis, add=False)]
 
 
+def unique(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """Unique: dx = dy at the first of equal values (JAX's choice), 0 at the others."""
+    first = op.output(node, 1, "first", node.outputs[0])
+    first.type, first.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([None])
+    if "axis" not in node.attributes:
+        return [op.put(x, first, dy)]
+    return [along_axis(op, x, first, dy, op.axis(node, x, 0), add=False)]
+
+
 def one_hot(op: Backward, node: Node, dy: Value, indices: Value, depth: Value, values: Value) -> Gradients:
     """y = off + (on − off) · hot: d off = Σ dy · (1 − hot), d on = Σ dy · hot."""
     indices, depth = (op.Cast(v, to=ir.DataType.INT64) for v in (indices, depth))
@@ -179,4 +188,5 @@ RULES: Rules = {
     "ScatterND": scatter,
     "TopK": top_k,
     "Trilu": trilu,
+    "Unique": unique,
 }

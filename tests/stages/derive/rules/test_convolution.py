@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from engines import native
 from stages.derive.numeric import worst_error
@@ -171,3 +173,22 @@ def test_the_gradient_of_a_kernel_over_free_axes_says_its_sizes(from_text):
     )
     [node] = [node for node in derive(loss).model.graph.node if "w_grad" in node.output]
     assert node.op_type == "Reshape"
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["sizes", "names"])
+@pytest.mark.parametrize(
+    ("attributes", "shape", "image", "block"),
+    [
+        ("", (2, 8, 12), [4, 5], [2, 2]),
+        ("<strides=[2,1], pads=[1,0,0,2], dilations=[1,2]>", (1, 12, 6), [5, 3], [3, 2]),
+        ("<strides=[2]>", (2, 6, 3), [7], [3]),
+    ],
+)
+def test_the_gradient_of_col2im_is_its_columns(attributes, shape, image, block, named):
+    dims = ",".join(f"N{i}" if named else str(d) for i, d in enumerate(shape))
+    sizes, kernel = (",".join(map(str, v)) for v in (image, block))
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[{dims}] x) => (y)
+      <int64[{len(image)}] image = {{{sizes}}}, int64[{len(block)}] block = {{{kernel}}}>
+      {{ y = Col2Im{attributes}(x, image, block) }}"""
+    model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
+    assert worst_error(model, {"x": np.random.default_rng(0).normal(size=shape)}) < TOLERANCE

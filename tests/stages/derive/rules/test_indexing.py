@@ -157,3 +157,20 @@ def test_two_dropouts_of_one_value_draw_two_masks():
 def test_a_triangle_sends_back_a_triangle(k, upper, opset):
     text = f"g (float[N,3,4] x, int64 k) => (float[N,3,4] y) {{ y = Trilu<upper={upper}>(x, k) }}"
     assert worst_error(parsed(text, opset), {"x": rng().normal(size=(2, 3, 4)), "k": np.array(k)}) < TOLERANCE
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["sizes", "names"])
+@pytest.mark.parametrize("attributes", ["", "<axis=1>", "<axis=-2>"])
+def test_unique_sends_its_gradient_to_the_first_of_equal_values(attributes, named):
+    """JAX's choice: `jax.grad(lambda x: (jnp.unique(x) ** 3).sum())`."""
+    shape = (3, 4)
+    model = onnx.shape_inference.infer_shapes(
+        parsed(f"g (float[{dims(shape, named)}] x) => (y) {{ y, places, back = Unique{attributes}(x) }}")
+    )
+    assert worst_error(model, {"x": rng().normal(size=shape)}) < TOLERANCE
+    text = """g (float[N] x) => (float loss)
+     { u = Unique<sorted=0>(x) three = Constant<value_float=3.0>() p = Pow(u, three)
+       loss = ReduceSum<keepdims=0>(p) }"""
+    result, names = native(onnx.shape_inference.infer_shapes(parsed(text)), "loss", [], ["x"])
+    gradient = Session(result).run({"x": np.array([2, 1, 2, 3, 1], np.float32)}, [names["x"]])[0]
+    np.testing.assert_allclose(gradient, [12, 3, 0, 27, 0], rtol=1e-6)

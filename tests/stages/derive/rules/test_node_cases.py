@@ -37,6 +37,13 @@ MOVED = {
     "test_selu_example": "0",
     "test_sign": "0",
     "test_thresholdedrelu_example": "alpha",
+    **{
+        f"test_unique_{case}": "a tie"
+        for case in (
+            *("not_sorted_without_axis", "sorted_without_axis"),
+            *("sorted_with_axis", "sorted_with_axis_3d", "sorted_with_negative_axis"),
+        )
+    },
 }
 LATER = "of an opset after 21, or of a type that came after it"
 LEFT_OUT = {
