@@ -6,12 +6,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
+import onnx  # noqa: E402
 import onnx_ir as ir  # noqa: E402
 from torch import nn  # noqa: E402
 
 from ortpipe.data.rows import Data, Rows  # noqa: E402
 from ortpipe.errors import ConvertError  # noqa: E402
-from ortpipe.graph.modes import to_inference  # noqa: E402
+from ortpipe.graph.modes import set_seeds, to_inference  # noqa: E402
 from ortpipe.runtime.session import Session  # noqa: E402
 from ortpipe.stages.add_loss.config import AddLossConfig  # noqa: E402
 from ortpipe.stages.add_loss.losses import LOSSES  # noqa: E402
@@ -94,9 +95,32 @@ def notes(artifact):
     return " | ".join(artifact.facts.lineage[0]["notes"])
 
 
+class Given(nn.Module):
+    """Multiplies with the masks that Dropout nodes of these seeds draw, each of them for the steps of an epoch."""
+
+    def __init__(self, seeds, ratio, shape):
+        super().__init__()
+        text = """<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) {
+            on = Constant<value = bool {1}>() p = Constant<value_float=%g>() y = Dropout<seed=%d>(x, p, on) }"""
+        ones = {"x": np.ones(np.prod(shape), np.float32)}
+        drawn = (Session(onnx.parser.parse_model(text % (ratio, seed))) for seed in seeds)
+        self.masks = (session.run(ones, ["y"])[0].reshape(shape) for session in drawn for _ in range(64 // BATCH))
+
+    def forward(self, x):
+        return x * torch.from_numpy(next(self.masks))
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize(("network", "kind"), [(perceptron, "x"), (Images, "image"), (Tokens, "ids")])
-def test_ortpipe_and_a_pytorch_loop_have_the_same_losses_for_20_steps(network, kind, optimizer):
+@pytest.mark.parametrize(
+    ("network", "kind"), [(perceptron, "x"), (Images, "image"), (lambda: Images(0.3), "image"), (Tokens, "ids")]
+)
+def test_ortpipe_and_a_pytorch_loop_have_the_same_losses_for_20_steps(network, kind, optimizer, monkeypatch):
+    def seen(model, seed):
+        set_seeds(model, seed)
+        seeds.extend(node.attributes.get_int("seed") for node in model.graph.all_nodes() if node.op_type == "Dropout")
+
+    seeds = []
+    monkeypatch.setattr("ortpipe.stages.train.mini_batch.set_seeds", seen)
     torch.manual_seed(0)
     module, data, lr = network(), rows(kind), {"sgd": 0.1, "adam": 0.005}[optimizer]
     loss = add_loss(made(module, data), AddLossConfig(LOSSES["cross_entropy"](), "mean"))
@@ -104,6 +128,9 @@ def test_ortpipe_and_a_pytorch_loop_have_the_same_losses_for_20_steps(network, k
     trained = train(derive(loss), config, data=data)
     [x], y = data.train.inputs.values(), torch.from_numpy(data.train.label)
     step = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer](module.parameters(), lr)
+    if seeds:  # one for each epoch; PyTorch draws others
+        assert len(set(seeds)) == config.epochs
+        module.drop = Given(seeds, module.drop.p, (BATCH, 4, 6, 6))
     module.train()
     losses = []
     for first in [*range(0, 64, BATCH)] * config.epochs:
