@@ -21,7 +21,7 @@ from ortpipe.data.config import SplitConfig
 from ortpipe.data.frames import plain
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
-from ortpipe.errors import ConfigError, ConvertError
+from ortpipe.errors import ConfigError, ConvertError, DataError
 from ortpipe.facts import Facts, Task, read_metadata
 from ortpipe.graph.parameters import some
 from ortpipe.runtime.config import RuntimeConfig
@@ -183,12 +183,15 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         )
         rows = Rows(inputs.arrays, labels, weight, columns=names, kept=inputs.kept, notes=())
         if not hold_out:
-            return with_mean_one(Data(rows))
+            return Data(rows)
+        if len(labels) == 1:
+            rule, fix = "early_stopping holds out rows: X must have at least 2.", "Set early_stopping=False."
+            raise DataError(rule, got="1 sample", fix=fix)
         fraction = checked(self.validation_fraction, Annotated[Positive, Lt(1)], "validation_fraction", 0.1)
         counts = np.unique(labels, return_counts=True)[1] if self._task in ("binary", "multiclass") else np.zeros(1)
         stratify = bool(counts.min() > 1 and len(counts) <= fraction * len(labels))  # where each class has rows for it
         share = SplitConfig(test=None, validation=fraction, stratify=stratify, seed=self._seed)
-        return with_mean_one(split(rows, share))
+        return split(rows, share)
 
     @property
     @abstractmethod
@@ -214,6 +217,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
     def _train(self, data: Data, epochs: int, *, goes_on: bool, schedule: str) -> Self:
         seed = self._seed
         forward = self._forward(data, seed) if not goes_on else _artifact(self._trainable)
+        data = with_mean_one(data)
         loss = AddLossConfig(loss_of(self.loss), sample_weight=data.weighted)
         charged = penalty_of(self.penalty, loss.loss, forward)
         derived = derive(penalty(add_loss(forward, loss, data=data), charged))
@@ -249,7 +253,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         if not isinstance(source, OnnxFile):
             given = checked(self.dtype, Literal["float32", "float64"] | None, "dtype", None)
             kind: Any = given or ("float32" if self._kinds else data.train.head(1).inputs["X"].dtype.name)
-            return self._fitting(convert(None, ConvertConfig(source, kind), data=data))
+            return self._fitting(convert(None, ConvertConfig(source, kind), data=data), data)
         artifact = convert(None, ConvertConfig(source), data=data)
         known = artifact.facts.classes
         if artifact.facts.task == "regression" != self._task:
@@ -257,10 +261,10 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         elif known == tuple(range(len(known or ()))) and named and len(named) == len(known) and named != known:
             artifact = convert(None, ConvertConfig(telling(source, classes=named)), data=data)
             self._assumed = [f"the model's classes 0 to {len(named) - 1} are taken to be {some(list(map(str, named)))}"]
-        return self._fitting(artifact)
+        return self._fitting(artifact, data)
 
-    def _fitting(self, artifact: Artifact) -> Artifact:
-        """Return the artifact once it is of a task like that of the labels."""
+    def _fitting(self, artifact: Artifact, data: Data) -> Artifact:
+        """Return the artifact once it is of a task like that of the labels; its penalty is for rows' weights."""
         if (artifact.facts.task == "regression") != (self._task == "regression"):
             raise ConvertError(
                 f"{{key}} must be one for {type(self).__name__}.",
@@ -269,7 +273,11 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
                 fix="Take the other of OrtClassifier and OrtRegressor, or another model.",
             )
         self._take_classes(artifact.facts)
-        return artifact
+        weight, objective = data.train.head(len(data.train)).sample_weight, artifact.facts.objective
+        if weight is None or "rows" not in objective:
+            return artifact
+        counted = {**objective, "rows": float(weight.sum())}  # a loss Σ w·l / Σ w, and one of a sum beside its penalty
+        return Artifact(artifact.model, dataclasses.replace(artifact.facts, objective=counted), artifact.tensors)
 
     def _config(self, epochs: int, seed: int, schedule: str) -> TrainConfig:
         optimizer = optimizer_of(self.optimizer, self.learning_rate)

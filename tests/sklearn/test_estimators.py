@@ -16,7 +16,7 @@ from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_diabetes, load_digits, load_iris
-from sklearn.linear_model import LogisticRegression, PoissonRegressor
+from sklearn.linear_model import Lasso, LogisticRegression, PoissonRegressor, Ridge
 from sklearn.metrics import log_loss, mean_poisson_deviance, r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -46,6 +46,11 @@ def test_scikit_learns_checks(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they fit columns of [N, 1], and pass what is no array
         check(estimator)
+
+
+def test_one_row_alone_cannot_be_held_out():
+    with pytest.raises(DataError, match="1 sample"):
+        OrtRegressor(early_stopping=True).fit([[1.0, 2.0]], [1.0])
 
 
 def test_the_trained_model_predicts_what_the_estimator_does_in_the_users_labels():
@@ -136,6 +141,23 @@ def test_an_estimator_inside_trains_by_its_own_objective_and_stays_at_its_minimu
     assert all(part in trained._repr_html_() for part in ("Poisson(", "</b> auto"))
     with_other = OrtRegressor(own, loss="l2", optimizer="lbfgs").fit(X[:, :3], counts)
     assert with_other.score(X[:, :3], counts) > r2_score(counts, own.predict(X[:, :3])) + 0.005
+
+
+@pytest.mark.parametrize(
+    ("estimator", "own"),
+    [
+        (OrtRegressor, Ridge(alpha=10.0)),
+        (OrtRegressor, Lasso(alpha=1.0, tol=1e-10)),
+        (OrtClassifier, LogisticRegression(C=0.1, tol=1e-10, max_iter=1000)),
+    ],
+)
+def test_rows_weights_change_an_estimators_own_penalty_no_more_than_in_scikit_learn(estimator, own):
+    weight = np.random.default_rng(0).integers(0, 6, len(X)).astype(float)  # their sum is not the number of rows
+    labels, expected = (Y, "decision_function") if estimator is OrtClassifier else (X[:, 3] * 10, "predict")
+    weighed = estimator(own, optimizer="lbfgs").fit(X[:, :3], labels, weight)
+    again = np.repeat(np.arange(len(X)), weight.astype(int))
+    for other in (clone(own).fit(X[:, :3], labels, weight), clone(weighed).fit(X[again, :3], labels[again])):
+        np.testing.assert_allclose(*(getattr(m, expected)(X[:, :3]) for m in (weighed, other)), atol=1e-4)
 
 
 def test_an_onnx_model_goes_on_with_the_classes_of_the_labels():

@@ -202,7 +202,9 @@ def _fit(estimator: Any, data: Data) -> tuple[Any, list[str]]:
         else:
             notes.append(f"{name} was fitted as if every row weighed 1: its fit takes no sample_weight")
         if keyword and name.startswith(WEIGHED_ON_AVERAGE):
-            notes.append(f"{name} divides the weights by their mean: penalty=auto is its own where that mean is 1")
+            notes.append(
+                f"{name} divides the weights by their mean: penalty=auto is its own where that is 1, as in OrtRegressor"
+            )
     try:
         with threadpool_limits(1):  # one thread sums in one order: the same bytes on any number of cores
             return estimator.fit(given, rows.label, **weights), notes
