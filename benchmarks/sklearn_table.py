@@ -151,9 +151,14 @@ def objective(model: Artifact, data: Data) -> tuple[Callable[[np.ndarray], tuple
     return value, np.concatenate([array.ravel() for array in weights])
 
 
+def path_of(name: str, cls: type) -> str:
+    """Return where users import an estimator from."""
+    return f"{'.'.join(cls.__module__.split('.')[:2])}.{name}"
+
+
 def row_of(name: str, cls: type) -> Row:
     """Return what becomes of an estimator."""
-    path = f"{'.'.join(cls.__module__.split('.')[:2])}.{name}"
+    path = path_of(name, cls)
     if path in ESTIMATORS:
         return trained(path, name, cls)
     if hasattr(cls, "transform"):

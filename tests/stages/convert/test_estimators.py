@@ -18,6 +18,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler, scale
 from sklearn.svm import SVR, LinearSVC
 
+from benchmarks.sklearn_table import path_of, row_of
 from ortpipe.errors import ConvertError
 from ortpipe.graph.origins import put
 from ortpipe.runtime.session import Session
@@ -274,9 +275,12 @@ def test_every_class_of_scikit_learn_is_converted_or_refused_with_a_reason():
 
 def test_the_table_of_estimators_says_what_is_converted_and_what_is_refused():
     import sklearn
+    from sklearn.utils import all_estimators
 
     page = (Path(__file__).parents[3] / "benchmarks" / "SKLEARN.md").read_text(encoding="utf-8")
     if f"scikit-learn {sklearn.__version__}" not in page:
         pytest.skip("written with another version of scikit-learn")
     told = dict(line.strip("| ").split(" | ")[:2] for line in page.splitlines() if line.startswith("| sklearn."))
     assert {path for path, outcome in told.items() if outcome == "converted"} == set(ESTIMATORS)
+    others = (row_of(name, cls) for name, cls in all_estimators() if told.get(path_of(name, cls)) != "converted")
+    assert {row.path: row.outcome for row in others} == {path: t for path, t in told.items() if t != "converted"}
