@@ -58,7 +58,7 @@ def gathered(folder: Path) -> dict[str, Any]:
         "stages": stages,
         "saved": sum(s["record"].origin["seconds"] - s["record"].seconds for s in stages if s["state"] == "stored"),
         "metrics": metrics_of(run.metrics),
-        "int8": any("int8" in by_state for by_state in run.metrics.values()),
+        "states": {state for by_state in run.metrics.values() for state in by_state},
         "intervals": run.intervals,
         "slices": run.slices,
         "figures": [path.stem for path in pictures],

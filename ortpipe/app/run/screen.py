@@ -138,9 +138,11 @@ def table(artifact: Artifact) -> str:
 
 def source_of(facts: Facts) -> str:
     """Return what a model was converted from, in words."""
-    source = str(facts.lineage[0].get("source", "")).rpartition(".")[2] if facts.lineage else ""
+    origin = str(facts.lineage[0].get("source", "")) if facts.lineage else ""
+    path, _, name = origin.rpartition(".")
     known = {"": "source", "onnx": "onnx file", "pt2": "pt2 file"}
-    return known.get(source, source if ":" in source else f"scikit-learn {source}")  # module:name is PyTorch's
+    own = ":" in name or not path  # PyTorch's module:name, or a network of the config
+    return known.get(name, name if own else f"scikit-learn {name}")
 
 
 def closing(artifact: Artifact, folder: Path, record: Mapping[str, str]) -> str:
