@@ -19,6 +19,8 @@ from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.parameters import some
 from ortpipe.graph.readers import Use, UseFinder
 
+ROUNDS = "QuantizeLinear"
+
 
 class Adapter(NamedTuple):
     """A pair of matrices beside a weight; the fields are those of its entry in `Facts.adapters`."""
@@ -46,6 +48,9 @@ def why_not(weight: ir.Value, finder: UseFinder, rank: int) -> str | None:
     if len(sizes) < 2:
         return "no matrix or kernel"
     uses = finder.uses(weight)
+    read = {weight, *(y for use in uses for step in use.path for y in step.outputs)}
+    if any(reader.op_type == ROUNDS for value in read for reader, _ in value.uses()):
+        return f"read through {ROUNDS}"
     for use in uses:
         node, through = use.node, [step.op_type for step in use.path if step.op_type != "Transpose" or len(sizes) > 2]
         fits = (node.op_type == "MatMul" and len(sizes) == 2) or (node.op_type in ("Gemm", "Conv") and use.place == 1)
@@ -89,7 +94,9 @@ def insert(
 
 def _is_turned(use: Use) -> bool:
     """Say whether a node reads the transpose of a weight."""
-    turns = len(use.path) + (use.node.attributes.get_int("transB", 0) if use.node.op_type == "Gemm" else 0)
+    turns = sum(step.attributes.get_ints("perm", (1, 0)) != (0, 1) for step in use.path) + (
+        use.node.attributes.get_int("transB", 0) if use.node.op_type == "Gemm" else 0
+    )
     return bool(turns % 2)
 
 

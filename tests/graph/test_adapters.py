@@ -18,6 +18,7 @@ CASES = {  # shapes of X, Y and w, and how Y follows
     "bias": ("N,5,300", "N,5,9", "300,9", "h = MatMul(X, w) Y = Add(bias, h)"),
     "from the left": ("N,9,5", "N,8,5", "8,9", "Y = MatMul(w, X)"),
     "transposed": ("N,9", "N,8", "8,9", "t = Transpose<perm=[1,0]>(w) h = MatMul(X, t) Y = Tanh(h)"),
+    "not turned": ("N,9", "N,9", "9,9", "t = Transpose<perm=[0,1]>(w) Y = MatMul(X, t)"),
     "gemm": ("9,N", "N,8", "8,9", "Y = Gemm<transA=1, transB=1, alpha=0.5>(X, w)"),
     "tied": ("N,8", "N,8", "8,9", "h = MatMul(X, w) a = Tanh(h) t = Transpose(w) Y = MatMul(a, t)"),
     "conv": ("N,6,7", "N,12,3", "12,3,3", "Y = Conv<group=2, strides=[2], dilations=[2], pads=[1,1]>(X, w)"),

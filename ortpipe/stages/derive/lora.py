@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph import query
-from ortpipe.graph.adapters import Adapter, insert, why_not
+from ortpipe.graph.adapters import ROUNDS, Adapter, insert, why_not
 from ortpipe.graph.parameters import some
 from ortpipe.graph.readers import UseFinder
 from ortpipe.settings import Config, Count, Positive, Seed
@@ -53,11 +53,14 @@ class Lora(Config):
         left = {name: reason for name, reason in reasons.items() if reason is not None}
         chosen = [name for name in targets if name not in left]
         if refused := [name for name in self.targets or () if name in left] or (list(left) if not chosen else []):
+            rounded = any(ROUNDS in left[name] for name in refused)
             raise DeriveError(
                 "An adapter stands beside a weight of MatMul, Gemm or Conv that is larger than itself.",
                 key="adapters",
                 got="; ".join(f"{name}: {left[name]}" for name in refused[:3]),
-                fix="Name others in {key}.targets, or lower {key}.rank.",
+                fix="Leave out convert.quantize or {key}: what is rounded to integers takes no adapter."
+                if rounded
+                else "Name others in {key}.targets, or lower {key}.rank.",
             )
         if not chosen:
             raise DeriveError(

@@ -6,7 +6,7 @@ import onnx.parser
 import pytest
 
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import ConvertError
+from ortpipe.errors import ConvertError, DeriveError
 from ortpipe.graph.int8 import to_int8
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -15,6 +15,8 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.lora import Lora
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -115,3 +117,10 @@ def test_a_quantized_file_is_not_rounded_twice(tmp_path):
         None, ConvertConfig(OnnxFile(str(tmp_path / "b.onnx"), quantized="float"), quantize="qdq"), data=data
     )
     assert {f"{name}_quantized" for name in ("k1", "k2", "w1", "w2")} <= {*read.facts.parameters}
+
+
+def test_rounded_weights_take_no_adapters_and_the_message_names_both_settings(tmp_path):
+    path, data = network(tmp_path / "a.onnx")
+    artifact = convert(None, ConvertConfig(OnnxFile(path), quantize="qdq"), data=data)
+    with pytest.raises(DeriveError, match=r"read through QuantizeLinear(.|\n)*Leave out convert.quantize or adapters"):
+        derive(add_loss(artifact, AddLossConfig(LOSSES["l2"]())), DeriveConfig(adapters=Lora(rank=1)))
