@@ -466,7 +466,7 @@ def test_a_keyword_of_a_wrong_value_is_refused():
 
 @pytest.mark.parametrize(("estimator", "path"), [(None, None), ("sklearn.linear_model.Ridge", "a.skops")])
 def test_a_source_is_a_class_path_or_a_file(estimator, path):
-    with pytest.raises(ConfigError, match="exactly one"):
+    with pytest.raises(ConfigError, match=r"exactly one(.|\n)*~experiment"):
         SklearnEstimator(estimator, path=path)
 
 

@@ -77,9 +77,10 @@ class SklearnEstimator(Config):
         if len(chosen) != 1:
             raise ConfigError(
                 "A scikit-learn source is a class path (estimator), steps, a function or a file (path).",
-                key=chosen[-1] if chosen else "estimator",
+                key=chosen[0] if chosen else "estimator",  # an experiment's, mostly
                 got=", ".join(f"{name}={value}" for name, value in given.items() if not chosen or value is not None),
-                fix="Set exactly one of {at}estimator, {at}steps, {at}function and {at}path.",
+                fix="Set exactly one of {at}estimator, {at}steps, {at}function and {at}path; on the command line "
+                "~experiment leaves out what an experiment sets.",
             )
         if self.function is not None:
             own.load(self.function, "function")  # now, so that its code counts in the identity
