@@ -273,6 +273,8 @@ def test_an_encoder_predicts_what_its_formula_says_and_padding_counts_nothing():
     x = linear(standard(STEPS), p, "input")
     expected = encoder(x, p, np.ones((24, 3))) * y.std() + y.mean()
     np.testing.assert_allclose(predict(artifact, data)[0], expected)
+    flat, data = build("transformer", "regression", STEPS.reshape(24, -1), **ENCODER, sequence=STEPS.shape[1:])
+    np.testing.assert_allclose(predict(flat, data)[0], expected)
     artifact, data = build("transformer", "multiclass", TOKENS, **ENCODER, tokens=5, padding=0)
     p, counts = artifact.initializers, (TOKENS != 0).astype(float)
     assert (counts.sum(axis=1) > 0).all()
@@ -373,6 +375,7 @@ def test_settings_that_contradict_each_other_are_refused(name, settings, said):
         ("transformer", TOKENS, {"tokens": 4}, "up to 4"),
         ("transformer", X, {"tokens": 4}, "whole numbers"),
         ("transformer", IMAGES, {}, "has steps"),
+        ("transformer", X, {"sequence": [2, 2]}, r"\[3\] per row"),
         ("cnn", {"a": IMAGES, "b": IMAGES}, {}, "reads one input"),
         ("mlp", np.array([["a", "b"]] * 24), {}, "columns of numbers"),
     ],

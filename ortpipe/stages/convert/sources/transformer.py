@@ -1,5 +1,6 @@
 """A small Transformer encoder over sequences: pre-norm blocks, learned positions, the mean of what comes out."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ class Transformer(Network):
     input is a sequence of vectors [N, T, F] or numbers [N, T], through a linear layer, or of tokens, int [N, T].
 
     Attributes:
+        sequence: [steps, numbers in each] of one that the data hold as a vector; null: they hold [N, T, F] or [N, T].
         tokens: how many there are, from 0; null: the input is numbers.
         padding: the token that fills a sequence: nothing attends to it, and the mean leaves it out.
         width: of a step's vector.
@@ -32,6 +34,7 @@ class Transformer(Network):
         activation: f.
     """
 
+    sequence: tuple[Count, Count] | None = None
     tokens: Count | None = None
     padding: Seed | None = None
     width: Count = 64
@@ -73,7 +76,12 @@ class Transformer(Network):
     def _steps(self, layers: Layers, rows: Rows) -> tuple[ir.Value, ir.Value | None]:
         """Return the vectors of steps [N, T, width], and 1 where a step counts, [N, T]; None: all do."""
         name, array = only_input(rows, "sequences")
-        if array.ndim - (self.tokens is None) not in (1, 2):
+        sizes = list(self.sequence or array.shape[1:])
+        if self.sequence is not None and (self.tokens is not None or math.prod(sizes) != array[0].size):
+            got = f"{list(array.shape[1:])} per row" + (f", tokens={self.tokens}" if self.tokens is not None else "")
+            fix = "Set {key}=[8,8] of 8 steps of 8 numbers that the data hold as vectors of 64."
+            raise ConvertError("{key} is [steps, numbers in each].", key="sequence", got=got, fix=fix)
+        if self.sequence is None and array.ndim - (self.tokens is None) not in (1, 2):
             raise ConvertError(
                 "A sequence has steps, and numbers in each; of tokens, steps alone.",
                 key="tokens",
@@ -82,7 +90,8 @@ class Transformer(Network):
             )
         if self.tokens is None:
             x = number_input(layers, name, rows, standardize=self.standardize)
-            x = x if array.ndim == 3 else layers.reshape(x, ["N", array.shape[1], 1])
+            steps = [*sizes, 1][:2]
+            x = x if list(array.shape[1:]) == steps else layers.reshape(x, ["N", *steps])
             return layers.linear(x, "input", self.width), None
         whole = array.dtype.kind in "biu" or (array.dtype.kind == "f" and (array % 1 == 0).all())
         if array.ndim != 2 or not whole or array.min() < 0 or array.max() >= self.tokens:
