@@ -1,7 +1,7 @@
 """Every estimator of scikit-learn: converted and trained by which loss, or refused and why.
 
 `python -m benchmarks.sklearn_table` fits each on a few rows, converts it, and trains it by L-BFGS from its own
-solution: where its objective is ortpipe's too, that finds nothing lower. It writes benchmarks/SKLEARN.md.
+solution: where its objective is ortpipe's too, that finds nothing lower. It writes docs/estimators.md.
 """
 
 import argparse
@@ -186,7 +186,7 @@ def table(rows: list[Row]) -> str:
 def main(arguments: list[str]) -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/SKLEARN.md"))
+    parser.add_argument("--output", type=Path, default=Path("docs/estimators.md"))
     output = parser.parse_args(arguments).output
     warnings.simplefilter("ignore")
     classes = dict(all_estimators())

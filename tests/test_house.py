@@ -117,8 +117,8 @@ def test_every_choice_of_a_group_composes(group: str, tmp_path: Path) -> None:
         build(OmegaConf.to_container(config, resolve=True))
 
 
-def test_the_readme_names_every_member_of_the_catalogues() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_page_of_catalogues_names_every_member() -> None:
+    text = (ROOT / "docs" / "catalogues.md").read_text()
     members = [*LOSSES, *METRICS, *PENALTIES, *ENGINES, *OPTIMIZERS, *SCHEDULES, *RECORDERS, *CONVERT_SOURCES]
     members += [name for name in DATA_SOURCES if name != "bundled"]  # its sets are choices of their own
     assert [m for m in members if f"`{m}`" not in text] == []
@@ -217,12 +217,11 @@ def test_metrics_name_functions_that_scikit_learn_has() -> None:
     ] == []
 
 
-def test_the_readme_holds_the_table_of_operators_that_the_rules_print() -> None:
+def test_the_page_of_operators_holds_the_table_that_the_rules_print() -> None:
     from ortpipe.stages.derive.rules import table
 
-    shown = re.search(
-        r"<!-- operators:[^>]*-->\n(.*?)<!-- end of operators -->", (ROOT / "README.md").read_text(), re.S
-    )
+    page = (ROOT / "docs" / "operators.md").read_text()
+    shown = re.search(r"<!-- operators:[^>]*-->\n(.*?)<!-- end of operators -->", page, re.S)
     assert shown is not None
     assert shown.group(1).strip() == table()
 

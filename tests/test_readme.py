@@ -1,4 +1,4 @@
-"""Every command and example of the README runs as it stands."""
+"""Every command and example of the README and of docs/ runs as it stands, and every link leads somewhere."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import ROOT, Popen, ortpipe, run, shell
+from documents import PAGES, README, TEXT
 
-TEXT = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```bash\n(.*?)```", TEXT, re.S)
-LINES = [line for block in BLOCKS for line in block.splitlines() if line.strip()]
+LINES = list(dict.fromkeys(line for block in BLOCKS for line in block.splitlines() if line.strip()))
 INSTALLS = [line for line in LINES if " pip " in f" {line} " or "bin/pip" in line]
 SHELL = [line for line in LINES if line not in INSTALLS and not line.startswith(("source ", "mlflow ui"))]
 
@@ -36,6 +36,21 @@ def _environment() -> dict[str, str]:
 def test_every_command_of_the_readme_runs(line: str, folder: Path) -> None:
     done = shell(line, folder)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(README.read_text().splitlines()) <= 200
+
+
+def test_every_page_is_read_here() -> None:
+    assert sorted((ROOT / "docs").glob("*.md")) == sorted([*PAGES[1:], ROOT / "docs" / "index.md"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.S)  # code has brackets too
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
 def test_the_install_commands_are_the_ones_that_ci_runs() -> None:
@@ -74,7 +89,7 @@ def _answers(url: str) -> bool:
     return False
 
 
-EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+EXAMPLES = list(dict.fromkeys(re.findall(r"```python\n(.*?)```", TEXT, re.S)))
 
 
 def _printed(example: str) -> list[str]:
@@ -90,12 +105,12 @@ def _example(word: str) -> str:
 
 def test_every_example_is_run_below() -> None:
     words = (
+        "evaluate(train(",
+        "GridSearchCV(",
         "load_digits",
         "positions",
         "log_p",
-        "evaluate(train(",
         "ortpipe.run(",
-        "GridSearchCV(",
         "step.backward(",
         "trainer.fit(",
         "class Tilted",

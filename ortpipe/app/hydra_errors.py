@@ -34,7 +34,7 @@ def explained(error: Exception) -> ConfigError:
         if "=" not in error.override and not error.override.startswith("~"):
             return ConfigError("An override is key=value.", got=error.override, fix=f"Write {error.override}=…")
         name, _, value = error.override.partition("=")
-        fix = "Names with brackets, quotes or dots of their own are written in an experiment file: see the README."
+        fix = "Names with brackets, quotes or dots of their own are written in an experiment file: see docs/running.md."
         if re.fullmatch(r"[\w.+/]+", name) and not set(value) & set("[]{}'\"\\"):  # a path, say
             fix = f"Quote the value: '{name}=\"{value}\"'"
         return ConfigError(f"{error.override} is not in Hydra's grammar of overrides.", fix=fix)

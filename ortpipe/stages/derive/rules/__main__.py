@@ -1,4 +1,4 @@
-"""Print the README's table of operators."""
+"""Print the table of operators of docs/operators.md."""
 
 from ortpipe.stages.derive.rules import table
 

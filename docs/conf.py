@@ -1,0 +1,24 @@
+"""The build of the pages: sphinx-build -W docs outputs/site."""
+
+import importlib.metadata
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE))
+
+import generate  # noqa: E402
+
+generate.write(HERE / "reference")
+
+project = "ortpipe"
+release = importlib.metadata.version("ortpipe")
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["attrs_block"]
+myst_heading_anchors = 5
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+html_theme = "furo"
+html_title = "ortpipe"
+html_show_sphinx = False

@@ -1,0 +1,134 @@
+"""The reference pages, written from the code at each build: every setting, every command, every choice of a group."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ortpipe.app.command_list import COMMANDS
+from ortpipe.app.schema import RunConfig, group_of
+from ortpipe.settings import catalogue_of, fields_of, in_words
+
+CONF = Path(__file__).parents[1] / "conf"
+HEAD = "| key | value | default | |\n|---|---|---|---|"
+
+
+def write(folder: Path) -> None:
+    """Write the pages into a folder."""
+    folder.mkdir(exist_ok=True)
+    pages = {"settings": settings(), "choices": choices(), "commands": commands()}
+    for name, text in pages.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def settings() -> str:
+    """Return every key of a config, with what it may be, its default and what it means."""
+    lead = (
+        "# Every setting\n\nWritten from the code: what a key may be, its default in Python, and what it means. "
+        "The files under `conf/` choose defaults of their own ([choices](choices.md)); `ortpipe --cfg job` shows "
+        "what a command line comes to."
+    )
+    return "\n\n".join([lead, *_tables(RunConfig, "")]) + "\n"
+
+
+def _tables(cls: Any, prefix: str, title: str = "The outermost keys", level: int = 2) -> Iterator[str]:
+    """Yield a heading, what a class says of itself, a table of its fields, and the same of those below."""
+    meanings, rows, below = _attributes(cls), [], []
+    for name, (field, hint) in fields_of(cls).items():
+        key, catalogue, group = f"{prefix}{name}", catalogue_of(hint), group_of(hint)
+        if catalogue is not None and all(dataclasses.is_dataclass(member) for member in catalogue.values()):
+            value = f"{catalogue.noun}: see [below](#{_anchor(key)})"
+            below.append((key, catalogue, None))
+        elif dataclasses.is_dataclass(group):
+            value = f"[keys below](#{_anchor(key)})"
+            below.append((key, None, group))
+        else:
+            value = in_words(hint)
+        rows.append(f"| `{key}` | {_cell(value)} | {_default(field)} | {_cell(meanings.get(name, ''))} |")
+    yield f"{'#' * level} {title}"
+    if said := _first(cls):
+        yield said
+    if rows:
+        yield "\n".join([HEAD, *rows])
+    for key, catalogue, group in below:
+        if group is not None:
+            yield from _tables(group, f"{key}.", f"`{key}`", min(level + 1, 4))
+            continue
+        yield f"{'#' * min(level + 1, 4)} `{key}`\n\n`{key}.name` is one of these; the other keys are its own."
+        for name, member in catalogue.items():
+            yield from _tables(member, f"{key}.", f"`{key}.name={name}`", min(level + 2, 5))
+
+
+def choices() -> str:
+    """Return every file of conf/: the choices of each group, with their comments."""
+    lines = ["# Choices of every group", "`ortpipe GROUP=CHOICE`. Each is a file of `conf/`, as it stands here."]
+    folders = sorted({path.parent for path in CONF.rglob("*.yaml")} - {CONF, CONF / "hydra"})
+    for folder in folders:
+        lines.append(f"## {folder.relative_to(CONF).as_posix()}")
+        for path in sorted(folder.glob("*.yaml")):
+            text = path.read_text(encoding="utf-8").rstrip()
+            lines.append(f"### {path.relative_to(CONF).with_suffix('').as_posix()}\n\n```yaml\n{text}\n```")
+    return "\n\n".join(lines) + "\n"
+
+
+def commands() -> str:
+    """Return what each command says of itself with --help."""
+    lines = ["# Commands", "What `ortpipe COMMAND --help` says. `ortpipe` alone, with `key=value`, is a run."]
+    for name in COMMANDS:
+        module = importlib.import_module(f"ortpipe.app.commands.{name.replace('-', '_')}")
+        about = getattr(module, "ABOUT", None) or module.__doc__ or ""
+        lines.append(f"## ortpipe {name}\n\n```text\n{inspect.cleandoc(about)}\n```")
+    return "\n\n".join(lines) + "\n"
+
+
+def _attributes(cls: Any) -> dict[str, str]:
+    """Return what the docstrings of a class, and of those below it, say of each attribute.
+
+    >>> from ortpipe.stages.train.config import TrainConfig
+    >>> _attributes(TrainConfig)["epochs"]
+    'passes over the training rows, those before a continuation included.'
+    """
+    found: dict[str, str] = {}
+    for kind in reversed(cls.__mro__):
+        _, _, section = inspect.cleandoc(vars(kind).get("__doc__") or "").partition("Attributes:\n")
+        name = ""
+        for line in re.split(r"\n(?=\S)", section)[0].splitlines():
+            if match := re.match(r" {4}(\w+): (.*)", line):
+                name, found[match[1]] = match[1], match[2]
+            elif name:
+                found[name] += f" {line.strip()}"
+    return found
+
+
+def _first(cls: Any) -> str:
+    """Return what a docstring says in front of its sections."""
+    text = inspect.cleandoc(cls.__doc__ or "")
+    text = re.split(r"\n\n?(?:Attributes|Raises|Returns|Args):\n|\n\n?>>> ", text)[0].strip()
+    return "" if text.startswith(f"{cls.__name__}(") else text.replace("<", "\\<")
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        value: Any = field.default_factory()
+    elif field.default is dataclasses.MISSING:
+        return "must be set"
+    else:
+        value = field.default
+    if dataclasses.is_dataclass(value):
+        return ""
+    words = {None: "null", True: "true", False: "false"}
+    plain = isinstance(value, bool | None)
+    return f"`{words[value] if plain else list(value) if isinstance(value, tuple) else value}`"
+
+
+def _anchor(key: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", key.lower()).strip("-")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "\\<")
