@@ -1,6 +1,6 @@
 """The public names of derivatives."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 from onnx_ir import Graph, Value
@@ -9,12 +9,13 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Names, used_names
 
 
-def named(graph: Graph, results: Mapping[str, Value]) -> dict[str, Value]:
+def named(graph: Graph, results: Mapping[str, Value], kept: Collection[str] = ()) -> dict[str, Value]:
     """Give each result its public name, or the first free one like it, and return it by the name that was asked for.
 
-    What is an input, another output, or two results, gets a value of its own.
+    What is an input, another output, two results, or has a name to be kept, gets a value of its own.
     """
     values, taken = dict[str, Value](), {output for output in graph.outputs if output not in results.values()}
+    taken |= {value for value in results.values() if value.name in kept}
     for wanted, value in results.items():
         if value in taken or value.is_graph_input():
             node = ir.node("Identity", [value])
@@ -29,10 +30,13 @@ def named(graph: Graph, results: Mapping[str, Value]) -> dict[str, Value]:
     return values
 
 
-def name_gradients(graph: Graph, gradients: Mapping[str, str]) -> dict[str, str]:
-    """Name the gradients <parameter>_grad, <input>_grad and return the names; each has its parameter's shape."""
+def name_gradients(graph: Graph, gradients: Mapping[str, str], kept: Collection[str]) -> dict[str, str]:
+    """Name the gradients <parameter>_grad, <input>_grad and return the names; each has its parameter's shape.
+
+    A value of a name to be `kept` that is a gradient, too, as e^x is its own, keeps it.
+    """
     by_name = query.values(graph)
-    values = named(graph, {f"{name}_grad": by_name[gradient] for name, gradient in gradients.items()})
+    values = named(graph, {f"{name}_grad": by_name[gradient] for name, gradient in gradients.items()}, kept)
     for name in gradients:
         values[f"{name}_grad"].shape = by_name[name].shape
     return {name: str(values[f"{name}_grad"].name) for name in gradients}

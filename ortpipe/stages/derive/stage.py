@@ -70,7 +70,8 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     model, gradients = config.engine(model, str(total.name), parameters, inputs)
     parameters, cut = _reached(parameters, inputs, gradients, config)
     left |= dict.fromkeys(cut, CUT)
-    names = name_gradients(model.graph, {name: gradients[name] for name in (*parameters, *inputs)})
+    own = (*loss, *forward, *statistics.values(), *left)
+    names = name_gradients(model.graph, {name: gradients[name] for name in (*parameters, *inputs)}, own)
     by_name = query.values(model.graph)
     if config.checkpointing:
         ends = [by_name[name] for name in (str(total.name), *loss, *forward, *statistics.values())]

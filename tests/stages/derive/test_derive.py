@@ -550,3 +550,13 @@ def test_the_ort_engine_can_leave_its_yield_op_in_place(training_build, from_tex
     assert list(node.input) == ["y", "z"]
     assert sorted(o.name for o in result.model.graph.output) == ["X_grad", "u_grad", "w_grad"]
     assert not result.facts.gradients  # train cannot run it
+
+
+def test_an_output_or_a_constant_that_is_a_gradient_keeps_its_name(derive, from_text):
+    text = """g (float[3] x) => (float[3] y, float[3] z) <float[3] w = {1, 2, 3}, float[3] c = {4, 5, 6}>
+    { y = Exp(x) z = Mul(w, c) }"""
+    options = {"output": ("y", "z"), "inputs": ("x",), "parameters": ("w",), "fill_gradient": True}
+    result = derive(from_text(text), options)
+    assert result.facts.constants == ("c",)
+    assert {"w", "c"} <= result.initializers.keys()
+    assert {"y", "z", "x_grad", "w_grad"} == {output.name for output in result.model.graph.output}
