@@ -26,7 +26,7 @@ from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
 from ortpipe.stages.derive.outputs import name_gradients
 
-VERSION = 10
+VERSION = 11
 CUT = "no gradient reaches it"
 
 

@@ -42,7 +42,8 @@ def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     windows = unpadded(node)
     if _tile(node, x, windows):
         sizes = windows.kernel.tolist()
-        return [op.MaxUnpool(dy, _indices(op, node), kernel_shape=sizes, strides=sizes)]
+        places = op.Max(_indices(op, node), op.const(np.array(0)))  # those of windows of nan or -inf are < 0
+        return [op.MaxUnpool(dy, places, kernel_shape=sizes, strides=sizes)]
     indices, shared = _indices(op, node), -(-windows.extents // windows.strides)
     shared[windows.kernel == 1] = 1  # how many windows may share a place
     if op.opset >= 16 or shared.prod() == 1:

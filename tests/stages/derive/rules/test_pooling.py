@@ -195,3 +195,13 @@ def test_a_maximum_of_windows_that_auto_pad_places_over_free_sizes():
     variant = ("MaxPool", 'kernel_shape=[3,2], strides=[2,2], auto_pad="SAME_UPPER"', (2, 2, 7, 6), 21)
     (model, feeds), (free, _) = case(*variant), case(*variant, free="NCHW")
     np.testing.assert_array_equal(gradients(free, feeds)["x"], gradients(model, feeds)["x"])
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_windows_without_a_maximum_leave_the_gradients_of_others_alone(value):
+    """The runtime gives such a window a place below 0: training goes on until its loss is reported not to be finite."""
+    model = model_of("g (float[1,1,4,4] x) => (float[a,b,c,d] y) { y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }")
+    x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    expected = (gradients(model, {"x": x})["x"] != 0)[..., 2:, :]
+    x[0, 0, :2, :2] = value
+    assert ((gradients(model, {"x": x})["x"] != 0)[..., 2:, :] == expected).all()
