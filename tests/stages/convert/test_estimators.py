@@ -1,5 +1,6 @@
 """Every predictor of scikit-learn that is converted, beside scikit-learn's own predictions."""
 
+import collections
 import copy
 import functools
 import pkgutil
@@ -284,3 +285,6 @@ def test_the_table_of_estimators_says_what_is_converted_and_what_is_refused():
     assert {path for path, outcome in told.items() if outcome == "converted"} == set(ESTIMATORS)
     others = (row_of(name, cls) for name, cls in all_estimators() if told.get(path_of(name, cls)) != "converted")
     assert {row.path: row.outcome for row in others} == {path: t for path, t in told.items() if t != "converted"}
+    count = collections.Counter(told.values())
+    catalogues = (Path(__file__).parents[3] / "docs" / "catalogues.md").read_text(encoding="utf-8")
+    assert f"{count['converted']} of {len(told)}; {count['step']} more are steps" in catalogues
