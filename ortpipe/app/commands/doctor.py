@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -92,8 +93,6 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
 
 def requirements() -> list[Requirement]:
     """Return what ortpipe needs: from pyproject.toml in a checkout, else from the installed metadata."""
-    import tomllib
-
     from packaging.requirements import Requirement
 
     project = Path(__file__).resolve().parents[3] / "pyproject.toml"

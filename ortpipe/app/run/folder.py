@@ -131,7 +131,8 @@ class RunFolder:
             draw(artifact, self.folder)
         self.record.metrics = artifact.facts.as_json().get("metrics", {})
         last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
-        self.record.intervals, self.record.slices = last.get("intervals", {}), last.get("slices", {})
+        for asked in ("intervals", "slices", "importance"):
+            setattr(self.record, asked, last.get(asked, {}))
         if self.record.slices:
             atomic_write(self.folder / SLICES, json.dumps(as_table(self.record.slices)) + "\n")
         self.record.values = dict(self._values(artifact))

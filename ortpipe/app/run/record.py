@@ -127,6 +127,7 @@ class RunRecord(Config):
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)  # by state, such as `trained`; a sweep's best
     intervals: dict[str, list[float]] = field(default_factory=dict)  # of the trained model's metrics
     slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # these by column, by value
+    importance: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # by metric, by column: mean, deviation
     values: dict[str, float] = field(default_factory=dict)  # what an objective may be: `loss` and metrics on test rows
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage
     mlflow: str | None = None  # the id of the MLflow run, if there is one

@@ -20,10 +20,13 @@ class EvaluateConfig(Config):
         by: columns, by each of whose values the trained model's metrics are computed once more.
         bootstrap: how often the test rows are drawn anew for the 95 % interval of each of the trained model's metrics
             (percentiles; Efron, 1979); 0: no intervals. The draws follow from `seed`.
+        importance: how often each column of the test rows (at most 10,000 of them) is shuffled to see what the trained
+            model's metrics lose without it; 0: not at all.
     """
 
     metrics: tuple[Annotated[str, one_of("metric", METRICS)], ...] | None = None
     rows: Count = 200_000
     by: tuple[str, ...] = ()
     bootstrap: Annotated[int, Ge(0)] = 0
+    importance: Annotated[int, Ge(0)] = 0
     seed: Seed = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from ortpipe.metrics import label
 from ortpipe.picture import picture
 
 FEW = 20  # classes or columns that are told apart by name
+LONG = 24  # letters of a column's name
 SHOWN = 200_000  # entries that are drawn at most
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def figures(artifact: Artifact) -> dict[str, bytes]:
     """Return each picture by name: `losses` of a trained model, `confusion` and `curves`, or `predicted` and
-    `residuals`, of an evaluated one."""
+    `residuals`, of an evaluated one, and the `importance` of columns where it was asked for."""
     pictures = {}
     if "losses/train" in artifact.tensors:
         pictures["losses"] = picture(lambda axes: _losses(artifact, axes))
@@ -35,7 +36,20 @@ def figures(artifact: Artifact) -> dict[str, bytes]:
         elif artifact.facts.task == "regression":
             pictures["predicted"] = picture(lambda axes: _predicted(artifact, axes))
             pictures["residuals"] = picture(lambda axes: _residuals(artifact, axes))
+    if needed := artifact.facts.lineage[-1].get("importance") if artifact.facts.lineage else None:
+        pictures["importance"] = picture(*(partial(_importance, name, needed[name]) for name in list(needed)[:3]))
     return pictures
+
+
+def _importance(metric: str, columns: Mapping[str, tuple[float, float]], axes: Axes) -> None:
+    """Draw what a metric loses without each column, the largest above, with deviations."""
+    most = sorted(columns, key=lambda name: columns[name][0])[-FEW:]
+    means, deviations = zip(*(columns[name] for name in most), strict=True)
+    axes.barh([name if len(name) < LONG else f"{name[:LONG]}…" for name in most], means, xerr=deviations, ecolor="0.4")
+    axes.axvline(0, color="0.4", linewidth=1)
+    axes.set(xlabel=f"{metric}: how much worse without the column", title="Importance")
+    axes.tick_params(axis="y", labelsize="small")
+    axes.grid(axis="x", alpha=0.3)
 
 
 def _losses(artifact: Artifact, axes: Axes) -> None:

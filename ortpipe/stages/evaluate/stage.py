@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.data.feeds import about, feed_inputs
-from ortpipe.data.rows import Data, check_data
+from ortpipe.data.rows import Data, Rows, check_data, joined
 from ortpipe.data.slices import check_columns, column_of
 from ortpipe.errors import EvaluateError
 from ortpipe.graph import sound
@@ -17,11 +17,12 @@ from ortpipe.graph.edit import set_initializers
 from ortpipe.graph.int8 import is_quantized, to_int8
 from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, part_of, shown
 from ortpipe.metrics.curves import curves
-from ortpipe.metrics.predictions import compared, rows_at_most, truth
+from ortpipe.metrics.predictions import Compared, compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.settings import typed
 from ortpipe.stages.evaluate.config import EvaluateConfig
+from ortpipe.stages.evaluate.importance import MOST, importance
 from ortpipe.stages.evaluate.parts import by_value, intervals, whole_rows
 
 VERSION = 4
@@ -48,7 +49,7 @@ def evaluate(
     million scores, only those of evenly spaced rows do. Of sequences they are class indices [N, …], −1 behind the end.
     The metrics of a head have its name in front, `digit_1/accuracy`, and its tensors likewise, `evaluation/digit_1/…`.
     Of probabilities, what is drawn of them is there too (see `metrics.curves`). The lineage has the `intervals` of the
-    trained model's metrics, and its metrics by `slices`, where they are asked for.
+    trained model's metrics, its metrics by `slices` and the `importance` of columns, where they are asked for.
 
     Raises:
         EvaluateError: there are no test rows, a metric does not fit the task, or one that was asked for has no value.
@@ -123,13 +124,25 @@ def evaluate(
             got=f"{undefined[0]} = {table[undefined[0]]}",
             fix="Give more test rows, of every class (data.split.stratify=true), or leave it out of evaluate.metrics.",
         )
+    needed = {}
+    if config.importance:
+        session = _session(whole, under(known["trained"], artifact.tensors), runtime)
+
+        def predict(rows: Rows) -> Compared:
+            [made] = session.run(feed_inputs(model, facts, rows), [facts.prediction])
+            return compared(facts, truth(facts, rows), made, rows.sample_weight)
+
+        mine = {name: METRICS[name] for name in names if not part_of(name)[0] and name not in undefined}
+        some = joined(list(data.test.pieces(min(MOST, most))))
+        needed = importance(mine, some, predict, config.importance, config.seed)
+    asked = {"intervals": spread, "slices": slices, "importance": needed}
     return artifact.next(
         "evaluate",
         VERSION,
         tensors={**artifact.tensors, **final},
         metrics={name: row for name, row in table.items() if name not in undefined},
         notes=() if weight is None else [BOTH],
-        record={key: found for key, found in (("intervals", spread), ("slices", slices)) if found},
+        record={key: found for key, found in asked.items() if found},
     )
 
 
