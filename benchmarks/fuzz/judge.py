@@ -2,7 +2,8 @@
 
 f is run by onnx's own evaluator in float64: ⟨u, f(θ + hv)⟩ − ⟨u, f(θ − hv)⟩ over 2h, with random u and v for each
 source, at two steps h, which agree where there is a slope. Then the same derivative graph, made of the float64 model,
-in that evaluator (the rules alone), and in onnxruntime in float32 (what is shipped), entry by entry.
+in that evaluator (the rules alone), and in onnxruntime in float32 (what is shipped), entry by entry; and a backward
+pass that computes forward values again (derive.checkpointing) beside the plain one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 
 import ortpipe
+from benchmarks.fuzz import thrift
 from benchmarks.fuzz.draw import Case
 from benchmarks.fuzz.reference import Reference, as_double
 from ortpipe.errors import OrtpipeError
@@ -21,7 +23,15 @@ from ortpipe.graph.lower import lowered
 from ortpipe.runtime.session import Session
 
 AGREE = "agrees"
-FAILURES = ("gradient differs", "runtime differs", "not a refusal", "does not load", "does not run", "killed")
+FAILURES = (
+    "gradient differs",
+    "runtime differs",
+    "not a refusal",
+    "does not load",
+    "does not run",
+    "checkpointing differs",
+    "killed",
+)
 NO_REFUSAL = ("must pass onnx.checker", "must have an equal there")  # an error of what ortpipe wrote itself
 STEP, CORNER, RULE, RUNTIME = 4e-5, 1e-4, 1e-5, 5e-3  # relative to the largest entry, or to 1
 SINGLE, IN_SINGLE = 1e-3, ("GroupNormalization", "LayerNormalization", "RMSNormalization")  # bodies cast to float32
@@ -42,8 +52,14 @@ class Outcome:
         return self.kind in FAILURES
 
 
-def judge(case: Case) -> Outcome:
-    """Return the outcome of a case."""
+def judge(case: Case, *, thrifty: bool = True) -> Outcome:
+    """Return the outcome of a case; `thrifty` says whether checkpointing is tried, too."""
+    outcome = _judged(case)
+    apart = thrift.apart(case) if thrifty and outcome.kind == AGREE and case.kind == "vjp" else None
+    return outcome if apart is None or apart < RULE else Outcome("checkpointing differs", f"{apart:.2g}")
+
+
+def _judged(case: Case) -> Outcome:
     if not case.wrt:
         return Outcome("nothing to differentiate")
     try:

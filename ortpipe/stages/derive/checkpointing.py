@@ -30,15 +30,16 @@ def recompute(
     gradients: Collection[Value],
     data: Collection[Value],
     marks: str | Sequence[str],
-) -> None:
-    """Let the backward pass, which `ends` do not depend on, compute forward values again.
+) -> bool:
+    """Let the backward pass, which `ends` do not depend on, compute forward values again; return whether it does.
 
     Args:
         graph: forward and backward pass.
         ends: what the forward pass gives: loss, forward outputs, running statistics.
         gradients: what the backward pass gives.
         data: the inputs that are no parameters and start no gradient.
-        marks: names or globs of values after which a segment ends; or `auto`: about √n segments for n values.
+        marks: names or globs of values after which a segment ends; or `auto`: about √n segments for n values, or one
+            where no number of segments is estimated to keep less.
 
     Raises:
         DeriveError: a mark is no forward value that follows from the data, or nothing would be computed again.
@@ -71,13 +72,14 @@ def recompute(
                 for use in readers[y]:
                     use.node.replace_input_with(use.place, copies[y])
             changed = True
-    if not changed:
+    if not changed and marks != AUTO:
         raise DeriveError(
             "{key} cuts the forward pass where the backward pass then has something to compute again.",
             key="checkpointing",
             got=f"{marks!r}: nothing that the backward pass reads lies inside a segment in front of the last",
             fix="Name values further apart, or leave {key} out.",
         )
+    return changed
 
 
 class _Use(NamedTuple):
@@ -207,7 +209,7 @@ def _marked(forward: Sequence[Node], varying: Collection[Value], marks: str | Se
 def _automatic(forward: Sequence[Node], kept: Sequence[Value], varying: Collection[Value]) -> set[int]:
     """Return where segments end: in parts of about equal size, where little crosses, as many as are estimated best.
 
-    The estimate is what crosses and the largest part, in elements of a row.
+    The estimate is what crosses and the largest part, in elements of a row; with no cut, all that is kept.
     """
     place = {y: i for i, node in enumerate(forward) for y in node.outputs}
     last = dict[Value, int]()
@@ -220,7 +222,7 @@ def _automatic(forward: Sequence[Node], kept: Sequence[Value], varying: Collecti
         across[place[x]] += _size(x)
         across[i] -= _size(x)
     done, across = np.cumsum(weights), np.cumsum(across)[:-1]
-    best, least = set[int](), math.inf
+    best, least = set[int](), done[-1] if len(done) else 0
     for count in range(2, 2 * math.isqrt(len(kept)) + 2):
         cuts, share = set[int](), done[-1] / count
         for target in share * np.arange(1, count):

@@ -28,6 +28,7 @@ from ortpipe.stages.derive.outputs import name_gradients
 
 VERSION = 11
 CUT = "no gradient reaches it"
+ALL_KEPT = "keeps all that the backward pass reads: computing some again is not estimated to take less memory"
 
 
 @typed
@@ -73,10 +74,11 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     own = (*loss, *forward, *statistics.values(), *left)
     names = name_gradients(model.graph, {name: gradients[name] for name in (*parameters, *inputs)}, own)
     by_name = query.values(model.graph)
+    thrifty = True
     if config.checkpointing:
         ends = [by_name[name] for name in (str(total.name), *loss, *forward, *statistics.values())]
         read = [value for value in query.data_inputs(model.graph) if value.name not in seeds.values()]
-        recompute(model.graph, ends, [by_name[name] for name in names.values()], read, config.checkpointing)
+        thrifty = recompute(model.graph, ends, [by_name[name] for name in names.values()], read, config.checkpointing)
     kept = (*loss, *names.values(), *statistics.values(), *forward)
     model.graph.outputs[:] = [by_name[name] for name in dict.fromkeys(kept)]
     if adapters:
@@ -84,6 +86,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
         notes = [lora.sentence({n: t.size for n, t in values.items() if t is not None}, parameters, adapters, without)]
     else:
         notes = _notes(parameters, left, facts, config, cut)
+    notes += [] if thrifty else [ALL_KEPT]
     seed = next(iter(seeds.values()), None)
     if scalar is not None and seed is not None:
         values[seed] = ir.tensor(1, dtype=scalar.dtype, name=seed)

@@ -92,3 +92,15 @@ def test_marks_that_are_no_values_or_leave_nothing_to_compute_again_are_refused(
         derive(chain, DeriveConfig(checkpointing=("h0",)))
     with pytest.raises(DeriveError, match="training agent"):
         derive(chain, DeriveConfig(ENGINES["ort"](yield_op=True), checkpointing="auto"))
+
+
+def test_auto_keeps_everything_and_says_so_where_no_cut_is_estimated_to_take_less(engine):
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[N,3] x) => (float loss) <float[3,1] w = {1, 2, 3}>
+    { h = MatMul(x, w) t = Tanh(h) loss = ReduceMean<keepdims=0>(t) }"""
+    model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
+    loss = Artifact(model, Facts("regression", ("x",), (), None, ("w",), loss="loss"))
+    plain, thrifty = (derive(loss, DeriveConfig(engine, checkpointing=marks)) for marks in (None, "auto"))
+    assert plain.model == thrifty.model
+    assert [note.split(":")[0] for note in thrifty.facts.lineage[-1]["notes"]] == [
+        "keeps all that the backward pass reads"
+    ]
