@@ -58,7 +58,8 @@ class Facts:
     blank: int | None = None  # the class that means nothing, where the label is a sequence that all steps read (CTC)
     padding: int | float | str | None = None  # the label of elements that count nothing
     objective: Mapping[str, Any] = field(default_factory=dict)  # what the source was fitted by: {loss: {name: …},
-    # penalty: {parameter: {l2: …}}, reduction: that these strengths are for, rows: N, missing: what is not in it}
+    # penalty: {parameter: {l2: …}}, reduction: that these strengths are for, rows: N, weight: their mean where the
+    # source divides by it, missing: what is not in it}
     sample_weight: str | None = None  # the per-row weight input
     loss: str | None = None  # the scalar loss output
     output_gradient: str | None = None  # the input that every gradient is multiplied by; a scalar loss has 1 there

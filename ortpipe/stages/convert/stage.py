@@ -32,10 +32,10 @@ from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.sources.kept import record_of
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
-from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
+from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator, weighed_on_average
 from ortpipe.stages.convert.sources.torch_export import from_module
 
-VERSION = 16
+VERSION = 17
 ROWS = 256  # how many real rows the prediction is compared on; of long ones fewer, down to
 FEWEST = 32
 NUMBERS = 1 << 17  # in them: what a network makes of a row may take a thousand times its memory
@@ -108,6 +108,9 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     objective = dict(forward.objective or {})
     if objective and data is not None:
         objective["rows"] = len(data.train)
+        weight = data.train.sample().sample_weight if weighed_on_average(forward.origin) else None
+        if weight is not None:
+            objective["weight"] = float(weight.mean())
     notes, needed = [*forward.notes, *mixing, *_unread(facts, data)], [name.removeprefix("source/") for name in weights]
     if config is not None and config.head is not None:
         with under("head"):

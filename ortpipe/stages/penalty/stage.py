@@ -10,7 +10,7 @@ from ortpipe.settings import typed
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.penalties import charges
 
-VERSION = 2
+VERSION = 3
 
 
 @typed
@@ -52,8 +52,10 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
 def _own(facts: Facts) -> dict[str, Mapping[str, float]]:
     """Return the source's own terms, as large as they are beside a loss of this reduction."""
     terms, made_for = facts.objective.get("penalty", {}), facts.objective.get("reduction")
+    # of a loss Σ w·l or Σ w·l / N, where the source's is Σ w·l / Σ w
+    factor = facts.objective.get("weight", 1.0) if facts.sample_weight is not None else 1.0
     if made_for == facts.reduction or not terms:
-        return dict(terms)
+        return _times(factor, terms)
     rows = facts.objective.get("rows")
     if rows is None:
         raise PenaltyError(
@@ -61,7 +63,10 @@ def _own(facts: Facts) -> dict[str, Mapping[str, float]]:
             got=f"strengths for add_loss.reduction={made_for}, and a loss whose reduction is {facts.reduction}",
             fix=f"Set add_loss.reduction={made_for}, or convert with data.",
         )
-    factor = rows if made_for == "mean" else 1 / rows
+    return _times(factor * rows if made_for == "mean" else factor / rows, terms)
+
+
+def _times(factor: float, terms: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
     return {name: {kind: strength * factor for kind, strength in one.items()} for name, one in terms.items()}
 
 

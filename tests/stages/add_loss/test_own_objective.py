@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from sklearn.datasets import load_diabetes, load_iris, load_linnerud, make_multilabel_classification
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.preprocessing import scale
 
 from benchmarks.sklearn_table import objective
@@ -130,6 +130,20 @@ def test_strengths_are_those_of_the_losss_own_reduction():
         model = own(artifact, reduction)
         values[reduction] = Session(model.model).run(feed, [model.facts.loss])[0]
     assert values["sum"] == pytest.approx(len(x) * values["mean"], rel=1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(
+    ("own_class", "settings"), [(Ridge, {"alpha": 2.0}), (PoissonRegressor, {"alpha": 0.2, "tol": 1e-9})]
+)
+def test_row_weights_leave_the_solution_where_it_is(own_class, settings, reduction):
+    x, y = rows(VALUES)
+    weight = np.random.default_rng(0).uniform(1, 5, len(x))  # not 1 on average
+    data = Data(Rows({"X": x}, y, weight))
+    artifact = convert(own_class(**settings).fit(x, y, weight), FLOAT64, data=data)
+    scored = add_loss(artifact, AddLossConfig(LOSSES["auto"](), reduction, sample_weight=True))
+    value, solution = objective(derive(penalty(scored, PenaltyConfig(auto=True)), DeriveConfig()), data)
+    assert np.abs(value(solution)[1]).max() < 1e-4 * np.abs(value(np.zeros_like(solution))[1]).max()
 
 
 def test_strengths_for_a_sum_need_the_number_of_rows_beside_a_mean():

@@ -188,6 +188,11 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
     return build(estimator, dtype, None if data is None else data.train.head(1))
 
 
+def weighed_on_average(name: str) -> bool:
+    """Say whether the estimator of this class, or class path, divides the weights of rows by their mean."""
+    return name.rpartition(".")[2].startswith(WEIGHED_ON_AVERAGE)
+
+
 def _fit(estimator: Any, data: Data) -> tuple[Any, list[str]]:
     """Return an estimator fitted on the training rows, by their weights where it takes some, and what to say."""
     from threadpoolctl import threadpool_limits
@@ -202,10 +207,8 @@ def _fit(estimator: Any, data: Data) -> tuple[Any, list[str]]:
             weights[keyword] = rows.sample_weight
         else:
             notes.append(f"{name} was fitted as if every row weighed 1: its fit takes no sample_weight")
-        if keyword and name.startswith(WEIGHED_ON_AVERAGE):
-            notes.append(
-                f"{name} divides the weights by their mean: penalty=auto is its own where that is 1, as in OrtRegressor"
-            )
+        if keyword and weighed_on_average(name):
+            notes.append(f"{name} divides the weights by their mean, as penalty=auto does")
     try:
         with threadpool_limits(1):  # one thread sums in one order: the same bytes on any number of cores
             return estimator.fit(given, rows.label, **weights), notes
