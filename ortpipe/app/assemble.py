@@ -137,7 +137,7 @@ def execute(
     text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
     listeners: list[Listener] = [
         breakdown.timed("run folder", StageLogs(folder)),
-        breakdown.timed("run folder", RunFolder(record, text, facts, values, example)),
+        breakdown.timed("run folder", RunFolder(record, text, facts, values, example, config.figures and job is None)),
         guard,
         breakdown.timed(
             "screen", Screen([in_words(record.data), *data.notes], None if job is None else job.job.number)

@@ -39,7 +39,8 @@ class RunConfig(Config):
 
     `resume` is the run folder of a run that was stopped: training continues from its last checkpoint.
     `objective` is what a sweep compares its jobs by: the loss (of validation rows where there are any, else of
-    training), or a metric of evaluate.
+    training), or a metric of evaluate. `figures` are drawn when a run ends, of a sweep's best job; or, where it is
+    false, when `ortpipe report FOLDER` is called.
     """
 
     data: DataConfig
@@ -56,6 +57,7 @@ class RunConfig(Config):
     name: str = "run"
     resume: str | None = None
     objective: Annotated[str, OBJECTIVE] = "loss"
+    figures: bool = True
 
     def __post_init__(self) -> None:
         metrics = self.evaluate.metrics

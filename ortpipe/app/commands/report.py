@@ -10,7 +10,8 @@ from ortpipe.app.run.record import RUNNING, RunRecord
 from ortpipe.app.tracking.sync import refuse_links, run_folders
 
 ABOUT = """Draw the figures of runs that finished, and write report.md and report.html anew. A run draws its own when it
-ends; of a sweep's jobs only the best one's are drawn, the others' here; `ortpipe sync FOLDER` records them later."""
+ends, unless figures=false; of a sweep's jobs only the best one's are drawn, the others' here; `ortpipe sync FOLDER`
+records them later."""
 
 
 def run(arguments: Sequence[str]) -> None:

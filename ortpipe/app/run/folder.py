@@ -66,8 +66,9 @@ class RunFolder:
         example: Callable[
             [Artifact], Mapping[str, np.ndarray]
         ] = lambda artifact: {},  # some rows, as the model's input
+        draws: bool = True,  # figures; else `illustrate` does later
     ) -> None:
-        self.record, self.folder, self._values = record, record.folder, values
+        self.record, self.folder, self._values, self._draws = record, record.folder, values, draws
         self._example, self._clock = example, Clock(record.epochs)
         self._config, self._environment = config, environment
         self._stored: list[str] = []  # the stages whose results the store holds
@@ -127,7 +128,7 @@ class RunFolder:
             write_atomically(in_integers(artifact).model, self.folder, "model.int8.onnx")
         write_example(self._example(artifact), self.folder)
         atomic_write(self.folder / "losses.parquet", losses_parquet(artifact))
-        if self.record.job is None:
+        if self._draws:
             draw(artifact, self.folder)
         self.record.metrics = artifact.facts.as_json().get("metrics", {})
         last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}

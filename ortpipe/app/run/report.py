@@ -63,7 +63,7 @@ def gathered(folder: Path) -> dict[str, Any]:
         "slices": run.slices,
         "figures": [path.stem for path in pictures],
         "undrawn": shlex.join(["ortpipe", "report", str(run.folder)])
-        if run.job is not None and run.status == FINISHED and not pictures
+        if run.status == FINISHED and not pictures
         else None,
         "graphs": graphs_of(run),
         "parameters": run.model.get("parameters", {}),  # shapes by name

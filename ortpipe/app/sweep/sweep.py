@@ -40,7 +40,7 @@ class OpenSweep:
         know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
         guard()
         build_key("objective", config.objective)
-        self._objective = config.objective
+        self._objective, self._draws = config.objective, build_key("figures", config.figures)
         recorder = build_key("recorder", OmegaConf.to_container(config.recorder, resolve=True))
         folder = Path(config.hydra.sweep.dir).absolute()
         hold(folder, "hydra.sweep.dir")
@@ -86,7 +86,7 @@ class OpenSweep:
         record.metrics = summary.metrics()
         record.end(status, failed if error is None else str(error))
         best = summary.ranked[0].run if summary.ranked else None
-        if best is not None and not stopped:
+        if best is not None and self._draws and not stopped:
             _illustrate(best)
         self._recording.close(best)
         if self._recording.run_id is not None:

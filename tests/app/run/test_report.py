@@ -105,12 +105,17 @@ def test_both_reports_say_the_metrics_beside_their_baselines(runs: list[Path]) -
 
 
 def test_a_network_that_nothing_fitted_before_has_no_column_beside_it(cli: Callable, only_run: Callable) -> None:
-    cli("recorder=none", "experiment=networks/mlp", "convert.source.hidden=[4]", "train.epochs=1")
+    cli("recorder=none", "figures=false", "experiment=networks/mlp", "convert.source.hidden=[4]", "train.epochs=1")
     folder = only_run()
     page, markdown = (folder / "report.html").read_text(), (folder / "report.md").read_text()
     assert "| metric | before | trained |\n|---|--:|--:|\n| " in markdown
     assert "converted from MLP" in markdown
     assert "scikit-learn" not in page.partition("<h2>Figures")[0]
+    assert f"Not drawn yet. This draws them: <code>ortpipe report {folder}</code>" in page
+    assert not (folder / "figures").exists()
+    assert ortpipe("report", str(folder), cwd=folder).returncode == 0
+    assert {path.stem for path in (folder / "figures").iterdir()} == {"losses", "predicted", "residuals"}
+    assert "Not drawn yet" not in (folder / "report.html").read_text()
 
 
 def test_the_page_is_one_file_without_scripts_and_nothing_in_it_is_taken_for_markup(runs: list[Path]) -> None:
