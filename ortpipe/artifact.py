@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import html
 import json
 import os
 import shutil
@@ -28,7 +29,9 @@ from ortpipe.facts import without_metadata as without_metadata
 from ortpipe.files import atomic_folder
 from ortpipe.graph.apart import MANY, TYPES, bytes_of, same_bytes, sealed
 from ortpipe.graph.check import finish_apart
+from ortpipe.graph.parameters import some
 from ortpipe.graph.serial import NOTHING, located, read_apart, write
+from ortpipe.graph.svg import to_svg
 from ortpipe.hashing import Hasher
 
 FORMAT = 3  # of an artifact's folder
@@ -82,6 +85,24 @@ class Artifact:
         model.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in self.initializers.items())
         write_metadata(model, self.facts)
         return model
+
+    def _repr_html_(self) -> str:
+        """Return what is known of it, and its graph as a picture, for notebooks."""
+        facts, trained = self.facts, [n for n in self.facts.parameters if n in self.initializers]
+        numbers = sum(self.initializers[name].size for name in trained)
+        rows = {
+            "from the stage": str(facts.lineage[-1].get("stage", "")) if facts.lineage else "",
+            "task": facts.task,
+            "inputs": ", ".join(facts.inputs),
+            "outputs": ", ".join(facts.outputs),
+            "loss": facts.loss or "",
+            "trained": f"{numbers:,} numbers in {len(trained)} parameters: {some(trained)}" if trained else "",
+            **{f"test {name}": f"{row['trained']:.4g}" for name, row in facts.metrics.items() if "trained" in row},
+        }
+        shown = ((html.escape(key), html.escape(value)) for key, value in rows.items() if value)
+        cells = "".join(f"<tr><th>{key}</th><td>{value}</td></tr>" for key, value in shown)
+        graph = to_svg(self.apart()[0], facts.parameters)
+        return f"<table>{cells}</table><details><summary>graph</summary>{graph}</details>"
 
     def apart(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
         """Return the model without the values of its large weights, and these: the artifact's own arrays."""

@@ -6,8 +6,31 @@ from command import ROOT
 
 README = ROOT / "README.md"
 ORDER = (
-    *("running", "tables", "gradient", "store", "sweeps", "restore", "recording", "trust", "python", "earlier"),
-    *("networks", "pytorch", "models", "catalogues", "extending", "operators", "estimators", "architecture", "api"),
+    *(
+        "tutorial",
+        "running",
+        "tables",
+        "gradient",
+        "store",
+        "sweeps",
+        "restore",
+        "recording",
+        "trust",
+        "python",
+        "earlier",
+    ),
+    *(
+        "networks",
+        "pytorch",
+        "models",
+        "catalogues",
+        "extending",
+        "operators",
+        "estimators",
+        "architecture",
+        "alternatives",
+        "api",
+    ),
 )
 PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in ORDER)]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)

@@ -267,3 +267,15 @@ def test_the_file_of_tensors_is_the_one_that_safetensors_writes(tmp_path):
     assert len((tmp_path / "y").read_bytes()) == len(safetensors.numpy.save(plain))
     (tmp_path / "z").write_bytes(b"")
     assert (tmp_path / "x").stat().st_mode == (tmp_path / "z").stat().st_mode
+
+
+def test_a_notebook_shows_what_is_known_and_the_graph():
+    op = Builder(ir.Graph([], [], nodes=[], opset_imports={"": 18}, name="g"), "net")
+    x = op.input("<x>", ir.DataType.FLOAT, ["N", 2])
+    y = op.MatMul(x, op.parameter("w", np.ones((2, 1), np.float32)))
+    op.graph.outputs.append(op.rename(y, "y"))
+    facts = Facts("regression", ("<x>",), ("y",), "y", ("w",), metrics={"r2": {"trained": 0.51239}})
+    page = Artifact(ir.Model(op.graph, ir_version=8), facts)._repr_html_()
+    for shown in ("2 numbers in 1 parameters: w", "&lt;x&gt;", "<td>0.5124</td>", "<svg", "MatMul"):
+        assert shown in page
+    assert "<x>" not in page

@@ -47,7 +47,7 @@ def _importance(metric: str, columns: Mapping[str, tuple[float, float]], axes: A
     means, deviations = zip(*(columns[name] for name in most), strict=True)
     axes.barh([name if len(name) < LONG else f"{name[:LONG]}…" for name in most], means, xerr=deviations, ecolor="0.4")
     axes.axvline(0, color="0.4", linewidth=1)
-    axes.set(xlabel=f"{metric}: how much worse without the column", title="Importance")
+    axes.set(xlabel="how much worse without the column", title=f"Importance: {metric}")
     axes.tick_params(axis="y", labelsize="small")
     axes.grid(axis="x", alpha=0.3)
 
