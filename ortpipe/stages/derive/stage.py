@@ -26,7 +26,7 @@ from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
 from ortpipe.stages.derive.outputs import name_gradients
 
-VERSION = 11
+VERSION = 12
 CUT = "no gradient reaches it"
 ALL_KEPT = "keeps all that the backward pass reads: computing some again is not estimated to take less memory"
 

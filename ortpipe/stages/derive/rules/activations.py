@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
+from ortpipe.graph import query
 from ortpipe.stages.derive.backward import Backward, Gradients, Rules
 from ortpipe.stages.derive.rules.arithmetic import elementwise, flat
 
@@ -105,10 +106,27 @@ def mish(op: Backward, x: Value, y: Value) -> Value:
 
 
 def softmax(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
-    """Softmax: dx = (dy − Σ dy·y) · y."""
-    y = node.outputs[0]
+    """Softmax: dx = (dy − Σ dy·y) · y; 0 in rows that are replaced behind it, as those of −∞, whose y is nan."""
+    axis = op.axis(node, node.outputs[0])
+    y = _without_replaced_rows(node.outputs[0], axis)
     weighted = dy * y
-    return [weighted - op.sum(weighted, [op.axis(node, y)], keepdims=True) * y]
+    return [weighted - op.sum(weighted, [axis], keepdims=True) * y]
+
+
+def _without_replaced_rows(y: Value, axis: int) -> Value:
+    """Return what a Where makes of y, by whole rows, if nothing else reads y: where it replaces one, dy is 0."""
+    readers = [use.node for use in y.uses() if (use.node.op_type, use.idx) != ("CastLike", 1)]
+    if len(readers) != 1 or y.is_graph_output() or readers[0].op_type != "Where" or readers[0].inputs[2] is not y:
+        return y
+    [reader] = readers
+    (chosen, zero, _), replaced = reader.inputs, reader.outputs[0]
+    cast = zero.producer() if zero is not None else None
+    sizes, held = query.sizes(chosen), query.constant(cast.inputs[0] if cast is not None and cast.inputs else zero)
+    is_zero = held is not None and not held.any() and (cast is None or cast.op_type in ("Cast", "CastLike", "Constant"))
+    if not is_zero or sizes is None or y.shape is None or replaced.shape != y.shape:
+        return y
+    where = axis - y.shape.rank() + len(sizes)
+    return replaced if where < 0 or sizes[where] == 1 else y
 
 
 def log_softmax(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
