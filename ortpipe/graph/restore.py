@@ -100,9 +100,10 @@ def decide(
     _refuse_other(source, label, untrained, origins)
     found = {name: source.find(name, origins.get(name)) for name in trained}
     if lost := [name for name, slot in found.items() if slot is None]:
+        there = getattr(source, "tensors", {})  # of a state_dict
         raise ModelError(
             "Every trained weight goes back to its place in the file.",
-            got=f"{label} has none for {some(lost)}",
+            got=f"{label} has none for {some(lost)}" + (f"; it has {some(list(there))}" if there else ""),
             fix=SOURCE + " A bare model.onnx does not say where weights come from that convert made: name the run. "
             "A head that convert put on has no place in the file.",
         )

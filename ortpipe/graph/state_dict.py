@@ -85,8 +85,12 @@ class StateDictFile:
             raise ModelError("The file must hold a state_dict.", got=f"{path}: {error}", fix=AGAIN) from error
 
     def holding(self, names: set[str]) -> StateDict:
-        """Return the one dict of tensors with all of these names, however deep in a checkpoint; or the largest."""
-        whole = [one for one in self.candidates if names <= set(one)]
+        """Return the one dict of tensors with all of these names, however deep in a checkpoint; or the largest.
+
+        Where a wrapper (DataParallel, torch.compile) has put a prefix in front of each name, it is left out.
+        """
+        named = [_without_prefix(one, names) for one in self.candidates]
+        whole = [one for one in named if names <= set(one)]
         if len(whole) > 1:
             got = f"{self.path}: {len(whole)} dicts of tensors with these names"
             raise ModelError("The weights have one place in the file.", got=got, fix=AGAIN)
@@ -124,6 +128,17 @@ class StateDictFile:
                     tensors[place] = StoredTensor(name, there.copy(), there)
                 found[name] = tensors[place]
             yield found
+
+
+def _without_prefix(tensors: dict[str, StoredTensor], names: set[str]) -> dict[str, StoredTensor]:
+    """Return tensors by what they are called behind a prefix of all of them, if they then have all names."""
+    if names <= set(tensors):
+        return tensors
+    first = min(names, default="")
+    for prefix in sorted({name.removesuffix(first) for name in tensors if name.endswith(first)}):
+        if all(name.startswith(prefix) for name in tensors) and all(prefix + name in tensors for name in names):
+            return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return tensors
 
 
 def _safetensors(data: bytearray) -> dict[str, StoredTensor]:

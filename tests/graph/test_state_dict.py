@@ -53,6 +53,18 @@ def test_a_checkpoint_of_torch_holds_its_state_dict_somewhere_inside(checkpoint:
     assert tensors["tied"] is tensors["fc.weight"]
 
 
+def test_a_prefix_in_front_of_all_names_is_left_out(tmp_path: Path) -> None:
+    arrays = {"module.fc.weight": np.float32([1, 2]), "module.fc.bias": np.float32([3])}
+    save_file(arrays, tmp_path / "net.safetensors")
+    file = StateDictFile(tmp_path / "net.safetensors")
+    file.holding({"fc.weight", "fc.bias"}).tensors["fc.bias"].stored[:] = 4
+    file.save(tmp_path / "new.safetensors")
+    assert load_file(tmp_path / "new.safetensors")["module.fc.bias"] == 4
+    assert "module.fc.weight" in file.holding({"fc.weight", "other"}).tensors
+    save_file({**arrays, "steps": np.float32([5])}, tmp_path / "net.safetensors")  # it may be a part of another network
+    assert "module.fc.bias" in StateDictFile(tmp_path / "net.safetensors").holding({"fc.weight", "fc.bias"}).tensors
+
+
 def test_only_the_numbers_and_checksums_of_what_is_written_change(checkpoint: Path) -> None:
     before, output = checkpoint.read_bytes(), checkpoint.with_name("new.pt")
     file = StateDictFile(checkpoint)

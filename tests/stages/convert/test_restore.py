@@ -250,7 +250,7 @@ def test_a_state_dict_gets_the_weights_of_its_names() -> None:
 def test_names_and_shapes_that_do_not_fit_and_turned_squares_are_refused() -> None:
     trained = _moved(_from_torch())
     state = {"fc_weight": np.float32([[1, 2], [3, 4]]), "fc_bias": np.float32([0, 1])}
-    with pytest.raises(ModelError, match=r"has none for fc_bias"):
+    with pytest.raises(ModelError, match=r"has none for fc_bias; it has fc_weight, module.fc_bias"):
         restore(trained, {"fc_weight": state["fc_weight"], "module.fc_bias": state["fc_bias"]})
     with pytest.raises(ModelError, match=r"fc_bias: shape \(2,\) instead of \(3,\)"):
         restore(trained, {**state, "fc_bias": np.zeros(3, np.float32)})
