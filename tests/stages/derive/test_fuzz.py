@@ -48,6 +48,17 @@ NEWER = (
     *("test_attention_23_boolmask_fullymasked_row_nan_robustness", "test_attention_causal_boolmask_nan_robustness"),
     *("test_rotary_embedding_interleaved", "test_swish", "test_tensorscatter"),
 )
+# of each other operator that opset 22 or later changed, but those of no gradient: DeformConv, Bernoulli, Round
+CHANGED = """
+    acos_example acosh asin_example asinh_example atan_example atanh_example attention_4d
+    averagepool_2d_precomputed_pads basic_conv_with_padding convtranspose cos_example cosh_example det_2d
+    dropout_default elu flatten_axis0 gru_defaults globalaveragepool globalmaxpool gridsample hardsigmoid_example
+    hardswish identity instancenorm_example l2normalization_axis_1 lppool_1d_default lstm_defaults
+    maxpool_2d_precomputed_pads maxunpool_export_without_output_shape mish nllloss_NC constant_pad
+    rms_normalization_4d_axis0 simple_rnn_defaults reshape_reordered_all_dims roialign_aligned_true rotary_embedding
+    scan9_sum selu sin_example sinh_example softplus_example softsign_example squeeze tan_example thresholdedrelu
+    top_k transpose_default unsqueeze_axis_0
+"""
 
 
 def _node_case(name: str) -> Case:
@@ -65,6 +76,6 @@ def _node_case(name: str) -> Case:
     return Case(model, feeds, (model.graph.output[0].name,), tuple(feeds))
 
 
-@pytest.mark.parametrize("name", NEWER)
+@pytest.mark.parametrize("name", [*NEWER, *(f"test_{name}" for name in CHANGED.split())])
 def test_node_cases_of_newer_opsets_have_the_gradient_of_the_differences(name: str) -> None:
-    assert judge(_node_case(name)).kind == AGREE
+    assert judge(_node_case(name), thrifty=False).kind == AGREE
