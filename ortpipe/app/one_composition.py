@@ -5,6 +5,7 @@ Hydra composes a run's config before, too, to read hydra.mode, and a job's to lo
 
 import copy
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from hydra._internal import hydra as application
@@ -13,9 +14,11 @@ from hydra._internal.config_repository import CachingConfigRepository, IConfigRe
 from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+MOST = 200  # jobs whose configs are kept from the look whether they can be composed: each takes some 200 kB
 MODE = "hydra.mode=RUN"  # what Hydra adds to a run's overrides where no config has a mode
 
 
@@ -25,6 +28,7 @@ class Composed:
     def __init__(self) -> None:
         self.files: dict[Any, CachingConfigRepository] = {}  # by the folders of configs that overrides name
         self.merged: dict[Any, DictConfig] = {}  # by the files; each job changes a copy
+        self.jobs: dict[tuple[str, ...], DictConfig] = {}  # by their overrides, until the job takes it
 
 
 _latest: dict[str, Composed] = {}  # of this process's latest sweep; workers unpickle its loader anew for each job
@@ -33,7 +37,8 @@ _latest: dict[str, Composed] = {}  # of this process's latest sweep; workers unp
 class OneComposition(ConfigLoaderImpl):
     """Keeps what it composed when Hydra asked for the mode, for the run that asks for the same.
 
-    Of a sweep's jobs it keeps the files and what they give together, so that each job sets but its values.
+    Of a sweep's jobs it keeps the files and what they give together, so that each job sets but its values; and the
+    configs of the latest batch, which this process and those that it forks take.
     """
 
     _kept: tuple[str | None, list[str], DictConfig | Exception] | None = None
@@ -75,9 +80,25 @@ class OneComposition(ConfigLoaderImpl):
             _latest[self._sweep] = Composed()
         self._shared = _latest[self._sweep]
         try:
-            return super().load_sweep_config(master_config, sweep_overrides)
+            config = self._shared.jobs.pop((*_given(master_config), *sweep_overrides), None)
+            if config is None:
+                return super().load_sweep_config(master_config, sweep_overrides)
+            OmegaConf.copy_cache(from_config=master_config, to_config=config)  # as Hydra does
+            return config
         finally:
             self._shared = None
+
+    def validate(self, master_config: DictConfig, batch: Sequence[Sequence[str]]) -> None:
+        """Compose the configs of jobs, which take them later."""
+        jobs: dict[tuple[str, ...], DictConfig] = {}
+        if self._sweep in _latest:
+            _latest[self._sweep].jobs = {}
+        for overrides in batch:
+            config = self.load_sweep_config(master_config, list(overrides))
+            if len(jobs) < MOST:
+                jobs[*_given(master_config), *overrides] = config
+        if jobs and self._sweep is not None:
+            _latest[self._sweep].jobs = jobs
 
     def _parse_overrides_and_create_caching_repo(
         self, config_name: str | None, overrides: list[str]
@@ -102,6 +123,22 @@ class OneComposition(ConfigLoaderImpl):
         return copy.deepcopy(self._shared.merged[key])
 
 
+def _given(master_config: DictConfig) -> list[str]:
+    return [str(master_config.hydra.job.config_name), *master_config.hydra.overrides.hydra]
+
+
+def _validate(sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
+    loader = None if sweeper.hydra_context is None else sweeper.hydra_context.config_loader
+    if isinstance(loader, OneComposition) and sweeper.config is not None:
+        loader.validate(sweeper.config, batch)
+    else:
+        _by_hydra(sweeper, batch)
+
+
+_by_hydra = Sweeper.validate_batch_is_legal
+
+
 def compose_once() -> None:
     """Let Hydra's application load configs so."""
     application.ConfigLoaderImpl = OneComposition  # type: ignore[attr-defined]
+    Sweeper.validate_batch_is_legal = _validate  # type: ignore[method-assign, assignment]

@@ -11,6 +11,7 @@ from hydra._internal import hydra as application
 from hydra._internal import utils
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
@@ -117,7 +118,38 @@ def test_jobs_of_a_sweep_have_the_configs_that_hydra_gives_them(monkeypatch: pyt
     assert jobs(OneComposition, monkeypatch) == jobs(ConfigLoaderImpl, monkeypatch)
 
 
+def test_a_job_takes_the_config_that_was_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "ConfigLoaderImpl", OneComposition)
+    compositions = []
+    load = ConfigLoaderImpl.load_sweep_config
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        compositions.append(arguments[1])
+        return load(self, *arguments)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
+    hydra = application.Hydra.create_main_hydra2("ortpipe", utils.create_config_search_path(str(packaged_conf())))
+    try:
+        master, loader = hydra.compose_config("config", ["seed=1,2"], RunMode.MULTIRUN), hydra.config_loader
+        batch = [["seed=1"], ["seed=2"], ["seed=1"]]  # one of them twice: each job has a config of its own
+        loader.validate(master, batch)
+        assert compositions == batch
+        configs = [loader.load_sweep_config(master, [*overrides]) for overrides in batch]
+        assert compositions == [*batch, ["seed=1"]]
+        assert [config.seed for config in configs] == [1, 2, 1]
+        assert configs[0] is not configs[2]
+        assert OmegaConf.to_yaml(configs[0]) == OmegaConf.to_yaml(configs[2])
+        loader.validate(master, [["seed=3"]])
+        loader.validate(master, [["seed=4"]])
+        assert len(compositions) == 6
+        assert loader.load_sweep_config(master, ["seed=3"]).seed == 3  # of an earlier batch: composed again
+        assert len(compositions) == 7
+    finally:
+        GlobalHydra.instance().clear()
+
+
 def test_the_command_line_composes_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "ConfigLoaderImpl", ConfigLoaderImpl)
+    monkeypatch.setattr(Sweeper, "validate_batch_is_legal", Sweeper.validate_batch_is_legal)
     compose_once()
     assert application.ConfigLoaderImpl is OneComposition

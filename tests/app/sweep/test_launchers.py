@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from app.sweep.sweeps import TINY, folder_of, parent_and_children, rows_of
@@ -40,12 +43,42 @@ def _right(where: Path, done: subprocess.CompletedProcess[str]) -> None:
     assert {child.data.tags["ortpipe.job"] for child in children} == set("0123")
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_parallel_launcher_records_every_job_under_one_parent(launcher: str, tmp_path: Path) -> None:
-    _needs(launcher)
-    _right(tmp_path, ortpipe(*FOUR, *LAUNCHERS[launcher], cwd=tmp_path))
-    pids = {child.data.tags["ortpipe.pid"] for child in parent_and_children(tmp_path)[1]}
-    assert len(pids) == (4 if launcher == "submitit" else 2)
+def _recorded(where: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Return what MLflow's database and the folders hold of each job, but ids, times, places and who computed."""
+    jobs, database = {}, where / "outputs" / "mlflow.db"
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        ask = connection.execute
+        named = ask("SELECT run_uuid, value FROM tags WHERE key = 'ortpipe.job' ORDER BY value").fetchall()
+        for run, number in named:
+            rows = ask("SELECT name, status, lifecycle_stage FROM runs WHERE run_uuid = ?", (run,)).fetchall()
+            for table in ("metrics", "latest_metrics"):
+                columns = "key, step, is_nan, CASE WHEN key LIKE 'wall_seconds/%' THEN 0 ELSE value END"
+                rows += ask(f"SELECT {columns} FROM {table} WHERE run_uuid = ?", (run,)).fetchall()
+            rows += ask("SELECT key, value FROM params WHERE run_uuid = ?", (run,)).fetchall()
+            rows += ask("SELECT key FROM tags WHERE run_uuid = ?", (run,)).fetchall()
+            [[note]] = ask("SELECT value FROM tags WHERE run_uuid = ? AND key = 'mlflow.note.content'", (run,))
+            rows += [(line,) for line in note.splitlines() if " in " not in line]  # how long it took
+            folder = folder_of(where) / number
+            rows += [(str(file.relative_to(folder)),) for file in folder.rglob("*") if "log" not in file.suffix]
+            away = (str(where), "")
+            jobs[number] = sorted(tuple(str(value).replace(*away) for value in row) for row in rows)
+    return jobs
+
+
+def test_a_parallel_launcher_records_every_job_under_one_parent(tmp_path: Path) -> None:
+    recorded = []
+    for launcher in LAUNCHERS:
+        if launcher != "fork" and importlib.util.find_spec(f"hydra_plugins.hydra_{launcher}_launcher") is None:
+            continue
+        where = tmp_path / launcher
+        where.mkdir()
+        _right(where, ortpipe(*FOUR, *LAUNCHERS[launcher], cwd=where))
+        pids = {child.data.tags["ortpipe.pid"] for child in parent_and_children(where)[1]}
+        assert len(pids) == (4 if launcher == "submitit" else 2)
+        recorded.append(_recorded(where))
+    assert len(recorded[0]) == 4
+    for others in recorded[1:]:
+        assert others == recorded[0]
 
 
 @pytest.fixture
