@@ -1,6 +1,6 @@
 """Random graphs, their derivatives held against differences; failures made small and kept as ONNX text.
 
-    python -m benchmarks.fuzz [--seed N] [--count N] [--first OPERATOR] [--keep FOLDER] [--minutes M]
+    python -m benchmarks.fuzz [--seed N] [--count N] [--first OPERATOR] [--keep FOLDER] [--minutes M] [--torch]
 
 Each graph is drawn from its seed alone: `--seed 126 --count 1` draws number 126 again. By default the first seed
 follows from the day, and is printed. The graphs run in a process of their own, so that one that kills it is counted.
@@ -21,6 +21,7 @@ import onnxruntime
 from benchmarks.fuzz.forms import FORMS
 from benchmarks.fuzz.judge import AGREE, Outcome
 from benchmarks.fuzz.minimise import keep
+from benchmarks.fuzz.oracle import functions
 from benchmarks.fuzz.worker import Worker, small, tried
 from ortpipe.stages.derive.rules import RULES
 
@@ -31,13 +32,14 @@ def main(arguments: list[str] | None = None) -> int:
     seeds = range(options.seed, options.seed + options.count)
     print(f"onnxruntime {onnxruntime.__version__}; seeds {seeds.start} to {seeds.stop - 1}", flush=True)
     counts, operators, failed = collections.Counter[str](), collections.Counter[str](), 0
+    among = tuple(functions()) if options.torch else None
     end = time.monotonic() + 60 * options.minutes
     worker = Worker()
     for seed in seeds:
         if time.monotonic() > end:
             print(f"stopped in front of seed {seed}")
             break
-        outcome, names = worker(tried, seed, options.first) or (Outcome("killed", "the process died"), [])
+        outcome, names = worker(tried, seed, options.first, among) or (Outcome("killed", "the process died"), [])
         counts[outcome.kind] += 1
         operators.update(dict.fromkeys(names, 1) if outcome.kind == AGREE else {})
         if outcome.failed or (options.all and outcome.kind != AGREE):
@@ -47,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
                 flush=True,
             )
             if options.keep:
-                words = worker(small, seed, options.first) or f"// seed {seed}: kills the process\n"
+                words = worker(small, seed, options.first, among) or f"// seed {seed}: kills the process\n"
                 print(f"    {keep(options.keep, f'{outcome.kind} {seed}'.replace(' ', '-'), words)}", flush=True)
     worker.close()
     print("\n".join(f"{n:6} {kind}" for kind, n in counts.most_common()))
@@ -64,6 +66,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--first", choices=sorted(FORMS), help="an operator that is in every graph")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where failures are kept, made small")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after these")
+    parser.add_argument("--torch", action="store_true", help="draw operators that PyTorch judges alone; needs torch")
     parser.add_argument("--all", action="store_true", help="name what ends otherwise, too: refusals, missing kernels")
     return parser.parse_args(arguments)
 

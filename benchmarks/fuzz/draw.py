@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 import numpy as np
 import onnx
@@ -28,10 +29,13 @@ class Case:
     kind: str = "vjp"
 
 
-def case(seed: int, first: str | None = None) -> Case:
-    """Return the graph of a seed, in which the operator `first` is, where it could be drawn."""
+def case(seed: int, first: str | None = None, among: Collection[str] | None = None) -> Case:
+    """Return the graph of a seed, in which the operator `first` is, where it could be drawn.
+
+    With `among` the operators are of these, and what the forms of these add.
+    """
     rng = np.random.default_rng([17, seed])
-    kinds = sorted(FORMS)
+    kinds = sorted(FORMS) if among is None else sorted({*among} & {*FORMS})
     first = first or kinds[seed % len(kinds)]
     opset = int(rng.integers(max(OLDEST, _since(first)), NEWEST + 1))
     s = Sketch(rng, opset)

@@ -3,7 +3,8 @@
 f is run by onnx's own evaluator in float64: ⟨u, f(θ + hv)⟩ − ⟨u, f(θ − hv)⟩ over 2h, with random u and v for each
 source, at two steps h, which agree where there is a slope. Then the same derivative graph, made of the float64 model,
 in that evaluator (the rules alone), and in onnxruntime in float32 (what is shipped), entry by entry; and a backward
-pass that computes forward values again (derive.checkpointing) beside the plain one.
+pass that computes forward values again (derive.checkpointing) beside the plain one, and PyTorch's gradients in float64
+where it is installed and has the operators.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import onnx
 
 import ortpipe
-from benchmarks.fuzz import thrift
+from benchmarks.fuzz import oracle, thrift
 from benchmarks.fuzz.draw import Case
 from benchmarks.fuzz.reference import Reference, as_double
 from ortpipe.errors import OrtpipeError
@@ -30,10 +31,12 @@ FAILURES = (
     "does not load",
     "does not run",
     "checkpointing differs",
+    "torch differs",
     "killed",
 )
 NO_REFUSAL = ("must pass onnx.checker", "must have an equal there")  # an error of what ortpipe wrote itself
 STEP, CORNER, RULE, RUNTIME = 4e-5, 1e-4, 1e-5, 5e-3  # relative to the largest entry, or to 1
+TORCH = 1e-6  # ONNX rounds attributes, and Selu's and HardSwish's numbers, to float32
 SINGLE, IN_SINGLE = 1e-3, ("GroupNormalization", "LayerNormalization", "RMSNormalization")  # bodies cast to float32
 RESULT = {"vjp": "{}_grad", "jvp": "{}_tangent", "hvp": "{}_hvp"}
 Arrays = Mapping[str, np.ndarray]
@@ -53,10 +56,17 @@ class Outcome:
 
 
 def judge(case: Case, *, thrifty: bool = True) -> Outcome:
-    """Return the outcome of a case; `thrifty` says whether checkpointing is tried, too."""
+    """Return the outcome of a case; `thrifty` says whether checkpointing is tried, and PyTorch asked, too."""
     outcome = _judged(case)
-    apart = thrift.apart(case) if thrifty and outcome.kind == AGREE and case.kind == "vjp" else None
-    return outcome if apart is None or apart < RULE else Outcome("checkpointing differs", f"{apart:.2g}")
+    if not thrifty or outcome.kind != AGREE or case.kind != "vjp":
+        return outcome
+    for kind, apart, most in (
+        ("checkpointing differs", thrift.apart(case), RULE),
+        ("torch differs", oracle.apart(case), TORCH),
+    ):
+        if apart is not None and not apart < most:
+            return Outcome(kind, f"{apart:.2g}")
+    return outcome
 
 
 def _judged(case: Case) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -14,17 +14,17 @@ from benchmarks.fuzz.judge import Outcome, judge
 from benchmarks.fuzz.minimise import minimised, text
 
 
-def tried(seed: int, first: str | None) -> tuple[Outcome, list[str]]:
+def tried(seed: int, first: str | None, among: Collection[str] | None = None) -> tuple[Outcome, list[str]]:
     """Return the outcome of a seed, and the operators of its graph."""
     warnings.simplefilter("ignore")
-    drawn = case(seed, first)
+    drawn = case(seed, first, among)
     return judge(drawn), [node.op_type for node in drawn.model.graph.node]
 
 
-def small(seed: int, first: str | None) -> str:
+def small(seed: int, first: str | None, among: Collection[str] | None = None) -> str:
     """Return the text of the smallest graph found that fails as the one of a seed does."""
     warnings.simplefilter("ignore")
-    return text(*minimised(case(seed, first), judge), f"seed {seed}")
+    return text(*minimised(case(seed, first, among), judge), f"seed {seed}")
 
 
 class Worker:
