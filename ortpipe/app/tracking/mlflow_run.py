@@ -19,12 +19,13 @@ from ortpipe.app.tracking.datasets import datasets
 from ortpipe.app.tracking.description import description
 from ortpipe.app.tracking.metrics import LONGEST, Results, epoch_metrics, metrics, params, stage_tags
 from ortpipe.app.tracking.model import log_model, logged_model, register
+from ortpipe.app.tracking.points import log_points
 from ortpipe.app.tracking.target import Target
 from ortpipe.files import atomic_write
 from ortpipe.stages.train.losses import Epoch
 
 LEDGER = "mlflow.json"
-PER_CALL = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's limits
+PER_CALL = 100  # params or tags, MLflow's limit
 RUN = "ortpipe.run"  # the tag with the run's own id, by which its record is found again
 CONFIG = ("config.yaml", "environment.json")
 DRAWN = ("figures", "report.md", "report.html")  # of a sweep's job perhaps long after its end
@@ -99,7 +100,7 @@ class MlflowRun:
 
     def send(self, epochs: list[tuple[int, Epoch]]) -> None:
         """Record epochs, each with its time, while training goes on; the end leaves them out."""
-        self._log("metrics", epoch_metrics(epochs))
+        log_points(self._client, self.run_id, epoch_metrics(epochs))
         first, _ = self._done.get("epochs", (epochs[0][1].number, None))
         self._done["epochs"] = (first, epochs[-1][1].number + 1)
         self._write_ledger()
@@ -154,11 +155,12 @@ class MlflowRun:
         tested = next((found.dataset for found in datasets(self._run) if found.dataset.name.endswith(" test")), None)
         tags = {**stage_tags(self._run), NOTE: description(self._run)}
         self._log("tags", list(itertools.starmap(RunTag, tags.items())))
-        self._log("metrics", metrics(self._run, self._results(), self._done.get("model"), sent, tested))
+        points = metrics(self._run, self._results(), self._done.get("model"), sent, tested)
+        log_points(self._client, self.run_id, points)
 
     def _log(self, kind: str, entities: Sequence[Any]) -> None:
-        for first in range(0, len(entities), PER_CALL[kind]):
-            self._client.log_batch(self.run_id, **{kind: entities[first : first + PER_CALL[kind]]})
+        for first in range(0, len(entities), PER_CALL):
+            self._client.log_batch(self.run_id, **{kind: entities[first : first + PER_CALL]})
 
     def _files(self) -> None:
         later = DRAWN if (self._run.folder / DRAWN[0]).is_dir() else ()
