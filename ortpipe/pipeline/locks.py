@@ -101,18 +101,18 @@ def _opened(path: Path) -> Iterator[int]:
 def _try_lock(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
     """Lock a file that is open; return whether that was done, which it was if it may wait."""
     try:
-        from portalocker import AlreadyLocked, LockException, LockFlags
-        from portalocker import lock as lock_file
+        import portalocker
     except ImportError as error:
         raise OSError(errno.ENOSYS, f"{error}") from error
-    kind = LockFlags.SHARED if shared else LockFlags.EXCLUSIVE
+    flags = portalocker.LockFlags
+    kind = flags.SHARED if shared else flags.EXCLUSIVE
     while True:
         try:
-            lock_file(handle, kind if wait else kind | LockFlags.NON_BLOCKING)
-        except AlreadyLocked:
+            portalocker.lock(handle, kind if wait else kind | flags.NON_BLOCKING)
+        except portalocker.AlreadyLocked:
             if not wait:  # else Windows gave up after ten seconds, and is asked again
                 return False
-        except LockException as error:
+        except portalocker.LockException as error:
             cause = error.__cause__
             raise (cause if isinstance(cause, OSError) else OSError(errno.ENOLCK, f"{error}")) from None
         else:

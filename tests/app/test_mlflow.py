@@ -21,7 +21,9 @@ from ortpipe.runtime.session import Session
 def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("world")
     watched = ("train.validate_every=7", "train.early_stop.monitor=accuracy")
-    done = ortpipe("train.epochs=60", "train.batch_size=16", *watched, cwd=folder)
+    often = {"MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "0.2"}
+    watched = (*watched, "recorder.system_metrics=true")
+    done = ortpipe("train.epochs=60", "train.batch_size=16", *watched, cwd=folder, **often)
     assert done.returncode == 0, done.stderr
     return folder, done
 
@@ -70,6 +72,12 @@ def test_metrics_and_timings_are_recorded(run) -> None:  # type: ignore[no-untyp
     for state in ("before", "trained", "source"):
         assert f"test/accuracy/{state}" in run.data.metrics
     assert run.data.metrics["wall_seconds/train"] > 0
+
+
+def test_what_the_machine_did_is_recorded_on_request(client, run) -> None:  # type: ignore[no-untyped-def]
+    memory = client.get_metric_history(run.info.run_id, "system/system_memory_usage_megabytes")
+    assert memory[0].value > 0
+    assert memory[-1].timestamp <= run.info.end_time
 
 
 def test_points_have_the_times_at_which_they_happened(client, run) -> None:  # type: ignore[no-untyped-def]

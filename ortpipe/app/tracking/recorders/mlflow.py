@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, S
 class Mlflow(Target, Recorder):
     """An MLflow run per job, and one for a sweep."""
 
+    system_metrics: bool = False  # CPU, memory, disk and network while a run goes on, by MLflow's own monitor
+
     def __call__(self, record: RunRecord, config: dict[str, Any]) -> Recording:
         """Open a run's record."""
-        return MlflowRecording(self, record)
+        return MlflowRecording(self, record, watched=self.system_metrics)
 
     def open_sweep(self, record: RunRecord) -> Recording:
         """Open a sweep's record, whose children are its jobs' runs."""
@@ -33,7 +36,7 @@ class Mlflow(Target, Recorder):
 class MlflowRecording(Recording):
     """Keeps a run's record up to date; a failure while the run goes on is printed once and stops nothing."""
 
-    def __init__(self, target: Target, record: RunRecord) -> None:
+    def __init__(self, target: Target, record: RunRecord, *, watched: bool = False) -> None:
         self._target, self._results, self._epochs = target, Results(), Epochs()
         self._command = _sync(target, record.folder)
         self._failed: Exception | None = None
@@ -45,11 +48,14 @@ class MlflowRecording(Recording):
             else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
         )
         self.summary = {"MLflow run": self.run_id, "open the page": page}
+        self._watch = _watch(self.run_id, uri) if watched else lambda: None
 
     def __call__(self, event: Event) -> None:
         """Listen; after a failure the rest waits for the run's end, where it is tried once more."""
         self._results(event)
         last = isinstance(event, RunFinished | RunFailed)
+        if last:
+            self._watch()
         try:
             if last or (isinstance(event, RunStarted | StageFinished) and self._failed is None):
                 self._run.push()
@@ -111,6 +117,15 @@ class MlflowSweepRecording(Recording):
             client.delete_run(self.run_id)
         except Exception as error:  # noqa: BLE001 - the error that ended the sweep matters more
             print(f"warning: MLflow keeps {self.run_id}, a sweep without jobs: {error}", file=sys.stderr)
+
+
+def _watch(run_id: str, uri: str) -> Callable[[], None]:
+    """Begin to send what the machine does to a run, every ten seconds; return what ends that."""
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    monitor = SystemMetricsMonitor(run_id, tracking_uri=uri)
+    monitor.start()
+    return monitor.finish
 
 
 def _sync(target: Target, folder: Path) -> str:
