@@ -12,12 +12,12 @@ from ortpipe.graph.builder import Names, used_names
 def named(graph: Graph, results: Mapping[str, Value], kept: Collection[str] = ()) -> dict[str, Value]:
     """Give each result its public name, or the first free one like it, and return it by the name that was asked for.
 
-    What is an input, another output, two results, or has a name to be kept, gets a value of its own.
+    What is an input, an initializer, another output, two results, or has a name to be kept, gets a value of its own.
     """
     values, taken = dict[str, Value](), {output for output in graph.outputs if output not in results.values()}
     taken |= {value for value in results.values() if value.name in kept}
     for wanted, value in results.items():
-        if value in taken or value.is_graph_input():
+        if value in taken or value.producer() is None:
             node = ir.node("Identity", [value])
             graph.append(node)
             node.outputs[0].type, node.outputs[0].shape = value.type, value.shape

@@ -560,3 +560,6 @@ def test_an_output_or_a_constant_that_is_a_gradient_keeps_its_name(derive, from_
     assert result.facts.constants == ("c",)
     assert {"w", "c"} <= result.initializers.keys()
     assert {"y", "z", "x_grad", "w_grad"} == {output.name for output in result.model.graph.output}
+    both = derive(from_text(text), {**options, "parameters": ("w", "c")})  # each is the other's gradient
+    assert both.facts.gradients == {"w": "w_grad", "c": "c_grad"}
+    assert {"w", "c"} <= both.initializers.keys()
