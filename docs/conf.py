@@ -22,3 +22,5 @@ autodoc_member_order = "bysource"
 html_theme = "furo"
 html_title = "ortpipe"
 html_show_sphinx = False
+html_static_path = ["static"]
+html_css_files = ["wrap.css"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import inspect
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,8 +83,10 @@ def commands() -> str:
     lines = ["# Commands", "What `ortpipe COMMAND --help` says. `ortpipe` alone, with `key=value`, is a run."]
     for name in COMMANDS:
         module = importlib.import_module(f"ortpipe.app.commands.{name.replace('-', '_')}")
-        about = getattr(module, "ABOUT", None) or module.__doc__ or ""
-        lines.append(f"## ortpipe {name}\n\n```text\n{inspect.cleandoc(about)}\n```")
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+            module.run(["--help"])
+        lines.append(f"## ortpipe {name}\n\n```text\n{said.getvalue().strip()}\n```")
     return "\n\n".join(lines) + "\n"
 
 
