@@ -18,7 +18,7 @@ import onnx
 import ortpipe
 from benchmarks.fuzz import oracle, thrift
 from benchmarks.fuzz.draw import Case
-from benchmarks.fuzz.reference import Reference, as_double
+from benchmarks.fuzz.reference import Reference, as_double, distance
 from ortpipe.errors import OrtpipeError
 from ortpipe.graph.lower import lowered
 from ortpipe.runtime.session import Session
@@ -129,7 +129,7 @@ def _compared(case, model, double, forward, feeds, sources, outputs) -> Outcome:
         got = Session(lowered(case.model)).run({k: single[k] for k in case.feeds}, case.of)
     except OrtpipeError as error:
         return Outcome("no kernel for the forward", str(error))
-    apart = np.max([_apart(a, outputs[n]) for a, n in zip(got, case.of, strict=True)])  # nan where one is
+    apart = np.max([distance(a, outputs[n]) for a, n in zip(got, case.of, strict=True)])  # nan where one is
     if not apart < RUNTIME:
         return Outcome("forward differs", f"{apart:.2g} between the runtime and onnx.reference")
     try:
@@ -146,18 +146,12 @@ def _compared(case, model, double, forward, feeds, sources, outputs) -> Outcome:
         if corner:
             return Outcome("no slope here")
         return Outcome(AGREE, f"differences only: {why}") if error < RUNTIME else Outcome("gradient differs", why)
-    apart = np.max([_apart(found[n], exact[n]) for n in names])
+    apart = np.max([distance(found[n], exact[n]) for n in names])
     return Outcome(AGREE) if apart < RUNTIME else Outcome("runtime differs", f"{apart:.2g} from onnx.reference")
 
 
 def _fed(model: onnx.ModelProto, feeds: Arrays) -> dict[str, np.ndarray]:
     return {i.name: feeds[i.name] for i in model.graph.input if i.name in feeds}
-
-
-def _apart(a: np.ndarray, b: np.ndarray) -> float:
-    if a.shape != b.shape:
-        return np.inf
-    return float(np.abs(a - b).max(initial=0) / max(1.0, np.abs(b).max(initial=0)))
 
 
 def _error(case, forward, feeds, sources, outputs, exact, double) -> tuple[float, bool]:  # type: ignore[no-untyped-def]
@@ -197,6 +191,6 @@ def _error(case, forward, feeds, sources, outputs, exact, double) -> tuple[float
             size = max(1.0, *(float(np.sum(np.abs(r))) for r in result.values()))
             error = abs(total - sum(float(r.sum()) for r in result.values())) / size
         else:
-            error = float(np.max([_apart(np.asarray(r), d) for r, d in zip(result.values(), slopes[0], strict=True)]))
+            error = float(np.max([distance(np.asarray(r), d) for r, d in zip(result.values(), slopes[0], strict=True)]))
         worst = max(worst, error if np.isfinite(error) else np.inf)
     return worst, corner and worst < RULE

@@ -256,6 +256,13 @@ OPERATORS: list[Any] = [
 ]
 
 
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Return how far a is from b, relative to b's largest entry or to 1; nan where one has a nan."""
+    if a.shape != b.shape:
+        return np.inf
+    return float(np.abs(a - b).max(initial=0) / max(1.0, np.abs(b).max(initial=0)))
+
+
 def as_double(model: ModelProto) -> ModelProto:
     """Return a model in float64, but for the scales of a Resize, which are float32 whatever the data is."""
     own = double.as_double(model)

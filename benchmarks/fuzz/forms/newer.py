@@ -124,9 +124,8 @@ def col2im(s: Sketch) -> str:
         for size, k, d, step, pad in zip(image, kernel, dilations, strides, pads, strict=False)
     ]
     x = s.x(3, shape=[s.size(1, 2), s.size(1, 2) * int(np.prod(kernel)), int(np.prod(windows))])
-    given = {"strides": strides, "dilations": dilations, "pads": pads} if s.flag(0.8) or max(strides) > 1 else {}
-    if not given and (max(dilations) > 1 or max(pads)):
-        raise Rejected
+    settings = {"strides": (strides, 1), "dilations": (dilations, 1), "pads": (pads, 0)}
+    given = {name: values for name, (values, usual) in settings.items() if set(values) != {usual} or s.flag()}
     return s.op("Col2Im", [x, s.const(image), s.const(kernel)], **given)
 
 
