@@ -18,9 +18,13 @@ def columns_of(rows: Rows) -> list[str]:
     for name, columns in rows.columns.items():
         if name in rows.inputs:
             for column in columns:
-                owner = next((own for own in rows.categories if column.startswith(f"{own}=")), column)
-                found.append(owner)
+                found.append(owner_of(rows, column))
     return list(dict.fromkeys(found))
+
+
+def owner_of(rows: Rows, column: str) -> str:
+    """Return the column of the user's table that became a column of an input: sex, of sex=f."""
+    return next((own for own in rows.categories if column.startswith(f"{own}=")), column)
 
 
 def column_of(rows: Rows, name: str, key: str | None = None) -> np.ndarray:

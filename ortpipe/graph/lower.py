@@ -91,13 +91,15 @@ def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes = [node for node in own.graph.all_nodes() if not node.domain]
     windows = [n for n in nodes if n.op_type in ("Conv", *POOLS)]
     windows = [node for node in windows if _is_same(node) or node.attributes.get_int("ceil_mode", 0) == 1]
-    columns = [n for n in nodes if n.op_type == "Col2Im"]
-    if not windows and not columns:
+    if not windows and not any(node.op_type == "Col2Im" for node in nodes):
         return model
     for node in windows:
         if _is_same(node) and node.op_type in POOLS:  # whose number of windows does not depend on ceil_mode
             node.attributes.pop("ceil_mode", None)
     infer(own)
+    columns = [n for n in nodes if n.op_type == "Col2Im" and any(sizes(x) == [1] for x in n.inputs[1:])]
+    if not windows and not columns:
+        return model
     names = Names(used_names(own.graph))
     for node in windows:
         _rewrite(node, names)
@@ -105,11 +107,9 @@ def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
     return ir.to_proto(own)
 
 
-def _columns_of_rows(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+def _columns_of_rows(op: Builder, node: ir.Node) -> list[ir.Value]:
     """Col2Im of one axis, as one of an image of height 1."""
     x, length, width = node.inputs
-    if sizes(length) != [1] and sizes(width) != [1]:
-        return None
     pads = node.attributes.get_ints("pads") or [0, 0]
     given = {name: [1, *(node.attributes.get_ints(name) or [1])] for name in ("dilations", "strides")}
     image = op.Col2Im(x, *(op.Concat([1], v, axis=0) for v in (length, width)), pads=[0, pads[0], 0, pads[1]], **given)

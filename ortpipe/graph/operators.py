@@ -34,19 +34,8 @@ REDUCTIONS = frozenset(
 # Of the first input's type and another shape.
 OF_FIRST_TYPE = REDUCTIONS | frozenset(
     (
-        *(
-            "AffineGrid",
-            "AveragePool",
-            "Col2Im",
-            "Compress",
-            "Concat",
-            "Conv",
-            "ConvTranspose",
-            "DFT",
-            "DepthToSpace",
-            "Det",
-        ),
-        *("Einsum", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm", "GridSample", "LpPool"),
+        *("AffineGrid", "AveragePool", "Col2Im", "Compress", "Concat", "Conv", "ConvTranspose", "DFT", "DepthToSpace"),
+        *("Det", "Einsum", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm", "GridSample", "LpPool"),
         *("MatMul", "MaxUnpool", "Pad", "Reshape", "Resize", "ReverseSequence", "RoiAlign", "STFT", "ScatterElements"),
         *("ScatterND", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Trilu", "Unique", "Unsqueeze"),
     )

@@ -17,10 +17,11 @@ def log_points(client: Any, run_id: str, points: Sequence[Any]) -> None:
     remembers them as the latest, and checks that the run goes on.
     """
     last = {point.key: point for point in sorted(points, key=lambda point: (point.step, point.timestamp))}
-    earlier = [point for point in points if point is not last[point.key] and point.model_id is None]
+    earlier, rest = list[Any](), list[Any]()
+    for point in points:
+        (rest if point is last[point.key] or point.model_id is not None else earlier).append(point)
     if len(earlier) > FEW and _inserted(client, run_id, earlier):
-        written = set(map(id, earlier))
-        points = [point for point in points if id(point) not in written]
+        points = rest
     for first in range(0, len(points), PER_CALL):
         client.log_batch(run_id, metrics=points[first : first + PER_CALL])
 

@@ -113,11 +113,8 @@ def _by_rule(op: Backward, node: Node, arrived: Gradients) -> Gradients:
 
 def _no_rule(op: Backward, node: Node) -> DeriveError:
     """Return the error that names all that a node without a rule cuts off, so that one more try is enough."""
-    needed = set(operands(node))
-    for other in reversed(op.forward):
-        if not needed.isdisjoint(other.outputs):
-            needed.update(operands(other))
-    cut = sorted(str(x.name) for x in needed & op.active if x is not None and x.producer() is None)
+    behind = query.ancestors(x for x in operands(node) if x is not None)
+    cut = sorted(str(x.name) for x in behind & op.active if x.producer() is None)
     return DeriveError(
         "Every operator between the trained parameters and the loss needs a gradient.",
         got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}, which has no rule and cuts off "

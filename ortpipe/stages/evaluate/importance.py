@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ortpipe.data.rows import Rows
+from ortpipe.data.slices import owner_of
 from ortpipe.metrics import Metric
 from ortpipe.metrics.predictions import Compared
 
@@ -57,8 +58,7 @@ def places_of(rows: Rows) -> dict[str, Places]:
             continue
         called = rows.columns.get(name) or [f"{name}[{i}]" for i in range(array.shape[1])]
         for i, column in enumerate(called):
-            owner = next((own for own in rows.categories if column.startswith(f"{own}=")), column)
-            found.setdefault(owner, []).append((name, i))
+            found.setdefault(owner_of(rows, column), []).append((name, i))
     return found
 
 

@@ -127,13 +127,14 @@ def evaluate(
     needed = {}
     if config.importance:
         session = _session(whole, under(known["trained"], artifact.tensors), runtime)
+        some = joined(list(data.test.pieces(min(MOST, most))))
+        true = truth(facts, some)
 
         def predict(rows: Rows) -> Compared:
             [made] = session.run(feed_inputs(model, facts, rows), [facts.prediction])
-            return compared(facts, truth(facts, rows), made, rows.sample_weight)
+            return compared(facts, true, made, some.sample_weight)
 
         mine = {name: METRICS[name] for name in names if not part_of(name)[0] and name not in undefined}
-        some = joined(list(data.test.pieces(min(MOST, most))))
         needed = importance(mine, some, predict, config.importance, config.seed)
     asked = {"intervals": spread, "slices": slices, "importance": needed}
     return artifact.next(
