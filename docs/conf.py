@@ -14,13 +14,12 @@ generate.write(HERE / "reference")
 project = "ortpipe"
 release = importlib.metadata.version("ortpipe")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
-myst_enable_extensions = ["attrs_block"]
 myst_heading_anchors = 5
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 html_theme = "furo"
 html_title = "ortpipe"
 html_show_sphinx = False
+html_show_copyright = False
 html_static_path = ["static"]
 html_css_files = ["wrap.css"]

@@ -17,7 +17,6 @@ from ortpipe.app.schema import RunConfig, group_of
 from ortpipe.settings import catalogue_of, fields_of, in_words
 
 CONF = Path(__file__).parents[1] / "conf"
-HEAD = "| key | value | default | |\n|---|---|---|---|"
 
 
 def write(folder: Path) -> None:
@@ -51,12 +50,14 @@ def _tables(cls: Any, prefix: str, title: str = "The outermost keys", level: int
             below.append((key, None, group))
         else:
             value = in_words(hint)
-        rows.append(f"| `{key}` | {_cell(value)} | {_default(field)} | {_cell(meanings.get(name, ''))} |")
+        meaning = [_cell(meanings.get(name, ""))] if meanings else []
+        rows.append(["`" + key + "`", _cell(value), _default(field), *meaning])
     yield f"{'#' * level} {title}"
     if said := _first(cls):
         yield said
     if rows:
-        yield "\n".join([HEAD, *rows])
+        head = ["key", "value", "default", ""][: len(rows[0])]
+        yield "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
     for key, catalogue, group in below:
         if group is not None:
             yield from _tables(group, f"{key}.", f"`{key}`", min(level + 1, 4))
@@ -91,12 +92,7 @@ def commands() -> str:
 
 
 def _attributes(cls: Any) -> dict[str, str]:
-    """Return what the docstrings of a class, and of those below it, say of each attribute.
-
-    >>> from ortpipe.stages.train.config import TrainConfig
-    >>> _attributes(TrainConfig)["epochs"]
-    'passes over the training rows, those before a continuation included.'
-    """
+    """Return what the docstrings of a class, and of those below it, say of each attribute."""
     found: dict[str, str] = {}
     for kind in reversed(cls.__mro__):
         _, _, section = inspect.cleandoc(vars(kind).get("__doc__") or "").partition("Attributes:\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 from command import ROOT, Popen, ortpipe, run, shell
 from documents import PAGES, README, TEXT
+
+from ortpipe.app.schema import keys
 
 BLOCKS = re.findall(r"```bash\n(.*?)```", TEXT, re.S)
 LINES = list(dict.fromkeys(line for block in BLOCKS for line in block.splitlines() if line.strip()))
@@ -54,6 +57,13 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.S)  # code has brackets too
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_the_reference_names_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    page = importlib.import_module("generate").settings()
+    names = set(re.findall(r"^\| `([^`]+)` \|", page, re.M))
+    assert [key for key in keys() if key not in names and f"`{key}` is one of these" not in page] == []
 
 
 def test_the_install_commands_are_the_ones_that_ci_runs() -> None:
