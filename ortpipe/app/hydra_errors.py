@@ -53,9 +53,10 @@ def explained(error: Exception) -> ConfigError:
         return ConfigError(rule, got=str(error).splitlines()[0], fix="Write a key's whole dotted name.")
     if strange := STRANGE_GROUP.search(str(error)):
         file, group = strange.groups()
-        return ConfigError(
-            f"{file}.yaml overrides groups of a run.", got=group, fix=nearest(group, group_choices([packaged_conf()]))
-        )
+        fix = nearest(group, group_choices([packaged_conf()]))
+        if "@" in group:  # of the file's own place, which it is by default
+            fix = "Begin the file with # @package _global_: behind another comment Hydra does not read it."
+        return ConfigError(f"{file}.yaml overrides groups of a run.", got=group, fix=fix)
     cause: BaseException | None = error
     while cause is not None:
         key = getattr(cause, "full_key", None)

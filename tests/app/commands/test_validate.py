@@ -168,19 +168,26 @@ def test_a_run_says_where_too_and_the_exit_code_is_1(mine: Path, tmp_path: Path)
     assert "set: train.epochs in my/experiment/mine.yaml, line 11" in done.stderr
 
 
+HEADER = "# @package _global_\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("train:\n  epochs: 3\n   bad: x\n", ["mine.yaml, line 4: mapping values", "Correct that line"]),
         ("name: ${nope.x}\n", ["name refers to another key", "'nope.x' not found"]),
         ("defaults:\n  - override /dta: iris\n", ["experiment/mine.yaml overrides groups", "Did you mean 'data'?"]),
+        (
+            f"# mine\n{HEADER}defaults:\n  - override /data: iris\n",
+            ["mine.yaml overrides groups", f"Begin the file with {HEADER.strip()}:"],
+        ),
         ("defaults:\n  - override /data: irs\n", ["data=irs is not a choice", "Did you mean 'iris'?"]),
     ],
 )
 def test_a_file_that_cannot_be_read_is_told_by_its_fault(
     text: str, words: list[str], call: Callable[..., str], mine: Path, tmp_path: Path
 ) -> None:
-    mine.write_text(f"# @package _global_\n{text}")
+    mine.write_text(text if HEADER in text else f"{HEADER}{text}")
     said = refused(call, "--config-dir", "my", "experiment=mine")
     done = ortpipe("--config-dir", "my", "experiment=mine", cwd=tmp_path)
     assert done.returncode == 1
