@@ -32,7 +32,7 @@ _HOMES = {
     "PenaltyConfig": "stages.penalty.config",
     "derive": "stages.derive.stage",
     "DeriveConfig": "stages.derive.config",
-    "gradient": "stages.derive.gradient",
+    "gradient": "autodiff.gradient",
     "train": "stages.train.stage",
     "TrainConfig": "stages.train.config",
     "OPTIMIZERS": "stages.train.optimizers",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import onnx
 import onnx_ir as ir
 
+from ortpipe.autodiff import expand
 from ortpipe.graph.check import finish, inferred
-from ortpipe.stages.derive import expand
 from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.engines.ort import Ort
 

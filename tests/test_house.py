@@ -218,7 +218,7 @@ def test_metrics_name_functions_that_scikit_learn_has() -> None:
 
 
 def test_the_page_of_operators_holds_the_table_that_the_rules_print() -> None:
-    from ortpipe.stages.derive.rules import table
+    from ortpipe.autodiff.rules import table
 
     page = (ROOT / "docs" / "operators.md").read_text()
     shown = re.search(r"<!-- operators:[^>]*-->\n(.*?)<!-- end of operators -->", page, re.S)

@@ -23,7 +23,7 @@ from benchmarks.fuzz.judge import AGREE, Outcome
 from benchmarks.fuzz.minimise import keep
 from benchmarks.fuzz.oracle import functions
 from benchmarks.fuzz.worker import Worker, small, tried
-from ortpipe.stages.derive.rules import RULES
+from ortpipe.autodiff.rules import RULES
 
 
 def main(arguments: list[str] | None = None) -> int:

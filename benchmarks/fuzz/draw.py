@@ -10,8 +10,8 @@ import onnx
 
 from benchmarks.fuzz.forms import FORMS
 from benchmarks.fuzz.sketch import Rejected, Sketch, read_by
-from ortpipe.stages.derive.expansions import EXPANSIONS
-from ortpipe.stages.derive.rules import RULES
+from ortpipe.autodiff.expansions import EXPANSIONS
+from ortpipe.autodiff.rules import RULES
 
 OLDEST, NEWEST = 13, 24
 FLAT = {"Floor", "Ceil", "Round", "Sign", "Hardmax", "Greater", "Less", "Shape"}

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
+from ortpipe.autodiff.walk import active
 from ortpipe.errors import ConfigError, DeriveError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.batch import name_batch
@@ -20,7 +21,6 @@ from ortpipe.graph.edit import name_dimensions
 from ortpipe.graph.lower import lowered
 from ortpipe.graph.parameters import choose
 from ortpipe.stages.convert.standardize import standardize, without_zip_map
-from ortpipe.stages.derive.walk import active
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.training import random_parameters
 

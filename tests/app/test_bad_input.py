@@ -98,7 +98,7 @@ CASES = {
     ),
     "an operator without a rule is named with its node": (
         [*OWN, "data=diabetes", "convert.source.path=image.onnx"],
-        ["needs a gradient", "MaxRoiPool at node 'image'", "derive.frozen=[W]", "derive/rules"],
+        ["needs a gradient", "MaxRoiPool at node 'image'", "derive.frozen=[W]", "autodiff/rules"],
     ),
     "an estimator that is not supported says why": (
         ["convert.source.estimator=sklearn.tree.DecisionTreeClassifier"],

@@ -6,9 +6,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, shape_inference
 
+from ortpipe.autodiff.expansions import EXPANSIONS
+from ortpipe.autodiff.rules import RULES
 from ortpipe.graph import operators
-from ortpipe.stages.derive.expansions import EXPANSIONS
-from ortpipe.stages.derive.rules import RULES
 
 NAMES = sorted({s.name for s in onnx.defs.get_all_schemas() if not s.domain and not s.deprecated})
 FLOAT, BOOL = TensorProto.FLOAT, TensorProto.BOOL

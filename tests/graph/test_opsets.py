@@ -6,11 +6,11 @@ import onnx.parser
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from ortpipe.autodiff.gradient import gradient
 from ortpipe.errors import ModelError
 from ortpipe.graph.check import checked
 from ortpipe.graph.lower import lowered
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.gradient import gradient
 
 OLD = {  # what → (opset, inputs and outputs, nodes)
     "upsample7": (

@@ -24,6 +24,6 @@ MODULES = (control_flow, elementwise, indexing, linear, newer, recurrent, reduct
 FORMS: dict[str, Form] = {name: form for module in MODULES for name, form in module.FORMS.items()}
 # Rules whose result is no slope by intent, and what they are held against instead.
 NO_SLOPE = {
-    "QuantizeLinear": "straight through: tests/stages/derive/rules/test_quantization.py",
-    "DequantizeLinear": "reads integers: tests/stages/derive/rules/test_quantization.py",
+    "QuantizeLinear": "straight through: tests/autodiff/rules/test_quantization.py",
+    "DequantizeLinear": "reads integers: tests/autodiff/rules/test_quantization.py",
 }

@@ -9,10 +9,10 @@ import onnx
 
 from ortpipe.app.compose import Parser
 from ortpipe.app.table import aligned
+from ortpipe.autodiff.gradient import gradient_apart
 from ortpipe.errors import ConfigError
 from ortpipe.graph.serial import read_apart, write_atomically
 from ortpipe.graph.show import type_of
-from ortpipe.stages.derive.gradient import gradient_apart
 
 ABOUT = """Write the derivatives of a model's values as a model of standard operators, which any onnxruntime loads:
 of any output or inner value, with respect to any input, initializer or inner value. No loss, rows or config are needed.

@@ -9,6 +9,7 @@ from onnx_ir import Graph, Value
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.artifact import Artifact, Facts
+from ortpipe.autodiff.outputs import name_gradients
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError, nearest
 from ortpipe.graph import query
@@ -24,7 +25,6 @@ from ortpipe.stages.derive.checkpointing import recompute
 from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
-from ortpipe.stages.derive.outputs import name_gradients
 
 VERSION = 12
 CUT = "no gradient reaches it"

@@ -5,7 +5,7 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
-from stages.derive.numeric import worst_error
+from autodiff.numeric import worst_error
 
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, DeriveError

@@ -6,8 +6,8 @@ import onnx.compose
 import onnx.parser
 import onnx_ir as ir
 import pytest
+from autodiff.numeric import worst_error
 from engines import native
-from stages.derive.numeric import worst_error
 
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from ortpipe.autodiff.rules import RULES
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import DeriveError
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -14,7 +15,6 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines import ENGINES
-from ortpipe.stages.derive.rules import RULES
 from ortpipe.stages.derive.stage import derive
 
 NETWORK = """g (float[N,3] X) => (float[N,1] y)

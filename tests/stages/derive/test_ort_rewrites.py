@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from autodiff.numeric import in_double, in_single, scalar_loss, weights_of
 from engines import native, ort
 from onnx.reference import ReferenceEvaluator
-from stages.derive.numeric import in_double, in_single, scalar_loss, weights_of
 
 from ortpipe.errors import DeriveError
 from ortpipe.runtime.session import Session

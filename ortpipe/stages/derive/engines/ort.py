@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortpipe.autodiff.expand import with_bodies
+from ortpipe.autodiff.walk import between, operands
 from ortpipe.errors import DeriveError
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import clean, infer
@@ -14,8 +16,6 @@ from ortpipe.runtime.library import gradient_model
 from ortpipe.settings import Config
 from ortpipe.stages.derive.engines.ort_lowering import DOMAIN, RULES, without_yield
 from ortpipe.stages.derive.engines.ort_operators import BODIES, REWRITES, check_differentiable
-from ortpipe.stages.derive.expand import with_bodies
-from ortpipe.stages.derive.walk import between, operands
 
 
 @dataclass(frozen=True)

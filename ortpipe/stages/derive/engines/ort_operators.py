@@ -12,13 +12,13 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
+from ortpipe.autodiff import windows
+from ortpipe.autodiff.rules.pooling import along, membership
+from ortpipe.autodiff.walk import between
 from ortpipe.errors import DeriveError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.rewrite import Rewrite
-from ortpipe.stages.derive import windows
-from ortpipe.stages.derive.rules.pooling import along, membership
-from ortpipe.stages.derive.walk import between
 
 # fmt: off
 DIFFERENTIATED = frozenset((

@@ -1,0 +1,285 @@
+"""The builder that the rules of gradients write with."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir import Graph, Node, Value
+
+from ortpipe.autodiff.simplify import Simplifier
+from ortpipe.errors import DeriveError
+from ortpipe.graph import query
+from ortpipe.graph.builder import Names
+from ortpipe.graph.query import HALVES
+from ortpipe.graph.types import equal
+
+Gradients = Sequence[Value | None]
+Rules = Mapping[str, Callable[..., Gradients]]
+
+
+class Backward(Simplifier):
+    """A builder for gradients, with the table of rules that the walk uses in subgraphs, too.
+
+    A gradient may have a smaller shape that broadcasts to its value's shape (the gradient of a sum stays a scalar)
+    until a rule asks for all of it with `full`.
+    """
+
+    def __init__(self, graph: Graph, rules: Rules, prefix: str = "grad", names: Names | None = None) -> None:
+        super().__init__(graph, prefix, names)
+        self.rules = rules
+        self.active: set[Value] = set()  # the values that depend on a target, once the walk has begun
+
+    def inside(self, graph: Graph) -> Backward:
+        """Return a builder for a subgraph, whose names collide with nothing around it."""
+        graph.opset_imports.update(self.graph.opset_imports)
+        return Backward(graph, self.rules, self._prefix, self._names)
+
+    def total(self, received: Sequence[Value], like: Value) -> Value:
+        """Return the sum of gradients of one value; equal ones become a product."""
+        terms = [
+            g if n == 1 else self.Mul(g, self.like(n, like if like.dtype in query.FLOATS else g))
+            for g, n in Counter(received).items()
+        ]
+        return functools.reduce(self.Add, terms)
+
+    def unbroadcast(self, gradient: Value, x: Value, y: Value | None = None) -> Value:
+        """Sum a gradient over the axes along which `x` was broadcast; the result broadcasts to x's shape.
+
+        Where `y` is given, the gradient stands for all of y's shape: an axis that it has as 1, y as n and x as 1
+        counts n times.
+        """
+        gradient.type = gradient.type or x.type
+        if gradient.shape is None and y is None:
+            gradient.shape = x.shape
+        if gradient.shape is None or x.shape is None or (y is not None and y.shape is None):
+            return self._unbroadcast_dynamic(gradient, x, y)
+        axes = joined_axes(gradient.shape, x.shape, y.shape if y is not None else None)
+        if axes is None:
+            return self._unbroadcast_dynamic(gradient, x, y)
+        summed, repeated = axes
+        extra = gradient.shape.rank() - x.shape.rank()
+        for axis in repeated:
+            assert y is not None
+            gradient = self.Mul(gradient, self.cast(self.dim(y, axis), gradient))
+        if not summed or summed == list(range(extra)):
+            gradient = self.sum(gradient, summed) if summed else gradient
+            return self.reshape_like(gradient, x) if extra > len(summed) else gradient
+        total = self.sum(gradient, summed, keepdims=True)
+        return self.reshape_like(total, x) if extra > 0 else total
+
+    def _unbroadcast_dynamic(self, gradient: Value, x: Value, y: Value | None) -> Value:
+        """Sum over the axes where x's shape, padded with ones in front, is 1 and the gradient's is not."""
+        ranks = [v.shape.rank() if v.shape is not None else None for v in (gradient, x if y is None else y)]
+        known = None if None in ranks else ir.Shape([None] * max(r for r in ranks if r is not None))
+        gradient = self.Expand(gradient, self.Shape(x if y is None else y))
+        gradient.type, gradient.shape = x.type, known
+        sizes, shape, one = self.Shape(gradient), self.Shape(x), self.ints([1])
+        missing = self.Sub(self.Shape(sizes), self.Shape(shape))
+        padded = self.Concat(self.Expand(one, missing), shape, axis=0)
+        joined = self.And(self.Equal(padded, one), self.Not(self.Equal(sizes, one)))
+        total = self.ReduceSum(gradient, self.vector(self.NonZero(joined)), keepdims=1, noop_with_empty_axes=1)
+        total.type, total.shape = x.type, known  # a Scan hands out, for the second derivative, what has a rank
+        result = self.Reshape(total, shape)
+        result.type, result.shape = x.type, x.shape
+        return result
+
+    def constant(self, value: Value | None) -> ir.TensorProtocol | None:
+        """Return what a value always is: None for an input, which a caller may set, and for what is trained."""
+        if value is None or value.is_graph_input() or value in self.active:
+            return None
+        return query.tensor(value)
+
+    def dim(self, x: Value, axis: int) -> Value:
+        """Return one dimension of x as an int64 scalar; a constant where it is static."""
+        static = x.shape[axis] if x.shape is not None else None
+        if isinstance(static, int):
+            return self.const(np.int64(static))
+        size = self.Gather(self.Shape(x), self.const(np.int64(axis)), axis=0)
+        size.shape = ir.Shape([])
+        return size
+
+    def full(self, gradient: Value, y: Value) -> Value:
+        """Return a gradient with all of its value's shape."""
+        if gradient.shape is not None and y.shape is not None and same(gradient.shape, y.shape):
+            return gradient
+        wide = self.Expand(gradient, self.shape(y))
+        wide.type, wide.shape = y.type if y.dtype in query.FLOATS else gradient.type, y.shape
+        return wide
+
+    def sum(self, x: Value, axes: Sequence[int], *, keepdims: bool = False) -> Value:
+        """Return Σ over axes; over the rows of a float matrix as ones · x, which is several times faster."""
+        shape, fast = x.shape, (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+        if shape is not None and shape.rank() == 2 and list(axes) == [0] and x.dtype in fast and shape[1] != 1:
+            ones = self._ones(x)
+            total = self.MatMul(self.reshape(ones, [1, -1], [1, shape[0]]) if keepdims else ones, x)
+        else:
+            total = self.ReduceSum(x, axes, keepdims=int(keepdims))
+        if shape is not None:
+            dims = enumerate(shape)
+            total.shape = ir.Shape([1 if i in axes else d for i, d in dims if keepdims or i not in axes])
+        return total
+
+    def averaged(self, value: Value, x: Value, y: Value) -> Value:
+        """Return value / n, where each element of y joins n of x; n itself may be too large for a half's range."""
+        half = x.dtype in HALVES
+        joined = quotient(x.shape, y.shape)
+        if joined is not None:
+            return self.Mul(value, self.like(1 / max(joined, 1), x)) if half else self.Div(value, self.like(joined, x))
+        wide = ir.TensorType(ir.DataType.FLOAT) if half else x.type
+        whole, parts = (self.cast(self.Size(v), Value(type=wide)) for v in (x, y))
+        if half:
+            return self.Mul(value, self.cast(self.Div(parts, whole), x))
+        scalar = y.shape is not None and y.shape.rank() == 0
+        return self.Div(value, whole if scalar else self.Div(whole, parts))
+
+    def scatter(self, zeros: Value, places: Value, values: Value, axis: int, *, add: bool = True) -> Value:
+        """Return zeros with values put along an axis, or added; halves add up in float32, and so have a kernel."""
+        if not add:
+            return self.ScatterElements(zeros, places, values, axis=axis)
+        if zeros.dtype not in HALVES:
+            return self.ScatterElements(zeros, places, values, axis=axis, reduction="add")
+        zeros_32, values_32 = (self.Cast(v, to=ir.DataType.FLOAT) for v in (zeros, values))
+        return self.cast(self.ScatterElements(zeros_32, places, values_32, axis=axis, reduction="add"), zeros)
+
+    def put(self, x: Value, places: Value, values: Value, *, add: bool = False) -> Value:
+        """Return zeros of x's shape with values at places that are counted in row-major order."""
+        zeros = self.Expand(self.like(0, x), self.Reshape(self.Size(x), [1]))
+        return self.Reshape(self.scatter(zeros, self.vector(places), self.vector(values), 0, add=add), self.shape(x))
+
+    def _ones(self, x: Value) -> Value:
+        assert x.shape is not None and x.dtype is not None
+        if isinstance(x.shape[0], int):
+            return self.const(np.ones(x.shape[0], x.dtype.numpy()))
+        key = ("rows", x.shape[0].value, x.dtype)
+        if x.shape[0].value is None or key not in self._computed:
+            one = ir.tensor(np.ones(1, x.dtype.numpy()))
+            rows = self.Shape(x, start=0, end=1) if self.opset >= 15 else self.Gather(self.Shape(x), [0])
+            self._computed[key] = self.ConstantOfShape(rows, value=one)
+            self._computed[key].type = x.type
+        return self._computed[key]
+
+    def output(self, node: Node, index: int, name: str, like: Value) -> Value:
+        """Return an output of a forward node, of another value's type and shape, asked for where it had not been."""
+        if len(node.outputs) <= index:
+            node.resize_outputs(index + 1)
+        y = node.outputs[index]
+        if not y.name:
+            self.rename(y, f"{node.outputs[0].name}/{name}")
+        y.type, y.shape = like.type, like.shape
+        return y
+
+    def axis(self, node: Node, x: Value, default: int = -1) -> int:
+        """Return the attribute `axis`, counted from the front where the rank is known."""
+        axis = node.attributes.get_int("axis", default)
+        return axis % x.shape.rank() if x.shape is not None else axis
+
+    def ints(self, values: Iterable[int]) -> Value:
+        """Return a constant int64 vector."""
+        return self.const(np.array(list(values), np.int64))
+
+    def count(self, size: Value) -> Value:
+        """Return 0, 1 … size − 1."""
+        return self.Range(0, size, 1)
+
+    def eye(self, x: Value, axis: int) -> Value:
+        """Return the unit matrix of an axis's size, in x's type: what a linear operator makes of it is its matrix."""
+        places = self.count(self.dim(x, axis))
+        return self.cast(self.Equal(self.Unsqueeze(places, [1]), self.Unsqueeze(places, [0])), x)
+
+    def vector(self, x: Value) -> Value:
+        """Return x as a vector."""
+        return x if x.shape is not None and x.shape.rank() == 1 else self.Reshape(x, [-1])
+
+    def shape(self, x: Value) -> Value:
+        """Return a value's shape as a tensor: a constant where it is static."""
+        if x.shape is not None and all(isinstance(d, int) for d in x.shape):
+            return self.ints([int(d) for d in x.shape])  # type: ignore[arg-type]
+        return self.Shape(x)
+
+    def reshape(self, x: Value, to: Sequence[int], shape: Sequence[Any] | None = None) -> Value:
+        """Return x with the constant shape `to` (which may hold one −1)."""
+        result = self.Reshape(x, to)
+        result.shape = ir.Shape(list(shape or to)) if shape is not None or -1 not in to else None
+        return result
+
+    def reshape_like(self, gradient: Value, x: Value) -> Value:
+        """Return a gradient with x's shape; one unknown dimension is left to the runtime."""
+        shape, dims = gradient.shape, list(x.shape) if x.shape is not None else [None, None]
+        if shape is not None and x.shape is not None:
+            extra = shape.rank() - x.shape.rank()
+            if same(shape, x.shape):
+                return gradient
+            front, rest = shape[: max(extra, 0)], shape[max(extra, 0) :]
+            fits = (d == 1 or equal(d, w) for d, w in zip(rest, dims, strict=False))
+            if extra > 0 and dims and all(d == 1 for d in front) and all(fits):
+                result = self.Squeeze(gradient, range(extra))
+                result.shape = ir.Shape(rest)
+                return result
+        if 0 in dims:
+            return self.zeros(x)
+        if len([d for d in dims if not isinstance(d, int)]) <= 1:
+            result = self.Reshape(gradient, [d if isinstance(d, int) else -1 for d in dims])
+        else:
+            result = self.Reshape(gradient, self.Shape(x), **({"allowzero": 1} if self.opset >= 14 else {}))
+        result.shape = x.shape
+        return result
+
+    def zeros(self, x: Value) -> Value:
+        """Return zeros of a value's shape and type."""
+        return self.full(self.like(0, x), x)
+
+
+def ranked(x: Value) -> ir.Shape:
+    """Return a value's shape, for the rules that count its axes; a DeriveError where it is not known."""
+    if x.shape is None:
+        node = x.producer()
+        raise DeriveError(
+            "The gradient of most operators needs values of known rank.",
+            got=f"{x.name!r}, which {node.op_type if node is not None else 'the model'} gives, of unknown rank",
+            fix="Give the graph's inputs shapes, or the value a value_info; or freeze the parameters in front of it.",
+        )
+    return x.shape
+
+
+def joined_axes(gradient: ir.Shape, x: ir.Shape, y: ir.Shape | None) -> tuple[list[int], list[int]] | None:
+    """Return the gradient's axes to sum over and y's axes that count many times; None where names hide the sizes."""
+    summed, repeated = [], []
+    ranks = [s.rank() if s is not None else 0 for s in (gradient, x, y)]
+    for back in range(1, max(ranks) + 1):
+        h, w, v = (s[-back] if s is not None and back <= s.rank() else 1 for s in (gradient, x, y))
+        if y is None:
+            v = w if h == 1 else h
+        if v == 1 or equal(w, v) or (isinstance(w, int) and w != 1):
+            continue
+        if w != 1 or not (isinstance(h, int) or equal(h, v) or y is None):
+            return None
+        if h == 1:
+            repeated.append(ranks[2] - back)
+        else:
+            summed.append(ranks[0] - back)
+    return sorted(summed), sorted(repeated)
+
+
+def quotient(x: ir.Shape | None, y: ir.Shape | None) -> int | None:
+    """Return |x| / |y| where the dimensions that they do not share are static."""
+    if x is None or y is None:
+        return None
+    rest = list(x)
+    for d in y:
+        if d == 1 and 1 not in rest:
+            continue
+        if d not in rest or not (isinstance(d, int) or d.value is not None):
+            return None
+        rest.remove(d)
+    return math.prod(d for d in rest if isinstance(d, int)) if all(isinstance(d, int) for d in rest) else None
+
+
+def same(a: ir.Shape, b: ir.Shape) -> bool:
+    """Say whether two shapes are surely the same."""
+    return a.rank() == b.rank() and all(equal(x, y) for x, y in zip(a, b, strict=True))

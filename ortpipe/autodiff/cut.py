@@ -1,0 +1,105 @@
+"""Taking a body and the gradient that was written behind it apart."""
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+from onnx_ir import Graph, Node, Value
+
+from ortpipe.autodiff.backward import Backward
+from ortpipe.graph import query
+from ortpipe.graph.operators import is_random
+
+
+def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, Value]]:
+    """Move what was written behind a body, and leads to the outputs, to a graph of its own.
+
+    Returns:
+        The graph, whose inputs are still to be listed, and its new input for each value that it has to be given. What
+        is cheap (constants, shapes, masks, and what is the same in every step) is computed again instead.
+    """
+    body = inner.graph
+    nodes = [n for n in body if n not in inner.forward]
+    body.remove(nodes)
+    graph = Graph([], outputs, nodes=nodes, opset_imports=body.opset_imports, name=f"{body.name}/gradient")
+    prune(graph)
+    forward = {*body.inputs, *(y for n in inner.forward for y in n.outputs)}
+    varying = _varying(body)
+    copies: dict[Value, Value] = {}
+    inputs: dict[Value, Value] = {}
+    repeated: list[Node] = []
+
+    def find(value: Value) -> Value:
+        if value not in forward or value in copies:
+            return copies.get(value, value)
+        node = value.producer()
+        if node is None or not _again(node, value, varying):
+            copies[value] = inputs[value] = inner.placeholder("kept", value, value.shape)
+            return copies[value]
+        read = [find(x) if x is not None else None for x in node.inputs]
+        copy = Node(node.domain, node.op_type, read, list(node.attributes.values()), num_outputs=len(node.outputs))
+        for old, new in zip(node.outputs, copy.outputs, strict=True):
+            new.type, new.shape = old.type, old.shape
+            copies[old] = inner.rename(new, f"{old.name}/again")
+        copy.name = copies[value].name
+        repeated.append(copy)
+        return copies[value]
+
+    for value in query.free(graph):
+        find(value)
+    for node in graph.all_nodes():
+        for i, x in enumerate(node.inputs):
+            if x in copies:
+                node.replace_input_with(i, copies[x])
+    if repeated:
+        graph.insert_before(graph[0], repeated)
+    return graph, inputs
+
+
+def _varying(body: Graph) -> set[Value]:
+    """Return the values that differ from step to step."""
+    varying = set(body.inputs)
+    for node in body:
+        if is_random(node) or any(x in varying for x in (*node.inputs, *query.captured(node))):
+            varying.update(node.outputs)
+    return varying
+
+
+def _again(node: Node, value: Value, varying: set[Value]) -> bool:
+    if query.subgraphs(node) or is_random(node):
+        return False
+    return value not in varying or (value.dtype not in query.FLOATS and len(node.outputs) == 1)
+
+
+def distinct(inner: Backward, values: Sequence[Value], like: Sequence[Value]) -> list[Value]:
+    """Return values that the gradient itself makes, each only once: a subgraph's outputs."""
+    results: list[Value] = []
+    for value, other in zip(values, like, strict=True):
+        node = value.producer()
+        if node is None or node.graph is not inner.graph or node in inner.forward or value in results:
+            node = ir.node("Identity", [value])
+            inner.graph.append(node)
+            value = inner.rename(node.outputs[0], "grad/output")
+            node.name = value.name
+        value.type, value.shape = other.type, other.shape
+        results.append(value)
+    return results
+
+
+def copied(op: Backward, graph: Graph) -> Graph:
+    """Return a copy of a subgraph, under names of its own."""
+    copy = graph.clone(allow_outer_scope_values=True)
+    inputs = [*copy.inputs, *(v for n in copy.all_nodes() for g in query.subgraphs(n) for v in g.inputs)]
+    for value in (*inputs, *copy.initializers.values(), *(y for n in copy.all_nodes() for y in n.outputs)):
+        if value.name:
+            op.rename(value, f"{value.name}/again")
+    return copy
+
+
+def prune(graph: Graph) -> None:
+    """Remove the nodes that nothing reads."""
+    for node in reversed(graph):
+        if not any(y.uses() or y.is_graph_output() for y in node.outputs):
+            for inner in query.subgraphs(node):
+                inner.outputs.clear()  # what it read from around it is read no more
+                prune(inner)
+            graph.remove(node, safe=True)

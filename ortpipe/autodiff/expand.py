@@ -1,0 +1,105 @@
+"""Operators that are functions, replaced by their bodies where no rule is faster or stabler than the body's own."""
+
+from collections.abc import Callable, Collection, Sequence
+
+import onnx_ir as ir
+from onnx_ir import Graph, Node
+from onnx_ir.passes.common import CommonSubexpressionEliminationPass, InlinePass
+
+from ortpipe.autodiff.expansions import EXPANSIONS
+from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.walk import between
+from ortpipe.graph import functions, operators, query
+from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.check import infer
+from ortpipe.graph.edit import initializers_to_constants
+from ortpipe.graph.rewrite import replace
+from ortpipe.graph.sizes import fold_sizes
+
+KEPT = ("Range",)  # counts, mostly; its body would be a loop
+
+
+def expanded(model: ir.Model, outputs: Sequence[str], targets: Sequence[str] = ()) -> ir.Model:
+    """Return the model with model-local functions inlined, and ONNX's own functions that have no rule.
+
+    ONNX's attributes and opset decide which body an operator has; what is left either has a rule or is an error. What
+    no gradient goes through (a Range of positions, say) stays as it is; recurrent operators and loops become scans.
+    """
+
+    def without_rule(model: ir.Model) -> set[str]:
+        nodes = between(model.graph, outputs, targets)
+        nodes += [n for node in nodes for inner in query.subgraphs(node) for n in inner.all_nodes()]
+        return {n.op_type for n in nodes if not n.domain and functions.is_function(n)} - {*RULES, *KEPT}
+
+    model = _inlined(model, without_rule)
+    fold_sizes(model)
+    if any(n.op_type in ("If", *EXPANSIONS) for n in model.graph.all_nodes()):
+        names = Names(used_names(model.graph))
+        changed = [_expand(node, names) for node in between(model.graph, outputs, targets)]
+        if any(changed):
+            infer(model)
+            fold_sizes(model)
+    return model
+
+
+def with_bodies(model: ir.Model, kinds: Collection[str]) -> ir.Model:
+    """Return the model with model-local functions inlined, and these of ONNX's operators written as their bodies."""
+    return _inlined(model, lambda model: {n.op_type for n in model.graph.all_nodes()}.intersection(kinds))
+
+
+def _inlined(model: ir.Model, choose: Callable[[ir.Model], set[str]]) -> ir.Model:
+    if model.functions:
+        InlinePass()(model)
+        infer(model)
+    functions.write_defaults(model)
+    for _ in range(3):  # a body may call functions again
+        if not (chosen := choose(model)):
+            break
+        model = ir.from_proto(functions.with_bodies(ir.to_proto(model), chosen))
+    return model
+
+
+def _expand(node: Node, names: Names) -> bool:
+    """Put a node's expansion in its place, the nodes of its subgraphs first; say whether it may have changed."""
+    inner = query.subgraphs(node)
+    for subgraph in inner:
+        initializers_to_constants(subgraph)
+        for nested in list(subgraph):
+            _expand(nested, names)
+    if node.op_type not in EXPANSIONS or node.domain:
+        return bool(inner)
+    graph = node.graph
+    assert isinstance(graph, Graph)
+    op = Builder(graph, node.op_type, before=node, names=names)
+    with op.formulas():
+        values = EXPANSIONS[node.op_type](op, node)
+    if values is not None:
+        replace(node, values)
+    return values is not None or bool(inner)
+
+
+def without_identities(graph: Graph) -> None:
+    """Take out Identity nodes and casts to a value's own type, but those that give a graph's output its name.
+
+    A subgraph has to make its outputs.
+    """
+    for node in list(graph.all_nodes()):
+        if node.domain or node.op_type not in ("Identity", "Cast"):
+            continue
+        x, y = node.inputs[0], node.outputs[0]
+        assert x is not None and node.graph is not None
+        same = node.op_type == "Identity" or x.dtype == node.attributes["to"].as_int()
+        if same and not y.is_graph_output():
+            x.type, x.shape = x.type or y.type, x.shape or y.shape
+            ir.convenience.replace_all_uses_with(y, x)
+            node.graph.remove(node, safe=True)
+
+
+def merge_repeated(model: ir.Model) -> None:
+    """Compute equal expressions once, but for those that draw at random: every node draws its own."""
+    drawing = [node for node in model.graph.all_nodes() if node.op_type in operators.RANDOM]
+    for number, node in enumerate(drawing):
+        node.attributes["ortpipe.draw"] = ir.AttrInt64("ortpipe.draw", number)
+    CommonSubexpressionEliminationPass()(model)
+    for node in drawing:
+        del node.attributes["ortpipe.draw"]

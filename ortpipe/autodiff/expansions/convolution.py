@@ -1,0 +1,27 @@
+"""Conv whose auto_pad depends on a free size: its pads computed, in front of it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx_ir import Node, Value
+
+from ortpipe.autodiff.windows import FAR, auto_pad, spatial, unpadded
+from ortpipe.graph.builder import Builder
+
+
+def conv(op: Builder, node: Node) -> Sequence[Value] | None:
+    """SAME: ⌈size / stride⌉ windows, and half of what they reach beyond the input on each side."""
+    if not auto_pad(node).startswith("SAME"):
+        return None
+    x, windows = node.inputs[0], unpadded(node)
+    if not any(size is None and s > 1 for size, s in zip(spatial(x), windows.strides, strict=True)):
+        return None
+    sizes = op.Slice(op.Shape(x), [2], [FAR])
+    counts = (sizes + op.const(windows.strides - 1)) / op.const(windows.strides)
+    total = op.Max((counts - 1) * op.const(windows.strides) + op.const(windows.extents) - sizes, 0)
+    half = total / 2
+    begin, end = (half, total - half) if auto_pad(node) == "SAME_UPPER" else (total - half, half)
+    none = op.const(np.zeros(2, np.int64))
+    padded = op.Pad(x, op.Concat(none, begin, none, end, axis=0))
+    attributes = {name: value for name, value in node.attributes.items() if name != "auto_pad"}
+    return [op.Conv(padded, *node.inputs[1:], **attributes)]

@@ -1,0 +1,199 @@
+"""gradient: any graph → the graph of its derivatives, with no loss, no pipeline and no rows."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import onnx
+import onnx_ir as ir
+from onnx_ir import Graph
+from onnx_ir.passes.common import RemoveUnusedOpsetsPass
+
+from ortpipe.autodiff.expand import expanded, merge_repeated, without_identities
+from ortpipe.autodiff.outputs import named
+from ortpipe.autodiff.products import PRODUCTS
+from ortpipe.errors import DeriveError, in_words, nearest
+from ortpipe.facts import without_metadata
+from ortpipe.graph import query
+from ortpipe.graph.apart import Weights, attach, put_together
+from ortpipe.graph.batch import plain_dimensions
+from ortpipe.graph.check import finish_apart, infer, parsed
+from ortpipe.graph.edit import keep_outputs, name_dimensions
+from ortpipe.graph.functions import called_alone
+from ortpipe.graph.lower import lowered
+from ortpipe.graph.modes import open_statistics
+from ortpipe.graph.serial import read_apart
+
+Kind = Literal["vjp", "jvp", "jacobian", "hvp"]
+WORDS = {  # in errors of what a config calls otherwise → here
+    "between the trained parameters and the loss": "between wrt and of",
+    "Freeze the parameters in front of it (derive.frozen)": "Name a value behind it in wrt",
+    "freeze the parameters in front of it": "name a value behind it in wrt",
+    "end the graph in front of": "name a value in front of",
+    "with convert.source.prediction": "in of",
+    "convert.source.prediction": "of",
+    "convert.source.shape": "shape",
+}
+
+
+def gradient(
+    model: onnx.ModelProto | str | os.PathLike[str],
+    of: str | Sequence[str],
+    wrt: str | Sequence[str],
+    *,
+    kind: Kind = "vjp",
+    ones: bool = False,
+    value: bool = False,
+    shape: Mapping[str, Sequence[int | None]] | None = None,
+    function: str | None = None,
+) -> onnx.ModelProto:
+    """Return the derivatives of values `of` with respect to values `wrt` as a model of standard operators.
+
+    With y = f(x), J = ∂y/∂x and sums over `of`, or over `wrt`, where those are several:
+
+    - "vjp", vector-Jacobian product: `<x>_grad` = Jᵀȳ, where the cotangent ȳ is the input `<y>_grad`, by default 1 for
+      a y of one element. Costs about two runs of f, whatever the size of x.
+    - "jvp", Jacobian-vector product: `<y>_tangent` = J·v, where the tangent v is the input `<x>_tangent`. It is the
+      derivative of Jᵀȳ by ȳ (the double-VJP trick), and costs about three runs of f.
+    - "jacobian": `<y>_<x>_jacobian` = J, of y's shape and then x's, a VJP for each entry of y, one after the other.
+    - "hvp", Hessian-vector product: `<x>_hvp` = ∂⟨Jᵀȳ, v⟩/∂x. Costs about two gradients.
+
+    Args:
+        model: a model or its file, which stays as it is: of any opset from 7 on, inputs of any shape, scalars too.
+        of: outputs or inner values, of floats.
+        wrt: inputs, initializers or inner values, of floats; an initializer becomes an input with its value as default
+            (and so do the running statistics of a training BatchNormalization, over which onnxruntime writes).
+        kind: which derivative.
+        ones: the cotangent is 1 everywhere, and no input: gradients of the sum of all entries of `of`. An input with a
+            default (a cotangent of one element, an initializer) is one that onnxruntime warns of where it loads.
+        value: give the values `of` too, in front of the derivatives.
+        shape: sizes of inputs that the model leaves free, None where they stay so; a few operators need static ones.
+        function: one of the model's local functions, `Name` or `domain:Name`, to be differentiated instead of the
+            graph, between its own inputs and outputs.
+
+    Raises:
+        DeriveError: a name that is not there, that is not of floats, or on which nothing depends; an operator on the
+            way without a gradient.
+
+    >>> text = '<ir_version: 8, opset_import: ["": 18]> g (float[3] x) => (float y) { s = Mul(x, x) y = ReduceSum(s) }'
+    >>> [o.name for o in gradient(onnx.parser.parse_model(text), "y", "x").graph.output]
+    ['x_grad']
+    """
+    whole, weights = (model, {}) if isinstance(model, onnx.ModelProto) else read_apart(Path(model))
+    made, held = gradient_apart(
+        whole, weights, of, wrt, kind=kind, ones=ones, value=value, shape=shape or {}, function=function
+    )
+    return put_together(made, held) if held else made
+
+
+def gradient_apart(
+    model: onnx.ModelProto,
+    weights: Weights,
+    of: str | Sequence[str],
+    wrt: str | Sequence[str],
+    *,
+    kind: Kind,
+    ones: bool,
+    value: bool,
+    shape: Mapping[str, Sequence[int | None]],
+    function: str | None,
+) -> tuple[onnx.ModelProto, Weights]:
+    """Return the same of a model from which large weights stand apart, as such a model."""
+    if kind not in get_args(Kind):
+        raise DeriveError("{key} is one of four.", key="kind", got=repr(kind), fix=nearest(str(kind), get_args(Kind)))
+    if ones and kind not in ("vjp", "hvp"):
+        rule = "{key} stands for a cotangent, which only vjp and hvp have."
+        raise DeriveError(rule, key="ones", got=kind, fix="Leave it out.")
+    ofs, wrts = (list(dict.fromkeys([names] if isinstance(names, str) else names)) for names in (of, wrt))
+    with in_words(WORDS):
+        alone = model if function is None else called_alone(put_together(model, weights), function)
+        own = _opened(alone, weights if function is None else {}, shape)
+        inputs = _check(own.graph, ofs, wrts)
+        own = _prepared(own, ofs, wrts)
+        by_name = query.values(own.graph)
+        results = PRODUCTS[kind](own, [by_name[name] for name in ofs], [by_name[name] for name in wrts], ones)
+        kept = {**({name: by_name[name] for name in ofs} if value else {}), **results}
+        own.graph.outputs[:] = named(own.graph, kept).values()
+        opened = [*(name for name in wrts if by_name[name].is_initializer()), *open_statistics(own.graph)]
+        _set_inputs(own.graph, list(dict.fromkeys([*inputs, *opened])))
+        RemoveUnusedOpsetsPass()(own)
+        own.producer_name = "ortpipe"
+        return finish_apart(own, deep=True)
+
+
+def _opened(model: onnx.ModelProto, weights: Weights, shapes: Mapping[str, Sequence[int | None]]) -> ir.Model:
+    """Return a model at an opset that has rules, with the shapes that its inputs have and what follows from them."""
+    own = parsed(without_metadata(lowered(plain_dimensions(model), weights)))  # a size of -1 would be counted with
+    attach(own, weights)
+    inputs = {str(value.name): value for value in query.data_inputs(own.graph)}
+    for name, sizes in shapes.items():
+        if name not in inputs:
+            raise DeriveError("{key} names inputs.", key="shape", got=repr(name), fix=nearest(name, inputs))
+        known = inputs[name].shape
+        declared = list(known) if known is not None else [None] * len(sizes)
+        fits = [s is None or not isinstance(d, int) or s == d for d, s in zip(declared, sizes, strict=False)]
+        if len(declared) != len(sizes) or not all(fits):
+            rule, got = (
+                "{key} says the sizes that an input leaves free.",
+                f"{list(sizes)} for {name!r} of shape {known}",
+            )
+            raise DeriveError(rule, key="shape", got=got, fix="Give one for each axis, None where it stays as it is.")
+        inputs[name].shape = ir.Shape([d if s is None else s for s, d in zip(sizes, declared, strict=True)])
+    name_dimensions(own)
+    infer(own)
+    return own
+
+
+def _check(graph: Graph, of: Sequence[str], wrt: Sequence[str]) -> list[str]:
+    """Refuse what is no float value, or does not depend; return the names of the inputs that `of` depends on."""
+    values, floats = query.values(graph), [v for v in graph.initializers.values() if v.dtype in query.FLOATS]
+    starts = [v for v in query.data_inputs(graph) if v.dtype in query.FLOATS] + floats
+    for key, names, likely in (("of", of, graph.outputs), ("wrt", wrt, starts)):
+        if not names:
+            raise DeriveError("{key} names at least one value.", key=key, got="none", fix="Name one.")
+        for name in names:
+            if name not in values:
+                fix = nearest(name, [str(v.name) for v in likely]) + " Inner values have names, too (ortpipe show)."
+                raise DeriveError("{key} names values of the graph.", key=key, got=repr(name), fix=fix)
+            if (dtype := values[name].dtype) not in query.FLOATS:
+                fix = "Name the float value that it is made of, or that is made of it."
+                got = f"{name!r} of type {dtype}"
+                raise DeriveError("Only floats have derivatives, with respect to floats.", key=key, got=got, fix=fix)
+    needed = [query.ancestors([values[name]]) for name in of]
+    for name in wrt:
+        if not any(values[name] in one for one in needed):
+            raise _independent(name, of, [str(v.name) for v in starts if any(v in one for one in needed)])
+    for name, one in zip(of, needed, strict=True):
+        if not any(values[w] in one for w in wrt):
+            raise _independent(", ".join(wrt), [name], [str(v.name) for v in starts if v in one])
+    return [str(v.name) for v in query.data_inputs(graph) if any(v in one for one in needed)]
+
+
+def _independent(name: str, of: Sequence[str], sources: Sequence[str]) -> DeriveError:
+    return DeriveError(
+        "A derivative is taken with respect to what the value depends on.",
+        got=f"{' and '.join(map(repr, of))} {'does' if len(of) == 1 else 'do'} not depend on {name!r}",
+        fix=f"Leave it out. {nearest(name, sources)}",
+    )
+
+
+def _prepared(model: ir.Model, of: Sequence[str], wrt: Sequence[str]) -> ir.Model:
+    """Return the part of a model that computes `of`, in operators that have rules or are on no way from `wrt`."""
+    by_name = query.values(model.graph)
+    inner = [name for name in wrt if by_name[name].producer() is not None]
+    keep_outputs(model, list(dict.fromkeys([*of, *inner])))  # an output keeps its name, whatever is simplified
+    model = expanded(model, of, wrt)
+    without_identities(model.graph)
+    if not inner:  # what stands for an inner value, too, would be counted with it
+        merge_repeated(model)
+    return model
+
+
+def _set_inputs(graph: Graph, names: Sequence[str]) -> None:
+    """Put the inputs in order: the model's own, what was an initializer, cotangents, tangents."""
+    added = [value for value in graph.inputs if value.name not in names]
+    needed = query.ancestors(graph.outputs)
+    by_name = query.values(graph)
+    first = [by_name[n] for n in names if not by_name[n].is_initializer() or by_name[n] in needed]
+    graph.inputs[:] = [*first, *(value for value in added if value in needed)]

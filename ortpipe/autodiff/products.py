@@ -1,0 +1,158 @@
+"""Products with the Jacobian and the Hessian of a part of a graph, written behind it."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir import Graph, Value
+
+from ortpipe.autodiff.backward import Backward
+from ortpipe.autodiff.cut import distinct
+from ortpipe.autodiff.expansions.loops import listed
+from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.rules.arithmetic import flat
+from ortpipe.autodiff.walk import gradients, operands
+from ortpipe.errors import DeriveError
+from ortpipe.graph import query
+from ortpipe.graph.check import infer
+
+STEPS = [name for name, rule in RULES.items() if rule is flat]
+
+
+def vjp(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], ones: bool) -> dict[str, Value]:
+    """Return Jᵀȳ of each target."""
+    found = _pulled_back(model.graph, outputs, targets, ones)
+    return {f"{t.name}_grad": found[t] for t in targets}
+
+
+def hvp(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], ones: bool) -> dict[str, Value]:
+    """Return ∂⟨Jᵀȳ, v⟩/∂x of each target: the gradient of a product with the gradient; 0 where that is constant."""
+    found = _pulled_back(model.graph, outputs, targets, ones)
+    infer(model)  # rules ask for shapes that those of the first pass did not note
+    op = Backward(model.graph, RULES, "hessian")
+    second = gradients(op, [(found[t], _like(op, t, "tangent")) for t in targets], targets)
+    return {f"{t.name}_hvp": second[t] if t in second else op.zeros(t) for t in targets}
+
+
+def jvp(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], ones: bool) -> dict[str, Value]:
+    """Return J·v of each output as ∂⟨Jᵀȳ, v⟩/∂ȳ, for Jᵀȳ is linear in ȳ."""
+    graph = model.graph
+    op = Backward(graph, RULES)
+    seeds = [_like(op, y, "grad") for y in outputs]
+    found = _all(graph, gradients(op, zip(outputs, seeds, strict=True), targets), outputs, targets)
+    infer(model)
+    op = Backward(graph, RULES, "tangent")
+    tangents = [(found[t], _like(op, t, "tangent")) for t in targets]
+    pushed = gradients(op, tangents, seeds)
+    results = {f"{y.name}_tangent": pushed[s] for y, s in zip(outputs, seeds, strict=True)}
+    for y, seed in zip(outputs, seeds, strict=True):
+        graph.inputs.remove(seed)  # Jᵀȳ is linear in ȳ: what is left of it are shapes, which zeros have too
+        if seed.uses():
+            zeros = Backward(graph, RULES, "tangent").zeros(y)
+            ir.convenience.replace_all_uses_with(seed, zeros)
+            graph.sort()
+    return results
+
+
+def jacobian(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], ones: bool) -> dict[str, Value]:
+    """Return J of each output and target."""
+    graph, results = model.graph, dict[str, Value]()
+    for y in outputs:
+        names = {t: f"{y.name}_{t.name}_jacobian" for t in targets}
+        found = _rows(graph, y, [t for t in targets if t in query.ancestors([y])])
+        op = Backward(graph, RULES, "jacobian")
+        for t in targets:
+            shape, empty = op.Concat(op.shape(y), op.shape(t), axis=0), _may_be_empty(y, t)
+            results[names[t]] = op.Reshape(found[t], shape, **empty) if t in found else op.Expand(op.like(0, t), shape)
+            results[names[t]].type, results[names[t]].shape = t.type, ir.Shape([*(y.shape or ()), *(t.shape or ())])
+    return results
+
+
+def _rows(graph: Graph, y: Value, targets: Sequence[Value]) -> dict[Value, Value]:
+    """Return the Jacobian's rows, one for each entry of y: a Scan over the part of a VJP that reads the cotangent."""
+    op = Backward(graph, RULES)
+    if y.shape is not None and not y.shape.rank():
+        return _all(graph, gradients(op, [(y, op.like(1, y))], targets), [y], targets)
+    seed = _like(op, y, "grad")
+    found = _all(graph, gradients(op, [(y, seed)], targets), [y], targets)
+    graph.inputs.remove(seed)
+    reached, moved = {seed}, []
+    for node in graph:
+        if any(x in reached for x in operands(node)):
+            reached.update(node.outputs)
+            moved.append(node)
+    size, empty = op.Size(y), _may_be_empty(y)
+    entries, shape = op.count(size), op.shape(y)
+    steps = op.count(op.Max(size, 1)) if empty else entries  # onnxruntime runs no Scan of no steps
+    graph.remove(moved)
+    body = Graph([row := op.placeholder("row", entries, ir.Shape([]))], [], nodes=moved, name=f"{y.name}/row")
+    inner = op.inside(body)
+    one_hot = inner.Reshape(inner.cast(inner.Equal(entries, row), y), shape, **empty)
+    one_hot.shape = y.shape
+    body.remove(start := [node for node in body if node not in inner.forward])
+    body.insert_before(moved[0], start) if moved else body.extend(start)  # none: J is the identity
+    ir.convenience.replace_all_uses_with(seed, one_hot)
+    body.outputs[:] = distinct(inner, [found[t] if found[t] is not seed else one_hot for t in targets], targets)
+    rows = listed(op.Scan(steps, body=body, num_scan_inputs=1, outputs=len(targets)))
+    if empty:
+        rows = [op.Slice(of_target, [0], op.Reshape(size, [1]), [0]) for of_target in rows]
+    return dict(zip(targets, rows, strict=True))
+
+
+def _may_be_empty(*values: Value) -> dict[str, int]:
+    """Return what a Reshape to the sizes of these values needs where one may be 0; nothing where none can."""
+    sizes = [size for value in values for size in query.sizes(value) or [None]]
+    return {"allowzero": 1} if any(size is None or size == 0 for size in sizes) else {}
+
+
+def _pulled_back(graph: Graph, outputs: Sequence[Value], targets: Sequence[Value], ones: bool) -> dict[Value, Value]:
+    op = Backward(graph, RULES)
+    seeds = [op.like(1, y) if ones else _cotangent(op, y) for y in outputs]
+    return _all(graph, gradients(op, zip(outputs, seeds, strict=True), targets), outputs, targets)
+
+
+def _cotangent(op: Backward, y: Value) -> Value:
+    """Return the input for the gradient of y; of one element it is 1 where nothing is fed."""
+    seed = _like(op, y, "grad")
+    if y.shape is not None and all(d == 1 for d in y.shape):
+        assert y.dtype is not None
+        seed.const_value = ir.tensor(np.ones(y.shape.numpy(), y.dtype.numpy()), dtype=y.dtype, name=seed.name)
+        op.graph.register_initializer(seed)
+    return seed
+
+
+def _like(op: Backward, value: Value, suffix: str) -> Value:
+    assert value.dtype is not None
+    seed = op.input(f"{value.name}_{suffix}", value.dtype, [])
+    seed.shape = value.shape
+    return seed
+
+
+def _all(
+    graph: Graph, found: dict[Value, Value], outputs: Sequence[Value], targets: Sequence[Value]
+) -> dict[Value, Value]:
+    """Return the gradients once there is one of each target: a step, or an integer on every way, has none."""
+    for target in targets:
+        if target not in found:
+            of = " and ".join(repr(y.name) for y in outputs)
+            flat = _flat(graph, outputs, target)
+            raise DeriveError(
+                "A derivative passes through operators that have one.",
+                got=f"{of} depends on {target.name!r} only through {flat}, which cuts it off",
+                fix="Leave it out, or take the derivative of a value in front of that.",
+            )
+    return found
+
+
+def _flat(graph: Graph, outputs: Sequence[Value], target: Value) -> str:
+    """Return what a message calls the nodes on the ways from a target to the outputs that let nothing back."""
+    reached, needed, cuts = {target}, query.ancestors(outputs), []
+    for node in graph:
+        if not needed.isdisjoint(node.outputs) and any(x in reached for x in operands(node)):
+            passed = [] if node.op_type in STEPS else [y for y in node.outputs if y.dtype in query.FLOATS]
+            reached.update(passed)
+            cuts += [] if passed else [query.called(node)]
+    return " and ".join(cuts[:3]) or "operators without one"
+
+
+PRODUCTS: dict[str, Callable[..., dict[str, Value]]] = {"vjp": vjp, "jvp": jvp, "jacobian": jacobian, "hvp": hvp}

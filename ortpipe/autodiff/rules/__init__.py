@@ -1,0 +1,74 @@
+"""The table of vector-Jacobian rules, one family per file; `walk.py` says what a rule is given and what it returns."""
+
+import onnx
+
+from ortpipe.autodiff.backward import Rules
+from ortpipe.autodiff.expansions import EXPANSIONS
+from ortpipe.autodiff.rules import (
+    activations,
+    arithmetic,
+    control_flow,
+    convolution,
+    geometry,
+    indexing,
+    linear,
+    losses,
+    normalization,
+    pooling,
+    quantization,
+    reductions,
+    resize,
+    shapes,
+    spectral,
+    trigonometry,
+)
+from ortpipe.graph.opsets import NEW
+
+MODULES = (
+    *(
+        activations,
+        arithmetic,
+        control_flow,
+        convolution,
+        geometry,
+        indexing,
+        linear,
+        losses,
+        normalization,
+        pooling,
+        quantization,
+    ),
+    *(reductions, resize, shapes, spectral, trigonometry),
+)
+FAMILIES: dict[str, Rules] = {module.__name__.rpartition(".")[2]: module.RULES for module in MODULES}
+RULES: Rules = {name: rule for family in FAMILIES.values() for name, rule in family.items()}
+
+
+NEWEST = 24  # opset of what the table speaks of
+MADE = ("EyeLike", "MelWeightMatrix", "RandomNormalLike", "RandomUniformLike")  # of no value that they read
+HELD = ("Optional", "SequenceConstruct", "SequenceErase", "SequenceInsert", "SplitToSequence")  # until they are read
+
+
+def table() -> str:
+    """Return the operators of every family as a Markdown table, then those that others stand for, and those without."""
+    lines = ["| family | operators |", "|---|---|"]
+    lines += [f"| {family} | {', '.join(sorted(rules))} |" for family, rules in FAMILIES.items()]
+    lines.append(f"| as other operators | {', '.join(sorted({*EXPANSIONS, *HELD, *NEW} - {*RULES}))} |")
+    lines.append(f"| without a gradient | {', '.join(_without())} |")
+    return "\n".join(lines)
+
+
+def _without() -> list[str]:
+    """Return ONNX's operators from floats to floats that have neither a rule, nor an expansion, nor a body."""
+    names = {s.name for s in onnx.defs.get_all_schemas_with_history() if not s.domain and s.since_version <= NEWEST}
+    left = sorted(names - {*RULES, *EXPANSIONS, *MADE, *HELD, *NEW})
+    return [name for name in left if _is_of_floats(onnx.defs.get_schema(name, NEWEST))]
+
+
+def _is_of_floats(schema: onnx.defs.OpSchema) -> bool:
+    kinds = {t.type_param_str: t.allowed_type_strs for t in schema.type_constraints}
+    of = [
+        any("(float)" in kind for p in side for kind in kinds.get(p.type_str, ()))
+        for side in (schema.inputs, schema.outputs)
+    ]
+    return all(of) and not (schema.deprecated or schema.has_function or schema.has_context_dependent_function)

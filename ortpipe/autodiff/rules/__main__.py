@@ -1,0 +1,6 @@
+"""Print the table of operators of docs/operators.md."""
+
+from ortpipe.autodiff.rules import table
+
+if __name__ == "__main__":
+    print(table())

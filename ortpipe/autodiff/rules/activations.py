@@ -1,0 +1,159 @@
+"""Activation functions, and the softmax family."""
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir import Node, Value
+
+from ortpipe.autodiff.backward import Backward, Gradients, Rules
+from ortpipe.autodiff.rules.arithmetic import elementwise, flat
+from ortpipe.graph import query
+
+
+def relu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """y = max(x, 0): dx = dy · [y > 0]; 0 at 0, as PyTorch.
+
+    In float32 [y > 0] is min(1, y · 3.4e38), which is one kernel and 0 or 1 for every y that is not subnormal;
+    comparing and casting takes three times as long.
+    """
+    y = node.outputs[0]
+    if y.dtype == ir.DataType.FLOAT:
+        return [dy * op.HardSigmoid(y, alpha=float(np.finfo(np.float32).max), beta=0.0)]
+    return [dy * op.cast(op.Greater(y, 0), y)]
+
+
+def leaky(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """LeakyRelu: dx = dy for x > 0, else alpha · dy (also at 0, as PyTorch)."""
+    return [op.Where(op.Greater(x, 0), dy, dy * node.attributes.get_float("alpha", 0.01))]
+
+
+def prelu(op: Backward, node: Node, dy: Value, x: Value, slope: Value) -> Gradients:
+    """PRelu: dx = dy for x > 0, else slope · dy; dslope = dy · min(x, 0)."""
+    positive = op.Greater(x, 0)
+    return [op.Where(positive, dy, dy * slope), op.Where(positive, 0, dy * x)]
+
+
+def elu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """Elu: f′ = 1 for x > 0, else alpha · exp(x) = y + alpha."""
+    return [op.Where(op.Greater(x, 0), dy, dy * (node.outputs[0] + node.attributes.get_float("alpha", 1.0)))]
+
+
+def celu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """Celu: f′ = 1 for x > 0, else exp(x / alpha)."""
+    return [dy * op.Exp(op.Min(x, 0) / node.attributes.get_float("alpha", 1.0))]
+
+
+def selu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """Selu: f′ = gamma for x > 0, else gamma · alpha · exp(x) = y + gamma · alpha."""
+    alpha = node.attributes.get_float("alpha", 1.67326319217681884765625)
+    gamma = node.attributes.get_float("gamma", 1.05070102214813232421875)
+    return [dy * op.Where(op.Greater(x, 0), gamma, node.outputs[0] + gamma * alpha)]
+
+
+def thresholded(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """ThresholdedRelu: dx = dy where x > alpha."""
+    return [dy * op.cast(op.Greater(x, node.attributes.get_float("alpha", 1.0)), x)]
+
+
+def shrink(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """Shrink: dx = dy where |x| > lambd."""
+    return [dy * op.cast(op.Greater(op.Abs(x), node.attributes.get_float("lambd", 0.5)), x)]
+
+
+def hard_sigmoid(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """HardSigmoid: f′ = alpha where 0 < y < 1, else 0."""
+    y, alpha = node.outputs[0], node.attributes.get_float("alpha", 0.2)
+    inside = op.And(op.Greater(y, 0), op.Less(y, 1))
+    return [dy * (op.cast(inside, y) * alpha)]
+
+
+def hard_swish(op: Backward, x: Value, y: Value) -> Value:
+    """HardSwish y = x · s with s = clip(x / 6 + ½, 0, 1): f′ = s + x / 6 · [0 < s < 1] (bounds as PyTorch).
+
+    In float32 [s > 0] is min(1, s · 3.4e38), as Relu's; where a condition chooses, onnxruntime goes over x three times.
+    """
+    if x.dtype == ir.DataType.FLOAT:
+        far = float(np.finfo(np.float32).max)
+        s = op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
+        inside = op.HardSigmoid(s, alpha=far, beta=0.0) * op.HardSigmoid(s, alpha=-far, beta=far)
+        return s + x * (inside * (1 / 6))
+    return op.Where(op.LessOrEqual(x, -3), 0, op.Where(op.GreaterOrEqual(x, 3), 1, x * (1 / 3) + 0.5))
+
+
+def softsign(op: Backward, x: Value, y: Value) -> Value:
+    """y = x / (1 + |x|): f′ = (1 − |y|)²."""
+    rest = 1 - op.Abs(y)
+    return rest * rest
+
+
+def gelu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """Gelu x · Φ(x): f′ = Φ(x) + x · φ(x); with approximate="tanh", Φ is ½(1 + tanh(√(2/π)(x + 0.044715·x³)))."""
+    if node.attributes.get_string("approximate", "none") == "tanh":
+        c, square = math.sqrt(2 / math.pi), x * x
+        t = op.Tanh(x * (1 + square * 0.044715) * c)
+        bell = (1 - t * t) * ((1 + square * (3 * 0.044715)) * c) * 0.5
+        return [dy * ((1 + t) * 0.5 + x * bell)]
+    phi = (op.Erf(x * math.sqrt(0.5)) + 1) * 0.5
+    density = op.Exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+    return [dy * (phi + x * density)]
+
+
+def mish(op: Backward, x: Value, y: Value) -> Value:
+    """Mish x · tanh(s), s = softplus(x): f′ = tanh(s) + x · σ(x) · (1 − tanh²(s))."""
+    t = op.Tanh(op.Softplus(x))
+    return t + x * op.Sigmoid(x) * (1 - t * t)
+
+
+def softmax(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """Softmax: dx = (dy − Σ dy·y) · y; 0 in rows that are replaced behind it, as those of −∞, whose y is nan."""
+    axis = op.axis(node, node.outputs[0])
+    y = _without_replaced_rows(node.outputs[0], axis)
+    weighted = dy * y
+    return [weighted - op.sum(weighted, [axis], keepdims=True) * y]
+
+
+def _without_replaced_rows(y: Value, axis: int) -> Value:
+    """Return what a Where makes of y, by whole rows, if nothing else reads y: where it replaces one, dy is 0."""
+    readers = [use.node for use in y.uses() if (use.node.op_type, use.idx) != ("CastLike", 1)]
+    if len(readers) != 1 or y.is_graph_output() or readers[0].op_type != "Where" or readers[0].inputs[2] is not y:
+        return y
+    [reader] = readers
+    (chosen, zero, _), replaced = reader.inputs, reader.outputs[0]
+    cast = zero.producer() if zero is not None else None
+    sizes, held = query.sizes(chosen), query.constant(cast.inputs[0] if cast is not None and cast.inputs else zero)
+    is_zero = held is not None and not held.any() and (cast is None or cast.op_type in ("Cast", "CastLike", "Constant"))
+    if not is_zero or sizes is None or y.shape is None or replaced.shape != y.shape:
+        return y
+    where = axis - y.shape.rank() + len(sizes)
+    return replaced if where < 0 or sizes[where] == 1 else y
+
+
+def log_softmax(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """LogSoftmax: dx = dy − exp(y) · Σ dy."""
+    y = node.outputs[0]
+    return [dy - op.Exp(y) * op.sum(dy, [op.axis(node, y)], keepdims=True)]
+
+
+RULES: Rules = {
+    "Celu": celu,
+    "Elu": elu,
+    "Erf": elementwise(lambda op, x, y: op.Exp(-(x * x)) * (2 / math.sqrt(math.pi))),
+    "Gelu": gelu,
+    "HardSigmoid": hard_sigmoid,
+    "HardSwish": elementwise(hard_swish),
+    "Hardmax": flat,
+    "LeakyRelu": leaky,
+    "LogSoftmax": log_softmax,
+    "Mish": elementwise(mish),
+    "PRelu": prelu,
+    "Relu": relu,
+    "Selu": selu,
+    "Shrink": shrink,
+    "Sigmoid": elementwise(lambda op, x, y: y * (1 - y)),
+    "Softmax": softmax,
+    "Softplus": elementwise(lambda op, x, y: op.Sigmoid(x)),
+    "Softsign": elementwise(softsign),
+    "Tanh": elementwise(lambda op, x, y: 1 - y * y),
+    "ThresholdedRelu": thresholded,
+}

@@ -1,0 +1,44 @@
+"""Determinants, and grids that matrices turn."""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir import Node, Value
+
+from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
+from ortpipe.autodiff.windows import FAR
+
+
+def det(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """Det: dx = dy · cofactors, each the determinant of x with one row made the unit row of its column.
+
+    So it holds where x has no inverse, too; that takes n² determinants of n × n.
+    """
+    one, (*batch, n, _) = op.eye(x, -1), ranked(x)
+    rows, columns = op.Unsqueeze(one, [1, 3]), op.Unsqueeze(one, [0, 2])  # [n, 1, n, 1], [1, n, 1, n]
+    outer = [len(batch), len(batch) + 1]
+    minors = op.Unsqueeze(x, outer) * (1 - rows) + rows * columns
+    minors.type, minors.shape = x.type, ir.Shape([*batch, n, n, n, n])
+    cofactors = op.Det(minors)
+    cofactors.type, cofactors.shape = x.type, x.shape
+    return [op.Unsqueeze(dy, outer) * cofactors]
+
+
+def affine_grid(op: Backward, node: Node, dy: Value, theta: Value, size: Value) -> Gradients:
+    """AffineGrid y = [g, 1] θᵀ for every place g: dθ = dyᵀ [g, 1], the places being what θ = [I, 0] gives."""
+    axes = ranked(dy)[-1]
+    assert isinstance(axes, int) and theta.dtype is not None
+    unit = op.const(np.eye(axes, axes + 1, dtype=theta.dtype.numpy())[None])
+    one_image = op.Concat([1], op.Slice(size, [1], [FAR]), axis=0)
+    align = node.attributes.get_int("align_corners", 0)
+    places = op.Reshape(op.AffineGrid(unit, one_image, align_corners=align), [-1, axes])
+    return [
+        op.MatMul(
+            op.Transpose(op.Reshape(dy, [0, -1, axes]), perm=[0, 2, 1]), op.Pad(places, [0, 0, 0, 1], op.like(1, theta))
+        )
+    ]
+
+
+RULES: Rules = {
+    "AffineGrid": affine_grid,
+    "Det": det,
+}

@@ -1,0 +1,194 @@
+"""Pools: the maximum, the average and the p-norm of windows, and of whole images."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from onnx_ir import Node, Value
+
+from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
+from ortpipe.autodiff.windows import FAR, Window, auto_pad, spatial, static, unpadded, window
+from ortpipe.errors import DeriveError
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.query import called
+
+Matrix = npt.NDArray[np.float64]
+
+
+def along(op: Builder, x: Value, axis: int, matrix: Matrix | Value) -> Value:
+    """Return matrix · x along one axis: a value's places there become as many as the matrix has rows."""
+    assert x.dtype is not None
+    rank = ranked(x).rank()
+    if isinstance(matrix, Value):
+        rows, weights = None, matrix
+    else:
+        rows, known = len(matrix), matrix.astype(x.dtype.numpy())
+        weights = op.const(np.ascontiguousarray(known.T) if axis == rank - 1 else known)
+    if axis == rank - 1:
+        y = op.MatMul(x, op.Transpose(weights) if rows is None else weights)
+    elif axis == rank - 2:
+        y = op.MatMul(weights, x)
+    else:
+        perm = [i for i in range(rank) if i not in (axis, rank - 1)] + [axis, rank - 1]
+        y = op.MatMul(weights, op.Transpose(x, perm=perm))
+        y = op.Transpose(y, perm=np.argsort(perm).tolist())
+    y.type, y.shape = x.type, ir.Shape([rows if i == axis else d for i, d in enumerate(ranked(x))])
+    return y
+
+
+def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """MaxPool: dx = Σ dy over the windows whose first maximum, in row-major order, is that place (as PyTorch)."""
+    windows = unpadded(node)
+    if _tile(node, x, windows):
+        sizes = windows.kernel.tolist()
+        places = op.Max(_indices(op, node), op.const(np.array(0)))  # those of windows of nan or -inf are < 0
+        return [op.MaxUnpool(dy, places, kernel_shape=sizes, strides=sizes)]
+    indices, shared = _indices(op, node), -(-windows.extents // windows.strides)
+    shared[windows.kernel == 1] = 1  # how many windows may share a place
+    if op.opset >= 16 or shared.prod() == 1:
+        return [op.put(x, indices, dy, add=bool(shared.prod() > 1))]
+    # before opset 16 nothing scatters and adds: every n-th window shares no place with the next
+    parts, n = [], len(shared)
+    for start in np.ndindex(*shared):
+        part, places = (op.Slice(v, start, [FAR] * n, range(2, n + 2), shared) for v in (dy, indices))
+        parts.append(op.put(x, places, part))
+    return [op.total(parts, x)]
+
+
+def _tile(node: Node, x: Value, windows: Window) -> bool:
+    """Say whether windows lie side by side and fill x, of float32: then MaxUnpool, which has no other, undoes it."""
+    side_by_side = all(windows.kernel == windows.strides) and all(windows.dilations == 1)
+    sizes, counts = spatial(x), spatial(node.outputs[0])
+    if not side_by_side or None in (*sizes, *counts) or x.dtype != ir.DataType.FLOAT:
+        return False
+    return any(windows.kernel > 1) and sizes == (np.array(counts) * windows.kernel).tolist()
+
+
+def _indices(op: Backward, node: Node) -> Value:
+    """Return where each window's first maximum is, counted over all of x in row-major order."""
+    x, n, strides = node.inputs[0], len(unpadded(node).kernel), unpadded(node).strides
+    if len(node.outputs) > 1 and node.outputs[1].name and not node.attributes.get_int("storage_order", 0):
+        return node.outputs[1]
+    attributes: dict[str, Any] = {name: value for name, value in node.attributes.items() if name != "storage_order"}
+    if n >= 3 or any(strides != 1):
+        return op.MaxPool(x, outputs=2, **attributes)[1]
+    windows = window(node)
+    # onnx.reference gives Indices only where strides differ: an axis of one place more makes them differ
+    attributes = {"kernel_shape": (windows.kernel, 1), "strides": (windows.strides, 2)}
+    attributes |= {"dilations": (windows.dilations, 1), "pads": (np.append(windows.begin, 0), *windows.end, 0)}
+    attributes = {name: np.hstack(values).tolist() for name, values in attributes.items()}
+    _, indices = op.MaxPool(op.Unsqueeze(x, [-1]), outputs=2, **attributes)
+    return op.Squeeze(indices, [-1])
+
+
+def average_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """AveragePool: dx = Aᵀ dy, with A a product of one small matrix per axis (which places a window averages).
+
+    With count_include_pad a window counts its pads too, but never what lies beyond them (ceil_mode), as PyTorch.
+    Where sizes are free, the matrices are what the operator makes of the unit matrix, one axis at a time.
+    """
+    return [_over_windows(op, node, dy, x, average=True)]
+
+
+def lp_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """LpPool y = (Σ |x|ᵖ)^(1/p): dx = sign(x) · |x|ᵖ⁻¹ · Σ dy · y¹⁻ᵖ over the windows of x; 0 where y = 0."""
+    y, p = node.outputs[0], node.attributes.get_int("p", 2)
+    share = _over_windows(op, node, op.full(dy * _inverse_power(op, y, p - 1), y), x, average=False)
+    return [_signed_power(op, x, p - 1) * share]
+
+
+def _over_windows(op: Backward, node: Node, dy: Value, x: Value, *, average: bool) -> Value:
+    x_sizes, y_sizes = spatial(x), spatial(node.outputs[0])
+    if None in (*x_sizes, *y_sizes):
+        for i in range(len(x_sizes)):
+            dy = along(op, dy, i + 2, _of_unit_matrix(op, node, x, i, average=average))
+        return dy
+    windows, include = window(node), bool(node.attributes.get_int("count_include_pad", 0))
+    # the output says how many windows there are: up to opset 21, ceil_mode keeps one that lies on the pads alone
+    for axis, (size, count) in enumerate(zip(static(node, x), static(node, node.outputs[0]), strict=True)):
+        dy = along(op, dy, axis + 2, membership(windows, axis, size, count, average=average, include=include).T)
+    return dy
+
+
+def _of_unit_matrix(op: Backward, node: Node, x: Value, i: int, *, average: bool) -> Value:
+    """Return the matrix (places × windows) of spatial axis i, from the pool itself with that axis alone."""
+    windows, given = unpadded(node), node.attributes.get_ints("pads", None)
+    attributes: dict[str, Any] = {"kernel_shape": [int(windows.kernel[i])], "strides": [int(windows.strides[i])]}
+    attributes |= {"pads": list(given[i :: len(windows.kernel)])} if given else {"auto_pad": auto_pad(node)}
+    if windows.dilations[i] != 1:
+        attributes["dilations"] = [int(windows.dilations[i])]
+    for name in ("ceil_mode", "count_include_pad") if average else ("ceil_mode",):
+        if node.attributes.get_int(name, 0):
+            attributes[name] = 1
+    pool, p = (op.AveragePool, {}) if average else (op.LpPool, {"p": 1})
+    return op.Squeeze(pool(op.Unsqueeze(op.eye(x, i + 2), [1]), **attributes, **p), [1])
+
+
+def membership(windows: Window, axis: int, size: int, count: int, *, average: bool, include: bool) -> Matrix:
+    """Return the matrix (windows × places) that sums, or averages, the places of each window along one axis."""
+    starts = np.arange(count)[:, None] * windows.strides[axis] - windows.begin[axis]
+    places = starts + np.arange(windows.kernel[axis]) * windows.dilations[axis]
+    inside = (places >= 0) & (places < size)
+    matrix = np.zeros((count, size))
+    rows = np.broadcast_to(np.arange(count)[:, None], places.shape)
+    np.add.at(matrix, (rows[inside], places[inside]), 1.0)
+    counted = places < size + windows.end[axis] if include else inside
+    return matrix / np.maximum(counted.sum(axis=1, keepdims=True), 1) if average else matrix
+
+
+def global_average(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """GlobalAveragePool: dx = dy / number of places."""
+    return [op.averaged(dy, x, node.outputs[0])]
+
+
+def global_max(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """GlobalMaxPool: dy goes to each channel's first maximum (PyTorch's adaptive_max_pool)."""
+    rows = op.Reshape(x, [0, 0, -1])
+    first, zeros = op.ArgMax(rows, axis=2, keepdims=1), op.Expand(op.like(0, x), op.Shape(rows))
+    return [op.Reshape(op.ScatterElements(zeros, first, op.Reshape(dy, [0, 0, 1]), axis=2), op.shape(x))]
+
+
+def global_lp(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
+    """GlobalLpPool y = (Σ |x|ᵖ)^(1/p): dx = sign(x) · |x|ᵖ⁻¹ · dy · y¹⁻ᵖ; 0 where y = 0."""
+    power = node.attributes.get_int("p", 2) - 1
+    return [_signed_power(op, x, power) * (dy * _inverse_power(op, node.outputs[0], power))]
+
+
+def _signed_power(op: Backward, x: Value, power: int) -> Value:
+    """sign(x) · |x|ᵖ, the derivative of |x|ᵖ⁺¹ / (p + 1)."""
+    if power < 2:
+        return op.Sign(x) if power == 0 else x
+    return x * (op.Abs(x) if power == 2 else op.Pow(op.Abs(x), power - 1))
+
+
+def _inverse_power(op: Backward, y: Value, power: int) -> Value:
+    """y⁻ᵖ, and 0 where y = 0."""
+    if power == 0:
+        return op.like(1, y)
+    zero = op.Equal(y, 0)
+    safe = op.Where(zero, 1, y)
+    raised = safe if power == 1 else op.Pow(safe, power)
+    return op.Where(zero, 0, op.Reciprocal(raised))
+
+
+def max_unpool(op: Backward, node: Node, dy: Value, x: Value, places: Value, shape: Value | None = None) -> Gradients:
+    """MaxUnpool: dx = dy at the places that x was written to."""
+    if shape is not None:
+        raise DeriveError(
+            "MaxUnpool has a gradient where its windows say the size of its output.",
+            got=f"{called(node)}, with output_shape",
+            fix="Leave output_shape out, or freeze the parameters in front of it (derive.frozen).",
+        )
+    return [op.Gather(op.reshape(dy, [-1], [None]), places)]
+
+
+RULES: Rules = {
+    "AveragePool": average_pool,
+    "GlobalAveragePool": global_average,
+    "GlobalLpPool": global_lp,
+    "GlobalMaxPool": global_max,
+    "LpPool": lp_pool,
+    "MaxPool": max_pool,
+    "MaxUnpool": max_unpool,
+}

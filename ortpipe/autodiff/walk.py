@@ -1,0 +1,123 @@
+"""The backward walk: reverse accumulation over a graph, by a table of rules.
+
+A rule is `rule(op, node, dy, *inputs)`: given the gradient of the node's first output, it returns the gradients of its
+inputs, written with `op` and as formulas (`dy * (1 - y)`); None where there is none, and as many as there are. The walk
+does for every rule what it can:
+
+- dy comes in y's shape, but for the operators of `SMALL`: it may be anything that broadcasts to y, such as a scalar;
+- of operators with several outputs (`operators.SEVERAL_OUTPUTS`) dy is a list, with None where nothing arrived;
+- what a rule returns is cast to the input's type, gets type and shape noted, and is summed where x was broadcast;
+- what depends on nothing that is trained is dropped.
+
+A rule may add outputs to the user's node (the mask of a Dropout, the log-probabilities of a loss, a Scan's states), for
+what the forward computes anyway is not computed again. A rule of control flow answers for the inputs, then for the
+values that the node's subgraphs read from around it, as `operands` lists them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import onnx_ir as ir
+from onnx_ir import Graph, Node, Value
+
+from ortpipe.autodiff.backward import Backward, Gradients
+from ortpipe.errors import DeriveError
+from ortpipe.graph import operators, query
+
+BROADCASTING = operators.BROADCASTING | {"Expand"}  # what their rules return has y's shape, or stands for all of it
+NEVER_QUANTIZED = {*query.FLOATS, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
+MOVES = {"Cast", "Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+LOSSES = {"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
+SMALL = (BROADCASTING | operators.UNARY | operators.REDUCTIONS | LOSSES | {"Cast", "CastLike", "Dropout"}) - {
+    "GlobalMaxPool"
+}
+
+
+def gradients(op: Backward, cotangents: Iterable[tuple[Value, Value]], targets: Iterable[Value]) -> dict[Value, Value]:
+    """Return Σ cotangentᵀ · ∂output/∂target over (output, cotangent), for every target that an output depends on.
+
+    A value's gradient is the sum over its uses of what each user's rule returns (reverse accumulation). Targets may be
+    values from around the graph.
+    """
+    targets = list(targets)
+    op.active = active(op.forward, targets)
+    received: dict[Value, list[Value]] = defaultdict(list)
+    for output, cotangent in cotangents:
+        received[output].append(cotangent)
+    for node in reversed(op.forward):
+        arrived = [op.total(received[y], y) if received.get(y) else None for y in node.outputs]
+        if not any(arrived) or not any(x in op.active for x in operands(node) if x is not None):
+            continue
+        with op.formulas():
+            dxs = _by_rule(op, node, arrived)
+        for x, dx in zip(operands(node), dxs, strict=False):
+            if x is not None and dx is not None and x in op.active:
+                if x.dtype in query.FLOATS and dx.dtype not in (None, x.dtype):
+                    dx = op.cast(dx, x)
+                received[x].append(op.unbroadcast(dx, x, node.outputs[0] if node.op_type in BROADCASTING else None))
+    return {t: op.full(op.total(received[t], t), t) for t in targets if received.get(t)}
+
+
+def operands(node: Node) -> tuple[Value | None, ...]:
+    """Return what a node reads: its inputs, then what its subgraphs capture."""
+    return (*node.inputs, *query.captured(node))
+
+
+def active(nodes: Iterable[Node], targets: Iterable[Value]) -> set[Value]:
+    """Return the values that depend on a target: floats, and those that are quantized; other integers stop it."""
+    reached = set(targets)
+    for node in nodes:
+        read = [x for x in operands(node) if x in reached]
+        if read:
+            reached.update(y for y in node.outputs if y.dtype is None or y.dtype in query.FLOATS)
+        if (node.op_type == "QuantizeLinear" and read) or any(map(_quantized, read)):
+            reached.update(filter(_quantized, node.outputs))
+    return reached
+
+
+def _quantized(x: Value | None) -> bool:
+    """Say whether a value may stand for quantized floats; an int64 is a place or a size."""
+    return x is not None and x.dtype is not None and x.dtype not in NEVER_QUANTIZED
+
+
+def between(graph: Graph, outputs: Iterable[str], sources: Iterable[str]) -> list[Node]:
+    """Return the nodes that a gradient goes through on its way from these outputs to a source, all by their names."""
+    values = query.values(graph)
+    needed, reached = {values[name] for name in outputs}, active(graph, [values[name] for name in sources])
+    nodes = []
+    for node in reversed(graph):
+        read = [x for x in operands(node) if x is not None]
+        if any(y in needed and y in reached for y in node.outputs) and not reached.isdisjoint(read):
+            needed.update(read)
+            nodes.append(node)
+    return nodes[::-1]
+
+
+def _by_rule(op: Backward, node: Node, arrived: Gradients) -> Gradients:
+    rule = op.rules.get(node.op_type) if not node.domain else None
+    if rule is None:
+        raise _no_rule(op, node)
+    integers = [x.name for x in operands(node) if x in op.active and _quantized(x)]
+    if integers and node.op_type not in MOVES | {"DequantizeLinear"}:
+        raise DeriveError(
+            "Quantized values are moved, and dequantized, before anything else reads them.",
+            got=f"{query.called(node)}, which reads the integers of {integers[0]!r}",
+            fix="Put DequantizeLinear in front of it, and QuantizeLinear behind it; convert reads such files so.",
+        )
+    if node.op_type not in SMALL:
+        arrived = [op.full(dy, y) if dy is not None else None for dy, y in zip(arrived, node.outputs, strict=True)]
+    if node.op_type in operators.SEVERAL_OUTPUTS:
+        return rule(op, node, arrived, *node.inputs)
+    return rule(op, node, arrived[0], *node.inputs) if arrived[0] is not None else []
+
+
+def _no_rule(op: Backward, node: Node) -> DeriveError:
+    """Return the error that names all that a node without a rule cuts off, so that one more try is enough."""
+    behind = query.ancestors(x for x in operands(node) if x is not None)
+    cut = sorted(str(x.name) for x in behind & op.active if x.producer() is None)
+    return DeriveError(
+        "Every operator between the trained parameters and the loss needs a gradient.",
+        got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}, which has no rule and cuts off "
+        + ", ".join(map(repr, cut)),
+        fix=f"Freeze them (derive.frozen=[{','.join(cut)}]), or add a rule to its family in ortpipe/autodiff/rules/.",
+    )

@@ -1,6 +1,0 @@
-"""Print the table of operators of docs/operators.md."""
-
-from ortpipe.stages.derive.rules import table
-
-if __name__ == "__main__":
-    print(table())
