@@ -87,7 +87,15 @@ def test_an_entry_says_what_it_is_and_who_made_it(store):
     [entry] = store.entries("evaluate")
     assert entry.run == {"folder": "the first run"}
     assert entry.output == artifact.digest()
-    settings = {"metrics": None, "rows": 200_000, "by": [], "bootstrap": 0, "importance": 0, "seed": 0}
+    settings = {
+        "metrics": None,
+        "rows": 200_000,
+        "by": [],
+        "bootstrap": 0,
+        "importance": 0,
+        "sensitivity": False,
+        "seed": 0,
+    }
     assert entry.parts["evaluate"] == settings
     assert abs(entry.made - time.time()) < 60
 

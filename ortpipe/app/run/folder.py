@@ -132,7 +132,7 @@ class RunFolder:
             draw(artifact, self.folder)
         self.record.metrics = artifact.facts.as_json().get("metrics", {})
         last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
-        for asked in ("intervals", "slices", "importance"):
+        for asked in ("intervals", "slices", "importance", "sensitivity"):
             setattr(self.record, asked, last.get(asked, {}))
         if self.record.slices:
             atomic_write(self.folder / SLICES, json.dumps(as_table(self.record.slices)) + "\n")

@@ -128,6 +128,7 @@ class RunRecord(Config):
     intervals: dict[str, list[float]] = field(default_factory=dict)  # of the trained model's metrics
     slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # these by column, by value
     importance: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # by metric, by column: mean, deviation
+    sensitivity: dict[str, float] = field(default_factory=dict)  # by column
     values: dict[str, float] = field(default_factory=dict)  # what an objective may be: `loss` and metrics on test rows
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage
     mlflow: str | None = None  # the id of the MLflow run, if there is one

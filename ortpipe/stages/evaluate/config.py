@@ -22,6 +22,8 @@ class EvaluateConfig(Config):
             (percentiles; Efron, 1979); 0: no intervals. The draws follow from `seed`.
         importance: how often each column of the test rows (at most 10,000 of them) is shuffled to see what the trained
             model's metrics lose without it; 0: not at all.
+        sensitivity: whether to compute how far the trained model's score moves, to first order, as each column (of an
+            image, each pixel) goes from its mean to what a test row has, by the gradient (at most 10,000 rows).
     """
 
     metrics: tuple[Annotated[str, one_of("metric", METRICS)], ...] | None = None
@@ -29,4 +31,5 @@ class EvaluateConfig(Config):
     by: tuple[str, ...] = ()
     bootstrap: Annotated[int, Ge(0)] = 0
     importance: Annotated[int, Ge(0)] = 0
+    sensitivity: bool = False
     seed: Seed = 0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def figures(artifact: Artifact) -> dict[str, bytes]:
     """Return each picture by name: `losses` of a trained model, `confusion` and `curves`, or `predicted` and
-    `residuals`, of an evaluated one, and the `importance` of columns where it was asked for."""
+    `residuals`, of an evaluated one, and the `importance` and `sensitivity` of columns where they were asked for."""
     pictures = {}
     if "losses/train" in artifact.tensors:
         pictures["losses"] = picture(lambda axes: _losses(artifact, axes))
@@ -36,8 +36,16 @@ def figures(artifact: Artifact) -> dict[str, bytes]:
         elif artifact.facts.task == "regression":
             pictures["predicted"] = picture(lambda axes: _predicted(artifact, axes))
             pictures["residuals"] = picture(lambda axes: _residuals(artifact, axes))
-    if needed := artifact.facts.lineage[-1].get("importance") if artifact.facts.lineage else None:
+    last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
+    if needed := last.get("importance"):
         pictures["importance"] = picture(*(partial(_importance, name, needed[name]) for name in list(needed)[:3]))
+    moved = last.get("sensitivity")
+    drawn: list[Callable[[Axes], None]] = [partial(_sensitivity, moved)] if moved else []
+    for name, entries in under("evaluation/sensitivity", artifact.tensors).items():
+        if (image := flat(entries)) is not None:
+            drawn.append(partial(_map, name, image))
+    if drawn:
+        pictures["sensitivity"] = picture(*drawn)
     return pictures
 
 
@@ -45,11 +53,42 @@ def _importance(metric: str, columns: Mapping[str, tuple[float, float]], axes: A
     """Draw what a metric loses without each column, the largest above, with deviations."""
     most = sorted(columns, key=lambda name: columns[name][0])[-FEW:]
     means, deviations = zip(*(columns[name] for name in most), strict=True)
-    axes.barh([name if len(name) < LONG else f"{name[:LONG]}…" for name in most], means, xerr=deviations, ecolor="0.4")
+    axes.barh([_short(name) for name in most], means, xerr=deviations, ecolor="0.4")
     axes.axvline(0, color="0.4", linewidth=1)
     axes.set(xlabel="how much worse without the column", title=f"Importance: {metric}")
     axes.tick_params(axis="y", labelsize="small")
     axes.grid(axis="x", alpha=0.3)
+
+
+def _sensitivity(columns: Mapping[str, float], axes: Axes) -> None:
+    """Draw how far the score moves with each column, the largest above."""
+    most = sorted(columns, key=lambda name: columns[name])[-FEW:]
+    axes.barh([_short(name) for name in most], [columns[name] for name in most])
+    axes.set(xlabel="how far the score moves, mean over rows", title="Sensitivity")
+    axes.tick_params(axis="y", labelsize="small")
+    axes.grid(axis="x", alpha=0.3)
+
+
+def _map(name: str, image: np.ndarray, axes: Axes) -> None:
+    """Draw how far the score moves with each entry of an input."""
+    drawn = axes.imshow(image, cmap="magma", vmin=0)
+    axes.figure.colorbar(drawn, ax=axes, shrink=0.8)
+    axes.set(title=f"Sensitivity: {_short(name)}")
+
+
+def flat(entries: np.ndarray) -> np.ndarray | None:
+    """Return the entries of a row's input as an image [H, W], channels summed; None for what is none.
+
+    >>> flat(np.ones((3, 4, 5))).shape, flat(np.ones((28, 28, 3))).shape, flat(np.ones((2, 2, 2, 2)))
+    ((4, 5), (28, 28), None)
+    """
+    if entries.ndim == 3:
+        return entries.sum(axis=2 if entries.shape[2] <= 4 < entries.shape[0] else 0)
+    return entries if entries.ndim == 2 else None
+
+
+def _short(name: str) -> str:
+    return name if len(name) < LONG else f"{name[:LONG]}…"
 
 
 def _losses(artifact: Artifact, axes: Axes) -> None:

@@ -4,14 +4,16 @@ import dataclasses
 import itertools
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.data.feeds import about, feed_inputs
 from ortpipe.data.rows import Data, Rows, check_data, joined
 from ortpipe.data.slices import check_columns, column_of
-from ortpipe.errors import EvaluateError
+from ortpipe.errors import DeriveError, EvaluateError
 from ortpipe.graph import sound
+from ortpipe.graph.apart import Weights
 from ortpipe.graph.check import proto_apart
 from ortpipe.graph.edit import set_initializers
 from ortpipe.graph.int8 import is_quantized, to_int8
@@ -24,6 +26,7 @@ from ortpipe.settings import typed
 from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.evaluate.importance import MOST, importance
 from ortpipe.stages.evaluate.parts import by_value, intervals, whole_rows
+from ortpipe.stages.evaluate.sensitivity import sensitivity
 
 VERSION = 4
 BOTH = f"test rows have weights: a metric weighs each row by its own, and {UNWEIGHTED} counts each row once"
@@ -49,7 +52,8 @@ def evaluate(
     million scores, only those of evenly spaced rows do. Of sequences they are class indices [N, …], −1 behind the end.
     The metrics of a head have its name in front, `digit_1/accuracy`, and its tensors likewise, `evaluation/digit_1/…`.
     Of probabilities, what is drawn of them is there too (see `metrics.curves`). The lineage has the `intervals` of the
-    trained model's metrics, its metrics by `slices` and the `importance` of columns, where they are asked for.
+    trained model's metrics, its metrics by `slices`, and the `importance` and `sensitivity` of columns, where they are
+    asked for.
 
     Raises:
         EvaluateError: there are no test rows, a metric does not fit the task, or one that was asked for has no value.
@@ -124,10 +128,22 @@ def evaluate(
             got=f"{undefined[0]} = {table[undefined[0]]}",
             fix="Give more test rows, of every class (data.split.stratify=true), or leave it out of evaluate.metrics.",
         )
-    needed = {}
-    if config.importance:
-        session = _session(whole, under(known["trained"], artifact.tensors), runtime)
+    needed: dict[str, dict[str, list[float]]] = {}
+    moved: dict[str, float] = {}
+    notes = [] if weight is None else [BOTH]
+    if config.importance or config.sensitivity:
+        trained = _proto(whole, under(known["trained"], artifact.tensors))
         some = joined(list(data.test.pieces(min(MOST, most))))
+    if config.sensitivity:
+        try:
+            moved, maps, without = sensitivity(*trained, facts, some, runtime)
+            if without:
+                notes.append(f"sensitivity is of numbers that the score depends on: none of {', '.join(without[:20])}")
+            final |= {f"evaluation/sensitivity/{name}": array for name, array in maps.items()}
+        except DeriveError as error:  # training is done: its result must not be lost
+            notes.append(f"no sensitivity: {error.rule} Got: {error.got}")
+    if config.importance:
+        session = Session(trained[0], runtime, weights=trained[1])
         true = truth(facts, some)
 
         def predict(rows: Rows) -> Compared:
@@ -136,13 +152,13 @@ def evaluate(
 
         mine = {name: METRICS[name] for name in names if not part_of(name)[0] and name not in undefined}
         needed = importance(mine, some, predict, config.importance, config.seed)
-    asked = {"intervals": spread, "slices": slices, "importance": needed}
+    asked = {"intervals": spread, "slices": slices, "importance": needed, "sensitivity": moved}
     return artifact.next(
         "evaluate",
         VERSION,
         tensors={**artifact.tensors, **final},
         metrics={name: row for name, row in table.items() if name not in undefined},
-        notes=() if weight is None else [BOTH],
+        notes=notes,
         record={key: found for key, found in asked.items() if found},
     )
 
@@ -156,9 +172,14 @@ def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeC
     check_columns(data.test.head(1), config.by, "by")
 
 
-def _session(model: ir.Model, weights: Arrays, runtime: RuntimeConfig | None) -> Session:
-    """Return the model with these weights, loaded."""
+def _proto(model: ir.Model, weights: Arrays) -> tuple[onnx.ModelProto, Weights]:
+    """Return the model with these weights, the large ones apart."""
     own = model.clone()
     set_initializers(own, weights)
-    proto, weights = proto_apart(own, deep=True)
+    return proto_apart(own, deep=True)
+
+
+def _session(model: ir.Model, weights: Arrays, runtime: RuntimeConfig | None) -> Session:
+    """Return the model with these weights, loaded."""
+    proto, weights = _proto(model, weights)
     return Session(proto, runtime, weights=weights)
