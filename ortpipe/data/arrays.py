@@ -13,6 +13,7 @@ from numpy.lib import format as npy
 from ortpipe.data.config import PARTS, SplitConfig, refuse_other_parts
 from ortpipe.data.files import paths_of
 from ortpipe.data.float32 import LostDigits
+from ortpipe.data.position import behind, by_row
 from ortpipe.data.rows import Rows, RowSet, check_finite, row_bytes
 from ortpipe.data.stream import Labels, Windowed
 from ortpipe.errors import DataError, nearest
@@ -133,7 +134,7 @@ class ArrayReader:
             self.counts[number] = np.bincount(part, minlength=len(PARTS))
             for name, seen in labels.items():
                 seen.see(piece.of(name).label)
-            digits.see_rows(piece, cut.start, f" of {array_set.where}")
+            digits.see_rows(piece, behind(by_row(array_set.where), cut.start))
             hasher.add(piece.digest(), part)
         self.digest, self.notes = hasher.hexdigest(), tuple(digits.notes())
         self.labels = {name: seen.values for name, seen in labels.items()}
@@ -147,7 +148,7 @@ class ArrayReader:
             words, part = array_set.arrays[self._column][cut], np.full(len(label), -1, np.int8)
             for code, name in enumerate(PARTS):
                 part[words == name] = code
-            refuse_other_parts(part, words, self._column, cut.start)
+            refuse_other_parts(part, words, self._column, behind(by_row(array_set.where), cut.start))
         yield Rows(
             inputs={name: array_set.arrays[name][cut] for name in self._inputs},
             label=label,

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpipe.data.position import Position
 from ortpipe.errors import ConfigError, DataError, nearest
 from ortpipe.settings import Config, Seed, Share
 
@@ -57,10 +58,10 @@ class SplitConfig(Config):
         return {part: path for part, path in paths.items() if isinstance(path, str)}
 
 
-def refuse_other_parts(codes: np.ndarray, words: Any, column: str, first: int, of: str = "") -> None:
-    """Refuse a split's column in which a word, of which the first is in this row, has the code of no part: -1."""
+def refuse_other_parts(codes: np.ndarray, words: Any, column: str, position: Position) -> None:
+    """Refuse a split's column in which a word has the code of no part: -1."""
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
         [word] = words[row : row + 1].tolist()
         rule, fix = "split.column holds the words train, validation and test.", nearest(str(word), PARTS)
-        raise DataError(rule, got=f"{word!r} in column {column!r}, row {first + row}{of}", fix=fix)
+        raise DataError(rule, got=f"{word!r} in column {column!r}, {position(row)}", fix=fix)

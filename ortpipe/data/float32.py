@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ortpipe.data.position import Position, by_row
 from ortpipe.data.rows import Rows
 
 EXACT = 2**24  # whole numbers up to here are exact in float32
@@ -12,11 +13,11 @@ class LostDigits:
     """Finds the columns that lose digits."""
 
     def __init__(self) -> None:
-        self._found: dict[str, str] = {}
+        self._found: dict[str, tuple[Position, int, int]] = {}  # column → row and value, the first that loses digits
         self._measured: set[str] = set()  # columns with fractions: they are rounded, as everyone expects
 
-    def see(self, name: str, array: np.ndarray, first: int = 0, of: str = "") -> None:
-        """Take more values [N] of a column; the first has this row number."""
+    def see(self, name: str, array: np.ndarray, position: Position) -> None:
+        """Take more values [N] of a column."""
         if _fits_float32(array.dtype) or not len(array):
             return
         if array.dtype.kind == "f" and name not in self._measured and (array != np.trunc(array)).any():
@@ -28,10 +29,9 @@ class LostDigits:
             lost = array.astype(np.float32).astype(array.dtype) != array
         if lost.any():
             row = int(np.argmax(lost))
-            value = int(array[row])
-            self._found[name] = f"{name}, row {first + row}{of}: {value} becomes {int(np.float32(value))}"
+            self._found[name] = position, row, int(array[row])
 
-    def see_rows(self, rows: Rows, first: int = 0, of: str = "") -> None:
+    def see_rows(self, rows: Rows, position: Position | None = None) -> None:
         """Take the inputs, labels and weights of rows."""
         for name, array, columns in rows.named():
             if _fits_float32(array.dtype) or _largest(array) <= EXACT:
@@ -39,11 +39,15 @@ class LostDigits:
             flat = array.reshape(len(array), -1)
             for at in range(flat.shape[1]):
                 column = f", column {columns[at] if at < len(columns) else at}" if flat.shape[1] > 1 else ""
-                self.see(f"{name}{column}", flat[:, at], first, of)
+                self.see(f"{name}{column}", flat[:, at], position or by_row())
 
     def notes(self) -> list[str]:
         """Return a sentence for each column that loses digits, the first few of them."""
-        notes = [f"{found} in float32, which holds whole numbers up to 2^24 exactly" for found in self._found.values()]
+        exact = "in float32, which holds whole numbers up to 2^24 exactly"
+        notes = [
+            f"{name}, {position(row)}: {value} becomes {int(np.float32(value))} {exact}"
+            for name, (position, row, value) in self._found.items()
+        ]
         more = len(notes) - LISTED
         return [*notes[:LISTED], *([f"{more:,} more columns lose digits in float32"] if more > 0 else [])]
 

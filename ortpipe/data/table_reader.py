@@ -13,6 +13,7 @@ from ortpipe.data.config import PARTS, refuse_other_parts
 from ortpipe.data.float32 import LostDigits
 from ortpipe.data.kept import KeptColumn
 from ortpipe.data.layout import kept_notes, lay_out
+from ortpipe.data.position import Position, behind, by_row
 from ortpipe.data.rows import PIECE, Category, Rows, row_bytes
 from ortpipe.data.stream import Labels
 from ortpipe.data.table import TableSource
@@ -31,14 +32,15 @@ class Group:
     """Rows of a table that are read in one go, in pieces."""
 
     file: str  # what to call it in messages
-    first: int  # the number of its first row in the file
     part: int | None  # of all of its rows, as a place in `PARTS`; None where files do not say it
     read: Callable[[list[str], int], Iterator[pa.RecordBatch]]  # these columns, in tables of at most so many rows
+    position: Position  # of its rows, in messages
 
 
-def group_of(table: pa.Table, name: str, part: int | None = None) -> Group:
+def group_of(table: pa.Table, name: str, part: int | None = None, position: Position | None = None) -> Group:
     """Return a table in memory as a group."""
-    return Group(name, 0, part, lambda columns, most: table.select(columns).to_batches(most))
+    read = lambda columns, most: table.select(columns).to_batches(most)  # noqa: E731
+    return Group(name, part, read, position or by_row(name))
 
 
 class TableReader:
@@ -64,12 +66,12 @@ class TableReader:
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
         size = max(1, PIECE // (sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8))
         for number, group in enumerate(groups):
-            first = group.first
+            first = 0
             hasher.add("group", group.part)
             for table in group.read(layout.used, size):
                 for name in layout.used:
-                    self._learn(table, name, hasher, group.file, first)
-                self.counts[number] += self._counted(table, group, first)
+                    self._learn(table, name, hasher, group.file, behind(group.position, first))
+                self.counts[number] += self._counted(table, group, behind(group.position, first))
                 for head, seen in labels.items():
                     seen.see(layout.label(table, head))
                 first += table.num_rows
@@ -141,31 +143,31 @@ class TableReader:
             part=parts if layout.part is None else _codes(table.column(layout.part), PARTS).astype(np.int8),
         )
 
-    def _learn(self, table: pa.RecordBatch, name: str, hasher: Hasher, file: str, first: int) -> None:
+    def _learn(self, table: pa.RecordBatch, name: str, hasher: Hasher, file: str, position: Position) -> None:
         """Check a column, and take its content into the digest, and its values where it has categories."""
         import pyarrow as pa
 
         layout, column, source = self.layout, self.layout.column(table, name), self.layout.source
         raw, seen = name in layout.raw, self._texts.get(name) if is_text(table.column(name).type) else None
-        _refuse_missing(column, name, file, first, source.missing, raw=raw)
+        _refuse_missing(column, name, position, source, raw=raw)
         kept = self._kept[name].see(column, file) if name in self._kept else []
         if name in layout.dtypes:
             numbers = as_numpy(column)
-            self._digits.see(f"column {name!r}", np.nan_to_num(numbers) if raw else numbers, first, f" of {file}")
+            self._digits.see(f"column {name!r}", np.nan_to_num(numbers) if raw else numbers, position)
             hasher.add(name, *(kept if raw else [numbers.astype(layout.dtypes[name], copy=False)]))
             return
         if raw:
             hasher.add(name, *kept)
             if seen is not None:
                 words, codes = kept
-                seen.see(pa.array(words), codes, file, first)
+                seen.see(pa.array(words), codes, position)
             return
         if name == source.sample_weight or name in source.numeric_labels:
-            refuse_text(column, name, file, first)
+            refuse_text(column, name, position)
         encoded = column.dictionary_encode()
         words, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
         if seen is not None:
-            seen.see(encoded.dictionary, codes, file, first)
+            seen.see(encoded.dictionary, codes, position)
         hasher.add(name, words, codes)
         if name in self._values:
             if len(self._values[name]) <= MANY or not layout.one_hot(name):
@@ -181,13 +183,13 @@ class TableReader:
                 fix="Set {at}encode=index for an input that looks values up, or leave the column out.",
             )
 
-    def _counted(self, table: pa.RecordBatch, group: Group, first: int) -> np.ndarray:
+    def _counted(self, table: pa.RecordBatch, group: Group, position: Position) -> np.ndarray:
         """Return how many rows of a table are in each part."""
         if self.layout.part is None:
             return np.bincount([group.part or 0], [table.num_rows], len(PARTS)).astype(np.int64)
         words = plain(table.column(self.layout.part)).cast("string")
         codes = places(words, PARTS)
-        refuse_other_parts(codes, words, self.layout.part, first, f" of {group.file}")
+        refuse_other_parts(codes, words, self.layout.part, position)
         return np.bincount(codes, minlength=len(PARTS))
 
 
@@ -203,7 +205,7 @@ def _codes(column: pa.Array, values: Sequence[Category]) -> np.ndarray:
     return codes
 
 
-def _refuse_missing(column: pa.Array, name: str, file: str, first: int, missing: Sequence[str], *, raw: bool) -> None:
+def _refuse_missing(column: pa.Array, name: str, position: Position, source: TableSource, *, raw: bool) -> None:
     """Refuse missing values (an empty text is one, and what the user calls so) and numbers that are not finite.
 
     Of a column that is read as it stands (`raw`) values may be missing.
@@ -212,14 +214,19 @@ def _refuse_missing(column: pa.Array, name: str, file: str, first: int, missing:
     if str(column.type) in ("halffloat", "float", "double"):
         wrong = np.isinf(as_numpy(column)) if raw else ~np.isfinite(as_numpy(column))
     elif is_text(column.type) and not raw:
-        wrong |= places(column, ["", *missing]) >= 0
+        wrong |= places(column, ["", *source.missing]) >= 0
     if wrong.any():
         row = int(np.argmax(wrong))
         value = column[row].as_py()
         infinite = isinstance(value, float)
         shown = repr(value) if value and not infinite else value or "nothing"
+        fix = "Drop or correct such rows before training"
+        if name not in (*source.labels, source.sample_weight):
+            fix += ", or leave the column out of {at}inputs"
+            gap = not infinite or np.isnan(value)
+            fix += "; with {at}encode=keep a network, or a Pipeline that imputes, takes gaps as they are" if gap else ""
         raise DataError(
             "Data must be finite." if infinite else "Data must have a value in every row of the columns that are read.",
-            got=f"{shown} in column {name!r}, row {first + row} of {file}",
-            fix="Drop or impute such rows before training, or leave the column out of {at}inputs.",
+            got=f"{shown} in column {name!r}, {position(row)}",
+            fix=f"{fix}.",
         )

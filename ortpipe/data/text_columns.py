@@ -9,6 +9,7 @@ import numpy as np
 
 from ortpipe.data.arrow import matches, places
 from ortpipe.data.kept import ISO
+from ortpipe.data.position import Position
 from ortpipe.errors import DataError, listing
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ DATE = r"^\s*\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?\s*$|^\s*\d{1,2}([./])\d
 MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"]
 MISSING += ["N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"]
 
+Cell = tuple[str, Position, int]  # a value and the row that holds it: a position is costly, and seldom shown
+
 
 class TextColumn:
     """What was seen of the values of one column of text, in pieces.
@@ -40,11 +43,11 @@ class TextColumn:
 
     def __init__(self, name: str, *, kept: bool = False) -> None:  # kept: as an input of its own, it may be dates
         self.name, self.rows, self.values, self._kept = name, Counter[str](), Counter[str](), kept
-        self._strange: list[str] = []  # the first values that are no numbers, each with its place
-        self._missing: list[str] = []  # the first marks, likewise
-        self._no_dates: list[str] = []  # the first values that are neither dates of ISO 8601 nor marks
+        self._strange: list[Cell] = []  # the first values that are no numbers
+        self._missing: list[Cell] = []  # the first marks, likewise
+        self._no_dates: list[Cell] = []  # the first values that are neither dates of ISO 8601 nor marks
 
-    def see(self, words: pa.Array, codes: np.ndarray, file: str, first: int) -> None:
+    def see(self, words: pa.Array, codes: np.ndarray, position: Position) -> None:
         """Take a piece of the column: its distinct words, and which of them each row holds."""
         counts = np.bincount(codes, minlength=len(words))
         number, written, date, iso = (matches(words, pattern) for pattern in (NUMBER, WRITTEN, DATE, ISO))
@@ -64,7 +67,7 @@ class TextColumn:
         strange = ((self._strange, ~number & ~mark), (self._missing, mark), (self._no_dates, ~iso & ~mark))
         for shown, wrong in strange:
             for row in np.flatnonzero((wrong & ~none)[codes])[: SHOWN - len(shown)]:
-                shown.append(f"{words[int(codes[row])].as_py()!r} in row {first + row} of {file}")
+                shown.append((words[int(codes[row])].as_py(), position, int(row)))
 
     @property
     def mostly_numbers(self) -> bool:
@@ -83,7 +86,7 @@ class TextColumn:
         said = "is of text and holds numbers alone: each is read as a word; write them as numbers if not"
         notes = [f"column {self.name!r} {said}"] if self.all_numbers else []
         if self._kept and self._missing:
-            marks = f"{self._missing[0]}, {self.rows['marks']:,} times in all, is read as a word"
+            marks = f"{_shown(self._missing[:1])}, {self.rows['marks']:,} times in all, is read as a word"
             notes.append(f"column {self.name!r}: {marks}; name it in data.source.missing if it marks a missing value")
         return notes
 
@@ -99,13 +102,13 @@ class TextColumn:
         if mostly_dates and self._kept:
             raise DataError(
                 "A column of dates holds those of ISO 8601 alone, such as 2013-01-31 or 2013-01-31T05:00.",
-                got=f"column {self.name!r}: {', '.join(self._no_dates or self._missing)}",
+                got=f"column {self.name!r}: {_shown(self._no_dates or self._missing)}",
                 fix=f"Write them so; name what marks a missing value, as in {{at}}missing=['?']; {way_out}",
             )
         if mostly_dates:
             raise DataError(
                 "A column holds numbers, text or truth values.",
-                got=f"dates in column {self.name!r}: {self._strange[0]}",
+                got=f"dates in column {self.name!r}: {_shown(self._strange[:1])}",
                 fix=f"Write dates as numbers, leave the column out of {{at}}inputs, {way_out}",
             )
         if not self.mostly_numbers or self.all_numbers:
@@ -116,10 +119,14 @@ class TextColumn:
         raise DataError(
             "A column most of whose values, or different values, are numbers holds numbers alone.",
             got=f"{count:,} of {rows['all'] + rows['marks']:,} values of column {self.name!r} are not numbers: "
-            f"{', '.join(shown)}{more}",
+            f"{_shown(shown)}{more}",
             fix=f"Write plain numbers such as 1234.5; name what marks a missing value, as in {{at}}missing=['?']; "
             f"{way_out}",
         )
+
+
+def _shown(cells: list[Cell]) -> str:
+    return ", ".join(f"{value!r} in {position(row)}" for value, position, row in cells)
 
 
 def list_it(name: str) -> str:
@@ -127,11 +134,11 @@ def list_it(name: str) -> str:
     return f"if its values are words, list it: {listing('{at}categorical', name)}"
 
 
-def refuse_text(column: pa.Array, name: str, file: str, first: int) -> None:
+def refuse_text(column: pa.Array, name: str, position: Position) -> None:
     """Refuse text where only numbers serve, naming the first value that is none."""
     row = int(np.argmin(matches(column.cast("string"), NUMBER)))
     raise DataError(
         "Row weights, and labels of several columns, are numbers.",
-        got=f"{column[row].as_py()!r} in column {name!r}, row {first + row} of {file}",
+        got=f"{column[row].as_py()!r} in column {name!r}, {position(row)}",
         fix="Correct it, name what marks a missing value in {at}missing, or choose another column.",
     )

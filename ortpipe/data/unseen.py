@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ortpipe.artifact import Facts
-from ortpipe.data.arrow import as_numpy, places
+from ortpipe.data.arrow import as_numpy, is_text, places
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.kept import RawColumn, texts
+from ortpipe.data.position import Position
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, nearest
 
@@ -70,16 +71,16 @@ class UnseenTable:
                 fix=f"{nearest(missing[0], names)} It reads {', '.join(list(self.columns)[: 3 * SHOWN])}.",
             )
 
-    def feeds(self, table: pa.RecordBatch | pa.Table, first: int, where: str) -> dict[str, np.ndarray]:
-        """Return a piece of the table as the model's inputs; its first row has this number, for messages."""
+    def feeds(self, table: pa.RecordBatch | pa.Table, position: Position) -> dict[str, np.ndarray]:
+        """Return a piece of the table as the model's inputs."""
         inputs: dict[str, np.ndarray] = {}
-        codes = {name: self._codes(table, name, first, where) for name in self.facts.categories if name in self.columns}
+        codes = {name: self._codes(table, name, position) for name in self.facts.categories if name in self.columns}
         for name, kind in self._kinds.items():
             if names := self.facts.columns.get(name):
                 columns = []
                 for column, value in map(self._parted, names):
                     if column not in codes:
-                        columns.append(_numbers(table, column, first, where, gaps=False))
+                        columns.append(_numbers(table, column, position, gaps=False))
                     else:
                         place = None if value is None else self._written(column).index(value)
                         columns.append(codes[column] if place is None else (codes[column] == place).astype(np.float32))
@@ -89,7 +90,7 @@ class UnseenTable:
                 words = np.array([word.lower() for word in words], object) if name in self.truth else words
                 inputs[name] = words[places_of]
             else:
-                inputs[name] = _numbers(table, name, first, where, gaps=True)
+                inputs[name] = _numbers(table, name, position, gaps=True)
         kept = {name: RawColumn("number") for name in inputs if not self.facts.columns.get(name)}
         return feed_inputs(self.model, self.facts, Rows(inputs, np.zeros(table.num_rows), kept=kept))
 
@@ -105,8 +106,7 @@ class UnseenTable:
                 return column, self._written(column)[[*map(str, values)].index(value)]
         return name, None
 
-    def _codes(self, table: pa.RecordBatch | pa.Table, name: str, first: int, where: str) -> np.ndarray:
-
+    def _codes(self, table: pa.RecordBatch | pa.Table, name: str, position: Position) -> np.ndarray:
         known, words = self._written(name), _whole(table, name).cast("string")
         truth = all(isinstance(value, bool) for value in self.facts.categories[name])
         codes = places(pc.utf8_lower(words) if truth else words, known)
@@ -115,7 +115,7 @@ class UnseenTable:
             shown = ", ".join(map(repr, known[:SHOWN])) + (" …" if len(known) > SHOWN else "")
             raise DataError(
                 f"Column {name!r} holds the values that the model was trained on: {shown}.",
-                got=f"{words[row].as_py() or 'nothing'!r} in row {first + row} of {where}",
+                got=f"{repr(word) if (word := words[row].as_py()) else 'nothing'} in {position(row)}",
                 fix="Correct the rows, or train with data.source.encode=keep: then a word may be unknown.",
             )
         return codes
@@ -126,21 +126,36 @@ def _whole(table: Any, name: str) -> Any:
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 
 
-def _numbers(table: Any, name: str, first: int, where: str, *, gaps: bool) -> np.ndarray:
+def _numbers(table: Any, name: str, position: Position, *, gaps: bool) -> np.ndarray:
     """Return a column of numbers, nan where one is missing, which is refused unless there may be gaps."""
-
     column = _whole(table, name)
+    column = pc.utf8_trim_whitespace(column) if is_text(column.type) else column
     try:
         values = as_numpy(column if str(column.type) in ("double", "float") else column.cast("float64"))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        rule, fix = f"Column {name!r} holds numbers: the model was trained on them.", "Correct the rows."
-        raise DataError(rule, got=f"{column.type} in {where}: {str(error)[:100]}", fix=fix) from error
+        row = next(place for place, value in enumerate(column) if not _is_number(value))
+        raise DataError(
+            f"Column {name!r} holds numbers: the model was trained on them.",
+            got=f"{column[row].as_py()!r} in {position(row)}",
+            fix="Correct it, or leave it empty where nothing is known."
+            if gaps
+            else "Correct it or drop the row; if it marks a missing value, train with data.source.encode=keep and name "
+            "it in data.source.missing.",
+        ) from error
     wrong = np.isinf(values) if gaps else ~np.isfinite(values)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise DataError(
             f"Column {name!r} has a finite number in every row: the model was trained on such.",
-            got=f"{'nothing' if np.isnan(values[row]) else values[row]} in row {first + row} of {where}",
+            got=f"{'nothing' if np.isnan(values[row]) else values[row]} in {position(row)}",
             fix="Correct or drop the row, or train with data.source.encode=keep: then values may be missing.",
         )
     return values
+
+
+def _is_number(value: pa.Scalar) -> bool:
+    try:
+        value.cast("float64")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return True

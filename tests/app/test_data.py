@@ -153,13 +153,16 @@ def test_a_stream_gives_the_same_bytes_in_every_artifact(tmp_path: Path) -> None
 
 BAD = {
     "a label that is not there": (["data.source.label=targt"], ["data.source.label", "Did you mean 'target'?"]),
-    "a missing value": (["data.source.path=holed.csv"], ["nothing in column 'bmi', row 7 of holed.csv"]),
+    "a missing value": (["data.source.path=holed.csv"], ["nothing in column 'bmi', line 9 of holed.csv"]),
     "a ragged line": (
         ["data.source.path=ragged.csv"],
-        ["as many fields as the first (11)", "line 4 has 3: 1,2,3"],
+        ["as many fields as the first (11)", "line 4 of ragged.csv has 3: 1,2,3"],
     ),
     "a file that is away": (["data.split.test=away.csv"], ["must exist", "away.csv"]),
-    "words as parts": (["data.split.column=sex"], ["train, validation and test", "'m' in column 'sex', row 0"]),
+    "words as parts": (
+        ["data.split.column=sex"],
+        ["train, validation and test", "'m' in column 'sex', line 2 of patients.csv"],
+    ),
     "an encoding that is none": (["data.source.encode=onehot"], ["data.source.encode", "'one_hot' or 'index'"]),
     "a module that is away": (
         ["data=function", "data.source.function=nowhere:rows"],

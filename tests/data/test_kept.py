@@ -113,8 +113,11 @@ def test_a_column_without_a_name_is_refused(tmp_path):
 
 
 def test_labels_are_never_missing(tmp_path):
-    with pytest.raises(DataError, match="in column 'age', row 1"):
+    with pytest.raises(DataError, match="in column 'age', line 3") as refusal:
         written("csv", FRAME, tmp_path, encode="keep", label="age")()
+    assert "encode" not in str(refusal.value)
+    with pytest.raises(DataError, match=r"in column 'age', line 3(.|\n)*with encode=keep a network"):
+        written("csv", FRAME[["age", "target"]], tmp_path)()
 
 
 @pytest.mark.parametrize(

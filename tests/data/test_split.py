@@ -88,7 +88,7 @@ def test_categories_are_those_of_all_files(kind, tmp_path):
 def test_another_word_in_the_column_is_refused_with_its_row(kind, tmp_path):
     frame = FRAME.copy()
     frame.loc[8, "set"] = "tset"
-    with pytest.raises(DataError, match=r"'tset'(.|\n)*row 8(.|\n)*Did you mean 'test'"):
+    with pytest.raises(DataError, match=r"'tset'(.|\n)*(row 8|line 10) of(.|\n)*Did you mean 'test'"):
         load(DataConfig(written(kind, frame, tmp_path), SplitConfig(column="set")))
 
 

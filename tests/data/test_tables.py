@@ -99,10 +99,14 @@ def with_value(row, column, value):
 
 
 BAD = {
-    "nothing for a number": (with_value(7, "age", np.nan), {}, "(nothing|nan) in column 'age', row 7"),
-    "infinity": (with_value(8, "bmi", np.inf), {}, "inf in column 'bmi', row 8"),
-    "an empty text": (with_value(9, "city", ""), {}, "nothing in column 'city', row 9"),
-    "a label without a value": (with_value(3, "target", np.nan), {}, "(nothing|nan) in column 'target', row 3"),
+    "nothing for a number": (with_value(7, "age", np.nan), {}, "(nothing|nan) in column 'age', (row 7|line 9) of"),
+    "infinity": (with_value(8, "bmi", np.inf), {}, "inf in column 'bmi', (row 8|line 10) of"),
+    "an empty text": (with_value(9, "city", ""), {}, "nothing in column 'city', (row 9|line 11) of"),
+    "a label without a value": (
+        with_value(3, "target", np.nan),
+        {},
+        "(nothing|nan) in column 'target', (row 3|line 5) of",
+    ),
     "a missing label column": (FRAME, {"label": "targte"}, r"label names columns(.|\n)*Did you mean 'target'"),
     "a missing weight column": (FRAME, {"sample_weight": "wage"}, r"sample_weight(.|\n)*Did you mean 'age'"),
     "a missing input column": (FRAME, {"inputs": {"X": ("ag",)}}, r"inputs\.X(.|\n)*'ag'(.|\n)*Did you mean 'age'"),
@@ -174,16 +178,16 @@ def test_files_that_disagree_are_refused_by_name(tmp_path):
 
 
 FILES = {
-    "a ragged line": ("a,y\n1,2\n3\n", r"rows\.csv: line 3 has 1: 3"),
-    "a line too long": ("a,y\n1,2\n3,4,5\n", r"as many fields as the first \(2\)(.|\n)*line 3 has 3"),
+    "a ragged line": ("a,y\n1,2\n3\n", r"line 3 of .*rows\.csv has 1: 3"),
+    "a line too long": ("a,y\n1,2\n3,4,5\n", r"as many fields as the first \(2\)(.|\n)*line 3 of .*rows.csv has 3"),
     "one name twice": ("a,a,y\n1,2,3\n", "'a' twice in .*rows.csv"),
     "nothing": ("", "rows.csv: Empty CSV file"),
     "a line of names alone": ("a,y\n", "at least one row"),
-    "an empty column": ("a,b,y\n1,,2\n3,,4\n", "nothing in column 'b', row 0 of .*rows.csv"),
-    "a missing number": ("a,y\n1,2\nNA,4\n", "nothing in column 'a', row 1"),
+    "an empty column": ("a,b,y\n1,,2\n3,,4\n", "nothing in column 'b', line 2 of .*rows.csv"),
+    "a missing number": ("a,y\n1,2\nNA,4\n", "nothing in column 'a', line 3 of"),
     "bytes that are no text": (
         b"a,y\n\xff,2\n",
-        r"b'.xff' is not utf-8, column 'a', row 0 in .*rows.csv(.|\n)*Set encoding=cp1252",
+        r"b'.xff' is not utf-8, column 'a', line 2 of .*rows.csv(.|\n)*Set encoding=cp1252",
     ),
 }
 

@@ -15,6 +15,8 @@ from pyarrow import csv, parquet
 from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.artifact import Facts
+from ortpipe.data.position import Position, behind, by_line, by_row
+from ortpipe.data.sources.csv import InvalidRows
 from ortpipe.data.unseen import UnseenTable
 from ortpipe.errors import ConfigError, DataError
 from ortpipe.files import sync, temporary
@@ -74,9 +76,10 @@ def predict(
     unseen = UnseenTable(subject.model, facts, truth, tuple(settings.get("missing") or ()))
     session, count = Session(subject.model, weights=subject.weights), 0
     outputs = [own.prediction for own in facts.predictions.values()]
+    position = _position(rows, settings)
     with _written(output) as write:
         for piece in _pieces(rows, unseen, settings, keep):
-            made = session.run(unseen.feeds(piece, count, str(rows)), outputs)
+            made = session.run(unseen.feeds(piece, behind(position, count)), outputs)
             columns: dict[str, Any] = {name: piece.column(name) for name in keep}
             for (head, own), array in zip(facts.predictions.items(), made, strict=True):
                 columns |= _columns(own, array, f"{head}_" if head else "")
@@ -116,41 +119,55 @@ def _pieces(
     rows: Path, unseen: UnseenTable, settings: Mapping[str, Any], keep: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file in pieces that fit in memory, with the columns that are read and kept."""
-
     used = [*dict.fromkeys([*unseen.columns, *keep])]
     if rows.suffix == ".parquet":
         try:
             with parquet.ParquetFile(rows) as file:
-                unseen.check([*file.schema_arrow.names], str(rows))
-                _check_keep(keep, file.schema_arrow.names)
+                _check_columns(unseen, keep, file.schema_arrow.names, rows)
                 yield from file.iter_batches(ROWS, columns=used)
         except pa.ArrowInvalid as error:
-            raise DataError(
-                "A .parquet file is a Parquet file.", got=f"{rows}: {error}", fix="Write it again."
-            ) from error
+            rule = "A .parquet file is a Parquet file."
+            raise DataError(rule, got=f"{rows}: {error}", fix="Write it again.") from error
         return
+    wrong = InvalidRows()
+    parse = csv.ParseOptions(delimiter=settings.get("delimiter", ","), invalid_row_handler=wrong)
     read = csv.ReadOptions(use_threads=False, encoding=settings.get("encoding", "utf-8"))
-    parse = csv.ParseOptions(delimiter=settings.get("delimiter", ","))
+    words = {name: pa.string() for name in used}
+    types = words | {name: pa.float64() for name, is_text in unseen.columns.items() if not is_text}
     nulls = [*csv.ConvertOptions().null_values, *unseen.missing]
+    options = [
+        csv.ConvertOptions(column_types=kinds, null_values=nulls, include_columns=used) for kinds in (types, words)
+    ]
     try:
         with csv.open_csv(rows, read, parse) as reader:
-            names = reader.schema.names
-        unseen.check(names, str(rows))
-        _check_keep(keep, names)
-        types = {name: pa.string() if words else pa.float64() for name, words in unseen.columns.items()}
-        types = {name: pa.string() for name in keep} | types
-        options = csv.ConvertOptions(column_types=types, null_values=nulls, include_columns=used)
-        with csv.open_csv(rows, read, parse, options) as reader:
-            for batch in reader:
-                for first in range(0, batch.num_rows, ROWS):
-                    yield batch.slice(first, ROWS)
+            _check_columns(unseen, keep, reader.schema.names, rows)
+        yield from _batches(csv.open_csv(rows, read, parse, options[0]))
     except pa.ArrowInvalid as error:
-        fix = "Correct the line, name what marks a missing value in data.source.missing, or give --delimiter."
-        rule = "Every line of the rows has the columns of the first, and numbers where the model reads numbers."
+        position, first = _position(rows, settings), 0
+        fix = "Correct the line, or give --delimiter."
+        wrong.refuse(position, names=True, fix=fix)
+        for piece in _batches(csv.open_csv(rows, read, parse, options[1])):  # which names the first that is no number
+            unseen.feeds(piece, behind(position, first))
+            first += piece.num_rows
+        rule = "The rows are lines of text with one field for each column."
         raise DataError(rule, got=f"{rows}: {error}", fix=fix) from error
 
 
-def _check_keep(keep: Sequence[str], names: Sequence[str]) -> None:
+def _batches(reader: csv.CSVStreamingReader) -> Iterator[pa.RecordBatch]:
+    with reader:
+        for batch in reader:
+            for first in range(0, batch.num_rows, ROWS):
+                yield batch.slice(first, ROWS)
+
+
+def _position(rows: Path, settings: Mapping[str, Any]) -> Position:
+    if rows.suffix == ".parquet":
+        return by_row(str(rows))
+    return by_line(rows, settings.get("delimiter", ","), settings.get("encoding", "utf-8"))
+
+
+def _check_columns(unseen: UnseenTable, keep: Sequence[str], names: Sequence[str], rows: Path) -> None:
+    unseen.check(names, str(rows))
     if wrong := [name for name in keep if name not in names]:
         raise ConfigError("--keep names columns of the rows.", got=wrong[0], fix=f"They are {', '.join(names[:24])}.")
 

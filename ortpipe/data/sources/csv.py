@@ -5,12 +5,13 @@ from __future__ import annotations
 import codecs
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from ortpipe.data.arrow import matches
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import parted
 from ortpipe.data.layout import TableLayout
+from ortpipe.data.position import Position, by_line
 from ortpipe.data.rows import Rows
 from ortpipe.data.stream import Stream
 from ortpipe.data.table import TableSource
@@ -31,6 +32,27 @@ def is_encoding(name: str) -> bool:
         return bool(codecs.lookup(name))
     except LookupError:
         return False
+
+
+class InvalidRows:
+    """Remembers the first line that has not one field per column."""
+
+    def __init__(self) -> None:
+        self._first: csv.InvalidRow | None = None
+
+    def __call__(self, row: csv.InvalidRow) -> Literal["error"]:
+        """Take a line, and let Arrow end there."""
+        self._first = self._first or row
+        return "error"
+
+    def refuse(self, position: Position, *, names: bool, fix: str) -> None:
+        """Refuse the file where there is such a line; its first line holds the names of columns or none."""
+        if (row := self._first) is not None:
+            raise DataError(
+                f"Every line of a CSV file has as many fields as the first ({row.expected_columns}).",
+                got=f"{position(row.number - 1 - names)} has {row.actual_columns}: {row.text[:60]}",
+                fix=fix,
+            )
 
 
 Delimiter = Annotated[
@@ -61,7 +83,7 @@ class Csv(TableSource):
         """Read every row."""
         files = parted(self.path, split, (".csv", ".csv.gz"))
         tables = {file: self._read(file) for file, _ in files}
-        groups = [group_of(tables[file], str(file), part) for file, part in files]
+        groups = [group_of(tables[file], str(file), part, self._position(file)) for file, part in files]
         schemas = {str(file): table.schema for file, table in tables.items()}
         reader = TableReader(self, schemas, groups, split.column if split else None)
         zeros = {name: note for file in tables for name, note in self._leading_zeros(file, reader.layout).items()}
@@ -71,42 +93,36 @@ class Csv(TableSource):
         import pyarrow as pa
         from pyarrow import csv
 
-        wrong: list[csv.InvalidRow] = []
-
-        def refuse(row: csv.InvalidRow) -> str:
-            wrong.append(row)
-            return "error"
-
+        wrong, position = InvalidRows(), self._position(file)
         try:
             self._check_mark(file)
             table = csv.read_csv(
                 file,
                 self._options,
-                csv.ParseOptions(delimiter=self.delimiter, invalid_row_handler=refuse),
+                csv.ParseOptions(delimiter=self.delimiter, invalid_row_handler=wrong),
                 csv.ConvertOptions(
                     null_values=[*csv.ConvertOptions().null_values, *self.missing],
                     column_types=dict.fromkeys(self.categorical, pa.string()),
                 ),
             )
-            self._check_text(table)
+            self._check_text(table, position)
             return table
         except UnicodeDecodeError as error:
             bad = error.object[max(0, error.start - SHOWN) : error.start + SHOWN]
             raise DataError(
                 "A CSV file is text in the encoding that {key} names.",
                 key="encoding",
-                got=f"{bad!r} is not {self.encoding}, {' '.join(getattr(error, '__notes__', []))} in {file}",
+                got=f"{bad!r} is not {self.encoding}, {' '.join(getattr(error, '__notes__', [f'in {file}']))}",
                 fix="Set {key}=cp1252 (Excel in western Europe) or latin-1, or write it as UTF-8.",
             ) from error
         except pa.ArrowInvalid as error:
-            line = f"line {wrong[0].number} has {wrong[0].actual_columns}: {wrong[0].text[:60]}" if wrong else error
-            raise DataError(
-                "A CSV file holds lines with one field per column."
-                if not wrong
-                else f"Every line of a CSV file has as many fields as the first ({wrong[0].expected_columns}).",
-                got=f"{file}: {line}",
-                fix="Check the file and {at}delimiter.",
-            ) from error
+            fix = "Check the file and {at}delimiter."
+            wrong.refuse(position, names=self.names is None, fix=fix)
+            rule = "A CSV file holds lines with one field per column."
+            raise DataError(rule, got=f"{file}: {error}", fix=fix) from error
+
+    def _position(self, file: Path) -> Position:
+        return by_line(file, self.delimiter, self.encoding, names=self.names is None)
 
     @property
     def _options(self) -> csv.ReadOptions:
@@ -122,18 +138,18 @@ class Csv(TableSource):
         if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and codecs.lookup(self.encoding).name == "utf-8":
             mark.decode()
 
-    def _check_text(self, table: pa.Table) -> None:
+    def _check_text(self, table: pa.Table, position: Position) -> None:
         """Decode names and values, and note the place of what is no text: of such bytes Arrow makes another type."""
-        place = ""
+        row: int | None = None
         try:
             for number in range(table.num_columns):
-                place = f"the name of column {number}"
-                name, column = table.schema.field(number).name, table.column(number)
-                for row, value in enumerate(column.to_pylist() if str(column.type) == "binary" else []):
-                    place = f"column {name!r}, row {row}"
+                name, column, row = table.schema.field(number).name, table.column(number), None
+                for row, value in enumerate(column.to_pylist() if str(column.type) == "binary" else []):  # noqa: B007
                     (value or b"").decode()
         except UnicodeDecodeError as error:
-            error.add_note(place)
+            error.add_note(
+                f"the name of column {number} in {position(-1)}" if row is None else f"column {name!r}, {position(row)}"
+            )
             raise
 
     def _leading_zeros(self, file: Path, layout: TableLayout) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import parted
+from ortpipe.data.position import behind, by_row
 from ortpipe.data.rows import RowSet
 from ortpipe.data.stream import Windowed
 from ortpipe.data.table import TableSource
@@ -41,7 +42,8 @@ class Parquet(TableSource, Windowed):
                 metadata, schemas[str(file)] = opened_file.metadata, opened_file.schema_arrow
             first = 0
             for number in range(metadata.num_row_groups):
-                groups.append(Group(str(file), first, part, functools.partial(_tables, file, number)))
+                read = functools.partial(_tables, file, number)
+                groups.append(Group(str(file), part, read, behind(by_row(str(file)), first)))
                 first += metadata.row_group(number).num_rows
         return self.opened(TableReader(self, schemas, groups, split.column if split else None))
 

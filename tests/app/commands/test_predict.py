@@ -76,10 +76,11 @@ def test_a_table_gets_the_predictions_of_the_rows_as_training_reads_them(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("red", "pink", "'pink' in row"),
+        ("red", "pink", "'pink' in line"),
         ("colour", "color", "no 'colour' in"),
-        ("true", "maybe", "'maybe' in row"),
-        ('"p3",', '"p3",old', "invalid value 'old"),
+        ("true", "maybe", "'maybe' in line"),
+        ('"p3",', '"p3",old', "in line 5 of"),
+        ('"p3",', '"p3","p3",', "line 5 of"),
         ("age", "age2", "Did you mean 'age2'?"),
     ],
 )
@@ -89,7 +90,7 @@ def test_what_the_model_cannot_read_is_refused_and_nothing_is_written(
     model, _ = found(rows)
     given = tmp_path / "given.csv"
     given.write_text(rows.read_text().replace(old, new))
-    with pytest.raises(OrtpipeError, match=r"Column|columns") as error:
+    with pytest.raises(OrtpipeError, match=r"Column|columns|fields") as error:
         predict(model, given, tmp_path / "made.csv", {})
     assert said in str(error.value)
     assert [file.name for file in tmp_path.iterdir()] == ["given.csv"]
