@@ -85,6 +85,10 @@ class ConvertError(OrtpipeError):
     """A source that cannot become a forward model."""
 
 
+class NoRowsError(ConvertError):
+    """A source that needs rows and gets none."""
+
+
 class LossError(OrtpipeError, ValueError, RuntimeError):
     """A loss that does not fit the model."""
 

@@ -15,7 +15,7 @@ from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.schema import all_at_once, check, collected
 from ortpipe.artifact import Artifact
 from ortpipe.data.rows import Data
-from ortpipe.errors import OrtpipeError
+from ortpipe.errors import NoRowsError, OrtpipeError
 from ortpipe.flow import FLOW
 from ortpipe.metrics import check_objective
 
@@ -81,8 +81,8 @@ def _check_parts(config: dict[str, Any], errors: list[OrtpipeError | str]) -> st
     if (objective := values.get("objective", "loss")) != "loss" and artifact is not None and data is not None:
         with collected(problems, "objective"):
             check_objective(objective, artifact.facts, weighted=data.weighted)
-    if data is None:  # which has an error of its own, and no estimator is fitted on it
-        problems = [problem for problem in problems if type(problem.__cause__).__name__ != "NotFittedError"]
+    if data is None:  # which has an error of its own: what only lacks rows is no other
+        problems = [problem for problem in problems if not isinstance(problem, NoRowsError)]
     errors += problems
     return "" if artifact is None or errors or data is None else _summary(data, artifact)
 

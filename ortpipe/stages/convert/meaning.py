@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ortpipe.artifact import Task
-from ortpipe.errors import ConvertError
+from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.metrics.predictions import Seen, classes_last, look
 from ortpipe.settings import Config
 from ortpipe.stages.convert.heads import Head
@@ -265,7 +265,7 @@ class Prediction:
         return "prob" in self.name.lower()
 
     def _doubt(self, why: str) -> ConvertError:
-        return ConvertError(
+        return (NoRowsError if self._seen is None else ConvertError)(
             "It must be certain whether a prediction holds probabilities or raw scores.",
             got=f"output {self.name!r}: {self._values}, {why}",
             fix="Set {at}scores=probabilities or {at}scores=logits (raw scores); if it holds "

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Artifact, Facts, HeadFacts
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows, check_data
-from ortpipe.errors import ConvertError, ModelError, under
+from ortpipe.errors import ConvertError, ModelError, NoRowsError, under
 from ortpipe.graph import query
 from ortpipe.graph.apart import Weights, sealed
 from ortpipe.graph.check import finish_apart
@@ -138,7 +138,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     if config is not None and config.quantize is not None:
         if data is None:
             rule, fix = "{key} measures ranges on training rows.", "Give data."
-            raise ConvertError(rule, key="quantize", got="no rows", fix=fix)
+            raise NoRowsError(rule, key="quantize", got="no rows", fix=fix)
         if forward.rounding and getattr(config.source, "quantized", None) == "fake":
             rule, fix = "{key} rounds a model of floats.", "Set {at}source.quantized=float: it is then rounded once."
             raise ConvertError(rule, key="quantize", got="a quantized file, read as it rounds", fix=fix)

@@ -207,6 +207,20 @@ def test_an_estimator_that_is_not_named_is_told_beside_the_rest(call: Callable[.
         call("validate", "~experiment", "name=mine", "data=iris", "train.epochs=0")
 
 
+@pytest.mark.parametrize(
+    "model",
+    [["convert=mlp"], ["convert=transformer"], ["convert.source.estimator=sklearn.linear_model.Ridge"]],
+)
+def test_of_rows_that_cannot_be_read_only_the_cause_is_said(
+    model: list[str], call: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text("a,y\n1,2\n,4\n")
+    own = ["~experiment", "name=mine", "data=csv", "data.source.path=rows.csv", "data.source.label=y", "add_loss=l2"]
+    said = refused(call, *own, *model)
+    assert said.startswith("The config has 1 error.\nData must have a value in every row")
+    assert "line 3 of rows.csv" in said
+
+
 def test_an_estimator_that_names_itself_unfitted_after_its_fit_is_told(
     call: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

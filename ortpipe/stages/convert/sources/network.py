@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Task
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import ConvertError
+from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.modes import is_statistic
 from ortpipe.graph.serial import IR_VERSION, OPSET
@@ -54,7 +54,7 @@ class Network(Config, abc.ABC):
         """Return the network with the inputs of the training rows and an end that fits their labels."""
         if data is None:
             rule = "A network by config reads its sizes off the training rows."
-            raise ConvertError(rule, got="no rows", fix="Give data.")
+            raise NoRowsError(rule, got="no rows", fix="Give data.")
         rows = data.train.sample()
         weight = rows.sample_weight
         labels = read_labels(rows.label, self.task, weight, scaled=self.scale_target, classes=self.classes)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from ortpipe import own
 from ortpipe.data.rows import Data
-from ortpipe.errors import ConfigError, ConvertError
+from ortpipe.errors import ConfigError, ConvertError, NoRowsError
 from ortpipe.settings import Config, Seed, one_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported
@@ -181,7 +181,7 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
     except NotFittedError as error:
         if data is None:
             rule = "Fitting an unfitted estimator needs rows."
-            raise ConvertError(rule, got=type(estimator).__name__, fix="Fit it first, or give data.") from error
+            raise NoRowsError(rule, got=type(estimator).__name__, fix="Fit it first, or give data.") from error
         estimator, notes = _fit(clone(estimator), data)
         made = build(estimator, dtype, data.train.head(1))
         return replace(made, fitted=estimator, notes=(*made.notes, *notes))

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from ortpipe.data.rows import Data
-from ortpipe.errors import ConvertError, listing
+from ortpipe.errors import ConvertError, NoRowsError, listing
 from ortpipe.graph.modes import UNBIASED, VARIANCE
 from ortpipe.graph.origins import mark
 from ortpipe.graph.parameters import some
@@ -128,7 +128,7 @@ def from_module(module: Any, settings: GraphSettings, data: Data | None, types: 
     """Return a module's forward model: exported as it trains, and compared with what it predicts."""
     if data is None:
         rule, fix = "A module is exported with real rows, whose types and shapes it takes.", "Give data."
-        raise ConvertError(rule, got=f"{settings.origin} and no data", fix=fix)
+        raise NoRowsError(rule, got=f"{settings.origin} and no data", fix=fix)
     floats = next((p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch().float32)
     examples = _examples(module, types, data, str(floats).removeprefix("torch."))
     notes = []
