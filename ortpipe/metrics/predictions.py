@@ -120,6 +120,25 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
     return probability.argmax(axis=-1), probability
 
 
+def as_columns(facts: Facts, prediction: np.ndarray, prefix: str = "") -> dict[str, np.ndarray]:
+    """Return a table of predictions: `prediction` and each `probability_CLASS`, or `prediction`, `prediction_0` and on.
+
+    What MLflow loads gives the same (`ortpipe.runtime.raw_rows`).
+    """
+    label, probability = predicted(facts, prediction)
+    shares = np.empty((len(label), 0)) if probability is None else probability.reshape(len(label), -1)
+    if facts.task in ("binary", "multiclass"):
+        classes = facts.classes or tuple(range(shares.shape[1]))
+        columns = {f"{prefix}prediction": np.array(classes)[label]}
+    else:
+        wide = label.reshape(len(label), -1)
+        count = wide.shape[1]
+        classes = facts.classes if facts.classes and len(facts.classes) == count else tuple(range(count))
+        names = [f"{prefix}prediction"] if count == 1 else [f"{prefix}prediction_{name}" for name in classes]
+        columns = dict(zip(names, wide.T, strict=True))
+    return columns | {f"{prefix}probability_{name}": share for name, share in zip(classes, shares.T, strict=False)}
+
+
 def classes_last(array: np.ndarray, axis: int | None) -> np.ndarray:
     """Return a prediction as [N, E…, K], of which `axis` says where K is (see `Facts.class_axis`).
 

@@ -22,26 +22,27 @@ class RawRows:
         self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         described = yaml.safe_load(Path(path).with_name("MLmodel").read_text(encoding="utf-8"))
         self._truth = set((described.get("metadata") or {}).get("truth_values", ()))
-        classes = json.loads(self._session.get_modelmeta().custom_metadata_map.get("ortpipe.classes", "null"))
-        self._classes = list(map(str, classes or ()))
+        written = self._session.get_modelmeta().custom_metadata_map.items()
+        facts = {key.removeprefix("ortpipe."): json.loads(text) for key, text in written if key.startswith("ortpipe.")}
+        self._heads = {"": facts} | {
+            f"{name}_": head | {"prediction": name} for name, head in facts.get("heads", {}).items()
+        }
 
     def get_raw_model(self) -> onnxruntime.InferenceSession:
         """Return the session."""
         return self._session
 
     def predict(self, data: Any, params: object = None) -> pd.DataFrame:
-        """Return a column for each output [N], and one for each class of an output [N, classes]."""
+        """Return what `ortpipe predict` writes of these rows: `prediction`, and each class's `probability_CLASS`."""
         frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame({k: np.ravel(v) for k, v in data.items()})
         inputs = self._session.get_inputs()
         if missing := [given.name for given in inputs if given.name not in frame]:
             raise ValueError(f"The model reads columns that the rows lack: {', '.join(missing)}")
         feeds = {given.name: self._column(given.name, frame[given.name], given.type) for given in inputs}
+        arrays = self._session.run([facts["prediction"] for facts in self._heads.values()], feeds)
         columns: dict[str, np.ndarray] = {}
-        for output, array in zip(self._session.get_outputs(), self._session.run(None, feeds), strict=True):
-            wide = np.reshape(array, (len(frame), -1))
-            several = self._classes if len(self._classes) == wide.shape[1] else range(wide.shape[1])
-            names = [output.name] if wide.shape[1] == 1 else [f"{output.name}_{name}" for name in several]
-            columns.update(zip(names, wide.T, strict=True))
+        for (prefix, facts), array in zip(self._heads.items(), arrays, strict=True):
+            columns |= as_columns(facts, array.reshape(len(frame), -1), prefix)
         return pd.DataFrame(columns, index=frame.index)
 
     def _column(self, name: str, values: pd.Series, kind: str) -> np.ndarray:
@@ -54,6 +55,42 @@ class RawRows:
             values = values.map(lambda moment: moment.isoformat(), na_action="ignore")
         text = values.map(str, na_action="ignore").astype(object).where(values.notna(), "")
         return np.asarray(text.str.lower() if name in self._truth else text, object)
+
+
+def as_columns(facts: dict[str, Any], prediction: np.ndarray, prefix: str) -> dict[str, np.ndarray]:
+    """Return the columns of a prediction [N, K] by what the model's metadata say of it.
+
+    See `ortpipe.metrics.predictions.as_columns`.
+    """
+    if not (finite := np.isfinite(prediction).all(axis=1)).all():
+        raise ValueError(f"The model predicts nan or inf in {(~finite).sum()} of {len(finite)} rows")
+    values, task, classes = prediction.astype(np.float64), facts["task"], facts.get("classes")
+    raw = facts.get("logits") == facts["prediction"]  # scores, and no probabilities
+    if task == "regression":
+        values = values if facts.get("link") is None else np.exp(np.clip(values, -700, 700))
+        return _columns(values, classes, prefix)
+    values = values / 2 if facts.get("opposite") else values
+    if task == "multiclass" or (task == "binary" and values.shape[1] == 2):
+        powers = np.exp(values - values.max(axis=1, keepdims=True))
+        shares = powers / powers.sum(axis=1, keepdims=True) if raw else np.clip(values, 0, 1)
+        shares = shares / shares.sum(axis=1, keepdims=True)  # float32 rows sum to 1 ± 1e-7
+    else:
+        shares = 1 / (1 + np.exp(-np.clip(values, -700, 700))) if raw else np.clip(values, 0, 1)
+        shares = shares if task == "multilabel" else np.concatenate([1 - shares, shares], axis=1)
+    probabilities = {
+        f"{prefix}probability_{name}": s for name, s in zip(classes or range(len(shares.T)), shares.T, strict=False)
+    }
+    if task == "multilabel":
+        return _columns((shares > 0.5).astype(np.int64), classes, prefix) | probabilities
+    return {f"{prefix}prediction": np.array(classes or range(len(shares.T)))[shares.argmax(axis=1)]} | probabilities
+
+
+def _columns(values: np.ndarray, names: list[Any] | None, prefix: str) -> dict[str, np.ndarray]:
+    count = values.shape[1]
+    if count == 1:
+        return {f"{prefix}prediction": values[:, 0]}
+    names = names if names and len(names) == count else list(range(count))
+    return {f"{prefix}prediction_{name}": column for name, column in zip(names, values.T, strict=True)}
 
 
 def _load_pyfunc(path: str) -> RawRows:

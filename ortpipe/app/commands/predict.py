@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
 
@@ -20,7 +19,7 @@ from ortpipe.data.sources.csv import InvalidRows
 from ortpipe.data.unseen import UnseenTable
 from ortpipe.errors import ConfigError, DataError
 from ortpipe.files import sync, temporary
-from ortpipe.metrics.predictions import predicted
+from ortpipe.metrics.predictions import as_columns
 from ortpipe.runtime.session import Session
 
 ABOUT = """Predict the rows of a table and write them to another one, piece by piece: memory does not grow with them.
@@ -82,7 +81,7 @@ def predict(
             made = session.run(unseen.feeds(piece, behind(position, count)), outputs)
             columns: dict[str, Any] = {name: piece.column(name) for name in keep}
             for (head, own), array in zip(facts.predictions.items(), made, strict=True):
-                columns |= _columns(own, array, f"{head}_" if head else "")
+                columns |= as_columns(own, array, f"{head}_" if head else "")
             write(columns)
             count += piece.num_rows
     return count
@@ -97,22 +96,6 @@ def _facts(subject: FoundModel) -> Facts:
         rule, fix = "A table of predictions has one per row.", "Feed the model's arrays to onnxruntime."
         raise ConfigError(rule, got=f"{subject.name}, which predicts each row's elements", fix=fix)
     return facts
-
-
-def _columns(facts: Facts, array: np.ndarray, prefix: str) -> dict[str, np.ndarray]:
-    label, probability = predicted(facts, array)
-    if facts.task in ("binary", "multiclass"):
-        classes = facts.classes or tuple(range(probability.shape[1] if probability is not None else 0))
-        columns = {f"{prefix}prediction": np.array(classes)[label]}
-    else:
-        wide = label.reshape(len(label), -1)
-        classes = (
-            facts.classes if facts.classes and len(facts.classes) == wide.shape[1] else tuple(range(wide.shape[1]))
-        )
-        names = [f"{prefix}prediction"] if wide.shape[1] == 1 else [f"{prefix}prediction_{name}" for name in classes]
-        columns = dict(zip(names, wide.T, strict=True))
-    shares = () if probability is None else probability.reshape(len(probability), -1).T
-    return columns | {f"{prefix}probability_{name}": share for name, share in zip(classes, shares, strict=False)}
 
 
 def _pieces(

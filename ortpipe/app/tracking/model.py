@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import sys
 import tempfile
@@ -19,9 +20,12 @@ import onnx
 from ortpipe import runtime
 from ortpipe.app.tracking.client import NOTE, made_once, open_store, reached
 from ortpipe.app.tracking.target import Target
+from ortpipe.artifact import Facts
 from ortpipe.errors import ModelError, TrackingError
+from ortpipe.facts import read_metadata
 from ortpipe.graph.apart import Weights, put_together, written_beside
 from ortpipe.graph.sound import is_large
+from ortpipe.metrics.predictions import as_columns
 from ortpipe.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -87,9 +91,10 @@ def save(
     beside = is_large(model)  # MLflow saves what points to a file as it stands, and would copy weights several times
     held = written_beside(model, weights, folder.with_name(DATA)) if beside else put_together(model, weights)
     columns = table.get("columns", {})
-    raw = {value.name for value in model.graph.input} == set(columns)
+    raw = {value.name for value in model.graph.input} == set(columns) and _is_of_rows(model)
     if raw:
-        signature, example = ModelSignature(raw_schema(model, columns)), _frame(model, table)
+        signature = ModelSignature(raw_schema(model, columns), predicted_schema(model))
+        example = _frame(model, table)
         described.metadata = {"truth_values": [name for name, own in columns.items() if own["of"] == "truth"]}
         needed, code = [_pinned("pandas")], [str(folder.with_name(f"{RAW_ROWS}.py"))]
         shutil.copyfile(Path(runtime.__path__[0], "raw_rows.py"), code[0])
@@ -139,9 +144,36 @@ TYPES = {("integer", 0): ("long", "int64"), ("truth", 0): ("boolean", "bool")}  
 
 def raw_schema(model: onnx.ModelProto, columns: Mapping[str, Mapping[str, Any]]) -> Schema:
     """Return the columns of a table that a model reads, with the types that pandas reads them as."""
+    return _columns({value.name: _types(columns[value.name])[0] for value in model.graph.input})
+
+
+def predicted_schema(model: onnx.ModelProto) -> Schema | None:
+    """Return the columns that MLflow's model answers; None where the graph does not know how many there are."""
+    columns: dict[str, np.ndarray] = {}
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in model.graph.output}
+    for head, facts in _facts(model).predictions.items():
+        widths = [size.dim_value for size in shapes[facts.prediction][1:]]
+        if 0 in widths:
+            return None
+        count = math.prod(widths)
+        columns |= as_columns(facts, np.full((1, count), 1 / count), f"{head}_" if head else "")
+    kinds = {"f": "double", "i": "long", "U": "string"}
+    return _columns({name: kinds[values.dtype.kind] for name, values in columns.items()})
+
+
+def _columns(types: Mapping[str, str]) -> Schema:
     from mlflow.types import ColSpec, Schema
 
-    return Schema([ColSpec(_types(columns[value.name])[0], value.name) for value in model.graph.input])
+    return Schema([ColSpec(kind, name) for name, kind in types.items()])
+
+
+def _is_of_rows(model: onnx.ModelProto) -> bool:
+    """Return whether each row has one prediction, and not one of each of its elements."""
+    return _facts(model).blank is None and all(own.class_axis is None for own in _facts(model).predictions.values())
+
+
+def _facts(model: onnx.ModelProto) -> Facts:
+    return Facts.from_json(read_metadata(model))
 
 
 def _types(column: Mapping[str, Any]) -> tuple[str, str]:

@@ -11,9 +11,12 @@ from mlflow.models import Model
 from mlflow.pyfunc.scoring_server import infer_and_parse_data, parse_csv_input
 
 from ortpipe import convert
-from ortpipe.app.tracking.model import save
+from ortpipe.app.tracking.model import predicted_schema, save
+from ortpipe.artifact import Facts
 from ortpipe.data.rows import Data
 from ortpipe.data.sources.csv import Csv
+from ortpipe.metrics.predictions import as_columns
+from ortpipe.runtime import raw_rows
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.mlp import MLP
@@ -57,14 +60,17 @@ def test_a_frame_a_csv_body_and_a_json_body_of_raw_rows_give_what_the_bare_model
     records = records[0] if isinstance(records, tuple) else records
     for given in (FRAME, parse_csv_input(StringIO(FRAME.to_csv(index=False)), schema=schema), records):
         made = loaded.predict(given)
-        assert made.label.tolist() == label.tolist()
-        np.testing.assert_array_equal(made[["probabilities_no", "probabilities_yes"]], probabilities)
+        assert list(made) == ["prediction", "probability_no", "probability_yes"]
+        assert made.prediction.tolist() == label.tolist()
+        np.testing.assert_allclose(made[["probability_no", "probability_yes"]], probabilities, rtol=1e-6)
 
 
 def test_the_signature_names_the_columns_and_the_example_is_of_no_real_row(both):
     _, loaded = both
     types = {column.name: column.type.name for column in loaded.metadata.get_input_schema()}
     assert types == {"age": "double", "rooms": "long", "city": "string", "vip": "boolean", "day": "string"}
+    answered = {column.name: column.type.name for column in loaded.metadata.get_output_schema()}
+    assert answered == {"prediction": "string", "probability_no": "double", "probability_yes": "double"}
     example = {"age": 31.5, "rooms": 2, "city": "text", "vip": True, "day": "2012-02-29"}  # medians, what is frequent
     pd.testing.assert_frame_equal(loaded.input_example, pd.DataFrame([example]), check_dtype=False)
 
@@ -73,11 +79,45 @@ def test_a_missing_column_is_refused_by_name_and_an_unknown_word_is_like_any_oth
     _, loaded = both
     with pytest.raises(MlflowException, match=r"Model is missing inputs \['city'\]"):
         loaded.predict(FRAME.drop(columns="city"))
-    unknown = [loaded.predict(FRAME.assign(city=[word] * 3))["probabilities_yes"] for word in ("Paris", "Kraków")]
+    unknown = [loaded.predict(FRAME.assign(city=[word] * 3))["probability_yes"] for word in ("Paris", "Kraków")]
     np.testing.assert_array_equal(*unknown)
 
 
 def test_a_model_of_one_column_takes_a_frame_of_it(tmp_path):
     session, loaded = saved(tmp_path, inputs=("city",))
     [label] = session.run({"city": RAW["city"]}, ["label"])
-    assert loaded.predict(FRAME[["city"]]).label.tolist() == label.tolist()
+    assert loaded.predict(FRAME[["city"]]).prediction.tolist() == label.tolist()
+
+
+SHARES = np.array([[0.2, 0.7, 0.1], [0.5, 0.25, 0.25]], np.float32)
+PREDICTIONS = {
+    "values": ({"task": "regression"}, [[3], [4]]),
+    "two values": ({"task": "regression"}, [[3, -1], [4, 2]]),
+    "logarithms of values": ({"task": "regression", "link": "log"}, [[3], [-4]]),
+    "probabilities": ({"task": "multiclass", "classes": ("a", "b", "c")}, SHARES),
+    "scores": ({"task": "multiclass", "logits": "p"}, SHARES * 9 - 4),
+    "the probability of one class": ({"task": "binary", "classes": (3, 7)}, SHARES[:, :1]),
+    "the score of one class": ({"task": "binary", "logits": "p"}, SHARES[:, :1] * 9 - 4),
+    "one score twice": ({"task": "binary", "logits": "p", "opposite": True}, [[-2, 2], [0.5, -0.5]]),
+    "labels": ({"task": "multilabel", "classes": ("x", "y", "z")}, SHARES),
+    "scores of labels": ({"task": "multilabel", "logits": "p"}, SHARES * 9 - 4),
+}
+
+
+@pytest.mark.parametrize(("settings", "array"), PREDICTIONS.values(), ids=PREDICTIONS)
+@pytest.mark.parametrize("prefix", ["", "head_"])
+def test_mlflow_answers_by_the_names_and_with_the_values_that_predict_writes(settings, array, prefix):
+    facts = Facts(inputs=("x",), outputs=("p",), prediction="p", parameters=(), **settings)
+    array = np.array(array, np.float32)
+    expected, made = as_columns(facts, array, prefix), raw_rows.as_columns(facts.as_json(), array, prefix)
+    assert {name: values.dtype.kind for name, values in made.items()} == {n: v.dtype.kind for n, v in expected.items()}
+    for name, values in expected.items():
+        np.testing.assert_array_equal(made[name], values)
+
+
+def test_a_column_of_values_is_in_the_signature(tmp_path):
+    (tmp_path / "rows.csv").write_text(CSV.replace("yes", "1.5").replace("no", "2.5"))
+    data = Data(Csv(path=str(tmp_path / "rows.csv"), label="y", encode="keep", inputs=("age",))())
+    artifact = convert(None, ConvertConfig(source=MLP(hidden=(4,), dropout=0.0)), data=data)
+    [column] = predicted_schema(artifact.model)
+    assert (column.name, column.type.name) == ("prediction", "double")
