@@ -50,13 +50,12 @@ def _tables(cls: Any, prefix: str, title: str = "The outermost keys", level: int
             below.append((key, None, group))
         else:
             value = in_words(hint)
-        meaning = [_cell(meanings.get(name, ""))] if meanings else []
-        rows.append(["`" + key + "`", _cell(value), _default(field), *meaning])
+        rows.append(["`" + key + "`", _cell(value), _default(field), _cell(meanings.get(name, ""))])
     yield f"{'#' * level} {title}"
     if said := _first(cls):
         yield said
     if rows:
-        head = ["key", "value", "default", ""][: len(rows[0])]
+        head = ["key", "value", "default", "meaning"]
         yield "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
     for key, catalogue, group in below:
         if group is not None:

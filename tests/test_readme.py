@@ -66,6 +66,12 @@ def test_the_reference_names_every_setting(monkeypatch: pytest.MonkeyPatch) -> N
     assert [key for key in keys() if key not in names and f"`{key}` is one of these" not in page] == []
 
 
+def test_the_reference_says_what_every_setting_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    page = importlib.import_module("generate").settings()
+    assert re.findall(r"^\| `([^`]+)` \|.*\|\s*\|$", page, re.M) == []
+
+
 def test_the_install_commands_are_the_ones_that_ci_runs() -> None:
     main, test = INSTALLS
     assert main == "python3.11 -m venv .venv && .venv/bin/pip install -e . && .venv/bin/ortpipe"

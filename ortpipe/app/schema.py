@@ -27,7 +27,12 @@ from ortpipe.stages.train.config import TrainConfig
 
 @dataclass(frozen=True)
 class PathsConfig(Config):
-    """Where results go: runs, and MLflow's database and artifacts; and the store that runs share (null: none)."""
+    """Where results go: runs, and MLflow's database and artifacts; and the store that runs share (null: none).
+
+    Attributes:
+        outputs: the folder of runs, and of MLflow's database and artifacts.
+        cache: the folder of the store that runs share; null: nothing is stored.
+    """
 
     outputs: str
     cache: str | None
@@ -37,10 +42,24 @@ class PathsConfig(Config):
 class RunConfig(Config):
     """A whole run, in flow order; the fields are the top-level keys of conf/config.yaml.
 
-    `resume` is the run folder of a run that was stopped: training continues from its last checkpoint.
-    `objective` is what a sweep compares its jobs by: the loss (of validation rows where there are any, else of
-    training), or a metric of evaluate. `figures` are drawn when a run ends, of a sweep's best job; or, where it is
-    false, when `ortpipe report FOLDER` is called.
+    Attributes:
+        data: which rows, and how they are divided.
+        convert: which model, as a graph whose weights can be trained.
+        add_loss: what training makes small.
+        penalty: what is added to the loss for large weights.
+        derive: how the gradients are made, and of which parameters.
+        train: how the parameters move.
+        evaluate: what is measured on the test rows.
+        paths: where results go.
+        runtime: where graphs run, and on how many threads.
+        recorder: who records the run beside its folder: MLflow, the screen, or nobody.
+        seed: of all that is random and has no seed of its own.
+        name: what the run is called in its record.
+        resume: the run folder of a run that was stopped: training continues from its last checkpoint.
+        objective: what a sweep compares its jobs by: the loss (of validation rows where there are any, else of
+            training), or a metric of evaluate.
+        figures: drawn when a run ends, of a sweep's best job; or, where it is false, when `ortpipe report FOLDER` is
+            called.
     """
 
     data: DataConfig

@@ -17,7 +17,13 @@ from ortpipe.settings import Config
 
 @dataclass(frozen=True)
 class DataConfig(Config):
-    """Where rows come from, how they are split, and by what a column of text becomes tokens."""
+    """Where rows come from, how they are split, and by what a column of text becomes tokens.
+
+    Attributes:
+        source: where rows come from.
+        split: which of them train, validate and test.
+        tokens: by what a column of text becomes tokens; null: it does not.
+    """
 
     source: Annotated[Source, SOURCES]
     split: SplitConfig = SplitConfig()

@@ -24,15 +24,22 @@ Alias = Annotated[
 
 @dataclass(frozen=True)
 class Target(Config):
-    """An MLflow database or server, and what a run is called there."""
+    """An MLflow database or server, and what a run is called there.
 
-    tracking_uri: str  # sqlite:/// and a path (with %25 for % and %3F for ?), a server's address, or any of MLflow's
-    experiment: str = "ortpipe"  # its name; made when it is not there
-    artifacts: str | None = None  # where a new experiment of a database keeps them; a server keeps its own
-    register: Registered | None = (
-        None  # the registered model that the trained one, of a sweep the best, is a version of
-    )
-    alias: Alias = "champion"  # what that version is called, until a later one is
+    Attributes:
+        tracking_uri: `sqlite:///` and a path (with %25 for % and %3F for ?), a server's address, or any other of
+            MLflow's.
+        experiment: its name; made when it is not there.
+        artifacts: where a new experiment of a database keeps them; a server keeps its own.
+        register: the registered model that the trained one, of a sweep the best, becomes a version of; null: none.
+        alias: what that version is called, until a later one is.
+    """
+
+    tracking_uri: str
+    experiment: str = "ortpipe"
+    artifacts: str | None = None
+    register: Registered | None = None
+    alias: Alias = "champion"
 
     def __post_init__(self) -> None:
         database = database_of(self.tracking_uri)

@@ -24,6 +24,7 @@ class EvaluateConfig(Config):
             model's metrics lose without it; 0: not at all.
         sensitivity: whether to compute how far the trained model's score moves, to first order, as each column (of an
             image, each pixel) goes from its mean to what a test row has, by the gradient (at most 10,000 rows).
+        seed: of what bootstrap and importance draw.
     """
 
     metrics: tuple[Annotated[str, one_of("metric", METRICS)], ...] | None = None

@@ -20,9 +20,13 @@ from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, S
 
 @dataclass(frozen=True)
 class Mlflow(Target, Recorder):
-    """An MLflow run per job, and one for a sweep."""
+    """An MLflow run per job, and one for a sweep.
 
-    system_metrics: bool = False  # CPU, memory, disk and network while a run goes on, by MLflow's own monitor
+    Attributes:
+        system_metrics: whether MLflow's monitor records CPU, memory, disk and network while the run goes on.
+    """
+
+    system_metrics: bool = False
 
     def __call__(self, record: RunRecord, config: dict[str, Any]) -> Recording:
         """Open a run's record."""

@@ -13,7 +13,12 @@ from ortpipe.stages.add_loss.scores import Scores
 
 @dataclass(frozen=True)
 class Elastic(Config):
-    """A weighted sum of absolute and squared error."""
+    """A weighted sum of absolute and squared error.
+
+    Attributes:
+        l1_weight: of the absolute error.
+        l2_weight: of the squared error.
+    """
 
     l1_weight: NotNegative = 0.5
     l2_weight: NotNegative = 0.5

@@ -15,6 +15,9 @@ class EpsilonInsensitive(Config):
     """The error of support vector regression (Vapnik, 1995), as scikit-learn's SGDRegressor and LinearSVR.
 
     Its derivative is 0 where |d| = ε, as there.
+
+    Attributes:
+        epsilon: ε, up to which an error costs nothing.
     """
 
     epsilon: NotNegative = 0.1

@@ -15,6 +15,9 @@ class Huber(Config):
     """Squared error near 0, absolute error far away (Huber, 1964), as `torch.nn.HuberLoss` and `scipy.special.huber`.
 
     Its derivative at |d| = δ is ±δ from both sides.
+
+    Attributes:
+        delta: δ, from which on the absolute error counts.
     """
 
     delta: Positive = 1.0

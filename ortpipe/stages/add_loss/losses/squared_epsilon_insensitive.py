@@ -12,7 +12,11 @@ from ortpipe.stages.add_loss.scores import Scores
 
 @dataclass(frozen=True)
 class SquaredInsensitive(Config):
-    """The square of the ε-insensitive error, as scikit-learn's SGDRegressor and LinearSVR; smooth at |d| = ε."""
+    """The square of the ε-insensitive error, as scikit-learn's SGDRegressor and LinearSVR; smooth at |d| = ε.
+
+    Attributes:
+        epsilon: ε, up to which an error costs nothing.
+    """
 
     epsilon: NotNegative = 0.1
     tasks: ClassVar[tuple[str, ...]] = ("regression",)

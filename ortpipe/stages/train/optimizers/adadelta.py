@@ -10,7 +10,13 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class Adadelta(Optimizer):
-    """Steps of the size of the steps before (Zeiler, 2012), as `torch.optim.Adadelta`."""
+    """Steps of the size of the steps before (Zeiler, 2012), as `torch.optim.Adadelta`.
+
+    Attributes:
+        lr: the rate η, which the schedule shapes.
+        rho: ρ, how much of both running means of squares each step keeps.
+        epsilon: ε, which starts the first steps and keeps the division finite.
+    """
 
     lr: Positive = 1.0
     rho: Share = 0.9

@@ -9,7 +9,12 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """Rates that shrink with the squares seen so far (Duchi, Hazan and Singer, 2011), as `torch.optim.Adagrad`."""
+    """Rates that shrink with the squares seen so far (Duchi, Hazan and Singer, 2011), as `torch.optim.Adagrad`.
+
+    Attributes:
+        lr: the rate η, which the schedule shapes.
+        epsilon: ε, which keeps the division finite.
+    """
 
     lr: Positive = 0.01
     epsilon: NotNegative = 1e-10

@@ -10,7 +10,14 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Running means of gradients and their squares (Kingma and Ba, 2015), as `torch.optim.Adam`."""
+    """Running means of gradients and their squares (Kingma and Ba, 2015), as `torch.optim.Adam`.
+
+    Attributes:
+        lr: the rate η, which the schedule shapes.
+        beta1: β₁, how much of the running mean of gradients each step keeps.
+        beta2: β₂, how much of the running mean of their squares each step keeps.
+        epsilon: ε, which keeps the division finite.
+    """
 
     lr: Positive = 0.001
     beta1: Share = 0.9

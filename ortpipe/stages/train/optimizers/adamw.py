@@ -10,7 +10,15 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as `torch.optim.AdamW`."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as `torch.optim.AdamW`.
+
+    Attributes:
+        lr: the rate η, which the schedule shapes.
+        beta1: β₁, how much of the running mean of gradients each step keeps.
+        beta2: β₂, how much of the running mean of their squares each step keeps.
+        epsilon: ε, which keeps the division finite.
+        weight_decay: λ, the share η·λ by which each step shrinks the parameters.
+    """
 
     lr: Positive = 0.001
     beta1: Share = 0.9

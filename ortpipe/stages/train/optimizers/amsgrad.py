@@ -9,7 +9,14 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class AMSGrad(Optimizer):
-    """Adam with the largest second moment seen (Reddi, Kale and Kumar, 2018), as `torch.optim.Adam(amsgrad=True)`."""
+    """Adam with the largest second moment seen (Reddi, Kale and Kumar, 2018), as `torch.optim.Adam(amsgrad=True)`.
+
+    Attributes:
+        lr: the rate η, which the schedule shapes.
+        beta1: β₁, how much of the running mean of gradients each step keeps.
+        beta2: β₂, how much of the running mean of their squares each step keeps.
+        epsilon: ε, which keeps the division finite.
+    """
 
     lr: Positive = 0.001
     beta1: Share = 0.9

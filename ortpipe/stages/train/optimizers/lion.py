@@ -10,7 +10,14 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class Lion(Optimizer):
-    """Steps of one size, by the sign of the momentum (Chen et al., 2023), as `optax.lion`."""
+    """Steps of one size, by the sign of the momentum (Chen et al., 2023), as `optax.lion`.
+
+    Attributes:
+        lr: the rate η, which the schedule shapes.
+        beta1: β₁, the share of the running mean in the step, whose sign counts.
+        beta2: β₂, how much of the running mean of gradients each step keeps.
+        weight_decay: λ, the share η·λ by which each step shrinks the parameters.
+    """
 
     lr: Positive = 0.0001
     beta1: Share = 0.9

@@ -9,7 +9,12 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class Momentum(Optimizer):
-    """Heavy-ball momentum (Polyak, 1964), as scikit-learn's `MLPClassifier(solver='sgd', nesterovs_momentum=False)`."""
+    """Heavy-ball momentum (Polyak, 1964), as scikit-learn's `MLPClassifier(solver='sgd', nesterovs_momentum=False)`.
+
+    Attributes:
+        lr: the rate η, which the schedule shapes.
+        momentum: μ, how much of the last step the next one keeps.
+    """
 
     lr: Positive = 0.01
     momentum: Share = 0.9

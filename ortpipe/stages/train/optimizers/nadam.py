@@ -13,7 +13,15 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class NAdam(Optimizer):
-    """Adam with Nesterov's momentum (Dozat, 2016), as `torch.optim.NAdam`: μₜ = β₁·(1 − ½·0.96^(ψ·t))."""
+    """Adam with Nesterov's momentum (Dozat, 2016), as `torch.optim.NAdam`: μₜ = β₁·(1 − ½·0.96^(ψ·t)).
+
+    Attributes:
+        lr: the rate η, which the schedule shapes.
+        beta1: β₁, how much of the running mean of gradients each step keeps.
+        beta2: β₂, how much of the running mean of their squares each step keeps.
+        epsilon: ε, which keeps the division finite.
+        momentum_decay: ψ, how fast the momentum μₜ rises to β₁.
+    """
 
     lr: Positive = 0.002
     beta1: Share = 0.9

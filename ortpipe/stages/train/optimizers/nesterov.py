@@ -9,7 +9,12 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class Nesterov(Optimizer):
-    """Nesterov's momentum (Sutskever et al., 2013), as scikit-learn's `MLPClassifier(solver='sgd')`."""
+    """Nesterov's momentum (Sutskever et al., 2013), as scikit-learn's `MLPClassifier(solver='sgd')`.
+
+    Attributes:
+        lr: the rate η, which the schedule shapes.
+        momentum: μ, how much of the last step the next one keeps.
+    """
 
     lr: Positive = 0.01
     momentum: Share = 0.9

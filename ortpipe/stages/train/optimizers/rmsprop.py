@@ -9,7 +9,13 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class RMSprop(Optimizer):
-    """Rates by a running mean of squares (Tieleman and Hinton, 2012), as `torch.optim.RMSprop`."""
+    """Rates by a running mean of squares (Tieleman and Hinton, 2012), as `torch.optim.RMSprop`.
+
+    Attributes:
+        lr: the rate η, which the schedule shapes.
+        alpha: α, how much of the running mean of squares each step keeps.
+        epsilon: ε, which keeps the division finite.
+    """
 
     lr: Positive = 0.01
     alpha: Share = 0.99

@@ -9,7 +9,11 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Plain stochastic gradient descent (Robbins and Monro, 1951)."""
+    """Plain stochastic gradient descent (Robbins and Monro, 1951).
+
+    Attributes:
+        lr: the rate η, which the schedule shapes.
+    """
 
     lr: Positive = 0.01
 

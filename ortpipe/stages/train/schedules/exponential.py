@@ -10,7 +10,11 @@ from ortpipe.stages.train.schedules import Schedule
 
 @dataclass(frozen=True)
 class Exponential(Schedule):
-    """A fall by γ every step, as `torch.optim.lr_scheduler.ExponentialLR`."""
+    """A fall by γ every step, as `torch.optim.lr_scheduler.ExponentialLR`.
+
+    Attributes:
+        gamma: γ, by which each step multiplies the rate.
+    """
 
     gamma: NotNegative = 0.999
 

@@ -10,7 +10,11 @@ from ortpipe.stages.train.schedules import Schedule
 
 @dataclass(frozen=True)
 class InverseScaling(Schedule):
-    """scikit-learn's `learning_rate='invscaling'` with `power_t`; t counts steps from 1."""
+    """scikit-learn's `learning_rate='invscaling'` with `power_t`; t counts steps from 1.
+
+    Attributes:
+        power: p, of the step that divides the rate.
+    """
 
     power: NotNegative = 0.25
 

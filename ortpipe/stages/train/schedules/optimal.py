@@ -14,6 +14,9 @@ class Optimal(Schedule):
 
     With η = α^(−1/4) it is the `learning_rate='optimal'` of scikit-learn's `SGDRegressor` and `SGDClassifier`, where α
     is the strength of the penalty.
+
+    Attributes:
+        alpha: α: the smaller, the slower the fall.
     """
 
     alpha: Positive = 0.0001

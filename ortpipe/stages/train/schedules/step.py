@@ -10,7 +10,12 @@ from ortpipe.stages.train.schedules import Schedule
 
 @dataclass(frozen=True)
 class StepDecay(Schedule):
-    """A fall by γ every s steps, as `torch.optim.lr_scheduler.StepLR`."""
+    """A fall by γ every s steps, as `torch.optim.lr_scheduler.StepLR`.
+
+    Attributes:
+        every: s, the steps between two falls.
+        gamma: γ, by which each fall multiplies the rate.
+    """
 
     every: Count = 1000
     gamma: NotNegative = 0.1
