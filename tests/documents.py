@@ -28,6 +28,7 @@ ORDER = (
         "operators",
         "estimators",
         "architecture",
+        "epoch",
         "alternatives",
         "api",
     ),
