@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,14 @@ import schema_once
 
 LARGEST = 200_000  # bytes of a message
 NEVER = ("ray",)  # what an import starts threads of
+USUAL = (  # what nearly every command imports, or what takes seconds: once here, and not in the first forks as well
+    *("ortpipe.app.cli", "ortpipe.app.assemble", "ortpipe.app.sweep.sweep", "ortpipe.app.tracking.recorders.mlflow"),
+    *("ortpipe.app.tracking.mlflow_run", "ortpipe.data.sources.bundled", "ortpipe.stages.derive.engines.native"),
+    *("ortpipe.stages.convert.sources.sklearn_estimator", "sklearn.datasets", "sklearn.neural_network"),
+    *("sklearn.preprocessing", "sklearn.utils._pprint", "pyarrow.parquet", "matplotlib.backends.backend_agg"),
+    *("matplotlib.figure", "humanize", "mlflow.onnx", "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store"),
+    *("mlflow.store.model_registry.sqlalchemy_store", "sqlalchemy.dialects.sqlite"),
+)
 KEPT = (os.path.dirname(os.__file__), sys.prefix, str(Path(__file__).resolve().parents[1] / "ortpipe"))
 
 
@@ -36,6 +45,7 @@ def main() -> None:
     """Serve the requests of a socket, whose number is the first argument, until it is closed."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     learned, teaching = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    import_all(USUAL)
     while True:
         message, handles, _, _ = socket.recv_fds(requests, LARGEST, 3)
         if not message:
@@ -130,17 +140,22 @@ def import_again(learned: socket.socket) -> None:
     with contextlib.suppress(BlockingIOError):
         while True:
             news.append(learned.recv(LARGEST, socket.MSG_DONTWAIT))
-    for name in (name for message in news for name in json.loads(message)):
+    if news:
+        import_all(name for message in news for name in json.loads(message))
+
+
+def import_all(names: Iterable[str]) -> None:
+    """Import what is installed or ours, find out anew what each process does, and leave all of it out of searches."""
+    for name in names:
         with contextlib.suppress(Exception):
             if name.partition(".")[0] not in NEVER and name not in sys.modules:
                 origin = getattr(importlib.util.find_spec(name), "origin", None) or ""
                 if origin.startswith(KEPT):
                     importlib.import_module(name)
-    if news:
-        for name in [name for name in REHEARSED if name in sys.modules]:
-            REHEARSED.pop(name)()
-        gc.collect()
-        gc.freeze()
+    for name in [name for name in REHEARSED if name in sys.modules]:
+        REHEARSED.pop(name)()
+    gc.collect()
+    gc.freeze()
 
 
 def rehearse_requirements() -> None:
