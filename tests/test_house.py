@@ -233,7 +233,7 @@ HEAVY = {
     *("pyarrow", "scipy", "sklearn", "skl2onnx", "skops", "sqlalchemy", "threadpoolctl", "torch", "tqdm", "yaml"),
     *("grp", "pwd", "winreg", "onnxscript", "safetensors.torch", "tokenizers", "flatbuffers"),
 }
-LATE, TYPE_ONLY, LONGEST = 100, 20, 400
+LATE, TYPE_ONLY, LONGEST = 95, 20, 400
 
 
 def late_imports() -> dict[str, str]:

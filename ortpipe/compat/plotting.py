@@ -76,9 +76,10 @@ def plot_onnxs(
     models = [_model(model) for model in onx]
     drawings = [draw.Drawing(model) for model in models]
     positions = [_positions(drawing) for drawing in drawings]
-    if (ax is None or (isinstance(ax, str) and ax == "new")) and drawings:
+    fresh = (ax is None or (isinstance(ax, str) and ax == "new")) and drawings
+    if fresh or show:
         import matplotlib.pyplot as plt
-
+    if fresh:
         sides, depths = zip(*map(_extent, positions), strict=True)
         size = max(4.0, 2 * INCHES[0] * sum(sides)), max(3.0, INCHES[1] * (max(depths) + 2))
         _, ax = plt.subplots(1, len(drawings), figsize=size, dpi=dpi, layout="constrained")
@@ -101,8 +102,6 @@ def plot_onnxs(
     if temp_img is not None:
         figure.savefig(temp_img)
     if show:
-        import matplotlib.pyplot as plt
-
         plt.show()
     return ax
 

@@ -35,11 +35,10 @@ def places(column: pa.Array | pa.ChunkedArray, values: Sequence[Any]) -> np.ndar
     >>> places(pa.array(["b", "a", "b", "c"]), ("a", "b")).tolist()
     [1, 0, 1, -1]
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    from pyarrow import array, compute
 
     whole = plain(column)
-    return pc.index_in(whole, value_set=pa.array(values, whole.type)).fill_null(-1).to_numpy(zero_copy_only=False)
+    return compute.index_in(whole, value_set=array(values, whole.type)).fill_null(-1).to_numpy(zero_copy_only=False)
 
 
 def matches(column: pa.Array, pattern: str) -> np.ndarray:

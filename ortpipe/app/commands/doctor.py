@@ -14,13 +14,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from packaging.requirements import Requirement
+
 from ortpipe.app.compose import Parser
+from ortpipe.app.tracking.client import client_at, reached
+from ortpipe.app.tracking.sqlite import database_of
 from ortpipe.errors import OrtpipeError
 from ortpipe.pipeline.digest import versions
 
 if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
     from ortpipe.app.schema import RunConfig
 
 ABOUT = """Check the runtime, the packages' versions, the folders that runs write to, the disk, the tracking server or
@@ -93,8 +95,6 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
 
 def requirements() -> list[Requirement]:
     """Return what ortpipe needs: from pyproject.toml in a checkout, else from the installed metadata."""
-    from packaging.requirements import Requirement
-
     project = Path(__file__).resolve().parents[3] / "pyproject.toml"
     if project.is_file():
         lines = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
@@ -137,9 +137,6 @@ def _tracking(config: RunConfig) -> Iterator[Finding]:
     if uri is None:
         yield Finding("tracking", f"recorder {type(config.recorder).__name__.lower()} reaches for nothing")
         return
-    from ortpipe.app.tracking.client import client_at, reached
-    from ortpipe.app.tracking.sqlite import database_of
-
     if (database := database_of(uri)) is not None and not database.exists():
         yield Finding("tracking", f"{uri} is not there yet: the first run makes it")
         return

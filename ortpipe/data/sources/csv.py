@@ -90,8 +90,7 @@ class Csv(TableSource):
         return Stream(reader, window=None).rows().replace(notes=(*reader.notes, *zeros.values()))
 
     def _read(self, file: Path) -> pa.Table:
-        import pyarrow as pa
-        from pyarrow import csv
+        from pyarrow import ArrowInvalid, csv
 
         wrong, position = InvalidRows(), self._position(file)
         try:
@@ -102,7 +101,7 @@ class Csv(TableSource):
                 csv.ParseOptions(delimiter=self.delimiter, invalid_row_handler=wrong),
                 csv.ConvertOptions(
                     null_values=[*csv.ConvertOptions().null_values, *self.missing],
-                    column_types=dict.fromkeys(self.categorical, pa.string()),
+                    column_types=dict.fromkeys(self.categorical, "string"),
                 ),
             )
             self._check_text(table, position)
@@ -115,7 +114,7 @@ class Csv(TableSource):
                 got=f"{bad!r} is not {self.encoding}, {' '.join(getattr(error, '__notes__', [f'in {file}']))}",
                 fix="Set {key}=cp1252 (Excel in western Europe) or latin-1, or write it as UTF-8.",
             ) from error
-        except pa.ArrowInvalid as error:
+        except ArrowInvalid as error:
             fix = "Check the file and {at}delimiter."
             wrong.refuse(position, names=self.names is None, fix=fix)
             rule = "A CSV file holds lines with one field per column."

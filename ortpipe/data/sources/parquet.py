@@ -55,12 +55,11 @@ def _metadata(file: Path, changed: int) -> parquet.FileMetaData:
 
 
 def _open(file: Path, metadata: parquet.FileMetaData | None = None) -> parquet.ParquetFile:
-    import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import ArrowInvalid, parquet
 
     try:
         return parquet.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=BUFFER)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (ArrowInvalid, OSError) as error:
         raise DataError("A Parquet file must be readable.", got=f"{file}: {error}", fix="Write it again.") from error
 
 

@@ -105,8 +105,7 @@ class SklearnEstimator(Config):
             return pipeline_of(self.steps)
         if self.function is not None:
             return self._call(self.function)
-        from sklearn import preprocessing
-        from sklearn.pipeline import make_pipeline
+        from sklearn import pipeline, preprocessing
 
         path = str(self.estimator)
         check_supported(ESTIMATORS, path, "The estimator", key="estimator")
@@ -117,7 +116,7 @@ class SklearnEstimator(Config):
             raise ConvertError(rule, key="params", got=error, fix="Correct {key}.") from error
         if self.scaler is None:
             return estimator
-        return make_pipeline(getattr(preprocessing, SCALERS[self.scaler])(), estimator)
+        return pipeline.make_pipeline(getattr(preprocessing, SCALERS[self.scaler])(), estimator)
 
     def _call(self, path: str) -> Any:
         function = own.load(path, "function", ConvertError)
@@ -171,18 +170,17 @@ def read_estimator(path: Path, trust: bool) -> Any:
 
 def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
     """Return an estimator's forward model; an unfitted one is cloned and fitted on the training rows first."""
-    from sklearn.base import clone
-    from sklearn.exceptions import NotFittedError
+    from sklearn import base, exceptions
     from sklearn.utils.validation import check_is_fitted
 
     check_supported_estimator(estimator)
     try:
         check_is_fitted(estimator)
-    except NotFittedError as error:
+    except exceptions.NotFittedError as error:
         if data is None:
             rule = "Fitting an unfitted estimator needs rows."
             raise NoRowsError(rule, got=type(estimator).__name__, fix="Fit it first, or give data.") from error
-        estimator, notes = _fit(clone(estimator), data)
+        estimator, notes = _fit(base.clone(estimator), data)
         made = build(estimator, dtype, data.train.head(1))
         return replace(made, fitted=estimator, notes=(*made.notes, *notes))
     return build(estimator, dtype, None if data is None else data.train.head(1))
