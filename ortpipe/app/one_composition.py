@@ -4,13 +4,17 @@ Hydra composes a run's config before, too, to read hydra.mode, and a job's to lo
 """
 
 import copy
+import dataclasses
+import pickle
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from hydra._internal import config_loader_impl as loading
 from hydra._internal import hydra as application
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
+from hydra._internal.defaults_list import DefaultsList, create_defaults_list
 from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -27,7 +31,8 @@ class Composed:
 
     def __init__(self) -> None:
         self.files: dict[Any, CachingConfigRepository] = {}  # by the folders of configs that overrides name
-        self.merged: dict[Any, DictConfig] = {}  # by the files; each job changes a copy
+        self.choices: dict[Any, DefaultsList] = {}  # which files there are, by what is chosen of each group
+        self.merged: dict[Any, bytes] = {}  # by the files; pickled, as each job changes a copy: `deepcopy` takes longer
         self.jobs: dict[tuple[str, ...], DictConfig] = {}  # by their overrides, until the job takes it
 
 
@@ -118,9 +123,43 @@ class OneComposition(ConfigLoaderImpl):
         key = id(repo), repr(defaults)
         if key not in self._shared.merged:
             # A copy of the files: merging takes nodes over, which then belong to the result
-            config = super()._compose_config_from_defaults_list(defaults, copy.deepcopy(repo))
-            self._shared.merged[key] = config
-        return copy.deepcopy(self._shared.merged[key])
+            merged = super()._compose_config_from_defaults_list(defaults, copy.deepcopy(repo))
+            self._shared.merged[key] = pickle.dumps(merged)
+        config: DictConfig = pickle.loads(self._shared.merged[key])
+        return config
+
+    def _load_configuration_impl(self, *args: Any, **kwargs: Any) -> DictConfig:
+        _use(create_defaults_list if self._shared is None else self._choices)
+        try:
+            return super()._load_configuration_impl(*args, **kwargs)
+        finally:
+            _use(create_defaults_list)
+
+    def _choices(
+        self,
+        repo: IConfigRepository,
+        config_name: str | None,
+        overrides_list: list[Override],
+        prepend_hydra: bool,
+        skip_missing: bool,
+    ) -> DefaultsList:
+        """Return which files a job's config is made of; overrides of values have no part in that."""
+        assert self._shared is not None
+        groups, values = list[str | None](), list[Override]()
+        for override in overrides_list:
+            if repo.group_exists(override.key_or_group) and not isinstance(override.value(), dict):
+                groups.append(override.input_line)
+            else:
+                values.append(override)
+        key = id(repo), config_name, prepend_hydra, skip_missing, *groups
+        if key not in self._shared.choices:
+            defaults = create_defaults_list(repo, config_name, overrides_list, prepend_hydra, skip_missing)
+            self._shared.choices[key] = defaults
+        return dataclasses.replace(self._shared.choices[key], config_overrides=values)
+
+
+def _use(defaults_list: Callable[..., DefaultsList]) -> None:
+    loading.create_defaults_list = defaults_list  # type: ignore[attr-defined]
 
 
 def _given(master_config: DictConfig) -> list[str]:
