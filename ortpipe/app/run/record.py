@@ -4,7 +4,6 @@ Only this module reads and writes `run.json`.
 """
 
 import contextlib
-import dataclasses
 import getpass
 import json
 import re
@@ -29,6 +28,7 @@ FORMAT = 3
 COMMAND = "ortpipe.command"  # the tag with the command that started the run
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as MLflow calls them
 DEEPEST = 100  # groups in a config
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast; PyYAML may be built without it
 PARTS = {"version": int, "input": str | None, "packages": dict[str, str], "machine": str}  # of every stage's key
 GROUPS = ("recorder", "paths", "convert")  # of a config, that are looked into before it is checked
 
@@ -157,11 +157,15 @@ class RunRecord(Config):
             self.end(KILLED, reason)
 
     def write(self) -> None:
-        """Write `run.json`; secrets are hidden, but for the parts of keys, which hold none."""
-        facts = {"format": FORMAT, **dataclasses.asdict(self)}
+        """Write `run.json`, a line for each field and stage; secrets are hidden, but for keys' parts, without any."""
+        facts = {"format": FORMAT, **vars(self)}
         del facts["folder"]
         facts |= hidden({name: facts[name] for name in ("name", "tags", "data", "error", "notes")})
-        atomic_write(self.folder / FILE, json.dumps(facts, indent=1) + "\n")
+        lines = {name: json.dumps(value, default=vars) for name, value in facts.items()}  # indented takes ten times it
+        if self.stages:
+            lines["stages"] = "[\n  " + ",\n  ".join(json.dumps(vars(stage)) for stage in self.stages) + "\n ]"
+        text = ",\n".join(f' "{name}": {value}' for name, value in lines.items())
+        atomic_write(self.folder / FILE, f"{{\n{text}\n}}\n")
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -202,13 +206,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         if file.is_symlink():
             raise ValueError("it is a link")
         text = file.read_text(encoding="utf-8")
-        for event in yaml.parse(text, yaml.SafeLoader):
+        for event in yaml.parse(text, LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError("it has aliases, which no run writes: few of them stand for billions of values")
             if depth > DEEPEST:
                 raise ValueError(f"its groups are more than {DEEPEST} deep")
-        values: dict[str, Any] = checked(yaml.safe_load(text), dict[str, Any], "it")
+        values: dict[str, Any] = checked(yaml.load(text, LOADER), dict[str, Any], "it")
         checked({name: values.get(name, {}) for name in GROUPS}, dict[str, dict[str, Any]], "it")
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         rule, got = "A run's config.yaml is as it was written.", f"{file}: {_reason(error)}"
