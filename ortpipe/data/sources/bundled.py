@@ -3,6 +3,7 @@
 import gzip
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,7 +75,12 @@ def _digits() -> Rows | None:
     file = next((file for folder in folders if (file := Path(folder, "datasets/data/digits.csv.gz")).is_file()), None)
     if file is None:
         return None
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        table = np.loadtxt(lines, delimiter=",")
+    table = _table(file).copy()
     names = tuple(f"pixel_{i}_{j}" for i in range(8) for j in range(8))
     return Rows(inputs={"X": table[:, :-1]}, label=table[:, -1].astype(int), columns={"X": names})
+
+
+@cache
+def _table(file: Path) -> np.ndarray:  # which a sweep's jobs would read again and again
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        return np.loadtxt(lines, delimiter=",")
