@@ -57,6 +57,7 @@ class MlflowRun:
             if self._new:
                 found = [self._client.create_run(self._experiment, record.started, tags, run_name=record.name)]
         self.run_id = str(found[0].info.run_id)
+        self._tried = set[str]()  # folders that were sent, perhaps in part
         self._done = {} if self._new else self._read_ledger()
 
     @property
@@ -133,13 +134,21 @@ class MlflowRun:
             self._client.log_artifact(self.run_id, str(self._run.folder / file))
 
     def _folder(self, name: str) -> None:
-        """Record a folder's files; what leads out of it, or is no file, stays."""
-        for folder, names, files in os.walk(self._run.folder / name):
-            below = Path(folder).relative_to(self._run.folder).as_posix()
-            names.sort()
-            for file in sorted(files):
-                if _is_file(Path(folder, file)):
-                    self._client.log_artifact(self.run_id, os.path.join(folder, file), below)
+        """Record a folder's files; what leads out of it, or is no file, stays.
+
+        At once takes a third of one by one, but a local store then copies into files that are there: they may be
+        read-only, and what was sent before stays whole one by one.
+        """
+        first = self._new and name not in self._tried
+        self._tried.add(name)
+        paths = [Path(place, one) for place, names, files in os.walk(self._run.folder / name) for one in names + files]
+        if first and all((path.is_dir() and not path.is_symlink()) or _is_file(path) for path in paths):
+            self._client.log_artifacts(self.run_id, str(self._run.folder / name), name)
+            return
+        for path in sorted(paths):
+            if _is_file(path):
+                below = path.parent.relative_to(self._run.folder).as_posix()
+                self._client.log_artifact(self.run_id, str(path), below)
 
     def _model(self) -> str:
         place = (self._client, self.run_id, self._experiment)

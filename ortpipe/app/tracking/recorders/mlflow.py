@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from ortpipe.app.tracking.recorders import Recorder, Recording
 from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
 from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
+
+EVERY = 1.0  # seconds between two times that finished stages are recorded: those from the store finish within one
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class MlflowRecording(Recording):
         self._target, self._results, self._epochs = target, Results(), Epochs()
         self._command = _sync(target, record.folder)
         self._failed: Exception | None = None
+        self._pushed = 0.0  # when, by the clock that only goes forward
         self._run = MlflowRun(target, record, results=self._results)
         self.run_id, uri = self._run.run_id, target.tracking_uri
         page = (
@@ -61,8 +65,10 @@ class MlflowRecording(Recording):
         if last:
             self._watch()
         try:
-            if last or (isinstance(event, RunStarted | StageFinished) and self._failed is None):
+            starts = isinstance(event, RunStarted)
+            if last or (self._failed is None and (starts or (isinstance(event, StageFinished) and self._is_due()))):
                 self._run.push()
+                self._pushed = time.monotonic()
                 if self._run.registered is not None:
                     named = f"{self._target.register} version {self._run.registered}, as {self._target.alias}"
                     self.summary = {**self.summary, "registered": named}
@@ -79,6 +85,9 @@ class MlflowRecording(Recording):
             if last:
                 print(f"  the run folder holds it; record it later with: {self._command}", file=sys.stderr)
             self._failed = error
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._pushed > EVERY
 
     def check(self) -> None:
         """Raise if the model was to be registered and is not."""
