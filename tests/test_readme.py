@@ -16,6 +16,7 @@ import pytest
 from command import ROOT, Popen, ortpipe, run, shell
 from documents import PAGES, README, TEXT
 
+from ortpipe import LOSSES, OPTIMIZERS, SCHEDULES
 from ortpipe.app.schema import keys
 
 BLOCKS = re.findall(r"```bash\n(.*?)```", TEXT, re.S)
@@ -38,14 +39,48 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
+NUMBER = r"\d+(?:\.\d+)?"
+SHOWN = {  # a command → how the block begins that a page shows of what it prints
+    "ortpipe recorder=none paths.outputs=elsewhere": "metric    before  trained  scikit-learn MLPClassifier",
+    "ortpipe --config-dir my experiment=patients evaluate.importance=5": "  stopped after epoch 22 of 200",
+}
+
+
 @pytest.mark.parametrize("line", SHELL)
 def test_every_command_of_the_readme_runs(line: str, folder: Path) -> None:
     done = shell(line, folder)
     assert done.returncode == 0, done.stderr
+    for begin in (begin for command, begin in SHOWN.items() if line.startswith(command)):
+        [shown] = re.findall(rf"```text\n({re.escape(begin)}.*?)```", TEXT, re.S)
+        missing = [row for row in shown.splitlines() if not _is_among(row, (done.stdout + done.stderr).splitlines())]
+        assert missing == [], done.stdout + done.stderr
+
+
+def _is_among(shown: str, printed: list[str]) -> bool:
+    """Return whether a line of a page is printed, with the same words and, on any CPU, nearly the same numbers."""
+    twins = [line for line in printed if _words(line) == _words(shown)]
+    return any(np.allclose(_numbers(line), _numbers(shown), rtol=0.05, atol=0.01) for line in twins)
+
+
+def _words(line: str) -> str:
+    return re.sub(NUMBER, "#", " ".join(line.split()))
+
+
+def _numbers(line: str) -> list[float]:
+    return [float(number) for number in re.findall(NUMBER, line)]
 
 
 def test_the_readme_stays_short() -> None:
     assert len(README.read_text().splitlines()) <= 200
+
+
+def test_every_output_that_a_page_shows_is_one_of_a_command_here() -> None:
+    assert [command for command in SHOWN if not any(line.startswith(command) for line in SHELL)] == []
+
+
+def test_the_readme_counts_what_there_is_to_choose() -> None:
+    counts = {"losses": len({*LOSSES} - {"auto"}), "optimizers": len(OPTIMIZERS), "schedules": len(SCHEDULES)}
+    assert [f"{count} {what}" for what, count in counts.items() if f"{count} {what}" not in README.read_text()] == []
 
 
 def test_every_page_is_read_here() -> None:
