@@ -29,6 +29,7 @@ from ortpipe.facts import without_metadata as without_metadata
 from ortpipe.files import atomic_folder
 from ortpipe.graph.apart import MANY, TYPES, bytes_of, same_bytes, sealed
 from ortpipe.graph.check import finish_apart
+from ortpipe.graph.edit import keep_needed, keep_outputs
 from ortpipe.graph.parameters import some
 from ortpipe.graph.serial import NOTHING, located, read_apart, write
 from ortpipe.graph.svg import to_svg
@@ -127,10 +128,15 @@ class Artifact:
         """How many nodes the graph has, without those of its subgraphs."""
         return len(self.signature.graph.node)
 
-    def ir_model(self) -> ir.Model:
-        """Return the model as values and nodes to work on: a new one each time, around the same arrays."""
+    def ir_model(self, outputs: Sequence[str] | None = None) -> ir.Model:
+        """Return the model as values and nodes to work on: a new one each time, around the same arrays.
+
+        With `outputs`, only the part that computes these.
+        """
         model = onnx.ModelProto.FromString(self._graph)
-        for name, array in self.initializers.items():
+        needed = None if outputs is None else keep_needed(model.graph, outputs)  # protobuf is the cheaper to cut
+        arrays = {name: a for name, a in self.initializers.items() if needed is None or name in needed}
+        for name, array in arrays.items():
             if array.dtype == object:
                 model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
             else:
@@ -138,9 +144,11 @@ class Artifact:
                 model.graph.initializer.add(name=name, data_type=dtype, dims=array.shape)
         write_metadata(model, self.facts)
         result = ir.from_proto(model)
-        for name, array in self.initializers.items():
+        for name, array in arrays.items():
             if array.dtype != object:
                 result.graph.initializers[name].const_value = ir.Tensor(array, name=name)
+        if outputs is not None:
+            keep_outputs(result, outputs)
         return result
 
     def next(

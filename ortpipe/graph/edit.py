@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ortpipe.graph import query
@@ -23,6 +24,30 @@ def keep_outputs(model: ir.Model, outputs: Sequence[str]) -> None:
     graph.remove(dead)
     for node in dead:  # what they read is no longer used by them
         node.resize_inputs(0)
+
+
+def keep_needed(graph: onnx.GraphProto, outputs: Collection[str]) -> set[str]:
+    """Drop the nodes on which no value of these names depends; return the names that the others make or read.
+
+    A name that an inner graph has of its own counts as read, too: what is left may be more than `keep_outputs` leaves.
+    """
+    needed, nodes = {*outputs}, list[onnx.NodeProto]()
+    for node in reversed(graph.node):
+        if not needed.isdisjoint(node.output):
+            nodes.append(node)
+            needed.update(node.input, node.output)
+            inner = [g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
+            for part in (part for g in inner for part in query.graphs(g)):
+                needed.update(name for n in part.node for name in n.input)
+                needed.update(value.name for value in getattr(part, "output", ()))
+    kept = onnx.GraphProto(node=reversed(nodes))
+    del graph.node[:]
+    graph.node.extend(kept.node)
+    for values in (graph.value_info, graph.output):
+        left = [value for value in values if value.name in needed]
+        del values[:]
+        values.extend(left)
+    return needed
 
 
 def part_between(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:

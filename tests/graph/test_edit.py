@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.graph.check import finish
-from ortpipe.graph.edit import add_outputs, keep_outputs, open_initializers, part_between, set_initializers
+from ortpipe.graph.edit import add_outputs, keep_needed, keep_outputs, open_initializers, part_between, set_initializers
 from ortpipe.runtime.session import Session
 
 TEXT = """
@@ -123,6 +123,17 @@ def test_parameters_are_replaced_and_are_inputs_no_more(model):
     new = finish(new)
     assert io(new) == (["X"], ["Y"])
     np.testing.assert_array_equal(run(new, "Y")[0], FEEDS["X"].sum(axis=1, keepdims=True) * 2 + 0.5)
+
+
+@pytest.mark.parametrize("outputs", [["Y"], ["loss", "Y"], ["chosen"], ["late"]])
+def test_a_model_that_was_cut_before_it_was_read_is_the_same(model, outputs):
+    expected = extract(model, outputs)
+    before = len(model.graph.node)
+    needed = keep_needed(model.graph, outputs)
+    assert len(model.graph.node) < before
+    assert needed.isdisjoint({"loss", "s"}) or "loss" in outputs
+    assert ("late" in needed) == (outputs[0] in ("chosen", "late"))  # which a graph in a graph of the If reads
+    assert extract(model, outputs) == expected
 
 
 def test_an_opened_initializer_may_be_fed(model):

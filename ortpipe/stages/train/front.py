@@ -41,9 +41,8 @@ def behind_front(artifact: Artifact, data: Data, runtime: RuntimeConfig | None) 
     def feed(rows: Rows) -> dict[str, np.ndarray]:
         return feeds(model, facts, rows)
 
-    graph = artifact.ir_model().graph
-    inputs = [value for value in query.data_inputs(graph) if value.name in facts.inputs]
-    if not first.kept and not any(value.dtype == ir.DataType.STRING for value in inputs):
+    read = [value for value in model.graph.input if value.name in facts.inputs]
+    if not first.kept and not any(v.type.tensor_type.elem_type == ir.DataType.STRING for v in read):
         return artifact, feed
     given = {name: np.resize(array, (SOME, *array.shape[1:])) for name, array in feed(first).items()}
     made = _made(artifact, given, runtime)
@@ -59,14 +58,13 @@ def behind_front(artifact: Artifact, data: Data, runtime: RuntimeConfig | None) 
     keep_outputs(behind, [str(value.name) for value in behind.graph.outputs])
     names = tuple(str(v.name) for v in behind.graph.inputs if v.name in facts.inputs or v.name in handed)
     _refuse_text(behind.graph, names)
-    front = artifact.ir_model()
-    keep_outputs(front, handed)
+    front = artifact.ir_model(handed)
     session = Session(front, runtime)
-    read = [str(value.name) for value in front.graph.inputs]
+    of_front = [str(value.name) for value in front.graph.inputs]
 
     def feed_behind(rows: Rows) -> dict[str, np.ndarray]:
         arrays = feed(rows)
-        results = _in_blocks(session, {name: arrays[name] for name in read})
+        results = _in_blocks(session, {name: arrays[name] for name in of_front})
         return {name: a for name, a in arrays.items() if name not in facts.inputs or name in names} | results
 
     return Artifact(behind, dataclasses.replace(facts, inputs=names)), feed_behind

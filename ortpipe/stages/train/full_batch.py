@@ -8,7 +8,6 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays, under
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
-from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import is_random
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
@@ -106,8 +105,8 @@ class _Objective:
     def __init__(self, training: Training, rows: Arrays, initial: Arrays) -> None:
         artifact, facts = training.artifact, training.artifact.facts
         assert facts.loss is not None
-        self._outputs, model = [facts.loss, *facts.gradients.values()], artifact.ir_model()
-        keep_outputs(model, self._outputs)
+        self._outputs = [facts.loss, *facts.gradients.values()]
+        model = artifact.ir_model(self._outputs)
         if facts.statistics or is_random(model):
             raise TrainError(
                 "lbfgs minimizes a loss that depends on the parameters alone.",

@@ -12,7 +12,7 @@ from ortpipe.errors import DataError, ModelError, TrainError
 from ortpipe.graph import query
 from ortpipe.graph.adapters import Adapter, merged, without_adapters
 from ortpipe.graph.check import finish
-from ortpipe.graph.edit import keep_outputs, set_initializers
+from ortpipe.graph.edit import set_initializers
 from ortpipe.graph.modes import to_inference
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -88,8 +88,7 @@ def train(
     kept = kept_epoch(tensors, config.early_stop)
     kinds = {name: artifact.initializers[name].dtype for name in facts.gradients}
     notes = [] if kept is None else [note(kept, config, validated=aside is not None, weighted=data.weighted)]
-    forward = artifact.ir_model()
-    keep_outputs(forward, facts.outputs)
+    forward = artifact.ir_model(facts.outputs)
     adapters = {name: Adapter.of(fact) for name, fact in facts.adapters.items()}
     without_adapters(forward, adapters)
     tensors |= _merged(artifact.initializers, tensors, adapters)
@@ -143,9 +142,7 @@ def _check_elements(artifact: Artifact, data: Data) -> None:
     for head, own in artifact.facts.predictions.items():
         if own.label is None or own.blank is not None:
             continue
-        forward = artifact.ir_model()
-        keep_outputs(forward, [own.prediction])
-        model = finish(forward)
+        model = finish(artifact.ir_model([own.prediction]))
         shape = Session(model).run(feed_inputs(model, own, row), [own.prediction])[0].shape
         axis = len(shape) - 1 if own.class_axis is None else own.class_axis
         elements = tuple(size for i, size in enumerate(shape) if i not in (0, axis))

@@ -12,7 +12,6 @@ from ortpipe.artifact import Arrays, Artifact, under
 from ortpipe.errors import TrainError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.query import HALVES
 from ortpipe.stages.train.accumulate import accumulated
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
@@ -98,8 +97,7 @@ def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
     """Return the model of the loss, the gradients and the next running statistics of one step's batch, or batches."""
     facts = artifact.facts
     assert facts.loss is not None
-    model = artifact.ir_model()
-    keep_outputs(model, [facts.loss, *facts.gradients.values(), *facts.statistics.values()])
+    model = artifact.ir_model([facts.loss, *facts.gradients.values(), *facts.statistics.values()])
     return model if config.accumulate == 1 else accumulated(model, facts)
 
 

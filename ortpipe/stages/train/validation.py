@@ -5,7 +5,6 @@ import numpy as np
 from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.errors import EvaluateError, TrainError
-from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import to_inference
 from ortpipe.metrics import METRICS, check_fits, part_of
 from ortpipe.metrics.predictions import compared, rows_at_most, truth
@@ -30,8 +29,7 @@ class Validation:
         self._head = part_of(monitor)[0]  # whose prediction the metric is of
         self._watched = artifact.facts.predictions[self._head]
         outputs = [artifact.facts.loss, self._watched.prediction if self._metric else None]
-        model = artifact.ir_model()
-        keep_outputs(model, [name for name in outputs if name is not None])
+        model = artifact.ir_model([name for name in outputs if name is not None])
         to_inference(model)
         self._types = input_types(model)
         self._held = None if rows.on_disk else [self._read(piece) for piece in rows.pieces()]
