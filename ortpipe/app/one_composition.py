@@ -5,7 +5,6 @@ Hydra composes a run's config before, too, to read hydra.mode, and a job's to lo
 
 import copy
 import dataclasses
-import pickle
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,7 +31,7 @@ class Composed:
     def __init__(self) -> None:
         self.files: dict[Any, CachingConfigRepository] = {}  # by the folders of configs that overrides name
         self.choices: dict[Any, DefaultsList] = {}  # which files there are, by what is chosen of each group
-        self.merged: dict[Any, bytes] = {}  # by the files; pickled, as each job changes a copy: `deepcopy` takes longer
+        self.merged: dict[Any, DictConfig] = {}  # by the files; each job changes a copy
         self.jobs: dict[tuple[str, ...], DictConfig] = {}  # by their overrides, until the job takes it
 
 
@@ -123,10 +122,10 @@ class OneComposition(ConfigLoaderImpl):
         key = id(repo), repr(defaults)
         if key not in self._shared.merged:
             # A copy of the files: merging takes nodes over, which then belong to the result
-            merged = super()._compose_config_from_defaults_list(defaults, copy.deepcopy(repo))
-            self._shared.merged[key] = pickle.dumps(merged)
-        config: DictConfig = pickle.loads(self._shared.merged[key])
-        return config
+            config = super()._compose_config_from_defaults_list(defaults, copy.deepcopy(repo))
+            self._shared.merged[key] = config
+        # `pickle` is faster, but in a worker Hydra has imported its plugins, whose classes a config holds, twice
+        return copy.deepcopy(self._shared.merged[key])
 
     def _load_configuration_impl(self, *args: Any, **kwargs: Any) -> DictConfig:
         _use(create_defaults_list if self._shared is None else self._choices)
