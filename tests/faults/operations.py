@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import figures_once
 from command import ROOT
 
 FAIL, KILL_BEFORE, KILL_AFTER = 1, 2, 3
@@ -94,6 +95,7 @@ def warm_up(scenarios: Sequence[str]) -> None:
             for arguments in (*before, faulty, *([then] if then else [])):
                 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
                     assert command_line(arguments) == 0, said.getvalue()
+    figures_once.patch()  # drawn in memory: no file operation of a run is left out
 
 
 def write_rows(folder: Path) -> None:
