@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from command import run
 from onnxruntime import InferenceSession
 
 from benchmarks.contest import PEERS, check, entrants
@@ -29,7 +29,8 @@ def test_the_quick_benchmark_runs_what_is_installed_and_names_what_is_not(tmp_pa
     report = tmp_path / "table.md"
     command = [sys.executable, "-m", "benchmarks", "--quick", "--threads", "1", "--models", "digits"]
     command += ["--optimizers", "adam", "--output", str(report), "--peers", *chosen]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=200)
+    done = run(command, cwd=ROOT, text=True)
+    assert done.returncode == 0, done.stderr
     text = report.read_text()
     [row] = [line for line in text.splitlines() if line.startswith("| digits MLP 64→100→10 (64) | adam |")]
     assert "s to weights on disk" in text
@@ -92,10 +93,8 @@ def test_a_checkout_of_an_earlier_library_is_rewritten_run_and_judged(tmp_path: 
     tests.mkdir(parents=True)
     (tmp_path / "checkout" / "onnxcustom").mkdir()
     (tests / "test_small.py").write_text(SMALL)
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.earlier", str(tmp_path / "checkout"), "--limit", "5"],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "benchmarks.earlier", str(tmp_path / "checkout"), "--limit", "5"]
+    done = run(command, cwd=ROOT, text=True)
     assert done.returncode == 1, done.stderr
     assert "| onnxcustom/test_small/test_rate | passed |" in done.stdout
     assert "| onnxcustom/test_small/test_slow | FAILED | TimeoutError: 5 s have passed |" in done.stdout

@@ -116,9 +116,10 @@ def test_scikit_learns_solution_is_the_least_that_training_finds_too(path, setti
     size = max(1e-3, abs(least))
     exact = {"ftol": 1e-15, "gtol": 1e-9, "maxiter": 3000}
     assert minimize(value, solution, jac=True, method="L-BFGS-B", options=exact).fun >= least - left * size
+    if loss in ("hinge", "quantile", "epsilon_insensitive") or "group" in str(model.facts.objective):
+        return  # L-BFGS stops at kinks, which l1 has few of
     found = minimize(value, np.zeros_like(solution), jac=True, method="L-BFGS-B", options=exact).fun
-    kinks = loss in ("hinge", "quantile", "epsilon_insensitive") or "group" in str(model.facts.objective)
-    assert kinks or found <= least + 5e-3 * size  # L-BFGS stops at kinks, which l1 has few of
+    assert found <= least + 5e-3 * size
 
 
 def test_strengths_are_those_of_the_losss_own_reduction():

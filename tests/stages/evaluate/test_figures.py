@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import io
 
 import numpy as np
@@ -44,6 +45,11 @@ def artifacts(request):
     return artifact
 
 
+@pytest.fixture(scope="module")
+def drawn(artifacts):
+    return functools.cache(lambda name: figures(artifacts(name)[1]))
+
+
 def decoded(png):
     image = Image.open(io.BytesIO(png))
     assert image.format == "PNG"
@@ -51,8 +57,8 @@ def decoded(png):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_they_are_pngs_under_the_names_of_their_task(artifacts, name):
-    pictures = figures(artifacts(name)[1])
+def test_they_are_pngs_under_the_names_of_their_task(drawn, name):
+    pictures = drawn(name)
     assert set(pictures) == CASES[name][2]
     for called, png in pictures.items():
         pixels = decoded(png)
@@ -61,8 +67,8 @@ def test_they_are_pngs_under_the_names_of_their_task(artifacts, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_same_artifact_gives_the_same_bytes(artifacts, name):
-    assert figures(artifacts(name)[1]) == figures(artifacts(name)[1])
+def test_the_same_artifact_gives_the_same_bytes(artifacts, drawn, name):
+    assert figures(artifacts(name)[1]) == drawn(name)
 
 
 def test_a_model_that_was_not_evaluated_has_its_losses_alone(artifacts):
@@ -74,8 +80,8 @@ def test_a_model_that_was_not_trained_has_no_losses(iris):
     assert set(figures(evaluate(forward, data=iris))) == {"confusion", "curves"}
 
 
-def test_another_artifact_gives_another_picture(artifacts):
-    assert figures(artifacts("iris")[1])["losses"] != figures(artifacts("diabetes")[1])["losses"]
+def test_another_artifact_gives_another_picture(drawn):
+    assert drawn("iris")["losses"] != drawn("diabetes")["losses"]
 
 
 def test_what_is_monitored_is_drawn_beside_the_loss(artifacts):
