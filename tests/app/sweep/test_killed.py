@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -89,3 +90,16 @@ def test_workers_whose_sweep_was_killed_stop_the_idle_one_too(tmp_path: Path) ->
     # a job's folder says first how it ended, its record in MLflow a moment later
     _until(lambda: sorted(child.info.status for child in children()) == ["FINISHED", "KILLED"])
     _until(lambda: not any(Path(f"/proc/{child.data.tags['ortpipe.pid']}").exists() for child in children()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux")
+def test_no_process_of_a_killed_sweep_that_forked_goes_on(tmp_path: Path) -> None:
+    sweep = _started(tmp_path, *LONG, "recorder=none", "hydra/launcher=fork", "hydra.launcher.n_jobs=2")
+    _until(_derived(tmp_path, 2))
+    records = [json.loads(file.read_text()) for file in tmp_path.glob("outputs/multiruns/*/*/*/run.json")]
+    pids = {record["tags"]["ortpipe.pid"] for record in records}
+    sweep.kill()
+    sweep.wait()
+    _until(lambda: states_of(folder_of(tmp_path)) == {0: "killed", 1: "killed"})
+    _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert len(pids) == 2
