@@ -1,4 +1,4 @@
-"""A picture as PNG bytes."""
+"""Figures of matplotlib, and their PNG bytes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
-def picture(*draw: Callable[[Axes], object]) -> bytes:
-    """Return what is drawn on axes, up to three side by side, as PNG: the same drawings give the same bytes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def figure(*draw: Callable[[Axes], object]) -> Figure:
+    """Return what is drawn on axes, up to three side by side."""
     from matplotlib.figure import Figure
 
     columns = min(len(draw), 3)
     rows = -(-len(draw) // 3)
     size = (6.0, 4.5) if len(draw) == 1 else (4.0 * columns, 3.5 * rows)
-    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    drawn = Figure(figsize=size, dpi=120, layout="constrained")
     for i, panel in enumerate(draw, start=1):
-        panel(figure.add_subplot(rows, columns, i))
+        panel(drawn.add_subplot(rows, columns, i))
+    return drawn
+
+
+def picture(*draw: Callable[[Axes], object]) -> bytes:
+    """Return the figure as PNG: the same drawings give the same bytes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     buffer = io.BytesIO()
     # `figure.savefig` draws twice, first for the layout, which drawing does by itself; the metadata name no version.
-    FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
+    FigureCanvasAgg(figure(*draw)).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()

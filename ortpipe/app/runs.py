@@ -4,6 +4,7 @@ import contextlib
 import html
 import io
 import weakref
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,13 @@ from ortpipe.app.run.environment import command_line
 from ortpipe.app.run.folder import losses_parquet
 from ortpipe.app.run.record import RunRecord, read_config
 from ortpipe.app.schema import build
+from ortpipe.app.sweep.figure import panels as sweep_panels
 from ortpipe.app.sweep.job import read_jobs, read_sweep
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.artifact import Artifact, load_artifact
-from ortpipe.errors import ConfigError, nearest
+from ortpipe.errors import ConfigError, TrackingError, nearest
+from ortpipe.picture import figure
+from ortpipe.stages.evaluate.figures import panels as figure_panels
 
 
 class Run:
@@ -77,6 +81,13 @@ class Run:
             raise ConfigError("stage is one that the run finished.", got=stage, fix=nearest(stage, folders))
         return load_artifact(self.folder / "stages" / (folders[stage] if stage else self.record.stage_folders[-1]))
 
+    def plot(self, name: str) -> Any:
+        """Return one of the run's figures as a matplotlib Figure, such as losses, confusion, curves or residuals."""
+        found = figure_panels(self.artifact())
+        if name not in found:
+            raise ConfigError("name is one of the run's figures.", got=name, fix=nearest(name, found))
+        return _shown(found[name])
+
     def __repr__(self) -> str:
         """Say which run it is, and how it ended."""
         return f"Run({str(self.folder)!r}): {self.record.name}, {self.status.lower()}"
@@ -124,6 +135,16 @@ class Sweep:
         """Return a DataFrame with a row for each job that began: what varies, what was measured, how it ended."""
         return _pandas().DataFrame(self._summary.cells()).set_index("job")
 
+    def plot(self) -> Any:
+        """Return a matplotlib Figure of the objective against each key that varies."""
+        if not (drawn := sweep_panels(self._summary)):
+            raise TrackingError(
+                "A sweep's figure shows jobs with results, and a key that varies.",
+                got=f"{len(self._summary.ranked)} jobs with results, {len(self._summary.varying)} keys",
+                fix="Look at table().",
+            )
+        return _shown(drawn)
+
     def __repr__(self) -> str:
         """Say which sweep it is, and of how many jobs."""
         return f"Sweep({str(self.folder)!r}): {self.record.name}, {len(self._summary.rows)} jobs"
@@ -159,6 +180,13 @@ def run(*overrides: str, config_dir: str | None = None) -> Run:
     with claimed(folder, "hydra.run.dir"):
         execute(build(values, where), record, hydra, command=command_line([*options, *overrides]))
     return Run(folder)
+
+
+def _shown(drawn: Iterable[Callable[[Any], object]]) -> Any:
+    """Return a figure that a notebook shows as a picture: importing pyplot tells it how."""
+    import matplotlib.pyplot  # noqa: F401
+
+    return figure(*drawn)
 
 
 def _pandas() -> Any:

@@ -32,6 +32,15 @@ def test_a_run_that_python_started_is_read_back(run):
     assert f"{run.metrics['r2']['trained']:.4g}" in page
 
 
+def test_its_figures_are_matplotlibs(run):
+    figure = run.plot("losses")
+    [axes] = figure.axes
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), run.artifact("train").tensors["losses/train"])
+    assert [axes.get_xlabel() for axes in run.plot("residuals").axes] == ["predicted"]
+    with pytest.raises(ConfigError, match="Did you mean 'losses'"):
+        run.plot("loses")
+
+
 def test_its_record_has_the_command_that_does_the_same(run):
     command = json.loads((run.folder / "run.json").read_text())["tags"]["ortpipe.command"]
     assert command.startswith("ortpipe experiment=linear_regression recorder=none paths.cache=null train.epochs=3")
@@ -63,3 +72,4 @@ def test_a_sweep_is_read_back_as_a_table(cli, tmp_path):
     assert [job.config["train"]["epochs"] for job in sweep.jobs] == [1, 3]
     assert sweep.best.metrics["r2"]["trained"] == pytest.approx(table["r2"].max())
     assert "train.epochs" in sweep._repr_html_()
+    assert [axes.get_xlabel() for axes in sweep.plot().axes] == ["epochs"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ortpipe.app.sweep.overrides import names, short
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.metrics import label
-from ortpipe.picture import picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,12 +18,9 @@ PANELS = 6  # keys that are drawn, the first of the command
 FEW = 8  # values that are ticks, or groups of a colour
 
 
-def figure(summary: Summary) -> bytes | None:
-    """Return a panel for each key that varies, as PNG: a point is a job, the star the best; None without results."""
-    keys = summary.varying[:PANELS]
-    if not summary.ranked or not keys:
-        return None
-    return picture(*(partial(_panel, summary, key) for key in keys))
+def panels(summary: Summary) -> list[Callable[[Axes], None]]:
+    """Return what draws each key that varies: a point is a job, the star the best; nothing without results."""
+    return [partial(_panel, summary, key) for key in summary.varying[:PANELS]] if summary.ranked else []
 
 
 def _panel(summary: Summary, key: str, axes: Axes) -> None:

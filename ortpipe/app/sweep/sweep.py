@@ -15,7 +15,7 @@ from ortpipe.app.run.environment import environment, typed_command
 from ortpipe.app.run.record import FAILED, FINISHED, KILLED, RUNNING, Manifest, RunRecord, last_sign, origin_tags
 from ortpipe.app.schema import build_key
 from ortpipe.app.stop import Stopped
-from ortpipe.app.sweep.figure import figure
+from ortpipe.app.sweep.figure import panels
 from ortpipe.app.sweep.fork import register
 from ortpipe.app.sweep.job import read_jobs
 from ortpipe.app.sweep.overrides import planned
@@ -24,6 +24,7 @@ from ortpipe.app.terminal import forgive
 from ortpipe.app.tracking.recorders import Recording
 from ortpipe.errors import OrtpipeError
 from ortpipe.files import atomic_write
+from ortpipe.picture import picture
 
 
 class SweepError(OrtpipeError):
@@ -77,8 +78,8 @@ class OpenSweep:
         atomic_write(folder / "summary.csv", summary.as_csv())
         atomic_write(folder / "summary.json", summary.as_table())
         atomic_write(folder / "summary.md", summary.as_markdown())
-        if (png := figure(summary)) is not None:
-            atomic_write(folder / "summary.png", png)
+        if drawn := panels(summary):
+            atomic_write(folder / "summary.png", picture(*drawn))
         print("", summary.as_text(), "", f"summary        {folder / 'summary.csv'}", sep="\n")
         count = sum(row.run.status != FINISHED for row in summary.rows)
         failed = f"{count} of {len(summary.rows)} jobs did not finish" if count else None

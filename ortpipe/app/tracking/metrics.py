@@ -106,8 +106,6 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
     sent however often they are. `model` is the id of the logged one that the metrics are of, `sent` are the epochs that
     were recorded while the run went on, and `tested` is the MLflow dataset of the test rows.
     """
-    from mlflow.entities import Metric
-
     end, ended = run.ended or now(), {stage.name: stage.ended for stage in run.stages}
     points = []
     for name in sorted(results.series, key=lambda name: (name == STEP, WATCHED in name)):
@@ -116,7 +114,7 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
         steps = _spaced(np.flatnonzero(~np.isnan(values)) + 1)
         at = times_of(steps * (epochs / len(values)) if name == STEP else steps, run.epochs, ended.get("train") or end)
         points += [
-            Metric(LOSSES.get(name, key(name)), float(values[step - 1]), int(moment), int(step))
+            _metric(LOSSES.get(name, key(name)), float(values[step - 1]), int(moment), int(step))
             for step, moment in zip(steps, at, strict=True)
             if step not in sent or name == STEP
         ]
@@ -125,18 +123,25 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
         for state, value in by_state.items():
             if run.sweep is not None:
                 whose = f"{name}/{state}" if name == "jobs" else f"{state}/{name}"
-                points.append(Metric(key(whose), value, end, 0))
+                points.append(_metric(key(whose), value, end, 0))
             else:
                 points.append(
-                    Metric(key(f"test/{name}/{state}"), value, ended.get("evaluate") or end, 0, model, **about)
+                    _metric(key(f"test/{name}/{state}"), value, ended.get("evaluate") or end, 0, model, **about)
                 )
     measured = ended.get("evaluate") or end
     for name, edges in run.intervals.items():
         named = zip(("low", "high"), edges, strict=True)
         points += [
-            Metric(key(f"test/{name}/trained_{edge}"), value, measured, 0, model, **about) for edge, value in named
+            _metric(key(f"test/{name}/trained_{edge}"), value, measured, 0, model, **about) for edge, value in named
         ]
-    return points + [Metric(f"wall_seconds/{s.name}", s.seconds, s.ended or end, 0) for s in run.stages]
+    return points + [_metric(f"wall_seconds/{s.name}", s.seconds, s.ended or end, 0) for s in run.stages]
+
+
+def _metric(*fields: Any, **about: Any) -> Any:
+    """Return MLflow's own record of a point."""
+    from mlflow.entities import Metric
+
+    return Metric(*fields, **about)
 
 
 def _spaced(steps: np.ndarray) -> np.ndarray:
@@ -167,11 +172,9 @@ class Epochs:
 
 def epoch_metrics(epochs: list[tuple[int, Epoch]]) -> list[Any]:
     """Return what is known of epochs, each with its time, under the names that they have at the end."""
-    from mlflow.entities import Metric
-
     points = []
     for at, epoch in epochs:
         values = {"loss/train": epoch.loss, "loss/validation": epoch.validation}
         values |= {f"{WATCHED}{name}": value for name, value in epoch.metrics.items()}
-        points += [Metric(key(name), value, at, epoch.number) for name, value in values.items() if value is not None]
+        points += [_metric(key(name), value, at, epoch.number) for name, value in values.items() if value is not None]
     return points

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -22,31 +22,38 @@ if TYPE_CHECKING:
     from ortpipe.artifact import Artifact
 
 
+Panel: TypeAlias = "Callable[[Axes], None]"
+
+
 def figures(artifact: Artifact) -> dict[str, bytes]:
-    """Return each picture by name: `losses` of a trained model, `confusion` and `curves`, or `predicted` and
-    `residuals`, of an evaluated one, and the `importance` and `sensitivity` of columns where they were asked for."""
-    pictures = {}
+    """Return each picture by name, as PNG."""
+    return {name: picture(*drawn) for name, drawn in panels(artifact).items()}
+
+
+def panels(artifact: Artifact) -> dict[str, list[Panel]]:
+    """Return what draws each picture, by name.
+
+    They are `losses` of a trained model, `confusion` and `curves`, or `predicted` and `residuals`, of an evaluated one,
+    and the `importance` and `sensitivity` of columns where they were asked for.
+    """
+    pictures: dict[str, list[Panel]] = {}
     if "losses/train" in artifact.tensors:
-        pictures["losses"] = picture(lambda axes: _losses(artifact, axes))
+        pictures["losses"] = [partial(_losses, artifact)]
     if "evaluation/label" in artifact.tensors and artifact.facts.blank is None:
         if artifact.facts.task in ("binary", "multiclass"):
-            pictures["confusion"] = picture(lambda axes: _confusion(artifact, axes))
-            if panels := _curve_panels(artifact):
-                pictures["curves"] = picture(*panels)
+            pictures["confusion"] = [partial(_confusion, artifact)]
+            pictures["curves"] = _curve_panels(artifact)
         elif artifact.facts.task == "regression":
-            pictures["predicted"] = picture(lambda axes: _predicted(artifact, axes))
-            pictures["residuals"] = picture(lambda axes: _residuals(artifact, axes))
+            pictures["predicted"] = [partial(_predicted, artifact)]
+            pictures["residuals"] = [partial(_residuals, artifact)]
     last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
-    if needed := last.get("importance"):
-        pictures["importance"] = picture(*(partial(_importance, name, needed[name]) for name in list(needed)[:3]))
-    moved = last.get("sensitivity")
-    drawn: list[Callable[[Axes], None]] = [partial(_sensitivity, moved)] if moved else []
+    needed, moved = last.get("importance", {}), last.get("sensitivity")
+    pictures["importance"] = [partial(_importance, name, needed[name]) for name in list(needed)[:3]]
+    pictures["sensitivity"] = [partial(_sensitivity, moved)] if moved else []
     for name, entries in under("evaluation/sensitivity", artifact.tensors).items():
         if (image := flat(entries)) is not None:
-            drawn.append(partial(_map, name, image))
-    if drawn:
-        pictures["sensitivity"] = picture(*drawn)
-    return pictures
+            pictures["sensitivity"].append(partial(_map, name, image))
+    return {name: drawn for name, drawn in pictures.items() if drawn}
 
 
 def _importance(metric: str, columns: Mapping[str, tuple[float, float]], axes: Axes) -> None:
@@ -145,7 +152,7 @@ def _residuals(artifact: Artifact, axes: Axes) -> None:
         axes.legend()
 
 
-def _curve_panels(artifact: Artifact) -> list[Callable[[Axes], None]]:
+def _curve_panels(artifact: Artifact) -> list[Panel]:
     panels = {"roc": _roc, "precision_recall": _precision_recall, "reliability": _reliability}
     have = {name.partition("/")[0] for name in under("evaluation", artifact.tensors)}
     return [partial(draw, artifact) for name, draw in panels.items() if name in have]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ortpipe.app.run.record import FAILED, FINISHED, JobRecord, RunRecord
-from ortpipe.app.sweep.figure import _scale_heights, figure
+from ortpipe.app.sweep.figure import _scale_heights, panels
 from ortpipe.app.sweep.job import Row
 from ortpipe.app.sweep.summary import Summary
+from ortpipe.picture import picture
 
 
 def _summary(objective: str, *values: dict[str, float], **keys: list[str]) -> Summary:
@@ -55,11 +56,11 @@ def test_a_long_table_is_cut_on_the_screen_but_not_in_the_file() -> None:
 def test_words_numbers_and_outliers_are_drawn_and_nothing_without_results() -> None:
     found = [{"r2": 0.1}, {"r2": 0.2}, {"r2": -1e15}, {}]
     keys = {"optimizer": ["sgd", "adam", "sgd", "adam"], "lr": ["0.1", "0.001", "10", "1e9"]}
-    drawn = figure(_summary("r2", *found, **keys))
+    drawn = picture(*panels(_summary("r2", *found, **keys)))
     assert drawn is not None
     assert drawn.startswith(b"\x89PNG")
-    assert drawn == figure(_summary("r2", *found, **keys))
-    assert figure(_summary("r2", {}, {}, lr=["1", "2"])) is None
+    assert drawn == picture(*panels(_summary("r2", *found, **keys)))
+    assert panels(_summary("r2", {}, {}, lr=["1", "2"])) == []
 
 
 def test_cells_that_a_spreadsheet_would_compute_are_text() -> None:
