@@ -13,8 +13,13 @@ generate.write(HERE / "reference")
 
 project = "ortpipe"
 release = importlib.metadata.version("ortpipe")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 5
+nb_execution_mode = "force"  # notebooks are kept without outputs
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 html_theme = "furo"

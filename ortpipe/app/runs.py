@@ -5,7 +5,7 @@ import html
 import io
 import weakref
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -183,10 +183,16 @@ def run(*overrides: str, config_dir: str | None = None) -> Run:
 
 
 def _shown(drawn: Iterable[Callable[[Any], object]]) -> Any:
-    """Return a figure that a notebook shows as a picture: importing pyplot tells it how."""
-    import matplotlib.pyplot  # noqa: F401
+    """Return a figure that a notebook shows as a picture, also before a backend of matplotlib's is chosen."""
+    shown: Any = figure(*drawn)
+    shown._repr_png_ = partial(_png, shown)
+    return shown
 
-    return figure(*drawn)
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
 
 
 def _pandas() -> Any:

@@ -1,0 +1,33 @@
+"""The pages of docs/ build without a warning, which runs their notebooks; these are kept without outputs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import ROOT, run
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def test_the_pages_build_and_show_what_their_notebooks_draw(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    done = run([sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "docs", str(site)], cwd=ROOT, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for notebook in NOTEBOOKS:
+        drawn = [cell for cell in _code(notebook) if "plot" in "".join(cell["source"])]
+        page = (site / "notebooks" / f"{notebook.stem}.html").read_text(encoding="utf-8")
+        assert len(drawn) == page.count('.png" src="../_images/') > 0
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_a_notebook_is_kept_without_outputs(notebook: Path) -> None:
+    assert [cell["source"] for cell in _code(notebook) if cell["outputs"] or cell["execution_count"]] == []
+
+
+def _code(notebook: Path) -> list[dict[str, Any]]:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
