@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
+import fcntl
 import json
 import os
+import pty
 import re
 import shlex
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +47,26 @@ def start(
     command = [sys.executable, "-m", "ortpipe", *arguments]
     made = subprocess.Popen if process else Popen
     return made(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+
+def on_terminal(*arguments: str, cwd: Path, columns: int) -> tuple[int, str]:
+    """Run `python -m ortpipe` with standard error on a terminal; return the exit code, and all that this was given."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = Popen(
+        [sys.executable, "-m", "ortpipe", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "MLFLOW_DISABLE_TELEMETRY": "true"},
+        stdout=subprocess.DEVNULL,
+        stderr=follower,
+    )
+    os.close(follower)
+    seen = b""
+    with contextlib.suppress(OSError):  # what a terminal says once its program is gone
+        while chunk := os.read(leader, 4096):
+            seen += chunk
+    os.close(leader)
+    return process.wait(), seen.decode()
 
 
 def shell(line: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -134,14 +134,13 @@ def execute(
     def example(artifact: Artifact) -> dict[str, Any]:
         return feed_inputs(artifact.signature, artifact.facts, data.train.head(EXAMPLE_ROWS))
 
+    screen = Screen([in_words(record.data), *data.notes], None if job is None else job.job.number)
     text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
     listeners: list[Listener] = [
         breakdown.timed("run folder", StageLogs(folder)),
         breakdown.timed("run folder", RunFolder(record, text, facts, values, example, config.figures and job is None)),
         guard,
-        breakdown.timed(
-            "screen", Screen([in_words(record.data), *data.notes], None if job is None else job.job.number)
-        ),
+        *([] if job is not None and job.manifest.live else [breakdown.timed("screen", screen)]),
         breakdown.timed("recorder", recording),
     ]
     store = store_of(config, {"folder": str(folder), "mlflow": recording.run_id}, resolved["data"])

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
-from command import ROOT, Popen, Run, ortpipe
+from command import ROOT, Popen, Run, on_terminal, ortpipe
 from pyarrow import parquet
 from sklearn.datasets import load_digits
 
@@ -147,27 +142,6 @@ def test_the_console_recorder_prints_config_and_stages(cli: Callable) -> None:
 BAR = ("train.epochs=40", "train.early_stop.monitor=accuracy")
 
 
-def drawn(folder: Path, columns: int, *arguments: str) -> list[str]:
-    """Return what a terminal of so many columns was given, line by line, each state of the bar a line."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    process = Popen(
-        [sys.executable, "-m", "ortpipe", "recorder=none", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
-        stdout=subprocess.DEVNULL,
-        stderr=follower,
-    )
-    os.close(follower)
-    seen = b""
-    with contextlib.suppress(OSError):  # what a terminal says once its program is gone
-        while chunk := os.read(leader, 4096):
-            seen += chunk
-    os.close(leader)
-    assert process.wait() == 0
-    return re.split(r"[\r\n]+", seen.decode())
-
-
 @pytest.mark.parametrize(
     ("columns", "last"),
     [
@@ -176,7 +150,9 @@ def drawn(folder: Path, columns: int, *arguments: str) -> list[str]:
     ],
 )
 def test_a_terminal_shows_one_bar_that_fits_it(columns: int, last: str, tmp_path: Path) -> None:
-    lines = drawn(tmp_path, columns, *BAR)
+    code, text = on_terminal("recorder=none", *BAR, cwd=tmp_path, columns=columns)
+    assert code == 0
+    lines = re.split(r"[\r\n]+", text)  # each state of the bar is one
     bar = [line for line in lines if "/40 |" in line]
     assert re.fullmatch(last, bar[-1].strip())
     notes = ("data: ", "  trains ", "  scikit-learn fits it by ")  # which a terminal wraps

@@ -68,11 +68,15 @@ class JobRecord(Config):
 
 @dataclass(frozen=True)
 class Manifest(Config):
-    """What the jobs of a sweep share: where it was started, the keys that are the same in all, and the objective."""
+    """What the jobs of a sweep share: where it was started, the keys that are the same in all, and the objective.
+
+    With `live` jobs print nothing: the sweep's process shows on a terminal what they do.
+    """
 
     cwd: str
     fixed: tuple[str, ...]
     objective: str
+    live: bool = False
 
 
 def origin_tags(environment: Mapping[str, str], folder: Path) -> dict[str, str]:

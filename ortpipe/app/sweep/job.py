@@ -16,7 +16,7 @@ from hydra.conf import HydraConf
 from ortpipe.app.claim import claimed
 from ortpipe.app.redact import hidden, redacted
 from ortpipe.app.run.process import PID, gone, this_process
-from ortpipe.app.run.record import FAILED, FILE, JobRecord, Manifest, RunRecord, is_copy
+from ortpipe.app.run.record import FAILED, FILE, FINISHED, JobRecord, Manifest, RunRecord, is_copy
 from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.overrides import title, varying
 from ortpipe.app.tracking.client import PARENT
@@ -99,7 +99,6 @@ def _watch() -> None:
 
 
 def _run(job: Job, run: Callable[[Job], object]) -> float | None:
-    called = f"job {job.job.number} ({title(job.job.varies)})"
     record, error_file = job.record, job.record.folder / "error.txt"
     for earlier in (error_file, record.folder / "config.yaml"):  # of an earlier sweep into the same folder
         earlier.unlink(missing_ok=True)
@@ -114,16 +113,25 @@ def _run(job: Job, run: Callable[[Job], object]) -> float | None:
         if record.status != FAILED:
             record.end(FAILED, reason)
         notes = getattr(error, "__notes__", [])  # its stage, log, and the command that does what is left
-        print(f"{called} failed: {reason}", *notes, sep="\n", file=sys.stderr, flush=True)
+        if not job.manifest.live:
+            print(ending(Row(job.job, record)), *notes, sep="\n", file=sys.stderr, flush=True)
         return None
     except BaseException:  # Ctrl-C and SIGTERM: the folder says that the job was stopped
         record.abandon("stopped")
         if gone(job.leader):
             os._exit(128 + signal.SIGTERM)  # nobody waits for this worker
         raise
-    results = ", ".join(f"{name} {value:.4g}" for name, value in record.values.items())
-    print(f"{called} finished: {results}", flush=True)
+    if not job.manifest.live:
+        print(ending(Row(job.job, record)), flush=True)
     return record.values.get(job.manifest.objective)
+
+
+def ending(row: Row) -> str:
+    """Return in a line how a job ended, and what came of it; an error has more lines."""
+    called, run = f"job {row.job.number} ({title(row.job.varies)})", row.run
+    if run.status != FINISHED:
+        return f"{called} {'failed' if run.status == FAILED else 'was stopped'}: {run.error}"
+    return f"{called} finished: {', '.join(f'{name} {value:.4g}' for name, value in run.values.items())}"
 
 
 def read_sweep(folder: Path) -> tuple[RunRecord, Manifest]:

@@ -18,6 +18,7 @@ from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.figure import panels
 from ortpipe.app.sweep.fork import register
 from ortpipe.app.sweep.job import read_jobs
+from ortpipe.app.sweep.live import LiveTable, can_draw
 from ortpipe.app.sweep.overrides import planned
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.terminal import forgive
@@ -58,15 +59,19 @@ class OpenSweep:
             "mlflow.loggedArtifacts": json.dumps([{"path": "summary.json", "type": "table"}]),  # MLflow's page shows it
             "ortpipe.objective": config.objective,
         }
-        manifest = Manifest(os.getcwd(), tuple(fixed), config.objective)
+        live = can_draw()
+        manifest = Manifest(os.getcwd(), tuple(fixed), config.objective, live)
         self.record = RunRecord(folder, redacted(f"{config.name} sweep"), tags, sweep=manifest)
         self._recording: Recording = recorder.open_sweep(self.record)
         self.record.mlflow = self._recording.run_id
         self.record.write()
+        self._table = LiveTable(self.record, config.objective) if live else None
 
     def end(self, error: BaseException | None) -> None:
         """Write the summary into the sweep's folder, print it, and close the sweep's record."""
         record, folder = self.record, self.record.folder
+        if self._table is not None:
+            self._table.close()
         summary = Summary(self._objective, read_jobs(record))
         for _, job in summary.rows:
             if job.status == RUNNING:  # though the sweep is over
