@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> None:
     """Predict one table."""
     parser = Parser("predict", ABOUT)
     parser.add_argument("subject", metavar="RUN|FILE|DIGEST", help=HELP)
-    parser.add_argument("rows", metavar="ROWS", help="a .csv, .csv.gz or .parquet file whose first line names columns")
+    parser.add_argument("rows", metavar="ROWS", help="a .csv, .csv.gz or .parquet file, with names as the run's own")
     parser.add_argument("--output", required=True, metavar="FILE", help="a .csv or .parquet file")
     parser.add_argument("--keep", default="", metavar="COLUMNS", help="columns of the rows to copy: id,name")
     parser.add_argument("--stage", help="of a run: the stage whose model predicts; by default the last one")
@@ -75,10 +75,9 @@ def predict(
     unseen = UnseenTable(subject.model, facts, truth, tuple(settings.get("missing") or ()))
     session, count = Session(subject.model, weights=subject.weights), 0
     outputs = [own.prediction for own in facts.predictions.values()]
-    position = _position(rows, settings)
     with _written(output) as write:
-        for piece in _pieces(rows, unseen, settings, keep):
-            made = session.run(unseen.feeds(piece, behind(position, count)), outputs)
+        for piece, position in _pieces(rows, unseen, settings, keep):
+            made = session.run(unseen.feeds(piece, position), outputs)
             columns: dict[str, Any] = {name: piece.column(name) for name in keep}
             for (head, own), array in zip(facts.predictions.items(), made, strict=True):
                 columns |= as_columns(own, array, f"{head}_" if head else "")
@@ -100,21 +99,22 @@ def _facts(subject: FoundModel) -> Facts:
 
 def _pieces(
     rows: Path, unseen: UnseenTable, settings: Mapping[str, Any], keep: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file in pieces that fit in memory, with the columns that are read and kept."""
+) -> Iterator[tuple[pa.RecordBatch, Position]]:
+    """Yield the rows of a file in pieces that fit in memory, the columns that are read and kept, with their places."""
     used = [*dict.fromkeys([*unseen.columns, *keep])]
     if rows.suffix == ".parquet":
         try:
             with parquet.ParquetFile(rows) as file:
                 _check_columns(unseen, keep, file.schema_arrow.names, rows)
-                yield from file.iter_batches(ROWS, columns=used)
+                yield from _placed(file.iter_batches(ROWS, columns=used), by_row(str(rows)))
         except pa.ArrowInvalid as error:
             rule = "A .parquet file is a Parquet file."
             raise DataError(rule, got=f"{rows}: {error}", fix="Write it again.") from error
         return
     wrong = InvalidRows()
     parse = csv.ParseOptions(delimiter=settings.get("delimiter", ","), invalid_row_handler=wrong)
-    read = csv.ReadOptions(use_threads=False, encoding=settings.get("encoding", "utf-8"))
+    encoding, names = settings.get("encoding", "utf-8"), None
+    read = csv.ReadOptions(use_threads=False, encoding=encoding)
     words = {name: pa.string() for name in used}
     types = words | {name: pa.float64() for name, is_text in unseen.columns.items() if not is_text}
     nulls = [*csv.ConvertOptions().null_values, *unseen.missing]
@@ -123,15 +123,20 @@ def _pieces(
     ]
     try:
         with csv.open_csv(rows, read, parse) as reader:
-            _check_columns(unseen, keep, reader.schema.names, rows)
-        yield from _batches(csv.open_csv(rows, read, parse, options[0]))
+            first = reader.schema.names
+        if settings.get("names") and not {*unseen.columns} <= {*first}:
+            names = _names(rows, settings, len(first))
+            read = csv.ReadOptions(use_threads=False, encoding=encoding, column_names=names)
+        _check_columns(unseen, keep, names or first, rows)
+        position = by_line(rows, parse.delimiter, encoding, names=names is None)
+        yield from _placed(_batches(csv.open_csv(rows, read, parse, options[0])), position)
     except pa.ArrowInvalid as error:
-        position, first = _position(rows, settings), 0
+        position = by_line(rows, parse.delimiter, encoding, names=names is None)
         fix = "Correct the line, or give --delimiter."
-        wrong.refuse(position, names=True, fix=fix)
-        for piece in _batches(csv.open_csv(rows, read, parse, options[1])):  # which names the first that is no number
-            unseen.feeds(piece, behind(position, first))
-            first += piece.num_rows
+        wrong.refuse(position, names=names is None, fix=fix)
+        again = _batches(csv.open_csv(rows, read, parse, options[1]))
+        for piece, place in _placed(again, position):  # which names the first that is no number
+            unseen.feeds(piece, place)
         rule = "The rows are lines of text with one field for each column."
         raise DataError(rule, got=f"{rows}: {error}", fix=fix) from error
 
@@ -143,10 +148,25 @@ def _batches(reader: csv.CSVStreamingReader) -> Iterator[pa.RecordBatch]:
                 yield batch.slice(first, ROWS)
 
 
-def _position(rows: Path, settings: Mapping[str, Any]) -> Position:
-    if rows.suffix == ".parquet":
-        return by_row(str(rows))
-    return by_line(rows, settings.get("delimiter", ","), settings.get("encoding", "utf-8"))
+def _placed(pieces: Iterable[pa.RecordBatch], position: Position) -> Iterator[tuple[pa.RecordBatch, Position]]:
+    first = 0
+    for piece in pieces:
+        yield piece, behind(position, first)
+        first += piece.num_rows
+
+
+def _names(rows: Path, settings: Mapping[str, Any], count: int) -> list[str]:
+    """Return the columns of a file whose first line is a row, as in the table of the run: the label may be left out."""
+    every, label = list(settings["names"]), settings.get("label")
+    labels = [label] if isinstance(label, str) else label or ()
+    inputs = [name for name in every if name not in labels]
+    if count not in (len(every), len(inputs)):
+        rule = (
+            "A file without a line of names has the columns of the run's data.source.names, with the label or without."
+        )
+        fix = f"They are {', '.join(every[:24])}; or begin the file with a line of names."
+        raise DataError(rule, got=f"{count} fields in the first line of {rows}", fix=fix)
+    return every if count == len(every) else inputs
 
 
 def _check_columns(unseen: UnseenTable, keep: Sequence[str], names: Sequence[str], rows: Path) -> None:

@@ -17,7 +17,7 @@ from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.split import split
-from ortpipe.errors import ConfigError, OrtpipeError
+from ortpipe.errors import ConfigError, DataError, OrtpipeError
 from ortpipe.metrics.predictions import predicted
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
@@ -102,6 +102,31 @@ def test_gaps_and_unknown_words_are_read_by_a_model_of_raw_columns(rows: Path, t
     given.write_text("smokes,colour,age\ntrue,pink,\n,,1.5\n")
     assert predict(model, given, tmp_path / "made.parquet", {}) == 2
     assert np.isfinite(parquet.read_table(tmp_path / "made.parquet")["probability_cat"].to_numpy()).all()
+
+
+NAMES = ("id", "age", "colour", "smokes", "kind")
+
+
+@pytest.mark.parametrize("left", [NAMES, NAMES[:4]])
+def test_a_file_without_names_is_read_as_the_run_s_own(rows: Path, left: tuple[str, ...], tmp_path: Path) -> None:
+    table = csv.read_csv(rows)
+    nameless, other = tmp_path / "nameless.csv", tmp_path / "other.csv"
+    csv.write_csv(table, nameless, csv.WriteOptions(include_header=False))
+    model, _ = found(nameless, names=NAMES)
+    csv.write_csv(table.select(left), other, csv.WriteOptions(include_header=False))
+    settings = {"names": list(NAMES), "label": "kind"}
+    made = []
+    for file in (rows, other):  # with a line of names, and without
+        output = tmp_path / f"from_{file.name}"
+        assert predict(model, file, output, settings, ["id"]) == N
+        made.append(output.read_text())
+    assert made[0] == made[1]
+    other.write_text("1,2\n")
+    with pytest.raises(DataError, match="2 fields in the first line"):
+        predict(model, other, tmp_path / "no.csv", settings)
+    other.write_text(nameless.read_text().replace("red", "red,x", 1))
+    with pytest.raises(DataError, match=r"line \d+ of "):
+        predict(model, other, tmp_path / "no.csv", settings)
 
 
 @pytest.mark.parametrize(("given", "output"), [("none.csv", "x.csv"), ("{rows}", "x.txt"), ("{rows}", "{rows}")])
