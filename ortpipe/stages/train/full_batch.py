@@ -8,7 +8,9 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays, under
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
+from ortpipe.graph.check import finish_apart
 from ortpipe.graph.modes import is_random
+from ortpipe.graph.order import sort_by_readiness
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
 from ortpipe.stages.train.early_stop import EarlyStop
@@ -116,7 +118,9 @@ class _Objective:
         self._types = input_types(model)
         self._layout = Layout({name: initial[name].shape for name in facts.gradients}, ir.DataType.DOUBLE)
         self._rows = {name: array for name, array in rows.items() if name in self._types}
-        self._session = Session(model, training.runtime)
+        proto, weights = finish_apart(model, deep=True)
+        sort_by_readiness(proto)
+        self._session = Session(proto, training.runtime, weights=weights)
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         loss, *gradients = self._session.run({**self._rows, **self.parameters(x)}, self._outputs)

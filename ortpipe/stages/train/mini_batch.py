@@ -15,6 +15,7 @@ from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.apart import Weights
 from ortpipe.graph.check import finish_apart
 from ortpipe.graph.modes import is_random, set_seeds
+from ortpipe.graph.order import sort_by_readiness
 from ortpipe.graph.query import graphs
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS, ClipConfig
@@ -28,9 +29,9 @@ from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import FREE, Checkpoint, Training
 
-LARGE = (
-    2**24
-)  # bytes of a step's values, from which on a plan of their memory costs more of it than the plan saves time
+# bytes of a step's values, from which on
+LARGE = 2**24  # a plan of their memory costs more of it than the plan saves time
+WIDE = 2**28  # holding more of them at once costs more than a session that is made faster saves
 
 
 def solve(training: Training) -> dict[str, np.ndarray]:
@@ -230,5 +231,7 @@ def _loader(epoch: EpochGraph, training: Training) -> Callable[[int, int], Sessi
 
 def _session(model: onnx.ModelProto, weights: Weights, training: Training) -> Session:
     axes = ([d.dim_value for d in v.type.tensor_type.shape.dim] for g in graphs(model.graph) for v in g.value_info)
-    small = 4 * sum(map(math.prod, axes)) < LARGE  # 0 for a size that is not known
-    return Session(model, training.runtime, weights=weights, planned=small)
+    size = 4 * sum(map(math.prod, axes))  # 0 for a size that is not known
+    if size < WIDE:
+        sort_by_readiness(model)
+    return Session(model, training.runtime, weights=weights, planned=size < LARGE)
