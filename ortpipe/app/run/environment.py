@@ -1,6 +1,7 @@
 """What a run was made with: versions, platform, commit, and the command, to be pasted into a shell."""
 
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from urllib.parse import unquote
 from hydra.conf import HydraConf
 
 from ortpipe.app.redact import redacted
+from ortpipe.errors import quoted
 from ortpipe.pipeline.digest import versions
 
 PACKAGES = (
@@ -72,4 +74,5 @@ def continuing(command: str, checkpoint: Path | None = None) -> str:
     if checkpoint is None:
         return command
     words = [word for word in shlex.split(command) if not word.startswith("resume=")]
-    return shlex.join([*words, f"resume={checkpoint}"])
+    plain = re.fullmatch(r"[\w/.-]+", str(checkpoint), re.ASCII)  # anything else Hydra's grammar may read as its own
+    return shlex.join([*words, f"resume={checkpoint if plain else quoted(str(checkpoint))}"])

@@ -70,8 +70,8 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path,
     assert trained(tmp_path) == unkilled
 
 
-def test_a_stopped_run_prints_the_command_that_continues_it(tmp_path: Path, unkilled: str) -> None:
-    process = start(tmp_path, *LONG)
+def test_a_stopped_run_prints_the_command_that_continues_it_in_whatever_folder(tmp_path: Path, unkilled: str) -> None:
+    process = start(tmp_path, *LONG, "hydra.run.dir='outputs/runs/one/lr=0.1,two (ü)'")
     while not list(tmp_path.glob("outputs/runs/*/*/checkpoint.safetensors")):
         assert process.poll() is None
         time.sleep(0.01)
