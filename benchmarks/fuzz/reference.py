@@ -124,7 +124,7 @@ class ConvTranspose(OpRun):
             ]
             wide[(..., *cut)] += product.reshape(len(x), -1, *x.shape[2:])
         y = wide[(..., *(slice(a, a + n) for a, n in zip(pads, sizes, strict=False)))]
-        return (y if b is None else y + b.reshape(-1, *[1] * spatial),)
+        return ((y if b is None else y + b.reshape(-1, *[1] * spatial)).astype(x.dtype),)
 
 
 class MaxPool(OpRun):

@@ -69,15 +69,14 @@ def hard_sigmoid(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
 
 def hard_swish(op: Backward, x: Value, y: Value) -> Value:
-    """HardSwish y = x · s with s = clip(x / 6 + ½, 0, 1): f′ = s + x / 6 · [0 < s < 1] (bounds as PyTorch).
+    """HardSwish y = x · s with s = clip(x / 6 + ½, 0, 1): f′ = s + x / 6 · [−3 < x < 3] (bounds as PyTorch).
 
-    In float32 [s > 0] is min(1, s · 3.4e38), as Relu's; where a condition chooses, onnxruntime goes over x three times.
+    In float32 ThresholdedRelu gives x · [x > a]; where a condition chooses, onnxruntime goes over x three times.
     """
     if x.dtype == ir.DataType.FLOAT:
-        far = float(np.finfo(np.float32).max)
-        s = op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
-        inside = op.HardSigmoid(s, alpha=far, beta=0.0) * op.HardSigmoid(s, alpha=-far, beta=far)
-        return s + x * (inside * (1 / 6))
+        below = float(np.nextafter(np.float32(3), np.float32(0)))  # x > below: x ≥ 3
+        inside = op.ThresholdedRelu(x, alpha=-3.0) - op.ThresholdedRelu(x, alpha=below)
+        return op.HardSigmoid(x, alpha=1 / 6, beta=0.5) + inside * (1 / 6)
     return op.Where(op.LessOrEqual(x, -3), 0, op.Where(op.GreaterOrEqual(x, 3), 1, x * (1 / 3) + 0.5))
 
 

@@ -27,12 +27,15 @@ COLUMNS = 9
 # Up to 6×6 images, products with matrices of 0 and 1 make columns of x 1.2 to 3 times as fast as slices, which copy
 # row by row, of a few numbers each. At 8×8 both take as long, at 16×16 slices are six times as fast.
 PLACES = 36
+# Depthwise, the products of lines take half to a third of the time of places up to 32 numbers, as long with 64.
+LINE = 64
 
 
 def conv(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: Value | None = None) -> Gradients:
     """Conv y = x ⋆ w + b: dx = dy transposed-convolved with w, dw = x ⋆ dy, db = Σ dy."""
     windows, group = window(node), node.attributes.get_int("group", 1)
-    dx = _spread(op, dy, w, x, windows) if group == 1 else _spread_groups(op, node, dy, w, x, windows, group)
+    turns = group > 1 and all(windows.strides == 1)
+    dx = (_spread_by_turned_kernels if turns else _spread)(op, node, dy, w, x, windows, group)
     return [dx, _kernel(op, node, x, dy, w, windows, group), _bias(op, dy) if b is not None else None]
 
 
@@ -57,32 +60,28 @@ def col2im(op: Backward, node: Node, dy: Value, x: Value, image: Value, block: V
     return [op.Reshape(op.Conv(one_channel, units, **given), op.shape(x))]
 
 
-def _spread(op: Backward, dy: Value, w: Value, x: Value, windows: Window) -> Value:
+def _spread(op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Window, group: int) -> Value:
     """Return dx by ConvTranspose; output_padding is what the stride left over at the end of x."""
     left = _left_over(windows, spatial(x))
     padding = [int(s) - 1 if rest is None else rest for rest, s in zip(left, windows.strides, strict=True)]
     extra = {"output_padding": padding} if any(padding) else {}
-    dx = op.ConvTranspose(dy, w, **_attributes(windows, 1), **extra)
+    dx = op.ConvTranspose(dy, w, **_attributes(windows, group), **extra)
     return _cut(op, dx, x) if None in left else dx
 
 
-def _spread_groups(op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Window, group: int) -> Value:
-    """Return dx by a grouped Conv of dy with flipped kernels, dy spread by zeros where the stride is not 1.
+def _spread_by_turned_kernels(
+    op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Window, group: int
+) -> Value:
+    """Return dx, where strides are 1, by a grouped Conv of dy with kernels turned around.
 
-    Twice as fast as a grouped ConvTranspose, which onnxruntime computes group by group (and onnx.reference wrongly).
+    Twice as fast as a grouped ConvTranspose, which onnxruntime computes group by group; with strides, where dy had to
+    be spread by zeros, that is two to three times as fast.
     """
     outer = _channels(w, group)[0]
     if outer is None:
         raise not_static(node, w, "the first axis")
-    n, zeros = len(windows.kernel), windows.strides - 1
-    left = _left_over(windows, spatial(x))
-    if zeros.any():  # behind every value of each spatial axis
-        sizes = op.shape(dy) * op.ints([1, 1, *windows.strides])
-        after = [0, 0, *np.stack([0 * zeros, zeros], axis=1).ravel()]
-        dy = op.Reshape(op.Pad(op.Unsqueeze(dy, range(3, 2 * n + 2, 2)), [0] * len(after) + after), sizes)
-    begin = windows.extents - 1 - windows.begin
-    end = windows.extents - 1 - windows.end
-    end += [0 if rest is None else rest - s for rest, s in zip(left, zeros, strict=True)]  # it ends with zeros already
+    n = len(windows.kernel)
+    begin, end = windows.extents - 1 - windows.begin, windows.extents - 1 - windows.end
     if min(*begin, *end) < 0:  # x was padded by more than a window reaches
         dy = op.Slice(dy, np.maximum(-begin, 0), np.where(end < 0, end, FAR), range(2, n + 2))
     turned = op.Reshape(w, [group, outer, -1, *windows.kernel])
@@ -91,15 +90,17 @@ def _spread_groups(op: Backward, node: Node, dy: Value, w: Value, x: Value, wind
     if flipped := [i + 2 for i, k in enumerate(windows.kernel) if k > 1]:
         last, first = ([v] * len(flipped) for v in (-1, -FAR))
         turned = op.Slice(turned, last, first, flipped, last)
-    plain = Window(windows.kernel, np.ones_like(zeros), windows.dilations, np.maximum([*begin, *end], 0))
-    dx = op.Conv(dy, turned, **_attributes(plain, group))
-    return _cut(op, dx, x) if None in left else dx
+    plain = replace(windows, pads=np.maximum([*begin, *end], 0))
+    return op.Conv(dy, turned, **_attributes(plain, group))
 
 
 def _kernel(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
     """dw[m, c, j] = Σₙₒ dy[n, m, o] · x[n, c, o · stride − begin + j · dilation]."""
     sizes, counts = spatial(x), spatial(dy)
     if windows.kernel.prod() <= COLUMNS and None not in (*sizes, *counts, *_channels(w, group)):
+        depthwise = group > 1 and _channels(w, group) == (1, 1)
+        if depthwise and windows.kernel.prod() > 1 and static(node, x)[-1] <= LINE:
+            return _kernel_by_lines(op, node, x, dy, windows, group)
         few = windows.kernel.prod() > 1 and math.prod(static(node, x)) <= PLACES
         return (_kernel_by_columns if few else _kernel_by_places)(op, node, x, dy, w, windows, group)
     n = len(windows.kernel)
@@ -174,7 +175,7 @@ def _kernel_by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, w
         seen = op.Slice(data, start, start + spans, range(2, n + 2), windows.strides)
         if group == 1:
             part = op.Gemm(rows, op.Reshape(seen, [inner, -1]), transB=1)
-        elif outer * inner == 1:  # a product of one row and one column takes six times as long
+        elif outer * inner == 1:  # of long lines; a product of one row and one column takes six times as long
             part = op.ReduceSum(seen * turned, [*range(1, n + 2)], keepdims=0)
         else:
             part = op.MatMul(op.Reshape(seen, [group, inner, -1]), rows)
@@ -185,6 +186,36 @@ def _kernel_by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, w
     dw = op.Reshape(dw, [group, *windows.kernel, inner, outer])
     dw = op.Transpose(dw, perm=[0, n + 2, n + 1, *range(1, n + 1)])
     return op.Reshape(dw, [group * outer, inner, *windows.kernel])
+
+
+def _kernel_by_lines(op: Backward, node: Node, x: Value, dy: Value, windows: Window, group: int) -> Value:
+    """Return a depthwise dw by products of lines, which lie along the last axis.
+
+    The lines of x that a row of the kernel sees (C × N·O × W), turned, times those of dy (C × N·O × V) say what each
+    place of a line gives with each of the other's, Σ x[w] · dy[v]; a place of the kernel is the sum of some of them.
+    """
+    assert x.dtype is not None
+    sizes, counts, n = static(node, x), static(node, dy), len(windows.kernel)
+    *heights, width = windows.kernel
+    starts = np.arange(counts[-1]) * windows.strides[-1] - windows.begin[-1]
+    at = starts[:, None] + np.arange(width) * windows.dilations[-1]  # [V, K]: what the place sees
+    picks = (np.arange(sizes[-1])[:, None, None] == at).astype(x.dtype.numpy())  # [W, V, K]
+    picked = op.const(picks.reshape(-1, width))
+    swap, axes = [1, 0, *range(2, n + 2)], range(2, n + 1)
+    data, lines = op.Transpose(x, perm=swap), op.Reshape(op.Transpose(dy, perm=swap), [group, -1, counts[-1]])
+    steps, spans = windows.strides[:-1], (np.array(counts[:-1]) - 1) * windows.strides[:-1] + 1
+    behind = np.maximum(0, spans + windows.extents[:-1] - 1 - sizes[:-1] - windows.begin[:-1])
+    if any(windows.begin[:-1]) or any(behind):
+        data = op.Pad(data, [0, 0, *windows.begin[:-1], 0, 0, 0, *behind, 0])
+    parts = []
+    for place in np.ndindex(*heights):
+        start = place * windows.dilations[:-1]
+        seen = op.Slice(data, start, start + spans, axes, steps) if heights else data
+        seen = op.Transpose(op.Reshape(seen, [group, -1, sizes[-1]]), perm=[0, 2, 1])
+        products = op.Reshape(op.MatMul(seen, lines), [group, sizes[-1] * counts[-1]])
+        parts.append(op.MatMul(products, picked))
+    dw = parts[0] if len(parts) == 1 else op.Concat(*parts, axis=1)
+    return op.Reshape(dw, [group, 1, *windows.kernel])
 
 
 def _bias(op: Backward, dy: Value) -> Value:

@@ -7,10 +7,9 @@ import functools
 import numpy as np
 import onnx
 import onnxruntime as ort
-from autodiff.numeric import every_node_case, scalar_loss
+from autodiff.numeric import every_node_case, reference, scalar_loss
 from engines import native
 from onnx import TensorProto, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 NEWEST = 21
 
@@ -85,7 +84,7 @@ def gradients(model, feeds, *only):
 def disagreement(model, feeds):
     """Return the largest difference between onnxruntime (float32) and onnx.reference, relative to the gradient."""
     _, graph, _ = derived(model, feeds)
-    pairs = zip(session(graph).run(None, feeds), ReferenceEvaluator(graph).run(None, feeds), strict=True)
+    pairs = zip(session(graph).run(None, feeds), reference(graph).run(None, feeds), strict=True)
     return max(float(np.abs(a - b).max() / max(1, np.abs(b).max())) for a, b in pairs)
 
 
