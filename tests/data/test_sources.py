@@ -25,6 +25,16 @@ SHAPES = {
 }
 
 
+def test_rows_that_are_changed_leave_those_of_the_next_job_as_they_are():
+    first = Bundled("digits")()
+    first.inputs["X"][:] = -1
+    first.label[:] = -1
+    x, y = datasets.load_digits(return_X_y=True)
+    again = Bundled("digits")()
+    np.testing.assert_array_equal(again.inputs["X"], x)
+    np.testing.assert_array_equal(again.label, y)
+
+
 def test_the_catalogue_names_every_source():
     assert {
         "bundled": Bundled,

@@ -17,6 +17,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -234,6 +235,11 @@ def read(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
+def read_some(path: Path) -> None:
+    if not path.read_bytes() and path.suffix != ".log":
+        raise ValueError("it is empty")
+
+
 def halves(folder: Path) -> Iterator[str]:
     """Yield the files that are not whole, and the entries that are not as they were written."""
     import onnx
@@ -252,7 +258,7 @@ def halves(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
             try:
-                readers.get(path.suffix, Path.read_bytes)(path)
+                readers.get(path.suffix, read_some)(path)
             except Exception as error:  # noqa: BLE001 - whatever its reader says of half a file
                 yield f"half a file: {path.relative_to(folder)}: {error}"
     store, told = Store(folder / "outputs" / "cache"), []
@@ -311,6 +317,36 @@ def _try(job: tuple[Case, Path, Path, dict[str, str]]) -> tuple[Case, list[str]]
     return job[0], tried(*job)
 
 
+def precedence(drawn: Sequence[Case]) -> list[int]:
+    """Return the cases in the order in which a sample takes them.
+
+    First a kill where each kind of file is written, by its path; then one of each fault at each operation, and so on.
+    """
+    seen: collections.Counter[tuple[str, ...]] = collections.Counter()
+    rank = {}
+    for number, case in enumerate(drawn):
+        written = (case.scenario, file_kind(case.path))
+        of_file = (case.name, case.fault) == ("write", "kill") and "lock" not in case.path
+        if of_file and not seen[written]:
+            rank[number], seen[written] = -1, 1
+            continue
+        kind = (case.scenario, case.fault, case.name)
+        rank[number], seen[kind] = seen[kind], seen[kind] + 1
+    return sorted(rank, key=lambda number: (rank[number], number))
+
+
+def file_kind(path: str) -> str:
+    """Return a file's path with * for what differs from run to run and from stage to stage.
+
+    >>> file_kind("/run/stages/1_convert/.model.svg.0123456789abcdef")
+    '/run/stages/*/model.svg'
+    """
+    below = re.sub(r"\.([^/]+)\.[0-9a-f]{16}(?=/|$)", r"\1", path)
+    return re.sub(
+        r"[^/]*[0-9a-f]{64}|(?<=stages/)[^/]+|(?<=entries/)[^/]+|(?<=artifacts/)[^/]+|(?<=figures/)[^/]+", "*", below
+    )
+
+
 def pass_through(
     folder: Path, scenarios: Sequence[str], faults: Sequence[str], sample: int | None, workers: int = 1
 ) -> Iterator[tuple[Case, list[str]]]:
@@ -324,13 +360,9 @@ def pass_through(
             for number, case in enumerate(cases(scenario, found, faults))
         ]
     random.Random(0).shuffle(jobs)
-    if sample is not None:  # of each kind first
-        seen: collections.Counter[tuple[str, str, str]] = collections.Counter()
-        rank = {}
-        for number, (case, *_) in enumerate(jobs):
-            kind = (case.scenario, case.fault, case.name)
-            rank[number], seen[kind] = seen[kind], seen[kind] + 1
-        jobs = [jobs[number] for number in sorted(rank, key=lambda number: (rank[number], number))][:sample]
+    if sample is not None:
+        order = precedence([case for case, *_ in jobs])
+        jobs = [jobs[number] for number in order[:sample]]
     default = (signal.SIGTERM, signal.SIG_DFL)  # a run of this process has asked for its own
     with multiprocessing.get_context("fork").Pool(workers, signal.signal, default) as pool:
         yield from pool.imap_unordered(_try, jobs)

@@ -10,11 +10,13 @@ import pytest
 from command import ortpipe
 from mlflow import MlflowClient
 
-from ortpipe.app.run.record import FINISHED, RunRecord
+from ortpipe.app.run.record import FINISHED, KILLED, RunRecord
 from ortpipe.app.tracking import metrics
+from ortpipe.app.tracking.mlflow_run import MlflowRun
+from ortpipe.app.tracking.recorders import mlflow
 from ortpipe.app.tracking.recorders.mlflow import Mlflow
 from ortpipe.artifact import load_artifact
-from ortpipe.pipeline.events import RunFinished, StageFinished, StageProgressed
+from ortpipe.pipeline.events import RunFinished, RunStarted, StageFinished, StageProgressed
 from ortpipe.stages.train.losses import Epoch
 
 
@@ -76,3 +78,66 @@ def test_epochs_wait_for_their_time() -> None:
     gathered._sent -= metrics.EVERY
     assert [epoch.number for _, epoch in gathered.due(dataclasses.replace(epoch, number=2))] == [1, 1, 1, 2]
     assert gathered.due("a checkpoint") == []
+
+
+@pytest.mark.parametrize("how", ["finishes", "is killed", "meets a full disk"])
+def test_finished_stages_wait_for_the_next_second_and_none_is_left_out(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    run, before, calls = tmp_path / "run", RunRecord.read(made), list[str]()
+    shutil.copytree(made, run)
+    state = RunRecord(run, "limited", before.tags)
+    target = Mlflow(f"sqlite:///{tmp_path}/mlflow.db", artifacts=str(tmp_path / "mlflow"))
+    recording = target(state, {})
+    by_mlflow = MlflowClient.log_artifacts
+
+    def log_artifacts(client: MlflowClient, run_id: str, folder: str, place: str) -> None:
+        calls.append(place)
+        if how == "meets a full disk" and place == "stages/3_penalty":
+            client.log_artifact(run_id, f"{folder}/model.onnx", place)  # a part of it is there
+            raise OSError("No space left on device")
+        by_mlflow(client, run_id, folder, place)
+
+    def finish(number: int) -> None:
+        stage = before.stages[number - 1]
+        state.stages.append(stage)
+        artifact = load_artifact(run / "stages" / f"{number}_{stage.name}")
+        recording(StageFinished(stage.name, number, artifact, 1.0, "key", {}, artifact.digest(), None, None))
+
+    client, folders = MlflowClient(target.tracking_uri), before.stage_folders
+
+    def recorded() -> list[str]:
+        return [Path(item.path).name for item in client.list_artifacts(recording.run_id, "stages")]
+
+    monkeypatch.setattr(MlflowClient, "log_artifacts", log_artifacts)
+    monkeypatch.setattr(mlflow, "EVERY", 3600.0)
+    recording(RunStarted(()))
+    finish(1)
+    finish(2)
+    assert recorded() == []
+    monkeypatch.setattr(mlflow, "EVERY", -1.0)
+    finish(3)
+    assert recorded() == folders[:3]
+    monkeypatch.setattr(mlflow, "EVERY", 3600.0)
+    finish(4)
+    assert recorded() == folders[:3]
+    if how == "is killed":
+        assert client.get_run(recording.run_id).info.status == "RUNNING"
+        state.end(KILLED, "killed")
+        MlflowRun(target, state).push()  # as `ortpipe sync` does
+        kept = folders[:4]
+    else:
+        finish(5)
+        finish(6)
+        state.end(FINISHED)
+        recording(RunFinished(load_artifact(run / "stages" / folders[-1])))
+        kept = folders
+        assert calls[:6] == [f"stages/{folder}" for folder in folders]
+    assert client.get_run(recording.run_id).info.status == state.status
+    assert recorded() == kept
+    place = Path(client.download_artifacts(recording.run_id, "stages"))
+    for folder in kept:
+        names = sorted(path.name for path in (run / "stages" / folder).iterdir())
+        assert sorted(path.name for path in (place / folder).iterdir()) == names
+        for name in names:
+            assert (place / folder / name).read_bytes() == (run / "stages" / folder / name).read_bytes()
