@@ -20,10 +20,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ortpipe.app.stop import Stopped
 from ortpipe.errors import ConfigError
+from ortpipe.pipeline.store import Store
 
+CONVERTS, ESTIMATORS = "convert", "sklearn"  # the stage that mostly needs scikit-learn: not where its result is stored
 NEEDED = {  # modules that jobs import late, by the word of the config or the module here that says so
     "": ("ortpipe.app.assemble", "ortpipe.app.schema", "pyarrow.parquet"),
-    "sklearn": ("sklearn.datasets", "sklearn.neural_network", "sklearn.pipeline"),
+    ESTIMATORS: ("sklearn.datasets", "sklearn.neural_network", "sklearn.pipeline"),
     "mlflow": ("mlflow.onnx", "pandas"),
 }
 SOON = 1.0  # seconds for a stopped job to write its state: Ctrl-C reaches all processes of a terminal
@@ -87,9 +89,10 @@ class ForkLauncher(Launcher):
         return [results[job] for job in sorted(results)]
 
     def _import(self) -> None:
-        config = str(OmegaConf.to_container(self._config, resolve=False))
+        config, store = str(OmegaConf.to_container(self._config, resolve=False)), self._config.paths.cache
+        stored = store is not None and Store(Path(store)).files(CONVERTS, lambda message: None)
         for word, modules in NEEDED.items():
-            for name in modules if word in config else ():
+            for name in modules if word in config and not (stored and word == ESTIMATORS) else ():
                 importlib.import_module(name)
         gc.collect()
         gc.freeze()  # what is shared stays so: looking for garbage in it would copy it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import os
@@ -37,8 +38,7 @@ def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient,
     _import()  # which takes seconds: not while others wait
     with reached(target.tracking_uri):
         if parent is not None:
-            client = client_at(target.tracking_uri)
-            return client, client.get_run(parent).info.experiment_id
+            return client_at(target.tracking_uri), _experiment_of(target.tracking_uri, parent)
         with _first_opened(target.tracking_uri):
             client = client_at(target.tracking_uri)
             experiment = client.get_experiment_by_name(target.experiment)
@@ -52,6 +52,11 @@ def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient,
                 client.set_experiment_tag(experiment.experiment_id, KIND, "custom_model_development")
         close_dead(client, experiment.experiment_id)
         return client, experiment.experiment_id
+
+
+@functools.cache  # the jobs of a sweep ask in turn
+def _experiment_of(uri: str, run: str) -> str:
+    return str(client_at(uri).get_run(run).info.experiment_id)
 
 
 def close_dead(client: MlflowClient, experiment: str) -> list[str]:

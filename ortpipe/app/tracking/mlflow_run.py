@@ -204,7 +204,7 @@ class MlflowRun:
 
     def _write_ledger(self) -> None:
         ledger = {"tracking_uri": redacted(self._target.tracking_uri), "run_id": self.run_id, "done": self._done}
-        atomic_write(self._run.folder / LEDGER, json.dumps(ledger, indent=1) + "\n")
+        atomic_write(self._run.folder / LEDGER, json.dumps(ledger) + "\n")
 
 
 def _is_file(path: Path) -> bool:

@@ -8,7 +8,7 @@ import math
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -101,21 +101,47 @@ def save(
     else:
         signature = ModelSignature(schema(model.graph.input), schema(model.graph.output))
         example, needed, code = example_of(model, sizes, rows or {}, weights), [], None
-    mlflow.onnx.save_model(
-        held,
-        str(folder),
-        mlflow_model=described,
-        signature=signature,
-        input_example=example,
-        code_paths=code,
-        pip_requirements=[_pinned("onnx"), _pinned("onnxruntime", "onnxruntime-training"), *needed, _pinned("numpy")],
-        onnx_execution_providers=["CPUExecutionProvider"],
-    )
+    with _unchecked():
+        mlflow.onnx.save_model(
+            held,
+            str(folder),
+            mlflow_model=described,
+            signature=signature,
+            input_example=example,
+            code_paths=code,
+            pip_requirements=[
+                _pinned("onnx"),
+                _pinned("onnxruntime", "onnxruntime-training"),
+                *needed,
+                _pinned("numpy"),
+            ],
+            onnx_execution_providers=["CPUExecutionProvider"],
+        )
     if beside:
         shutil.move(folder.with_name(DATA), folder)
     if raw:
         described.flavors["python_function"]["loader_module"] = RAW_ROWS
         described.save(str(folder / "MLmodel"))
+
+
+@contextlib.contextmanager
+def _unchecked() -> Iterator[None]:
+    """Keep MLflow from looking whether requirements are installed: they are pinned to what is.
+
+    It would read the files of every installed package for that, half a second in every process.
+    """
+    from mlflow.utils import environment
+
+    name = "warn_dependency_requirement_mismatches"
+    check = getattr(environment, name, None)
+    if check is None:  # another MLflow, which is left alone
+        yield
+        return
+    setattr(environment, name, lambda requirements: None)
+    try:
+        yield
+    finally:
+        setattr(environment, name, check)
 
 
 def _pinned(name: str, *others: str) -> str:
