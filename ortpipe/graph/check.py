@@ -71,19 +71,21 @@ def infer(model: ir.Model) -> None:
             if signal is not None and signal.type is not None:
                 frames.type, frames.shape = signal.type, ir.Shape([None, None, None, 2])
     proto, _ = proto_apart(model, deep=True)
-    _take_shapes(
-        model.graph, ir.from_proto(_inferred(without_weights(proto) if sound.is_heavy(proto) else proto)).graph
-    )
+    _take_shapes(model.graph, _inferred(without_weights(proto) if sound.is_heavy(proto) else proto).graph)
 
 
-def _take_shapes(graph: ir.Graph, twin: ir.Graph) -> None:
-    pairs = [*zip(graph.inputs, twin.inputs, strict=False), *zip(graph.outputs, twin.outputs, strict=True)]
-    for node, other in zip(graph, twin, strict=True):
-        pairs += zip(node.outputs, other.outputs, strict=False)  # trailing ones without a name are gone
-        for inner, its_twin in zip(subgraphs(node), subgraphs(other), strict=True):
-            _take_shapes(inner, its_twin)
-    for value, shaped in pairs:
-        value.type, value.shape = shaped.type or value.type, shaped.shape if shaped.shape is not None else value.shape
+def _take_shapes(graph: ir.Graph, twin: onnx.GraphProto) -> None:
+    """Set the types and shapes of a graph's values that the same graph as protobuf notes."""
+    types = {value.name: value.type for value in (*twin.input, *twin.value_info, *twin.output)}
+    for value in (*graph.inputs, *(o for node in graph for o in node.outputs), *graph.outputs):
+        if (noted := types.get(value.name or "")) is not None:
+            shape = ir.serde.deserialize_type_proto_for_shape(noted)
+            value.type = ir.serde.deserialize_type_proto_for_type(noted) or value.type
+            value.shape = value.shape if shape is None else shape
+    for node, other in zip(graph, twin.node, strict=True):
+        inner = [attribute.g for attribute in other.attribute if attribute.HasField("g")]
+        for own, its_twin in zip(subgraphs(node), inner, strict=True):
+            _take_shapes(own, its_twin)
 
 
 def _without_unread_steps(node: ir.Node) -> bool:
