@@ -13,7 +13,7 @@ from ortpipe.artifact import Arrays, under
 from ortpipe.data.batches import Batches
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.apart import Weights
-from ortpipe.graph.check import finish_apart
+from ortpipe.graph.check import clean, proto_apart
 from ortpipe.graph.modes import is_random, set_seeds
 from ortpipe.graph.order import sort_by_readiness
 from ortpipe.graph.query import graphs
@@ -21,7 +21,7 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS, ClipConfig
 from ortpipe.stages.train.diagnose import largest_gradients
 from ortpipe.stages.train.early_stop import EarlyStop
-from ortpipe.stages.train.epoch import EpochGraph, build_epoch
+from ortpipe.stages.train.epoch import build_epoch
 from ortpipe.stages.train.kernels import has_adam_kernel
 from ortpipe.stages.train.losses import PHASES, Epoch, Losses
 from ortpipe.stages.train.passes import for_batch_size
@@ -49,7 +49,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
             got="a checkpoint of another run",
             fix=f"Repeat the command of the stopped run, with resume added ({', '.join(FREE)} may change).",
         )
-    step = build_step(training.artifact, config, kernels=has_adam_kernel(training.runtime))
+    step = _step(training)
     initial = training.first_values()
     loop = _EpochLoop(training, step, step.pack(step.init(initial) if before is None else before))
     stop = EarlyStop(config.early_stop, loop.values)
@@ -96,8 +96,8 @@ class _EpochLoop:
     def __init__(self, training: Training, step: TrainStep, values: Arrays) -> None:
         config, facts = training.config, training.artifact.facts
         self.values, self.losses = values, Losses.of(config.early_stop, training.before)
-        self._training, self._config, self._step, self._epoch = training, config, step, build_epoch(step)
-        self._load = _loader(self._epoch, training)
+        self._training, self._config, self._step = training, config, step
+        self._load = _loader(training, step)
         self._batches = Batches(
             training.data.train,
             lambda rows: {name: a for name, a in training.feed(rows).items() if name in step.batch},
@@ -189,7 +189,7 @@ class _EpochLoop:
         """Return the error of what is not finite, with the gradients at that step of the latest run."""
         assert self._latest is not None
         config, (number, size, run) = self._config, self._latest
-        load = functools.partial(_loader(self._epoch, self._training), number, size)
+        load = functools.partial(_loader(self._training, _step(self._training)), number, size)
         norms = largest_gradients(self._training, self._step, load, run, at)
         rate = float(self.losses.rate[-1][-1]) if rate is None else rate
         finite = ", ".join(f"{loss:.6g}" for loss in last[-5:]) or "none"
@@ -207,14 +207,27 @@ class _EpochLoop:
         )
 
 
-def _loader(epoch: EpochGraph, training: Training) -> Callable[[int, int], Session]:
-    """Return what loads the epoch graph for an epoch's number and a batch size.
+def _step(training: Training) -> TrainStep:
+    return build_step(training.artifact, training.config, kernels=has_adam_kernel(training.runtime))
+
+
+def _loader(training: Training, step: TrainStep) -> Callable[[int, int], Session]:
+    """Return what loads the epoch graph for an epoch's number and a batch size; the step's graph becomes part of it.
 
     One that draws (dropout) is loaded anew for each epoch, with seeds of that epoch: its draws follow from the
     config's seed and the epoch's number alone.
     """
-    sized = functools.cache(lambda size: finish_apart(for_batch_size(epoch, size), deep=True))
-    if not is_random(epoch.model):
+    first = [build_epoch(step)]
+    random = is_random(first[0].model)
+
+    @functools.cache
+    def sized(size: int) -> tuple[onnx.ModelProto, Weights]:
+        epoch = first.pop() if first else build_epoch(_step(training))  # cheaper than a copy of each
+        model = for_batch_size(epoch, size)
+        clean(model)
+        return proto_apart(model, deep=True)  # derive has checked it, and the runtime does again
+
+    if not random:
         load = functools.cache(lambda size: _session(*sized(size), training))
         return lambda number, size: load(size)
 

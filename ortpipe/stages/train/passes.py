@@ -1,15 +1,13 @@
 """What makes an epoch fast: passes over its finished graph, each of which leaves it the same function."""
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph import query
-from ortpipe.graph.apart import attach
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import inferred, proto_apart
+from ortpipe.graph.check import infer
 from ortpipe.graph.sizes import fold_sizes
 from ortpipe.stages.train.epoch import EpochGraph
 from ortpipe.stages.train.hoist import hoist
@@ -138,21 +136,17 @@ PASSES: tuple[Callable[[EpochGraph], None], ...] = (start_at_rate, accumulate_in
 
 
 def for_batch_size(epoch: EpochGraph, size: int) -> ir.Model:
-    """Return the epoch for batches of exactly `size` rows, passed over: what depends on N alone is constant."""
-    proto, weights = proto_apart(epoch.model, deep=True)
-    for graph in query.graphs(proto.graph):
-        for value in (*graph.input, *graph.output):
-            for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param == "N":
-                    dim.dim_value = size
-        made = {name for node in graph.node for name in node.output if graph is not proto.graph}
-        for value in graph.value_info:
-            if value.name in made:
-                value.type.tensor_type.ClearField("shape")
-    model = ir.from_proto(inferred(proto))
-    attach(model, weights)
-    sized = dataclasses.replace(epoch, model=model)
+    """Make the epoch one for batches of exactly `size` rows, and pass over it: what depends on N alone is constant."""
+    model = epoch.model
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for value in (*graph.inputs, *graph.outputs):
+            if value.shape is not None:
+                value.shape = ir.Shape([size if d == "N" else d for d in value.shape])
+        if graph is not model.graph:
+            for value in (o for node in graph for o in node.outputs if not o.is_graph_output()):
+                value.shape = None
+    infer(model)
     fold_sizes(model)
     for pass_over in PASSES:
-        pass_over(sized)
+        pass_over(epoch)
     return model

@@ -140,7 +140,7 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
         carried[theta] = u if links[-1].replaces else op.Add(theta, u)
     carried = {value: carried[value] for value in variables.values()} | moved
     for name in (*facts.gradients, *facts.statistics):
-        graph.initializers.pop(name)
+        graph.initializers.pop(name).const_value = None  # passes over the graph take what has one for a constant
     seed.const_value = ir.tensor(np.array(_loss_scale(config, loss.dtype), seed.dtype.numpy()), name=seed.name)
     for old, new in carried.items():
         new.type, new.shape = old.type, old.shape
