@@ -9,15 +9,19 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+import uuid
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 
 PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info.major}.{sys.version_info.minor}"}
 _LOADED: dict[str, Any] = {}  # by the path that a config names; whoever reads a record finds only what is here
+
+_SOURCES: dict[str, "_Source"] = {}  # by the name of a module
 
 
 def is_path(name: object) -> bool:
@@ -34,8 +38,11 @@ def load(path: str, key: str | None = None, problem: type[OrtpipeError] = Config
     module, _, name = path.partition(":")
     said = path if key is None else "{key}"
     try:
+        new = module not in sys.modules
         with working_folder_first():
             imported = importlib.import_module(module)
+        if new and (file := getattr(imported, "__file__", None)) is not None and Path(file).is_file():
+            _source(module, Path(file).resolve(), new=True)
     except Exception as error:
         raise problem(
             f"The module of {said} must be importable.",
@@ -82,21 +89,77 @@ def working_folder_first() -> Iterator[None]:
         sys.path[:] = before
 
 
-@functools.cache
 def code(part: Any) -> str:
-    """Return the sha256 (hex) of the file that a function or class is written in, or a module, and of those it imports.
+    """Return the sha256 (hex) of the code of a function, class or module, and of what it imports from its own folder.
 
-    Those lie in the same folder, or package. Each is read once, as the code itself is; it is of nothing without a file.
+    That is the text of the files, where it is what was imported. Else, as in a notebook, it is what is in memory, which
+    other processes compute again: the part by value, with the globals that it reads, as cloudpickle writes it.
     """
+    name = part.__name__ if inspect.ismodule(part) else part.__module__
     try:
         file = Path(inspect.getfile(part)).resolve()
-    except TypeError:
-        return hashlib.sha256().hexdigest()
-    name = part.__name__ if inspect.ismodule(part) else part.__module__
-    contents = [path.read_bytes() for path in _files(name, file)] if file.is_file() else []
+    except (TypeError, OSError):  # it is of C, or a class of a notebook
+        file = None
+    if file is None or not file.is_file():
+        return _by_value(part, [name])
+    source = _source(name, file)
+    return source.digest or _by_value(part, source.files)
+
+
+class _Source(NamedTuple):
+    """The files of a module that was imported, by the names of modules; their digest if they are unchanged since."""
+
+    spec: object  # another one after a reload
+    files: Mapping[str, Path]
+    digest: str | None
+    newest: float  # when a file was changed last
+
+
+def _source(name: str, file: Path, *, new: bool = False) -> _Source:
+    """Return the files of a module; `new` says that it was imported right now."""
+    spec, known = getattr(sys.modules.get(name), "__spec__", None), _SOURCES.get(name)
+    if known is not None and known.spec is spec and not new:
+        if (newest := _changed(known.files)) > known.newest:
+            _SOURCES[name] = known._replace(newest=newest)
+            lost = "was edited after it was imported, which counts: restart Python, or importlib.reload it."
+            warnings.warn(f"{name} {lost}", stacklevel=2)
+        return known
+    files = _files(name, file)
+    newest = _changed(files)
+    contents = [files[name].read_bytes() for name in sorted(files)] if new or newest < _began() else []
     if len(contents) > 1:
         contents = ["".join(hashlib.sha256(content).hexdigest() for content in contents).encode()]
-    return hashlib.sha256(b"".join(contents)).hexdigest()
+    digest = hashlib.sha256(contents[0]).hexdigest() if contents else None
+    _SOURCES[name] = _Source(spec, files, digest, newest)
+    return _SOURCES[name]
+
+
+def _changed(files: Mapping[str, Path]) -> float:
+    return max((file.stat().st_mtime for file in files.values() if file.is_file()), default=0.0)
+
+
+@functools.cache
+def _began() -> float:
+    """Return when this process began, or was forked: what it had imported by then, others may have written since."""
+    import psutil
+
+    return psutil.Process().create_time()
+
+
+def _by_value(part: Any, modules: Iterable[str]) -> str:
+    import cloudpickle
+
+    inside = [sys.modules[name] for name in modules if name in sys.modules and name != "__main__"]
+    for module in inside:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        content = cloudpickle.dumps(part)
+    except Exception:  # noqa: BLE001 - whatever its globals raise, of this part nothing is found in the store
+        content = uuid.uuid4().bytes
+    finally:
+        for module in inside:
+            cloudpickle.unregister_pickle_by_value(module)
+    return hashlib.sha256(content).hexdigest()
 
 
 @contextlib.contextmanager
@@ -125,12 +188,15 @@ def _place(error: Exception, part: Any = None) -> str:
     return ""
 
 
-def _files(name: str, file: Path) -> list[Path]:
-    """Return a module's file and those of its folder that it imports, however deep; of an installed one its own."""
+def _files(name: str, file: Path) -> dict[str, Path]:
+    """Return a module's file and those of its folder that it imports, however deep; of an installed one its own.
+
+    They are by the modules' names.
+    """
     package = file.name == "__init__.py"
     depth = name.count(".") + package
     if file.suffix != ".py" or depth >= len(file.parents) or INSTALLED & set(file.parts):
-        return [file]
+        return {name: file}
     root, found, stack = file.parents[depth], dict[str, Path](), [(name, file)]
     while stack:
         name, file = stack.pop()
@@ -140,7 +206,7 @@ def _files(name: str, file: Path) -> list[Path]:
             for place in (base.with_suffix(".py"), base / "__init__.py"):
                 if other not in found and place.is_file():
                     stack.append((other, place))
-    return [found[name] for name in sorted(found)]
+    return found
 
 
 def _imported(name: str, file: Path) -> set[str]:

@@ -229,7 +229,18 @@ def test_the_page_of_operators_holds_the_table_that_the_rules_print() -> None:
 MODULES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "ortpipe").rglob("*.py")}
 # What costs too much to import where nobody may need it, or is not on every system. Commands import late, too.
 HEAVY = {
-    *("hydra", "joblib", "matplotlib", "mlflow", "onnx.reference", "onnxruntime", "pandas", "portalocker", "psutil"),
+    *(
+        "hydra",
+        "joblib",
+        "matplotlib",
+        "mlflow",
+        "onnx.reference",
+        "onnxruntime",
+        "pandas",
+        "portalocker",
+        "psutil",
+        "cloudpickle",
+    ),
     *("pyarrow", "scipy", "sklearn", "skl2onnx", "skops", "sqlalchemy", "threadpoolctl", "torch", "tqdm", "yaml"),
     *("grp", "pwd", "winreg", "onnxscript", "safetensors.torch", "tokenizers", "flatbuffers"),
 }

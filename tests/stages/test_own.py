@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import importlib
 import itertools
+import os
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -265,3 +269,58 @@ def test_a_record_asks_for_consent_before_a_part_of_anyones_own_runs():
         *("add_loss.loss.name", "penalty.terms.layer.*.c:penalty", "train.optimizer.name"),
         *("train.early_stop.monitor", "evaluate.metrics.1", "objective"),
     ]
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    """Return a module of what a notebook's cell defines: code without a file."""
+
+    def run(text):
+        module = types.ModuleType("a_notebook")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(compile(text, "<a cell>", "exec"), vars(module))
+        return module
+
+    return run
+
+
+def test_the_code_of_a_notebook_is_told_apart_by_what_it_is_and_by_the_globals_that_it_reads(cell):
+    texts = ("K = 1\ndef f(x):\n    return K * x", "K = 2\ndef f(x):\n    return K * x", "def f(x):\n    return 3 * x")
+    codes = [own.code(cell(text).f) for text in (*texts, texts[0])]
+    assert len({*codes[:3]}) == 3
+    assert codes[3] == codes[0]
+    first = cell(texts[0])
+    first.K = 2
+    assert own.code(first.f) == codes[1]
+
+
+def test_a_class_of_a_notebook_has_a_code_and_so_has_what_cannot_be_pickled(cell):
+    classes = [cell(f"class A:\n    k = {k}").A for k in (1, 2)]
+    assert own.code(classes[0]) != own.code(classes[1])
+    opened = cell("import threading\nlock = threading.Lock()\ndef f(x):\n    return lock")
+    assert own.code(opened.f) != own.code(opened.f)  # nothing is taken for its result
+
+
+def test_what_was_imported_before_its_file_was_edited_has_another_code_than_the_file(module, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    name, text = module("K = 1\ndef f(op, w):\n    return K * w\n"), "K = 100\ndef f(op, w):\n    return K * w\n"
+    imported = importlib.import_module(name)
+    (tmp_path / f"{name}.py").write_text(text)
+    before = own.code(own.load(f"{name}:f"))
+    assert before != hashlib.sha256(text.encode()).hexdigest()
+    importlib.invalidate_caches()
+    again = importlib.reload(imported)
+    assert again.K == 100
+    assert own.code(again.f) not in (before, hashlib.sha256(b"").hexdigest())
+
+
+def test_a_file_that_is_edited_after_it_was_loaded_changes_nothing_and_python_warns(module, tmp_path):
+    text = "def f(op, w):\n    return w\n"
+    path = f"{module(text)}:f"
+    before = own.code(own.load(path))
+    assert before == hashlib.sha256(text.encode()).hexdigest()
+    file = tmp_path / f"{path.partition(':')[0]}.py"
+    file.write_text(text.replace("return w", "return 2 * w"))
+    os.utime(file, (file.stat().st_atime, file.stat().st_mtime + 1))
+    with pytest.warns(UserWarning, match=r"was edited after it was imported.*importlib\.reload"):
+        assert own.code(own.load(path)) == before
