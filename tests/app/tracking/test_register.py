@@ -10,12 +10,14 @@ import onnx
 import pytest
 from command import ortpipe
 from mlflow import MlflowClient
+from mlflow.models import Model
+from mlflow.utils import environment, requirements_utils
 from sklearn.linear_model import LinearRegression
 
 from ortpipe.app.commands.sync import run as sync
 from ortpipe.app.run.record import COMMAND, FINISHED, RunRecord
 from ortpipe.app.tracking.mlflow_run import MlflowRun
-from ortpipe.app.tracking.model import example_of, register_run, schema
+from ortpipe.app.tracking.model import example_of, register_run, save, schema
 from ortpipe.app.tracking.recorders.mlflow import Mlflow
 from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.pipeline.events import RunFinished
@@ -128,6 +130,21 @@ def test_an_example_has_the_size_of_real_rows_and_a_signature_says_which_sizes_a
     assert spec.shape == (-1, 4, -1, -1)
     assert example_of(model, {}) is None  # a kernel of 5×5 takes no single pixel of one channel
     assert "no input example" in capsys.readouterr().err
+
+
+def test_mlflow_does_not_look_through_every_package_for_requirements_that_are_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(requirements_utils, "_check_requirement_satisfied", looked.append)
+    model = onnx.parser.parse_model(FREE.replace("{0}", "{" + ", ".join(["0.5"] * 300) + "}"))
+    save(model, tmp_path / "model", Model(), {"x": [3, 8, 9]}, {})
+    assert looked == []
+    pinned = (tmp_path / "model" / "requirements.txt").read_text().split()
+    assert [line.partition("==")[0] for line in pinned][-1] == "numpy"
+    assert all("==" in line for line in pinned)
+    environment.warn_dependency_requirement_mismatches(["numpy"])
+    assert looked == ["numpy"], "MLflow's own models are checked as before"
 
 
 @pytest.mark.parametrize("wrong", [{"register": "a/b"}, {"register": ""}, {"register": "a", "alias": "latest"}])
