@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ortpipe.errors import ModelError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.check import clean
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.parameters import some
 from ortpipe.graph.readers import Use, UseFinder
@@ -195,7 +195,7 @@ def without_adapters(model: ir.Model, adapters: Mapping[str, Adapter]) -> None:
             assert isinstance(node.graph, ir.Graph)
             node.graph.remove(node, safe=True)
     if adapters:
-        RemoveUnusedNodesPass()(model)  # in branches, too
+        clean(model, loops=True)  # in branches, too; what a body had noted for the gradient reads adapters
         keep_outputs(model, [str(value.name) for value in graph.outputs])
     if left := [name for pair in pairs for name in pair if name in graph.initializers]:
         raise ModelError(

@@ -56,10 +56,11 @@ def proto_apart(model: ir.Model, *, deep: bool = False) -> tuple[onnx.ModelProto
     return proto, {str(value.name): tensor.numpy() for value, tensor in held.items()}
 
 
-def clean(model: ir.Model) -> None:
-    """Remove the nodes and initializers that nothing reads."""
+def clean(model: ir.Model, *, loops: bool = False) -> None:
+    """Remove the nodes and initializers that nothing reads; with `loops` also what Loops note for nobody."""
+    kinds = ("Scan", "Loop") if loops else ("Scan",)
     passes.RemoveUnusedNodesPass()(model)
-    if sum(_without_unread_steps(node) for node in model.graph.all_nodes()):
+    if sum(_without_unread_steps(node) for node in model.graph.all_nodes() if node.op_type in kinds):
         passes.RemoveUnusedNodesPass()(model)
 
 
@@ -89,11 +90,12 @@ def _take_shapes(graph: ir.Graph, twin: onnx.GraphProto) -> None:
 
 
 def _without_unread_steps(node: ir.Node) -> bool:
-    """Take off a Scan's last outputs that nobody reads: what a gradient had asked for, where it is gone."""
-    if node.op_type != "Scan" or "scan_output_axes" in node.attributes or "scan_output_directions" in node.attributes:
+    """Take off a Scan's or Loop's last outputs that nobody reads: what a gradient had asked for, where it is gone."""
+    if "scan_output_axes" in node.attributes or "scan_output_directions" in node.attributes:
         return False
     body, before = node.attributes["body"].as_graph(), len(node.outputs)
-    first = max(len(node.inputs) - node.attributes["num_scan_inputs"].as_int(), 1)
+    others = 2 if node.op_type == "Loop" else node.attributes["num_scan_inputs"].as_int()  # inputs that are not carried
+    first = max(len(node.inputs) - others, 1)
     while len(node.outputs) > first and not node.outputs[-1].uses() and not node.outputs[-1].is_graph_output():
         node.resize_outputs(len(node.outputs) - 1)
         body.outputs.pop()

@@ -127,7 +127,7 @@ def check(facts: Facts, config: DeriveConfig, *, data: Data | None = None) -> No
 def _part(model: ir.Model, artifact: Artifact) -> ir.Model:
     """Return a copy of the part of a model that gives what an artifact's does."""
     copy = model.clone()
-    keep_outputs(copy, [value.name for value in artifact.model.graph.output])
+    keep_outputs(copy, [value.name for value in artifact.signature.graph.output])
     return copy
 
 

@@ -3,12 +3,15 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import onnx
 import pytest
 from sklearn.neural_network import MLPRegressor
 
 from ortpipe.artifact import under
 from ortpipe.data.feeds import feeds
+from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import DeriveError, TrainError
+from ortpipe.graph.query import all_nodes
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -103,3 +106,42 @@ def test_adapters_do_not_begin_at_random_weights(loss, diabetes):
     gradient = derive(loss, DeriveConfig(adapters=Lora(rank=2)))
     with pytest.raises(TrainError, match="begin as nothing"):
         train(gradient, TrainConfig(ADAM, epochs=1, init="random"), data=diabetes)
+
+
+BODIES = {  # a weight that every turn reads from around the body
+    "Scan": "t = Transpose<perm=[1,0,2]>(X) zero = Constant<value_ints=[0]>() i = ReduceSum<keepdims=0>(t, zero) "
+    "e, seen = Scan<num_scan_inputs=1, body = step (float[N,6] h, float[N,6] x) => (float[N,6] k, float[N,6] p) "
+    "{ m = MatMul(h, w) s = Add(m, x) k = Tanh(s) p = Identity(k) }>(i, t)",
+    "Loop": "last = Constant<value_int=1>() h0 = Gather<axis=1>(X, last) turns = Constant<value_int=3>() "
+    "go = Constant<value = bool {1}>() e = Loop(turns, go, h0) <body = turn (int64 i, bool c, float[N,6] h) => "
+    "(bool d, float[N,6] k) { d = Identity(c) m = MatMul(h, w) k = Tanh(m) }>",
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_adapters_inside_a_body_get_the_chain_rules_gradients_and_are_merged(kind):
+    rng = np.random.default_rng(0)
+    head = '<ir_version: 10, opset_import: ["": 21]> g (float[N,2,6] X) => (float[N,1] y)'
+    text = f"{head} {{ {BODIES[kind]} y = MatMul(e, v) }}"
+    model = onnx.parser.parse_model(text)
+    arrays = {"w": rng.normal(size=(6, 6)) / 3, "v": rng.normal(size=(6, 1))}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items())
+    X, y = rng.normal(size=(8, 2, 6)).astype(np.float32), rng.normal(size=(8, 1)).astype(np.float32)
+    loss = add_loss(convert(model), AddLossConfig(LOSSES["l2"]()))
+    plain, adapted = derive(loss), derive(loss, DeriveConfig(adapters=Lora(rank=2, alpha=4)))
+    [weight] = Session(plain.model).run({"X": X, "label": y}, ["w_grad"])
+    left, right = (adapted.initializers[f"w/lora_{x}"] for x in "AB")
+    gradients = Session(adapted.model).run({"X": X, "label": y}, ["w/lora_A_grad", "w/lora_B_grad"])
+    for got, expected in zip(gradients, (2 * weight @ right.T, 2 * left.T @ weight), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+
+    trained = train(adapted, TrainConfig(ADAM, epochs=3, batch_size=4), data=Data(Rows({"X": X}, y)))
+    now = under("parameter", trained.tensors)
+    assert not np.array_equal(now["w"], arrays["w"].astype(np.float32))
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(
+            onnx.numpy_helper.from_array(now.get(tensor.name, arrays[tensor.name].astype(np.float32)), tensor.name)
+        )
+    [expected], [got] = (Session(m).run({"X": X}, [m.graph.output[0].name]) for m in (model, trained.model))
+    np.testing.assert_array_equal(got, expected)
+    assert not any("lora" in name for node in all_nodes(trained.model.graph) for name in (*node.input, *node.output))
