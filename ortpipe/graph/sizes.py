@@ -10,7 +10,20 @@ LARGEST = 1024  # elements; sizes, axes and indices are small, and what is large
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 ARITHMETIC = {
     *("Abs", "Add", "Cast", "Concat", "Div", "Equal", "Gather", "Greater", "Identity", "Less", "Max", "Min", "Mod"),
-    *("Mul", "Neg", "Not", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
+    *(
+        "Mul",
+        "Neg",
+        "Not",
+        "Range",
+        "ReduceProd",
+        "ReduceSum",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Sub",
+        "Unsqueeze",
+        "Where",
+    ),
 }
 
 LAYOUT = {"ConstantOfShape", "Transpose"}  # by which exporters lay out pads
@@ -76,14 +89,21 @@ def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
         node.op_type == "Cast" and node.attributes.get_int("to") not in INTEGERS
     ):
         return None
-    inputs = {str(x.name): _integers(x) for x in node.inputs if x is not None}
-    if any(value is None for value in inputs.values()):
+    values = {str(x.name): _integers(x) for x in node.inputs if x is not None}
+    inputs = {name: value for name, value in values.items() if value is not None}
+    if len(inputs) < len(values):
+        return None
+    if node.op_type == "Range" and _steps(*(inputs[str(x.name)] for x in node.inputs if x is not None)) > LARGEST:
         return None
     from onnx.reference import ReferenceEvaluator  # late: most models have no such node, and it takes its time
 
     [result] = ReferenceEvaluator(ir.serde.serialize_node(node)).run(None, inputs)
     value = np.asarray(result)
     return value if value.dtype.kind in "ib" and value.size <= LARGEST else None
+
+
+def _steps(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> int:
+    return int((limit - start) // delta) if delta else 0
 
 
 def _picked(node: ir.Node) -> np.ndarray | None:

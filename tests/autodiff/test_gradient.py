@@ -265,3 +265,11 @@ def test_a_training_batch_normalization_writes_over_no_constant_of_the_gradient(
         np.testing.assert_array_equal(found["b_grad"], [2, 2, 2])
         for name, array in found.items():
             np.testing.assert_array_equal(array, runs[0][name])
+
+
+def test_a_normalization_of_sizes_that_nobody_can_infer_has_a_gradient_of_known_rank() -> None:
+    text = """g (float[2,1,6] q, float[n,n,m] k, float[n,n,m] v) => (float[n,1,m] y) <float[6] s = {1, 2, 3, 4, 5, 6}> {
+        h = Attention<q_num_heads=2, kv_num_heads=2>(q, k, v) y = RMSNormalization<axis=2>(h, s) }"""
+    made = gradient(model(text, opset=24), of="y", wrt="k")
+    onnx.checker.check_model(made, full_check=True)
+    assert [len(v.type.tensor_type.shape.dim) for v in (*made.graph.input, *made.graph.output)] == [3, 3, 3, 3, 3]
