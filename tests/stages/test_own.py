@@ -61,6 +61,24 @@ class Number(Config):
         return 3.0
 
 @dataclass(frozen=True)
+class PerRow(Config):
+    def __call__(self, op, label, scores):
+        d = label - scores.prediction
+        return op.ReduceSum(d * d, [1], keepdims=0)
+
+@dataclass(frozen=True)
+class Averaged(Config):
+    def __call__(self, op, label, scores):
+        d = label - scores.prediction
+        return op.ReduceMean(d * d, [0], keepdims=1)
+
+@dataclass(frozen=True)
+class Broadcast(Config):
+    def __call__(self, op, label, scores):
+        d = op.Squeeze(label, [1]) - scores.prediction
+        return d * d
+
+@dataclass(frozen=True)
 class Misspelt(Config):
     def __call__(self, op, label, scores):
         return op.Subb(label, scores.prediction)
@@ -144,6 +162,15 @@ def test_a_loss_by_import_path_is_trained_as_that_of_the_catalogue(module, linea
     trained = train(derive(add_loss(linear, AddLossConfig(own_loss))), TrainConfig(epochs=3), data=rows)
     assert trained.tensors["losses/train"][-1] < trained.tensors["losses/train"][0]
     assert path not in list(LOSSES)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("PerRow", r"\[N\]"), ("Averaged", r"\[1,1\]"), ("Broadcast", r"\[N,N\]")])
+def test_a_loss_without_terms_for_each_row_is_refused(module, linear, name, shape):
+    loss = LOSSES[f"{module(LOSS)}:{name}"]()
+    with pytest.raises(
+        LossError, match=rf"(?s)terms for each row.*returned {shape} of a prediction \[N,1\].*keepdims=1"
+    ):
+        add_loss(linear, AddLossConfig(loss))
 
 
 def test_the_config_of_a_command_names_it_with_its_settings(module):

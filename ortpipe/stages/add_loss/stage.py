@@ -14,6 +14,7 @@ from ortpipe.data.rows import Data
 from ortpipe.errors import LossError, nearest, under
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.check import infer
 from ortpipe.settings import typed
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.domains import check_labels
@@ -194,7 +195,29 @@ def _terms(op: Builder, label: ir.Value, scores: Scores, config: HeadLoss) -> ir
             got=f"{own.path_of(loss)} returned {terms!r:.200}",
             fix="Write it with `op`, or with + − * / of label and scores.prediction; op.cast(x, like) changes a type.",
         )
+    if not own.is_own(loss):
+        return terms
+    with own.blamed(loss, "loss", LossError):
+        infer(ir.Model(op.graph, ir_version=10))
+    if not isinstance(config.loss, CTC) and not _has_rows(terms, scores.prediction):
+        raise LossError(
+            "A loss returns terms for each row, with as many axes as the prediction, rows first.",
+            got=f"{own.path_of(loss)} returned {terms.shape} of a prediction {scores.prediction.shape}",
+            fix="Sum or average no rows (their mean, with weights, is taken behind it); reduce with keepdims=1.",
+        )
     return terms
+
+
+def _has_rows(terms: ir.Value, prediction: ir.Value) -> bool:
+    """Return whether terms may be [N, …, K] of a prediction [N, …, C]; not [N, N], where a label lost an axis."""
+    if terms.shape is None or prediction.shape is None:
+        return True
+    if len(terms.shape) != len(prediction.shape) or isinstance(terms.shape[0], int) != isinstance(
+        prediction.shape[0], int
+    ):
+        return False
+    rows, last = prediction.shape[0], terms.shape[-1]
+    return isinstance(last, int) or last != rows or prediction.shape[-1] == rows
 
 
 def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> Facts:

@@ -1,7 +1,7 @@
 """Trained weights back into what convert read: a scikit-learn estimator, a state_dict."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -103,7 +103,9 @@ def into_state_dict(source: StateDict, label: str, weights: Weights) -> Decision
     origins = {key: origin for name, origin in weights.origins.items() for key in spread.get(name) or [name]}
     origins = {key: origin for key, origin in origins.items() if "state_dict" not in origin}
     decided = decide(source, label, by_key(weights.trained), weights.untrained, origins)
-    _check_layout(source, label, by_key({n: a for n, a in weights.source.items() if n in weights.trained}), origins)
+    began = by_key({n: a for n, a in weights.source.items() if n in weights.trained})
+    _check_layout(source, label, began, origins)
+    _check_folded(source, label, began, {*by_key(weights.trained), *weights.untrained}, origins)
     return decided
 
 
@@ -128,6 +130,24 @@ def _check_layout(source: StateDict, label: str, began: Arrays, origins: Mapping
             "A weight lies in the state_dict as it does in the model.",
             got=f"{label}: {some(turned)} transposed",
             fix="Export the model again without folding transposes, or convert the module with convert=torch.",
+        )
+
+
+def _check_folded(
+    source: StateDict, label: str, began: Arrays, names: Collection[str], origins: Mapping[str, Origin]
+) -> None:
+    """Refuse weights that an exporter multiplied by a normalization in front of which they lie, and which is gone."""
+    used = {origins.get(name, {}).get("initializer", name) for name in names}
+    gone = [key for key in source.tensors if key.endswith("running_var") and key not in used]
+    places = {name: source.find(name, origins.get(name)) for name in began if name not in origins}
+    other = [
+        n for n, place in places.items() if place and not np.array_equal(place.array.astype(began[n].dtype), began[n])
+    ]
+    if gone and other:
+        raise ModelError(
+            "The weights of a state_dict are the model's own, not their products with a normalization.",
+            got=f"{label}: the model has no {some(gone)}; the run began with another {some(other)}",
+            fix="Convert the module itself (convert=torch), which keeps normalizations, instead of an exported file.",
         )
 
 

@@ -49,7 +49,8 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     Args:
         source: a scikit-learn estimator or Pipeline (an unfitted one is fitted on a clone), a torch.nn.Module, a
             ModelProto, the path of an .onnx file, or None for the source that the config names.
-        config: dtype, tolerance, and the source if `source` is None; of a module what its source says of the graph.
+        config: dtype, tolerance, and the source if `source` is None; of a module or an ONNX model what its source says
+            of the graph, such as the task.
         data: real rows: to fit on, and to compare the predictions on.
 
     Returns:
@@ -198,12 +199,13 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
             raise ConvertError(rule, got="None and no config", fix="Give an estimator, a model or a path.")
         with under("source"):
             return config.source(data, config.dtype)
+    said = config.source if config is not None and isinstance(config.source, GraphSettings) else None
     if isinstance(source, onnx.ModelProto):
-        return from_model(source, OnnxFile(path="model"), data)
+        return from_model(source, said or OnnxFile(path="model"), data)
     if isinstance(source, str | Path):
-        return OnnxFile(path=str(source))(data, "")
+        file = said if isinstance(said, OnnxFile) else OnnxFile(path="")
+        return dataclasses.replace(file, path=str(source))(data, "")
     if _is_module(source):
-        said = config.source if config is not None and isinstance(config.source, GraphSettings) else None
         return from_module(source, said or OnnxFile(path=f"torch:{type(source).__name__}"), data)
     return from_estimator(source, data, config.dtype if config else "float32")
 

@@ -501,3 +501,13 @@ def test_constants_in_what_ortpipe_wrote_stay(tmp_path):
     )
     model.metadata_props.add(key="ortpipe.task", value='"regression"')
     assert convert(model).facts.parameters == ("v",)
+
+
+def test_what_the_config_says_of_a_file_counts_for_a_path_and_a_model_that_are_given(tmp_path):
+    path = tmp_path / "net.onnx"
+    onnx.save(parse(), path)
+    config, data = source("elsewhere.onnx", task="multiclass", scores="logits"), some(X=X.astype(np.float32))
+    for given in (path, str(path), parse()):
+        facts = convert(given, config, data=data).facts
+        assert (facts.task, facts.logits) == ("multiclass", "Y")
+    assert convert(path, data=data).facts.task == "regression"

@@ -258,6 +258,15 @@ def test_names_and_shapes_that_do_not_fit_and_turned_squares_are_refused() -> No
         restore(trained, {**state, "fc_weight": state["fc_weight"].T})
 
 
+def test_weights_that_an_exporter_multiplied_by_a_normalization_are_refused_where_that_is_gone() -> None:
+    trained = _moved(_from_torch())
+    folded = {"fc_weight": np.float32([[1, 2], [3, 5]]), "fc_bias": np.float32([0, 1])}
+    statistics = {"bn.running_mean": np.zeros(2, np.float32), "bn.running_var": np.ones(2, np.float32)}
+    assert restore(trained, folded).keys() == folded.keys()  # another start of the same net is as good
+    with pytest.raises(ModelError, match=r"(?s)no bn.running_var; the run began with another fc_weight.*convert=torch"):
+        restore(trained, {**folded, **statistics})
+
+
 def test_tied_weights_are_written_under_each_name_that_the_state_dict_has() -> None:
     source = _from_torch()
     [record] = source.facts.lineage
