@@ -168,6 +168,7 @@ def test_every_example_is_run_below() -> None:
         "step.backward(",
         "trainer.fit(",
         "class Tilted",
+        "class SignedMean",
         "def softsign(",
     )
     assert [_example(word) for word in words] == EXAMPLES
@@ -221,6 +222,23 @@ def test_the_example_of_forward_and_backward_finds_the_fit() -> None:
 def test_the_example_of_the_earlier_libraries_trains_to_nothing_left() -> None:
     [loss] = _printed(_example("trainer.fit("))
     assert float(loss) < 1e-6
+
+
+STEPPED = """
+import numpy as np
+from ortpipe import LOSSES, AddLossConfig, Data, Rows, TrainConfig, add_loss, convert, derive, train
+from sklearn.linear_model import LinearRegression
+
+X = np.eye(3, dtype=np.float32)
+model = add_loss(convert(LinearRegression().fit(X, [1, 2, 3])), AddLossConfig(LOSSES["l2"]()))
+config = TrainConfig(SignedMean(lr=0.125), epochs=2, batch_size=3)
+trained = train(derive(model), config, data=Data(Rows({"X": X}, np.array([9, 9, -9.0]))))
+print((trained.initializers["coefficient"] - model.initializers["coefficient"]).ravel().tolist())
+"""
+
+
+def test_the_optimizer_of_the_readme_goes_by_the_sign() -> None:
+    assert _printed(_example("class SignedMean") + STEPPED) == ["[0.25, 0.25, -0.25]"]
 
 
 USED = """

@@ -62,6 +62,7 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved config, without its secrets."""
+        self._check_same()
         return read_config(self.folder)
 
     @cached_property
@@ -76,10 +77,17 @@ class Run:
 
     def artifact(self, stage: str | None = None) -> Artifact:
         """Return what a stage made, by default the last one that finished."""
+        self._check_same()
         folders = {folder.partition("_")[2]: folder for folder in self.record.stage_folders}
         if stage is not None and stage not in folders:
             raise ConfigError("stage is one that the run finished.", got=stage, fix=nearest(stage, folders))
         return load_artifact(self.folder / "stages" / (folders[stage] if stage else self.record.stage_folders[-1]))
+
+    def _check_same(self) -> None:
+        """Refuse a folder into which another run was written since."""
+        if RunRecord.read(self.folder).id != self.record.id:
+            rule, fix = "A run's folder holds that run.", "Read it again: ortpipe.Run(folder)."
+            raise TrackingError(rule, got=f"another run in {self.folder}", fix=fix)
 
     def plot(self, name: str) -> Any:
         """Return one of the run's figures as a matplotlib Figure, such as losses, confusion, curves or residuals."""
@@ -133,7 +141,12 @@ class Sweep:
 
     def table(self) -> Any:
         """Return a DataFrame with a row for each job that began: what varies, what was measured, how it ended."""
-        return _pandas().DataFrame(self._summary.cells()).set_index("job")
+        pandas = _pandas()
+        frame = pandas.DataFrame(self._summary.cells()).set_index("job")
+        for key in self._summary.varying:
+            with contextlib.suppress(ValueError):  # words stay words
+                frame[key] = pandas.to_numeric(frame[key])
+        return frame
 
     def plot(self) -> Any:
         """Return a matplotlib Figure of the objective against each key that varies."""

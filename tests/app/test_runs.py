@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -41,6 +42,16 @@ def test_its_figures_are_matplotlibs(run):
         run.plot("loses")
 
 
+def test_a_run_says_that_another_one_took_its_folder(run, tmp_path):
+    folder = shutil.copytree(run.folder, tmp_path / "copy")
+    held = ortpipe.Run(folder)
+    record = folder / "run.json"
+    record.write_text(record.read_text().replace(held.record.id, "0" * 32))
+    for read in ("losses", "config", "model"):
+        with pytest.raises(TrackingError, match="another run in"):
+            getattr(held, read)
+
+
 def test_its_record_has_the_command_that_does_the_same(run):
     command = json.loads((run.folder / "run.json").read_text())["tags"]["ortpipe.command"]
     assert command.startswith("ortpipe experiment=linear_regression recorder=none paths.cache=null train.epochs=3")
@@ -68,7 +79,7 @@ def test_a_sweep_is_read_back_as_a_table(cli, tmp_path):
     assert cli(*words).returncode == 0
     sweep = ortpipe.Sweep(tmp_path / "s")
     table = sweep.table()
-    assert table["train.epochs"].tolist() == ["1", "3"]
+    assert table["train.epochs"].tolist() == [1, 3]
     assert [job.config["train"]["epochs"] for job in sweep.jobs] == [1, 3]
     assert sweep.best.metrics["r2"]["trained"] == pytest.approx(table["r2"].max())
     assert "train.epochs" in sweep._repr_html_()

@@ -133,7 +133,7 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
         assert theta.shape is not None
         for link, inputs in zip(links, per_link, strict=True):
             state = {slot: op.input(f"{variable}/{slot}", dtype, theta.shape.numpy()) for slot in link.slots}
-            with own.blamed(type(config.optimizer), "optimizer", TrainError):
+            with op.formulas(), own.blamed(type(config.optimizer), "optimizer", TrainError):
                 u, following = link.update(op, Inputs(theta, u, [*state.values()], [*inputs]))
             carried |= zip(state.values(), following, strict=True)
             variables |= {(PARAMETER if s == AVERAGE else f"optimizer/{s}", variable): v for s, v in state.items()}
