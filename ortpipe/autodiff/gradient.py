@@ -80,6 +80,9 @@ def gradient(
     >>> [o.name for o in gradient(onnx.parser.parse_model(text), "y", "x").graph.output]
     ['x_grad']
     """
+    if not isinstance(model, onnx.ModelProto | str | os.PathLike):
+        rule, fix = "A model is a ModelProto, or the path of an .onnx file.", "Of an Artifact give its .model."
+        raise DeriveError(rule, got=type(model).__name__, fix=fix)
     whole, weights = (model, {}) if isinstance(model, onnx.ModelProto) else read_apart(Path(model))
     made, held = gradient_apart(
         whole, weights, of, wrt, kind=kind, ones=ones, value=value, shape=shape or {}, function=function

@@ -273,3 +273,8 @@ def test_a_normalization_of_sizes_that_nobody_can_infer_has_a_gradient_of_known_
     made = gradient(model(text, opset=24), of="y", wrt="k")
     onnx.checker.check_model(made, full_check=True)
     assert [len(v.type.tensor_type.shape.dim) for v in (*made.graph.input, *made.graph.output)] == [3, 3, 3, 3, 3]
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(DeriveError, match=r"(?s)got: bytes.*Artifact give its .model"):
+        gradient(model().SerializeToString(), of="y", wrt="x")

@@ -113,7 +113,7 @@ def _pieces(
         return
     wrong = InvalidRows()
     parse = csv.ParseOptions(delimiter=settings.get("delimiter", ","), invalid_row_handler=wrong)
-    encoding, names = settings.get("encoding", "utf-8"), None
+    encoding, names, first = settings.get("encoding", "utf-8"), None, list[str]()
     read = csv.ReadOptions(use_threads=False, encoding=encoding)
     words = {name: pa.string() for name in used}
     types = words | {name: pa.float64() for name, is_text in unseen.columns.items() if not is_text}
@@ -134,9 +134,9 @@ def _pieces(
         position = by_line(rows, parse.delimiter, encoding, names=names is None)
         fix = "Correct the line, or give --delimiter."
         wrong.refuse(position, names=names is None, fix=fix)
-        again = _batches(csv.open_csv(rows, read, parse, options[1]))
-        for piece, place in _placed(again, position):  # which names the first that is no number
-            unseen.feeds(piece, place)
+        if first:  # the file has lines: the first that is no number is named
+            for piece, place in _placed(_batches(csv.open_csv(rows, read, parse, options[1])), position):
+                unseen.feeds(piece, place)
         rule = "The rows are lines of text with one field for each column."
         raise DataError(rule, got=f"{rows}: {error}", fix=fix) from error
 

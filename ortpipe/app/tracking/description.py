@@ -1,7 +1,7 @@
 """What MLflow shows above a run's metrics, as Markdown: the flow, the metrics, the rows, the command."""
 
 from ortpipe.app.run.record import COMMAND, RUNNING, RunRecord
-from ortpipe.app.run.report import code, fenced, metrics_of, number, plain, seconds, stages_of
+from ortpipe.app.run.report import code, metrics_of, number, plain, seconds, stages_of
 
 LONGEST = 5000  # characters, MLflow's limit of a tag
 SHOWN = 30  # metrics
@@ -10,7 +10,8 @@ SUMMARY = "summary.md"  # of a sweep
 
 def description(run: RunRecord) -> str:
     """Return a run's or a sweep's description: of what is known so far."""
-    command = fenced(run.tags.get(COMMAND, ""), "bash")
+    command = run.tags.get(COMMAND, "")
+    command = command and code(command)  # a line of a block would not wrap, and push the page's right side out of view
     if run.sweep is not None:
         parts = [_summary(run), command]
     else:
@@ -47,8 +48,7 @@ def _metrics(run: RunRecord) -> str:
     if not run.metrics or run.sweep is not None:
         return ""
     heads = {"before": "before", "trained": "trained", "int8": "int8", "source": plain(run.model.get("from", "source"))}
-    if not any("int8" in by_state for by_state in run.metrics.values()):
-        del heads["int8"]
+    heads = {state: head for state, head in heads.items() if any(state in values for values in run.metrics.values())}
     lines = [f"| metric | {' | '.join(heads.values())} |", f"|---|{'--:|' * len(heads)}"]
     for row in metrics_of(run.metrics)[:SHOWN]:
         cells = [f"{plain(row['name'])} {'↑' if row['up'] else '↓'}", *(number(row[state]) for state in heads)]

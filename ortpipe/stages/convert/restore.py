@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,9 @@ def restore(trained: Artifact, into: Any = None, *, data: Data | None = None) ->
         changed = into_state_dict(StateDict(tensors), "the state_dict", weights).changed
         new = {tensor.name: array for tensor, array in changed.items()}
         return {name: _like(value, new[name]) if name in new else value for name, value in into.items()}
+    if isinstance(into, str | Path) or callable(getattr(into, "state_dict", None)):
+        fix = "Give module.state_dict(), and load what comes back; for a file: ortpipe restore RUN --into FILE."
+        raise ModelError("Weights go back into an estimator or a state_dict.", got=type(into).__name__, fix=fix)
     if into is None:
         into = kept_estimator(convert_record(facts.as_json()), trust=True)  # the caller's own artifact
     estimator, _ = into_estimator(into, weights)

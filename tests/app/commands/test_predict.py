@@ -124,6 +124,10 @@ def test_a_file_without_names_is_read_as_the_run_s_own(rows: Path, left: tuple[s
     other.write_text("1,2\n")
     with pytest.raises(DataError, match="2 fields in the first line"):
         predict(model, other, tmp_path / "no.csv", settings)
+    for empty in ("", "\n\n"):
+        other.write_text(empty)
+        with pytest.raises(DataError, match="Empty CSV file"):
+            predict(model, other, tmp_path / "no.csv", settings)
     other.write_text(nameless.read_text().replace("red", "red,x", 1))
     with pytest.raises(DataError, match=r"line \d+ of "):
         predict(model, other, tmp_path / "no.csv", settings)

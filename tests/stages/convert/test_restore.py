@@ -4,6 +4,7 @@ import base64
 import pickle
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -265,6 +266,12 @@ def test_weights_that_an_exporter_multiplied_by_a_normalization_are_refused_wher
     assert restore(trained, folded).keys() == folded.keys()  # another start of the same net is as good
     with pytest.raises(ModelError, match=r"(?s)no bn.running_var; the run began with another fc_weight.*convert=torch"):
         restore(trained, {**folded, **statistics})
+
+
+@pytest.mark.parametrize("into", ["net.pt", SimpleNamespace(state_dict=dict)])
+def test_a_module_or_a_file_is_no_state_dict(into: object) -> None:
+    with pytest.raises(ModelError, match=r"module.state_dict\(\).*ortpipe restore"):
+        restore(_from_torch(), into)
 
 
 def test_tied_weights_are_written_under_each_name_that_the_state_dict_has() -> None:
