@@ -20,7 +20,7 @@ EVERY = 5.0  # seconds after which an epoch has a line, whatever its number
 
 
 class Screen:
-    """Shows stages on standard error: a bar on a terminal, plain lines elsewhere.
+    """Shows stages on standard error: a bar on a terminal and in a notebook, plain lines elsewhere.
 
     Args:
         notes: sentences on the data, which come first.
@@ -78,14 +78,14 @@ class Screen:
         speed = (epoch.own_steps - first_steps) / max(seconds - first_seconds, 1e-9)
         tenth = epoch.number * 10 // epoch.epochs
         late = time.monotonic() - self._last_time > EVERY
-        if self._job is None and sys.stderr.isatty():
+        if self._job is None and (sys.stderr.isatty() or _in_notebook()):
             self._draw(epoch, speed)
         elif late or (self._job is None and (epoch.number == epoch.epochs or tenth > self._last_line)):
             self._last_line, self._last_time = tenth, time.monotonic()
             self._say(f"  epoch {epoch.number}/{epoch.epochs}: {self._facts(epoch, speed)}")
 
     def _draw(self, epoch: Epoch, speed: float) -> None:
-        short = os.get_terminal_size(sys.stderr.fileno()).columns < WIDE
+        short = not _in_notebook() and os.get_terminal_size(sys.stderr.fileno()).columns < WIDE
         facts, form = self._facts(epoch, speed, short=short), SHORT_BAR if short else BAR
         if self._bar is None:
             from tqdm import tqdm
@@ -101,6 +101,11 @@ class Screen:
         form, between, unit = (".3g", " ", "/s") if short else (".4g", ", ", " steps/s")
         shown = [f"{_short(name) if short else name} {value:{form}}" for name, value in numbers.items()]
         return between.join([*shown, *([f"{speed:,.0f}{unit}"] if speed else [])])
+
+
+def _in_notebook() -> bool:
+    """Return whether standard error is a cell's, where a carriage return begins a line again, as on a terminal."""
+    return type(sys.stderr).__module__.partition(".")[0] == "ipykernel"
 
 
 def _trained(artifact: Artifact) -> str:

@@ -1,5 +1,7 @@
 """What a person sees of a training: its speed is that of the epochs, not of what came before them."""
 
+import io
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -48,3 +50,15 @@ def test_a_slow_training_speaks_every_few_seconds(
         screen(StageProgressed("train", Epoch(number, 59, 0.5, None, None, number, number), now - 100))
     lines = capsys.readouterr().err.splitlines()
     assert [int(line.partition("epoch ")[2].partition("/")[0]) for line in lines if "epoch" in line] == [2, 4, 6]
+
+
+def test_a_cell_of_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    monkeypatch.setattr("sys.stderr", cell)
+    screen = Screen()
+    screen(StageStarted("train", 5, 6))
+    for number in (1, 2, 3):
+        screen(StageProgressed("train", Epoch(number, 3, 0.5, None, None, number, number), float(number)))
+    screen._close_bar()
+    *_, last = cell.getvalue().rstrip("\n").split("\r")
+    assert re.fullmatch(r"epoch 3/3 \|[█#]+\| loss 0.5, 1 steps/s, 00:00 left", last.strip())
