@@ -1,5 +1,6 @@
 """A table of the jobs at work, which a terminal shows until they end."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -46,7 +47,8 @@ class LiveTable:
         self._over.set()
         self._thread.join()
         self._look()
-        self._draw([])
+        with contextlib.suppress(OSError):
+            self._draw([])
 
     def _watch(self) -> None:
         pause = EVERY
@@ -57,10 +59,11 @@ class LiveTable:
             pause = max(EVERY, (time.monotonic() - began) / SHARE)
 
     def _look(self) -> None:
-        try:
-            rows = read_jobs(self._sweep)
-        except TrackingError:  # the summary, which cannot do without, says it
-            return
+        # A record that is damaged, the summary names; a file, or the terminal, that is gone ends no sweep.
+        with contextlib.suppress(TrackingError, OSError):
+            self._tell(read_jobs(self._sweep))
+
+    def _tell(self, rows: Sequence[Row]) -> None:
         if not self._told_data and rows and (data := rows[0].run.data):  # the first job's speak for all
             self._told_data = True
             self._say([f"data: {note}" for note in (in_words(data), *rows[0].run.notes.get("data", ()))])
