@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Kind = Literal["number", "word", "date"]
+# what pandas takes for a missing value, in a column of text as well
+MARKS = ["#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"]
+MARKS += ["N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
 # dates of ISO 8601 as text, with a time or without, and that time's distance from UTC
 ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?$"
 
@@ -28,11 +31,15 @@ class RawColumn:
             text, and "" where one is missing.
         missing: in how many rows of its source, all parts of it, there is none.
         of: whether its type in the table is that of integers, or of truth values.
+        marks: which of its words pandas takes for a missing value.
+        whole: whether whole numbers are among its words, as 3 and not as 3.0.
     """
 
     kind: Kind
     missing: int = 0
     of: Literal["integer", "truth"] | None = None
+    marks: tuple[str, ...] = ()
+    whole: bool = False
 
 
 def float_type(dtype: np.dtype) -> np.dtype:
@@ -84,6 +91,7 @@ class KeptColumn:
         self._name, self._dtype, self._marks = name, dtype and float_type(dtype), missing
         self._missing, self._types = 0, dict[bool, str]()  # whether a piece is of dates → the first such file
         self._of = set[Literal["integer", "truth"] | None]()
+        self._marks_seen, self._forms = set[str](), set[bool]()  # of numbers among the words: whether one is whole
 
     def see(self, column: pa.Array, file: str) -> list[Any]:
         """Take a piece of the column; return what its digest is of."""
@@ -95,6 +103,9 @@ class KeptColumn:
         words, codes = texts(column, self._marks)
         self._missing += int((words[codes] == "").sum())
         self._types.setdefault(_is_dates(column), file)
+        self._marks_seen.update({*MARKS}.intersection(words.tolist()))
+        numbers_of = [word.lstrip("-") for word in words.tolist() if word.lstrip("-").removesuffix(".0").isdecimal()]
+        self._forms.update(word.isdecimal() for word in numbers_of)
         return [words.tolist(), codes]
 
     def read(self, column: pa.Array) -> np.ndarray:
@@ -114,7 +125,8 @@ class KeptColumn:
             )
         of = self._of.pop() if len(self._of) == 1 else None
         text: Kind = "date" if are_dates or True in self._types else "word"
-        return RawColumn(text if self._dtype is None else "number", self._missing, of)
+        seen = {"marks": tuple(sorted(self._marks_seen)), "whole": self._forms == {True}}
+        return RawColumn(text if self._dtype is None else "number", self._missing, of, **seen)
 
 
 def _of(column: pa.Array) -> Literal["integer", "truth"] | None:

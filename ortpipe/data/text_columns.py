@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortpipe.data.arrow import matches, places
-from ortpipe.data.kept import ISO
+from ortpipe.data.kept import ISO, MARKS
 from ortpipe.data.position import Position
 from ortpipe.errors import DataError, listing
 
@@ -25,9 +25,6 @@ WRITTEN = (
     r"|\d+,\d+|\d+(\.\d+)?)\s*[%$€£¥)]?\s*$"
 )
 DATE = r"^\s*\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?\s*$|^\s*\d{1,2}([./])\d{1,2}[./]\d{4}( .*)?\s*$"
-# what Arrow takes for a missing number, in a column of text as well
-MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"]
-MISSING += ["N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"]
 
 Cell = tuple[str, Position, int]  # a value and the row that holds it: a position is costly, and seldom shown
 
@@ -52,7 +49,7 @@ class TextColumn:
         counts = np.bincount(codes, minlength=len(words))
         number, written, date, iso = (matches(words, pattern) for pattern in (NUMBER, WRITTEN, DATE, ISO))
         none = (places(words, [""]) >= 0) & self._kept
-        mark = (places(words, MISSING) >= 0) & ~none
+        mark = (places(words, ["", *MARKS]) >= 0) & ~none
         kinds = {
             "all": ~mark & ~none,
             "numbers": number,
@@ -87,7 +84,10 @@ class TextColumn:
         notes = [f"column {self.name!r} {said}"] if self.all_numbers else []
         if self._kept and self._missing:
             marks = f"{_shown(self._missing[:1])}, {self.rows['marks']:,} times in all, is read as a word"
-            notes.append(f"column {self.name!r}: {marks}; name it in data.source.missing if it marks a missing value")
+            notes.append(
+                f"column {self.name!r}: {marks}; name it in data.source.missing if it marks a missing value: pandas, "
+                "and whoever serves CSV with it, reads it as one"
+            )
         return notes
 
     @property

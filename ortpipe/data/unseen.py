@@ -89,6 +89,13 @@ class UnseenTable:
                 words, places_of = texts(_whole(table, name), self.missing)
                 words = np.array([word.lower() for word in words], object) if name in self.truth else words
                 inputs[name] = words[places_of]
+                if name in self.truth and (wrong := {*words} - {"true", "false", ""}):
+                    row = int(np.argmax(np.isin(inputs[name], [*wrong])))
+                    raise DataError(
+                        f"Column {name!r} holds true and false: the model was trained on such.",
+                        got=f"{inputs[name][row]!r} in {position(row)}",
+                        fix="Correct it, or leave it empty where nothing is known.",
+                    )
             else:
                 inputs[name] = _numbers(table, name, position, gaps=True)
         kept = {name: RawColumn("number") for name in inputs if not self.facts.columns.get(name)}

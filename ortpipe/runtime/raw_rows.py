@@ -21,7 +21,7 @@ class RawRows:
     def __init__(self, path: str) -> None:
         self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         described = yaml.safe_load(Path(path).with_name("MLmodel").read_text(encoding="utf-8"))
-        self._truth = set((described.get("metadata") or {}).get("truth_values", ()))
+        self._columns = described["metadata"]["columns"]  # what the training rows held: `ortpipe.data.kept.RawColumn`
         written = self._session.get_modelmeta().custom_metadata_map.items()
         facts = {key.removeprefix("ortpipe."): json.loads(text) for key, text in written if key.startswith("ortpipe.")}
         self._heads = {"": facts} | {
@@ -38,6 +38,8 @@ class RawRows:
         inputs = self._session.get_inputs()
         if missing := [given.name for given in inputs if given.name not in frame]:
             raise ValueError(f"The model reads columns that the rows lack: {', '.join(missing)}")
+        if not len(frame):
+            raise ValueError("The model predicts one row or more: these are none")
         feeds = {given.name: self._column(given.name, frame[given.name], given.type) for given in inputs}
         arrays = self._session.run([facts["prediction"] for facts in self._heads.values()], feeds)
         columns: dict[str, np.ndarray] = {}
@@ -48,13 +50,43 @@ class RawRows:
     def _column(self, name: str, values: pd.Series, kind: str) -> np.ndarray:
         """Return a column as the model reads it: nan for a number that is missing, "" for text."""
         if kind in FLOATS:
-            return pd.to_numeric(values).to_numpy(FLOATS[kind], na_value=np.nan)
+            return _numbers(name, values, FLOATS[kind])
         if kind != "tensor(string)":
             return np.asarray(values)
+        known = self._columns[name]
+        if known["marks"] and not known["missing"] and values.isna().any():
+            raise ValueError(
+                f"Column {name!r} misses no value in the rows of training, and has the words "
+                f"{', '.join(map(repr, known['marks']))}, which pandas reads as missing, also where it serves CSV: "
+                "read the rows with keep_default_na=False, or send JSON"
+            )
         if pd.api.types.is_datetime64_any_dtype(values):
             values = values.map(lambda moment: moment.isoformat(), na_action="ignore")
-        text = values.map(str, na_action="ignore").astype(object).where(values.notna(), "")
-        return np.asarray(text.str.lower() if name in self._truth else text, object)
+        as_text = _as_whole if known["whole"] else str
+        text = values.map(as_text, na_action="ignore").astype(object).where(values.notna(), "")
+        text = text.where(~text.isin({"None", "nan"}.difference(known["marks"])), "")  # what MLflow makes of a null
+        if known["of"] != "truth":
+            return np.asarray(text, object)
+        text = text.str.lower()
+        if not (right := text.isin(["true", "false", ""])).all():
+            raise ValueError(f"Column {name!r} holds true and false, and not {text[~right].iloc[0]!r}")
+        return np.asarray(text, object)
+
+
+def _numbers(name: str, values: pd.Series, dtype: type[np.floating]) -> np.ndarray:
+    try:
+        with np.errstate(over="ignore"):
+            numbers = pd.to_numeric(values).to_numpy(dtype, na_value=np.nan)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"Column {name!r} holds numbers: {error}") from error
+    if (infinite := np.isinf(numbers)).any():
+        raise ValueError(f"Column {name!r} holds finite numbers, and not {values[infinite].iloc[0]}")
+    return numbers
+
+
+def _as_whole(value: object) -> str:
+    """Return a word that may be a whole number, which is a float where another row misses its own."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def as_columns(facts: dict[str, Any], prediction: np.ndarray, prefix: str) -> dict[str, np.ndarray]:

@@ -78,6 +78,17 @@ def test_marks_of_missing_values_and_words_that_look_like_dates_are_as_the_user_
     assert Csv(**source, categorical=("day",))().kept["day"] == RawColumn("word", 1)
 
 
+def test_words_that_other_readers_take_for_gaps_or_numbers_are_told(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b,c,y\nNA,3,3,0\nNone,-5,3.0,1\nx,,2,1\n")
+    rows = Csv(path=str(tmp_path / "rows.csv"), label="y", encode="keep", categorical=("b", "c"))()
+    assert rows.kept["a"] == RawColumn("word", marks=("NA", "None"))
+    assert rows.kept["b"] == RawColumn("word", 1, whole=True)
+    assert rows.kept["c"] == RawColumn("word")
+    [note] = [note for note in rows.notes if "read as a word" in note]
+    assert "'a': 'NA' in line 2 of" in note
+    assert "pandas, and whoever serves CSV with it, reads it as one" in note
+
+
 def test_times_are_those_of_utc_where_a_column_has_a_zone(tmp_path):
     seen = pa.array([datetime.datetime(2013, 1, 31, 10)], pa.timestamp("us", tz="America/New_York"))
     frame = pa.table({"seen": seen, "y": [0]})

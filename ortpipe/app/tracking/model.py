@@ -95,7 +95,7 @@ def save(
     if raw:
         signature = ModelSignature(raw_schema(model, columns), predicted_schema(model))
         example = _frame(model, table)
-        described.metadata = {"truth_values": [name for name, own in columns.items() if own["of"] == "truth"]}
+        described.metadata = {"columns": columns}
         needed, code = [_pinned("pandas")], [str(folder.with_name(f"{RAW_ROWS}.py"))]
         shutil.copyfile(Path(runtime.__path__[0], "raw_rows.py"), code[0])
     else:
@@ -165,9 +165,6 @@ def schema(values: Sequence[onnx.ValueInfoProto]) -> Schema:
     return Schema(specs)
 
 
-TYPES = {("integer", 0): ("long", "int64"), ("truth", 0): ("boolean", "bool")}  # of MLflow, pandas; without gaps
-
-
 def raw_schema(model: onnx.ModelProto, columns: Mapping[str, Mapping[str, Any]]) -> Schema:
     """Return the columns of a table that a model reads, with the types that pandas reads them as."""
     return _columns({value.name: _types(columns[value.name])[0] for value in model.graph.input})
@@ -203,8 +200,11 @@ def _facts(model: onnx.ModelProto) -> Facts:
 
 
 def _types(column: Mapping[str, Any]) -> tuple[str, str]:
-    plain = ("double", "float64") if column["kind"] == "number" else ("string", "object")
-    return TYPES.get((column["of"], column["missing"]), plain)
+    """Return a column's type in MLflow and in pandas; truth values are text, else MLflow makes a null in JSON False."""
+    if column["kind"] != "number":
+        return ("string", "object")
+    whole = column["of"] == "integer" and not column["missing"]
+    return ("long", "int64") if whole else ("double", "float64")
 
 
 def _frame(model: onnx.ModelProto, table: Mapping[str, Any]) -> pd.DataFrame:

@@ -81,8 +81,11 @@ def features(
     numbers, names = None, list[str]()
     if parts:
         numbers, names = _joined(op, parts, rows.sample_weight, dtype, impute if kinds else None, standardize)
-        of = [name.removesuffix(MISSING) for name in names if name.endswith(MISSING)]
-        notes += [f"a missing value is the {impute} of the training rows, and 1 beside it: {some(of)}"] if of else []
+        gaps = {
+            name: None for part in parts for name, gap in zip(part.of, np.isnan(part.rows).any(0), strict=True) if gap
+        }
+        if gaps and kinds:
+            notes.append(f"a missing value is the {impute} of the training rows, and 1 beside it: {some([*gaps])}")
         notes += ["numbers are (x − mean) / deviation of the training rows"] if standardize else []
     codes, sizes = dict[str, ir.Value](), dict[str, int]()
     for name in of_kind["word"]:

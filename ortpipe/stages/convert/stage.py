@@ -35,7 +35,7 @@ from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator, weighed_on_average
 from ortpipe.stages.convert.sources.torch_export import from_module
 
-VERSION = 17
+VERSION = 18
 ROWS = 256  # how many real rows the prediction is compared on; of long ones fewer, down to
 FEWEST = 32
 NUMBERS = 1 << 17  # in them: what a network makes of a row may take a thousand times its memory

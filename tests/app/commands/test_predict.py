@@ -102,6 +102,9 @@ def test_gaps_and_unknown_words_are_read_by_a_model_of_raw_columns(rows: Path, t
     given.write_text("smokes,colour,age\ntrue,pink,\n,,1.5\n")
     assert predict(model, given, tmp_path / "made.parquet", {}) == 2
     assert np.isfinite(parquet.read_table(tmp_path / "made.parquet")["probability_cat"].to_numpy()).all()
+    given.write_text("smokes,colour,age\ntrue,pink,\nmaybe,,1.5\n")
+    with pytest.raises(DataError, match=r"'smokes' holds true and false(?s:.)*'maybe' in line 3"):
+        predict(model, given, tmp_path / "other.csv", {})
 
 
 NAMES = ("id", "age", "colour", "smokes", "kind")

@@ -5,16 +5,19 @@ from io import StringIO
 import mlflow
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.pyfunc.scoring_server import infer_and_parse_data, parse_csv_input
+from pyarrow import parquet
 
 from ortpipe import convert
 from ortpipe.app.tracking.model import predicted_schema, save
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Data
 from ortpipe.data.sources.csv import Csv
+from ortpipe.data.sources.parquet import Parquet
 from ortpipe.metrics.predictions import as_columns
 from ortpipe.runtime import raw_rows
 from ortpipe.runtime.session import Session
@@ -26,7 +29,7 @@ CSV = """age,rooms,city,vip,day,y
 ,1,Oslo,False,2012-02-29,no
 40,2,,True,,yes
 """
-FRAME = pd.read_csv(StringIO(CSV)).drop(columns="y")
+FRAME = pd.read_csv(StringIO(CSV), dtype={"vip": object}).drop(columns="y")
 RAW = {  # what the bare model takes
     "age": np.array([31.5, np.nan, 40], np.float32),
     "rooms": np.array([3, 1, 2], np.float32),
@@ -68,7 +71,7 @@ def test_a_frame_a_csv_body_and_a_json_body_of_raw_rows_give_what_the_bare_model
 def test_the_signature_names_the_columns_and_the_example_is_of_no_real_row(both):
     _, loaded = both
     types = {column.name: column.type.name for column in loaded.metadata.get_input_schema()}
-    assert types == {"age": "double", "rooms": "long", "city": "string", "vip": "boolean", "day": "string"}
+    assert types == {"age": "double", "rooms": "long", "city": "string", "vip": "string", "day": "string"}
     answered = {column.name: column.type.name for column in loaded.metadata.get_output_schema()}
     assert answered == {"prediction": "string", "probability_no": "double", "probability_yes": "double"}
     example = {"age": 31.5, "rooms": 2, "city": "text", "vip": True, "day": "2012-02-29"}  # medians, what is frequent
@@ -87,6 +90,85 @@ def test_a_model_of_one_column_takes_a_frame_of_it(tmp_path):
     session, loaded = saved(tmp_path, inputs=("city",))
     [label] = session.run({"city": RAW["city"]}, ["label"])
     assert loaded.predict(FRAME[["city"]]).prediction.tolist() == label.tolist()
+
+
+TRAINED = {  # columns of Parquet: numbers, words, words that look like gaps and numbers, truth values, dates
+    "size": [1.5, 2.5, 4.0, 8.0],
+    "rooms": [1, 2, 4, 7],
+    "city": ["Rome", "Oslo", "Bern", "Riga"],
+    "grade": ["NA", "b", "c", "d"],
+    "code": [3, 5, 7, 11],
+    "zip": ["3", "5", "7", "11"],
+    "vip": [True, False, True, False],
+    "day": ["2013-01-31", "2012-02-29", "2014-03-01", "2015-05-05"],
+}
+FORMS = {  # in which rows reach a served model, through MLflow's own parsing
+    "frame": lambda frame, schema: frame,
+    "csv": lambda frame, schema: parse_csv_input(StringIO(frame.to_csv(index=False)), schema=schema),
+    "records": lambda frame, schema: parsed({"dataframe_records": frame.to_dict("records")}, schema),
+    "split": lambda frame, schema: parsed({"dataframe_split": frame.to_dict("split", index=False)}, schema),
+    "inputs": lambda frame, schema: parsed({"inputs": frame.to_dict("list")}, schema),
+    "instances": lambda frame, schema: parsed({"instances": frame.to_dict("records")}, schema),
+}
+
+
+def parsed(body, schema):
+    parsed = infer_and_parse_data(body, schema=schema)
+    return parsed[0] if isinstance(parsed, tuple) else parsed
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["trained with gaps", "trained without"])
+def trained(request, tmp_path_factory):
+    """Return whether training rows had gaps, the model of all columns, and MLflow's of it."""
+    folder = tmp_path_factory.mktemp("forms")
+    rows = {name: values * 5 + [None] * request.param for name, values in TRAINED.items()}
+    labels = [i % 3 / 2 for i in range(20 + request.param)]
+    parquet.write_table(pa.table({**rows, "y": labels}), folder / "rows.parquet")
+    data = Data(Parquet(path=str(folder / "rows.parquet"), label="y", encode="keep", categorical=("code", "zip"))())
+    artifact = convert(None, ConvertConfig(source=MLP(hidden=(4,), dropout=0.0)), data=data)
+    record = artifact.facts.lineage[0]
+    save(artifact.model, folder / "model", Model(), record["rows"], record["table"])
+    return request.param, Session(artifact.model), mlflow.pyfunc.load_model(str(folder / "model"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("gap", [None, *TRAINED])
+def test_however_rows_come_their_gaps_are_gaps_or_refused(trained, gap, form):
+    gaps, session, loaded = trained
+    columns = {name: [*values[:3], None if name == gap else values[3]] for name, values in TRAINED.items()}
+    frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
+    numbers = {name: np.array(columns[name], np.float32) for name in ("size", "rooms")}
+    words = {name: [bare(v) for v in values] for name, values in columns.items() if name not in numbers}
+    [output] = (given.name for given in loaded.get_raw_model().get_outputs())
+    [expected] = session.run(numbers | {name: np.array(values, object) for name, values in words.items()}, [output])
+    if gaps and form == "frame":
+        frame = frame.astype({"rooms": float})  # MLflow takes no whole numbers for a double
+    elif form != "frame":
+        frame = frame.astype(object).where(frame.notna(), None)
+    refused = not gaps and (gap in ("rooms", "grade") or form == "csv")  # csv: NA is a word there
+    if refused and (gap, form) not in [("grade", "inputs"), ("grade", "instances")]:
+        with pytest.raises((MlflowException, ValueError), match=r"rooms|grade|int|Failed to parse"):
+            loaded.predict(FORMS[form](frame, loaded.metadata.get_input_schema()))
+        return
+    answered = loaded.predict(FORMS[form](frame, loaded.metadata.get_input_schema())).prediction
+    told = slice(1, None) if form == "csv" else slice(None)  # the first row's NA is a word and a gap in training
+    np.testing.assert_allclose(answered[told], expected.ravel()[told], rtol=1e-5)
+
+
+def bare(value):
+    """Return a word as the model takes it."""
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_no_rows_infinite_numbers_and_other_words_than_true_and_false_are_refused_by_name(both):
+    _, loaded = both
+    for frame, said in [
+        (FRAME.head(0), "one row or more"),
+        (FRAME.assign(age=[1.0, np.inf, 2.0]), "'age' holds finite numbers, and not inf"),
+        (FRAME.assign(vip=["true", "1", "yes"]), "'vip' holds true and false, and not '1'"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            loaded.predict(frame)
 
 
 SHARES = np.array([[0.2, 0.7, 0.1], [0.5, 0.25, 0.25]], np.float32)
