@@ -19,7 +19,7 @@ class OrtpipeError(Exception):
         got: what there was instead.
         fix: what the user can do about it.
         key: the setting that the error is about, if it is one; rule and fix write it as `{key}`, and settings beside it
-            as `{at}name`.
+            as `{at}name`, and a group of files of which one is chosen as `{group}`.
 
     >>> error = OrtpipeError("{key} must be at least 1.", key="epochs", got="0", fix="Set {key}=1 or {at}average=null.")
     >>> print(error)
@@ -58,7 +58,8 @@ class OrtpipeError(Exception):
         return None if self._fix is None else self._filled(self._fix)
 
     def _filled(self, text: str) -> str:
-        return text.replace("{key}", self.key or "").replace("{at}", self._at)
+        key = self.key or ""
+        return text.replace("{key}", key).replace("{group}", key.replace(".", "/")).replace("{at}", self._at)
 
     def __str__(self) -> str:
         lines = {"": self.rule, "  got: ": self.got, "  fix: ": self.fix}

@@ -104,7 +104,8 @@ def execute(
     context = open_run(vars(config))
     data: Data = context["data"]
     breakdown.lap("data")
-    facts = environment(config.seed, command or command_of(hydra))
+    registers = resolved["recorder"].get("register") is not None
+    facts = environment(config.seed, command or command_of(hydra, registers=registers))
     breakdown.lap("environment")
     record = RunRecord(folder, "", {}) if job is None else job.record
     record.name = record.name or redacted(config.name)

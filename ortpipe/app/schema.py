@@ -181,7 +181,8 @@ def _value(hint: Any, node: Any, name: str, default: Any, problems: list[Ortpipe
                 hint = _settings_of(catalogue, member)
                 node = {key: value for key, value in node.items() if key != "name"}
             if not isinstance(node, Mapping):
-                raise ConfigError("{key} must be a group of keys.", got=repr(node))
+                fix = f"Set those that are to change: {', '.join(f'{{key}}.{own}' for own in fields_of(hint))}."
+                raise ConfigError("{key} must be a group of keys.", got=repr(node), fix=fix)
             values = _values(hint, node, inner, member)
             if not inner:
                 return hint(**values)
@@ -203,6 +204,9 @@ def _name_in(catalogue: Catalogue[Any], node: Any) -> str:
     name = node.get("name") if isinstance(node, Mapping) else None
     if isinstance(name, str) and name in catalogue:
         return name
+    if isinstance(node, str):
+        fix = f"Write {{group}}={node}." if node in catalogue else f"Write {{group}}=NAME. {nearest(node, catalogue)}"
+        raise ConfigError("{key} is a group of keys: a slash chooses the file that sets them.", got=repr(node), fix=fix)
     rule = "{key} must be set." if name is None else f"{{key}} must be the name of {article(catalogue.noun)}."
     fix = nearest(str(name or ""), catalogue)
     raise ConfigError(rule, key="name", got=repr(node if name is None else name), fix=fix)

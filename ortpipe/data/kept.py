@@ -125,8 +125,8 @@ class KeptColumn:
             )
         of = self._of.pop() if len(self._of) == 1 else None
         text: Kind = "date" if are_dates or True in self._types else "word"
-        seen = {"marks": tuple(sorted(self._marks_seen)), "whole": self._forms == {True}}
-        return RawColumn(text if self._dtype is None else "number", self._missing, of, **seen)
+        kind, marks = text if self._dtype is None else "number", tuple(sorted(self._marks_seen))
+        return RawColumn(kind, self._missing, of, marks, whole=self._forms == {True})
 
 
 def _of(column: pa.Array) -> Literal["integer", "truth"] | None:

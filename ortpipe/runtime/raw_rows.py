@@ -12,7 +12,7 @@ import onnxruntime
 import pandas as pd
 import yaml
 
-FLOATS = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+FLOATS: dict[str, type[np.floating]] = {"tensor(float)": np.float32, "tensor(double)": np.float64}
 
 
 class RawRows:

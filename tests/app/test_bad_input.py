@@ -233,6 +233,17 @@ def test_a_value_that_must_be_given_is_asked_for(cli: Callable) -> None:
     assert "convert.source.path must be set" in done.stderr
 
 
+def test_a_file_of_settings_is_chosen_with_a_slash_and_its_keys_are_set_one_by_one(cli: Callable) -> None:
+    done = cli("train.schedule=cosine", "train.optimizer=adma", "train.early_stop=null")
+    for said in (
+        "train.schedule is a group of keys: a slash chooses the file that sets them.",
+        "Write train/schedule=cosine.",
+        "Write train/optimizer=NAME. Did you mean 'adam'?",
+        "Set those that are to change: train.early_stop.patience, train.early_stop.min_delta, train.early_stop.mon",
+    ):
+        assert said in done.stderr
+
+
 def test_diverging_training_publishes_nothing_and_says_where(cli: Callable, tmp_path: Path) -> None:
     done = cli("experiment=linear_regression", "train.optimizer.lr=10")
     assert done.returncode == 1

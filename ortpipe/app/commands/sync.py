@@ -44,8 +44,11 @@ def run(arguments: Sequence[str]) -> None:
         print(f"recording in {redacted(uri)}", flush=True)
     recorded: dict[Path, str] = {}
     for folder in found:
-        recorded[folder] = sync(targets[folder], folder).run_id
+        done = sync(targets[folder], folder)
+        recorded[folder] = done.run_id
         print(f"{recorded[folder]}  {folder}", flush=True)
+        if done.registered is not None:
+            print(f"registered     {done.registered}", flush=True)
     for folder, record in recorded.items():
         best = best_job(folder)
         if best in recorded:

@@ -15,7 +15,8 @@ MOST = 1000  # columns that are listed
 def data_facts(data: Data) -> dict[str, Any]:
     """Return the `digest` of all rows and `digests` of the parts, their `rows`, and the `columns` and `label`.
 
-    A column has the kind of its NumPy type (f, i, U …) and the shape of a row's entry: [] is one value.
+    A column has the kind of its NumPy type (f, i, U …), the shape of a row's entry ([] is one value), and, where some
+    are, how many of its values are missing.
     """
     parts = dict(zip(PARTS, (data.train, data.validation, data.test), strict=True))
     first = data.train.head(1)
@@ -23,6 +24,8 @@ def data_facts(data: Data) -> dict[str, Any]:
     for name, array in first.inputs.items():
         named = first.columns.get(name, ()) if array.ndim == 2 else ()
         columns |= {column: _entry(array[:, 0]) for column in named} if named else {name: _entry(array)}
+        if name in first.kept and first.kept[name].missing:
+            columns[name]["missing"] = first.kept[name].missing
     return {
         "digest": data.digest(),
         "digests": {name: digest for name, digest in zip(PARTS, data.digests, strict=True) if digest is not None},

@@ -19,6 +19,7 @@ PACKAGES = (
     *("ortpipe", "onnxruntime-training", "onnxruntime", "onnx", "onnx-ir", "numpy", "scikit-learn", "scipy"),
     *("hydra-core", "omegaconf", "mlflow"),
 )
+REGISTER = "recorder.register="
 
 
 def environment(seed: int, command: str) -> dict[str, str]:
@@ -54,13 +55,17 @@ def command_line(words: Iterable[str]) -> str:
     return shlex.join(["ortpipe", *map(redacted, words)])
 
 
-def command_of(hydra: HydraConf) -> str:
-    """Return the command of a run; of a sweep's job, the one that does the same alone."""
+def command_of(hydra: HydraConf, *, registers: bool = False) -> str:
+    """Return the command of a run; of a sweep's job, the one that does the same alone.
+
+    Of a sweep that `registers` a model only the best job's is registered, and nothing by a job that is repeated.
+    """
     if hydra.mode is None or hydra.mode.name != "MULTIRUN":
         return typed_command()
     folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
     options = [word for folder in folders for word in ("--config-dir", unquote(folder).removeprefix("file://"))]
-    return command_line([*options, *hydra.overrides.task])
+    task = [word for word in hydra.overrides.task if not (registers and word.lstrip("+").startswith(REGISTER))]
+    return command_line([*options, *task, *([f"{REGISTER}null"] if registers else [])])
 
 
 def continuing(command: str, checkpoint: Path | None = None) -> str:

@@ -95,8 +95,8 @@ class OpenSweep:
         if best is not None and self._draws and not stopped:
             _illustrate(best)
         self._recording.close(best)
-        if self._recording.run_id is not None:
-            print(f"MLflow run     {self._recording.run_id}", flush=True)
+        for name, value in self._recording.summary.items():
+            print(f"{name:<14} {value}", flush=True)
         if failed is not None and not stopped:  # a sweeper's own error only says that results are missing
             fix = "Each error is above, and with its traceback in error.txt of its job's folder."
             raise SweepError(f"{failed}.", got=error, fix=fix) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import io
 import logging
 import os
 import sqlite3
@@ -67,8 +68,14 @@ def close_dead(client: MlflowClient, experiment: str) -> list[str]:
         folder = run.data.tags.get("ortpipe.run_folder")
         last = None if folder is None else last_sign(Path(folder))
         client.set_tag(run.info.run_id, ERROR, died(run.data.tags))
-        client.set_terminated(run.info.run_id, "KILLED", last or now())
+        terminate(client, run.info.run_id, "KILLED", last or now())
     return [run.info.run_id for run in dead]
+
+
+def terminate(client: MlflowClient, run: str, status: str, ended: int | None) -> None:
+    """Close a run's record, without the address that MLflow prints: the screen has it, and a dead run's is nobody's."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        client.set_terminated(run, status, ended)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortpipe.app.run.record import RunRecord
+from ortpipe.app.run.record import RunRecord, read_environment
 
 CONTEXT = "mlflow.data.context"  # the tag that says what rows are for
 LONGEST = 36  # characters of a digest, MLflow's limit
@@ -18,11 +20,17 @@ def datasets(run: RunRecord) -> list[Any]:
 
     digests, source = run.data.get("digests", {}), run.data.get("source", {})
     where = source.get("path") or source.get("function")
+    if source.get("path") and (run.folder / "environment.json").exists():
+        where = os.path.join(read_environment(run.folder).get("folder", ""), where)
     kind, place = ("local", {"uri": str(where)}) if where else ("code", {"tags": {"mlflow.source.name": "ortpipe"}})
-    columns, label = run.data.get("columns", {}), run.data.get("label", {})
+    columns = run.data.get("columns", {})
     fields = [
-        {"type": TYPES.get(entry["type"], "string"), "name": _named(name, entry["shape"]), "required": True}
-        for name, entry in {**columns, **label}.items()
+        {
+            "type": TYPES.get(entry["type"], "string"),
+            "name": _named(name, entry["shape"]),
+            "required": "missing" not in entry,
+        }
+        for name, entry in {**columns, **_labels(run.data.get("label", {}), source)}.items()
     ]
     numbers = sum(_size(entry["shape"]) for entry in columns.values())
     found = []
@@ -37,6 +45,18 @@ def datasets(run: RunRecord) -> list[Any]:
         )
         found.append(DatasetInput(dataset, [InputTag(CONTEXT, "training" if part == "train" else part)]))
     return found
+
+
+def _labels(entries: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of the labels under their own names, where the source gives such."""
+    named: dict[str, Any] = {}
+    for name, entry in entries.items():
+        own = source.get("label") if name == "label" else (source.get("heads") or {}).get(name)
+        if isinstance(own, list) and entry["shape"] == [len(own)]:
+            named |= {column: {**entry, "shape": []} for column in own}
+        else:
+            named[own if isinstance(own, str) else name] = entry
+    return named
 
 
 def _named(name: str, shape: list[int]) -> str:

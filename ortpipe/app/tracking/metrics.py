@@ -24,8 +24,10 @@ LONGEST = 6000  # characters of a param's value, MLflow's limit
 STEP = "losses/step"
 LOSSES = {f"losses/{kind}": f"loss/{kind}" for kind in ("step", "train", "validation")}
 WATCHED = "monitor/"
+MODEL_PARAMS = ("convert.source.", "add_loss.loss.", "penalty.terms.", "train.", "data.source.")
 EVERY = 10.0  # seconds from one sending of epochs to the next
 MOST_POINTS = 1000  # of a series, as many as one call takes: MLflow draws 320; losses.parquet has every one
+MOST_COLUMNS = 50  # whose importance is sent, the largest of more: the report has all
 MOST = 300  # epochs in that time; where they are faster, sending would hold them up, and they all go at the end
 
 
@@ -41,6 +43,7 @@ class Results:
     weights: Weights = field(default_factory=dict)  # these
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of the rows of its inputs
     table: Mapping[str, Any] = field(default_factory=dict)  # what it reads of a table as it stands: columns, rows
+    kept: int | None = None  # the epoch whose weights early stopping kept
 
     def __call__(self, event: Event) -> None:
         """Listen."""
@@ -50,7 +53,7 @@ class Results:
         elif isinstance(event, RunFinished):
             facts = event.artifact.facts
             self.model, self.weights = event.artifact.apart()
-            self.sizes, self.table = _first(facts, "rows"), _first(facts, "table")
+            self.sizes, self.table, self.kept = _first(facts, "rows"), _first(facts, "table"), _kept(facts)
 
     @classmethod
     def read(cls, run: RunRecord) -> Self:
@@ -63,12 +66,19 @@ class Results:
         if run.status != FINISHED:
             return cls(series)
         facts = Facts.from_json(json.loads((last / "artifact.json").read_bytes())["facts"])
-        return cls(series, *read_apart(run.folder / "model.onnx"), _first(facts, "rows"), _first(facts, "table"))
+        model, weights = read_apart(run.folder / "model.onnx")
+        return cls(series, model, weights, _first(facts, "rows"), _first(facts, "table"), _kept(facts))
 
 
 def _first(facts: Facts, key: str) -> Mapping[str, Any]:
     """Return what the first stage recorded of the rows."""
     return facts.lineage[0].get(key, {}) if facts.lineage else {}
+
+
+def _kept(facts: Facts) -> int | None:
+    """Return the epoch that training recorded as the kept one."""
+    found = [record["early_stop"]["epoch"] for record in facts.lineage if "early_stop" in record]
+    return found[-1] if found else None
 
 
 def _is_series(name: str) -> bool:
@@ -78,6 +88,13 @@ def _is_series(name: str) -> bool:
 def params(folder: Path) -> dict[str, str]:
     """Return the resolved config as params, under its dotted keys."""
     return {key(name): str(value)[:LONGEST] for name, value in flatten(read_config(folder)).items()}
+
+
+def model_params(folder: Path) -> dict[str, str]:
+    """Return those of its params that a trained model is made with."""
+    if not (folder / "config.yaml").exists():
+        return {}
+    return {name: value for name, value in params(folder).items() if name.startswith(MODEL_PARAMS)}
 
 
 def key(name: str) -> str:
@@ -128,13 +145,25 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
                 points.append(
                     _metric(key(f"test/{name}/{state}"), value, ended.get("evaluate") or end, 0, model, **about)
                 )
+    if "loss" in run.values:  # of the model that was kept: the curves end with the last epoch
+        epochs, trained = results.kept or len(results.series.get("losses/train", ())), ended.get("train") or end
+        points.append(_metric("loss/kept", run.values["loss"], trained, epochs, model))
+        points.append(_metric("loss/kept_epoch", epochs, trained, 0))
     measured = ended.get("evaluate") or end
     for name, edges in run.intervals.items():
         named = zip(("low", "high"), edges, strict=True)
         points += [
             _metric(key(f"test/{name}/trained_{edge}"), value, measured, 0, model, **about) for edge, value in named
         ]
+    for name, columns in run.importance.items():
+        means = {column: mean for column, (mean, _) in columns.items()}
+        points += [_metric(key(f"importance/{name}/{c}"), v, measured, 0, model) for c, v in _largest(means)]
+    points += [_metric(key(f"sensitivity/{c}"), v, measured, 0, model) for c, v in _largest(run.sensitivity)]
     return points + [_metric(f"wall_seconds/{s.name}", s.seconds, s.ended or end, 0) for s in run.stages]
+
+
+def _largest(columns: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(columns.items(), key=lambda item: -abs(item[1]))[:MOST_COLUMNS]
 
 
 def _metric(*fields: Any, **about: Any) -> Any:

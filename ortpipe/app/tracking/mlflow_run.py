@@ -14,10 +14,10 @@ from ortpipe.app.redact import redacted
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.example import EXAMPLE, read_example
 from ortpipe.app.run.record import FILE, FINISHED, RUNNING, RunRecord
-from ortpipe.app.tracking.client import ERROR, NOTE, PARENT, open_store, reached
+from ortpipe.app.tracking.client import ERROR, NOTE, PARENT, open_store, reached, terminate
 from ortpipe.app.tracking.datasets import datasets
 from ortpipe.app.tracking.description import description
-from ortpipe.app.tracking.metrics import LONGEST, Results, epoch_metrics, metrics, params, stage_tags
+from ortpipe.app.tracking.metrics import LONGEST, Results, epoch_metrics, metrics, model_params, params, stage_tags
 from ortpipe.app.tracking.model import log_model, logged_model, register
 from ortpipe.app.tracking.points import log_points
 from ortpipe.app.tracking.target import Target
@@ -59,6 +59,7 @@ class MlflowRun:
         self.run_id = str(found[0].info.run_id)
         self._tried = set[str]()  # folders that were sent, perhaps in part
         self._done = {} if self._new else self._read_ledger()
+        self._earlier = frozenset(self._done)
 
     @property
     def page(self) -> str:
@@ -72,8 +73,8 @@ class MlflowRun:
 
     @property
     def registered(self) -> str | None:
-        """The version that the run's model has become in the registry, if it has."""
-        return self._done.get(self._registration)
+        """Which version the run's model has become in the registry by this record, and whether it got the alias."""
+        return None if self._registration in self._earlier else self._done.get(self._registration)
 
     @property
     def _registration(self) -> str:
@@ -155,7 +156,11 @@ class MlflowRun:
         earlier = None if self._new else logged_model(*place)
         results = self._results()
         example = read_example(self._run.folder)
-        return earlier or log_model(*place, results.model, results.weights, results.sizes, results.table, example)
+        if earlier is not None:
+            return earlier
+        made_with = model_params(self._run.folder)
+        model = (results.model, results.weights)
+        return log_model(*place, *model, results.sizes, results.table, example, made_with)
 
     def _metrics(self) -> None:
         from mlflow.entities import RunTag
@@ -193,7 +198,7 @@ class MlflowRun:
             self._client.set_tag(self.run_id, ERROR, run.error[:LONGEST])
         elif not self._new and ERROR in self._client.get_run(self.run_id).data.tags:
             self._client.delete_tag(self.run_id, ERROR)  # it was taken for dead
-        self._client.set_terminated(self.run_id, run.status, run.ended)
+        terminate(self._client, self.run_id, run.status, run.ended)
 
     def _read_ledger(self) -> dict[str, Any]:
         try:

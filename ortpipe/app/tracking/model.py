@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 
 from ortpipe import runtime
-from ortpipe.app.tracking.client import NOTE, made_once, open_store, reached
+from ortpipe.app.tracking.client import NOTE, PARENT, made_once, open_store, reached
 from ortpipe.app.tracking.target import Target
 from ortpipe.artifact import Facts
 from ortpipe.errors import ModelError, TrackingError
@@ -52,6 +52,7 @@ def log_model(
     table: Mapping[str, Any]
     | None = None,  # of one that reads columns as they stand: what they hold, and a made-up row
     example: Mapping[str, np.ndarray] | None = None,  # real rows, where there are any
+    params: Mapping[str, str] = MappingProxyType({}),  # what it was made with
 ) -> str:
     """Log a model as the run's; return the logged model's id.
 
@@ -60,7 +61,8 @@ def log_model(
     from mlflow.entities import LoggedModelOutput
     from mlflow.models import Model
 
-    logged = client.create_logged_model(experiment, name=NAME, source_run_id=run, model_type="onnx")
+    made_with = {"name": NAME, "source_run_id": run, "model_type": "onnx", "params": dict(params)}
+    logged = client.create_logged_model(experiment, **made_with)
     ids = {"model_uuid": logged.model_id, "model_id": logged.model_id, "run_id": run}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, NAME)
@@ -249,7 +251,10 @@ def logged_model(client: MlflowClient, run: str, experiment: str) -> str | None:
 
 
 def register(client: MlflowClient, target: Target, model_id: str) -> str:
-    """Make a logged model the newest version of the target's registered one, under its alias; return the version."""
+    """Make a logged model a version of the target's registered one; return which, and what became of the alias.
+
+    The alias goes to it, but not from the model of a run that began later: what is recorded late is not the newest.
+    """
     assert target.register is not None
     model = client.get_logged_model(model_id)
     with made_once():
@@ -267,12 +272,37 @@ def register(client: MlflowClient, target: Target, model_id: str) -> str:
         )
         versions = [*json.loads(model.tags.get(VERSIONS, "[]")), {"name": target.register, "version": version.version}]
         client.set_logged_model_tags(model_id, {VERSIONS: json.dumps(versions)})
+    named, later = f"{target.register} version {version.version}", _later(client, target, model.source_run_id)
+    if later is not None:
+        return f"{named}; {target.alias} stays version {later}, of a run that began later"
     client.set_registered_model_alias(target.register, target.alias, version.version)
-    return str(version.version)
+    return f"{named}, as {target.alias}"
+
+
+def _later(client: MlflowClient, target: Target, run: str) -> str | None:
+    """Return the version that has the alias, if it is of a run that began later than this one and in no sweep of it."""
+    from mlflow import MlflowException
+
+    assert target.register is not None
+    holder = client.get_registered_model(target.register).aliases.get(target.alias)
+    if holder is None:
+        return None
+    other = client.get_model_version(target.register, holder).run_id
+    if other in (None, "", run):
+        return None
+    try:
+        then, now = client.get_run(other), client.get_run(run)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # its run was deleted
+            raise
+        return None
+    sweep = now.data.tags.get(PARENT)
+    together = sweep is not None and sweep == then.data.tags.get(PARENT)
+    return str(holder) if then.info.start_time > now.info.start_time and not together else None
 
 
 def register_run(target: Target, run: str) -> str:
-    """Register the model that a run has logged, as the best of a sweep; return the version."""
+    """Register the model that a run has logged, as the best of a sweep; return which version it is."""
     client, experiment = open_store(target, run)
     with reached(target.tracking_uri):
         model = logged_model(client, run, experiment)
@@ -289,8 +319,7 @@ def name_best(target: Target, sweep: str, best: str) -> None:
         if client.get_run(sweep).data.tags.get(BEST) == best:
             return
         if target.register is not None:
-            version = register_run(target, best)
-            print(f"registered     {target.register} version {version}, as {target.alias}")
+            print(f"registered     {register_run(target, best)}")
         recorded = client.get_run(best)
         link = f"Best: [{recorded.info.run_name}](#/experiments/{recorded.info.experiment_id}/runs/{best})"
         picture = f"![what varies](get-artifact?path=summary.png&run_uuid={sweep})"

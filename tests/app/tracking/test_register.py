@@ -55,13 +55,25 @@ def test_the_registered_model_predicts_what_the_newest_runs_model_does(world: Pa
     assert sorted(int(v.version) for v in versions) == [1, 2]
 
 
-def test_recording_again_registers_nothing_twice_and_another_name_once(world: Path, target: Mlflow) -> None:
+def test_recording_again_registers_nothing_twice_and_another_name_once(
+    world: Path, target: Mlflow, capsys: pytest.CaptureFixture[str]
+) -> None:
     older, newer = sorted(world.glob("outputs/runs/*/*"))
-    sync([str(older), str(newer), "--trust"])  # their folders alone say that they are registered
-    (older / "mlflow.json").unlink()
-    sync([str(older), "recorder.register=other", "recorder.alias=first"])
-    sync([str(older), "recorder.register=other", "recorder.alias=first"])
     client = MlflowClient(target.tracking_uri)
+    champion = client.get_model_version_by_alias("diabetes", "champion").version
+    sync([str(older), str(newer), "--trust"])  # their folders alone say that they are registered
+    assert "registered" not in capsys.readouterr().out
+    (older / "mlflow.json").unlink()
+    sync([str(older), "--trust"])  # late, and again
+    late = next(v for v in client.search_model_versions("name = 'diabetes'") if v.version != champion)
+    said = (
+        f"registered     diabetes version {late.version}; champion stays version {champion}, of a run that began later"
+    )
+    assert said in capsys.readouterr().out
+    assert client.get_model_version_by_alias("diabetes", "champion").version == champion
+    sync([str(older), "recorder.register=other", "recorder.alias=first"])
+    sync([str(older), "recorder.register=other", "recorder.alias=first"])
+    assert capsys.readouterr().out.count("registered     other version 1, as first") == 1
     assert len(client.search_model_versions("name = 'diabetes'")) == 2
     [version] = client.search_model_versions("name = 'other'")
     assert client.get_model_version_by_alias("other", "first").version == version.version
@@ -84,9 +96,13 @@ def test_of_a_sweep_only_the_best_run_is_registered_and_once(world: Path, target
     experiment = client.get_experiment_by_name("sweep")
     [best] = client.search_runs([experiment.experiment_id], "params.`train.epochs` = '2'")
     [version] = client.search_model_versions("name = 'best'")
+    command = best.data.tags[COMMAND]  # of the job alone
+    assert command.endswith(" recorder.register=null")
+    assert "recorder.register=best" not in command
     assert version.run_id == best.info.run_id
     named = Mlflow(target.tracking_uri, register="best")
-    assert register_run(named, best.info.run_id) == register_run(named, best.info.run_id) == "1"
+    said = {register_run(named, best.info.run_id) for _ in range(2)}
+    assert said == {"best version 1, as champion"}
     assert client.get_model_version_by_alias("best", "champion").run_id == best.info.run_id
     nothing = client.create_run(experiment.experiment_id)
     with pytest.raises(TrackingError, match="has a model"):

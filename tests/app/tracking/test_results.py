@@ -13,6 +13,7 @@ from sklearn.datasets import load_diabetes
 from ortpipe.app.run.folder import RunFolder
 from ortpipe.app.run.record import COMMAND, RunRecord
 from ortpipe.app.tracking.metrics import Results, metrics, stage_tags
+from ortpipe.app.tracking.mlflow_run import MlflowRun
 from ortpipe.app.tracking.recorders.mlflow import Mlflow
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
@@ -40,7 +41,9 @@ DATA = {"source": {"name": "diabetes"}, "digest": "0", "rows": {"train": 3}}
 PLAN: Plan = tuple(Step(stage, config) for stage, config in zip(FLOW, CONFIGS, strict=True))
 
 
-def test_a_record_is_what_the_run_knows_whatever_became_of_its_folder(tmp_path: Path) -> None:
+def test_a_record_is_what_the_run_knows_whatever_became_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     x, y = load_diabetes(return_X_y=True)
     context = {"data": split(Rows({"X": x}, y), SplitConfig()), "runtime": RuntimeConfig(), "start": None}
     store = Store(tmp_path / "cache", {"mlflow": "abc"})
@@ -67,8 +70,19 @@ def test_a_record_is_what_the_run_knows_whatever_became_of_its_folder(tmp_path: 
         for name in ("run.json", "model.onnx", "stages/6_evaluate/tensors.safetensors"):
             (folder / name).write_text("another's")
 
+    push, fails = MlflowRun.push, iter([True])
+
+    def away_at_first(self: MlflowRun) -> None:
+        if next(fails, False):
+            raise OSError("the server is away")
+        push(self)
+
+    monkeypatch.setattr(MlflowRun, "push", away_at_first)
     run(PLAN, context, [RunFolder(record, "seed: 1\n", {}), another_run_writes, recording], store)
     assert checked
+    warned, told = capsys.readouterr().err.splitlines()
+    assert "the server is away" in warned
+    assert told == "MLflow has recorded everything now"
     client = MlflowClient(target.tracking_uri)
     recorded = client.get_run(recording.run_id)
     assert recorded.info.status == "FINISHED"

@@ -49,14 +49,8 @@ class MlflowRecording(Recording):
         self._failed: Exception | None = None
         self._pushed = 0.0  # when, by the clock that only goes forward
         self._run = MlflowRun(target, record, results=self._results)
-        self.run_id, uri = self._run.run_id, target.tracking_uri
-        page = (
-            f"{uri.rstrip('/')}/{self._run.page}"
-            if uri.startswith("http")
-            else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
-        )
-        self.summary = {"MLflow run": self.run_id, "open the page": page}
-        self._watch = _watch(self.run_id, uri) if watched else lambda: None
+        self.run_id, self.summary = self._run.run_id, _summary(target, self._run)
+        self._watch = _watch(self.run_id, target.tracking_uri) if watched else lambda: None
 
     def __call__(self, event: Event) -> None:
         """Listen; after a failure the rest waits for the run's end, where it is tried once more."""
@@ -69,9 +63,11 @@ class MlflowRecording(Recording):
             if last or (self._failed is None and (starts or (isinstance(event, StageFinished) and self._is_due()))):
                 self._run.push()
                 self._pushed = time.monotonic()
+                if self._failed is not None:
+                    print("MLflow has recorded everything now", file=sys.stderr)
+                    self._failed = None
                 if self._run.registered is not None:
-                    named = f"{self._target.register} version {self._run.registered}, as {self._target.alias}"
-                    self.summary = {**self.summary, "registered": named}
+                    self.summary = {**self.summary, "registered": self._run.registered}
             elif (
                 isinstance(event, StageProgressed)
                 and self._failed is None
@@ -101,7 +97,7 @@ class MlflowSweepRecording(Recording):
     def __init__(self, target: Target, record: RunRecord) -> None:
         self._target, self._run, self._command = target, MlflowRun(target, record), _sync(target, record.folder)
         self._failed: Exception | None = None
-        self.run_id = self._run.run_id
+        self.run_id, self.summary = self._run.run_id, _summary(target, self._run)
         self._run.disconnect()
 
     def close(self, best: RunRecord | None) -> None:
@@ -139,6 +135,14 @@ def _watch(run_id: str, uri: str) -> Callable[[], None]:
     monitor = SystemMetricsMonitor(run_id, tracking_uri=uri)
     monitor.start()
     return monitor.finish
+
+
+def _summary(target: Target, run: MlflowRun) -> dict[str, str]:
+    """Return what a run is called, and how to see it: a server's address, or the command that starts one."""
+    uri = target.tracking_uri
+    by_server = uri.startswith("http")
+    page = f"{uri.rstrip('/')}/{run.page}" if by_server else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+    return {"MLflow run": run.run_id, "open the page": page}
 
 
 def _sync(target: Target, folder: Path) -> str:
