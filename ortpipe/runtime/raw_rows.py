@@ -15,6 +15,13 @@ import yaml
 FLOATS: dict[str, type[np.floating]] = {"tensor(float)": np.float32, "tensor(double)": np.float64}
 
 
+def refused(why: str) -> Exception:
+    """Return an error whose words reach whoever asked a server: it hides those of any other kind in a traceback."""
+    from mlflow.exceptions import MlflowException
+
+    return MlflowException.invalid_parameter_value(why)
+
+
 class RawRows:
     """Predicts by a model whose inputs [N] are the columns of a table."""
 
@@ -37,9 +44,9 @@ class RawRows:
         frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame({k: np.ravel(v) for k, v in data.items()})
         inputs = self._session.get_inputs()
         if missing := [given.name for given in inputs if given.name not in frame]:
-            raise ValueError(f"The model reads columns that the rows lack: {', '.join(missing)}")
+            raise refused(f"The model reads columns that the rows lack: {', '.join(missing)}")
         if not len(frame):
-            raise ValueError("The model predicts one row or more: these are none")
+            raise refused("The model predicts one row or more: these are none")
         feeds = {given.name: self._column(given.name, frame[given.name], given.type) for given in inputs}
         arrays = self._session.run([facts["prediction"] for facts in self._heads.values()], feeds)
         columns: dict[str, np.ndarray] = {}
@@ -55,7 +62,7 @@ class RawRows:
             return np.asarray(values)
         known = self._columns[name]
         if known["marks"] and not known["missing"] and values.isna().any():
-            raise ValueError(
+            raise refused(
                 f"Column {name!r} misses no value in the rows of training, and has the words "
                 f"{', '.join(map(repr, known['marks']))}, which pandas reads as missing, also where it serves CSV: "
                 "read the rows with keep_default_na=False, or send JSON"
@@ -69,7 +76,7 @@ class RawRows:
             return np.asarray(text, object)
         text = text.str.lower()
         if not (right := text.isin(["true", "false", ""])).all():
-            raise ValueError(f"Column {name!r} holds true and false, and not {text[~right].iloc[0]!r}")
+            raise refused(f"Column {name!r} holds true and false, and not {text[~right].iloc[0]!r}")
         return np.asarray(text, object)
 
 
@@ -78,9 +85,9 @@ def _numbers(name: str, values: pd.Series, dtype: type[np.floating]) -> np.ndarr
         with np.errstate(over="ignore"):
             numbers = pd.to_numeric(values).to_numpy(dtype, na_value=np.nan)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"Column {name!r} holds numbers: {error}") from error
+        raise refused(f"Column {name!r} holds numbers: {error}") from error
     if (infinite := np.isinf(numbers)).any():
-        raise ValueError(f"Column {name!r} holds finite numbers, and not {values[infinite].iloc[0]}")
+        raise refused(f"Column {name!r} holds finite numbers, and not {values[infinite].iloc[0]}")
     return numbers
 
 
@@ -95,7 +102,7 @@ def as_columns(facts: dict[str, Any], prediction: np.ndarray, prefix: str) -> di
     See `ortpipe.metrics.predictions.as_columns`.
     """
     if not (finite := np.isfinite(prediction).all(axis=1)).all():
-        raise ValueError(f"The model predicts nan or inf in {(~finite).sum()} of {len(finite)} rows")
+        raise refused(f"The model predicts nan or inf in {(~finite).sum()} of {len(finite)} rows")
     values, task, classes = prediction.astype(np.float64), facts["task"], facts.get("classes")
     raw = facts.get("logits") == facts["prediction"]  # scores, and no probabilities
     if task == "regression":

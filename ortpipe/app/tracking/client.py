@@ -112,7 +112,8 @@ def _import() -> type[MlflowClient]:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    for said in ("db.utils", "model_registry.abstract_store"):
+        logging.getLogger(f"mlflow.store.{said}").setLevel(logging.WARNING)
     from mlflow import MlflowClient
 
     return MlflowClient
