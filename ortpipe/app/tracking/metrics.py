@@ -135,6 +135,10 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
             for step, moment in zip(steps, at, strict=True)
             if step not in sent or name == STEP
         ]
+    if "loss" in run.values:  # of the model that was kept: the curves end with the last epoch
+        epochs, trained = results.kept or len(results.series.get("losses/train", ())), ended.get("train") or end
+        points.append(_metric("loss/kept", run.values["loss"], trained, epochs, model))
+        points.append(_metric("loss/kept_epoch", epochs, trained, 0))
     about = {} if tested is None else {"dataset_name": tested.name, "dataset_digest": tested.digest}
     for name, by_state in run.metrics.items():
         for state, value in by_state.items():
@@ -145,10 +149,6 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
                 points.append(
                     _metric(key(f"test/{name}/{state}"), value, ended.get("evaluate") or end, 0, model, **about)
                 )
-    if "loss" in run.values:  # of the model that was kept: the curves end with the last epoch
-        epochs, trained = results.kept or len(results.series.get("losses/train", ())), ended.get("train") or end
-        points.append(_metric("loss/kept", run.values["loss"], trained, epochs, model))
-        points.append(_metric("loss/kept_epoch", epochs, trained, 0))
     measured = ended.get("evaluate") or end
     for name, edges in run.intervals.items():
         named = zip(("low", "high"), edges, strict=True)
