@@ -43,9 +43,8 @@ class LostDigits:
 
     def notes(self) -> list[str]:
         """Return a sentence for each column that loses digits, the first few of them."""
-        exact = "in float32, which holds whole numbers up to 2^24 exactly"
         notes = [
-            f"{name}, {position(row)}: {value} becomes {int(np.float32(value))} {exact}"
+            f"{name}, {position(row)}: {value} becomes {_in_float32(value)}"
             for name, (position, row, value) in self._found.items()
         ]
         more = len(notes) - LISTED
@@ -55,6 +54,14 @@ class LostDigits:
 def _fits_float32(dtype: np.dtype) -> bool:
     """Say whether float32 holds every number of a type, or the type is none of numbers."""
     return dtype.kind not in "iuf" or dtype.itemsize < 4 or dtype == np.float32
+
+
+def _in_float32(value: int) -> str:
+    with np.errstate(over="ignore"):
+        rounded = np.float32(value)
+    if np.isinf(rounded):
+        return "infinite in float32, which ends at 3.4e38: scale the column"
+    return f"{int(rounded)} in float32, which holds whole numbers up to 2^24 exactly"
 
 
 def _largest(array: np.ndarray) -> float:

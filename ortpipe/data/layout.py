@@ -154,7 +154,7 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
         refuse_twice(file, schema.names)
         for key, column in keys:
             if column not in names[file]:
-                fix = nearest(column, names[file])
+                fix = _separated(names[file]) or nearest(column, names[file])
                 raise DataError("{key} names columns of the data.", key=key, got=f"{column!r} for {file}", fix=fix)
         if part is not None and part not in names[file]:
             fix = nearest(part, names[file])
@@ -215,3 +215,15 @@ def _kind(source: TableSource, name: str, file: str, kind: pa.DataType, dates: b
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _separated(names: Iterable[str]) -> str | None:
+    """Return how to set the delimiter of a file whose lines seem to be one field.
+
+    >>> print(_separated(["age;price"]))
+    Its fields seem to be separated otherwise: '{at}delimiter=";"'
+    """
+    [only, *others] = names
+    mark = None if others else next((mark for mark in (";", "\t", "|") if mark in only), None)
+    shown = "\\t" if mark == "\t" else mark
+    return None if mark is None else f"Its fields seem to be separated otherwise: '{{at}}delimiter=\"{shown}\"'"

@@ -100,7 +100,9 @@ class TableReader:
         self.row_bytes = row_bytes((layout.dtype(name), (1, len(names))) for name, names in self._columns.items())
         self.digest, self.labels = hasher.hexdigest(), {head: seen.values for head, seen in labels.items()}
         inputs = dict.fromkeys((*self._values, *self._kept))
-        of_texts = (note for name in inputs if name in self._texts for note in self._texts[name].notes)
+        of_texts = [note for name in inputs if name in self._texts for note in self._texts[name].notes]
+        twins = (self._texts[name].twins for name in source.labels if name in self._texts)
+        of_texts += [note for note in twins if note is not None]
         of_inputs = [*layout.notes(self._categories), *kept_notes(self._kept_as, source.labels)]
         self.notes = (*of_inputs, *of_texts, *self._digits.notes())
 

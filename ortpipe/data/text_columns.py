@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SHARE = 0.5  # of a column's values: where so many are numbers, the others are mistakes and no categories
 LEAST = 5  # different numbers in a column of text, from which on most of its values may be a mark such as ?
 SHOWN = 3
+MOST = 10_000  # different words that are compared with each other
 NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$|^\s*0x[0-9a-f]+\s*$"
 # as people write them: 1,234.5 or 1.234,5 or 1 234, 12 %, $12
 WRITTEN = (
@@ -43,6 +44,8 @@ class TextColumn:
         self._strange: list[Cell] = []  # the first values that are no numbers
         self._missing: list[Cell] = []  # the first marks, likewise
         self._no_dates: list[Cell] = []  # the first values that are neither dates of ISO 8601 nor marks
+        self._forms: dict[str, str] = {}  # a word without capitals and spaces around it → its first form
+        self._twins: dict[str, str] = {}  # such a word → another form
 
     def see(self, words: pa.Array, codes: np.ndarray, position: Position) -> None:
         """Take a piece of the column: its distinct words, and which of them each row holds."""
@@ -61,10 +64,29 @@ class TextColumn:
         for kind, of_kind in kinds.items():
             self.rows[kind] += int(counts[of_kind].sum())
             self.values[kind] += int(of_kind.sum())
+        self._compare(words)
         strange = ((self._strange, ~number & ~mark), (self._missing, mark), (self._no_dates, ~iso & ~mark))
         for shown, wrong in strange:
             for row in np.flatnonzero((wrong & ~none)[codes])[: SHOWN - len(shown)]:
                 shown.append((words[int(codes[row])].as_py(), position, int(row)))
+
+    def _compare(self, words: pa.Array) -> None:
+        if len(self._forms) + len(words) > MOST:
+            return
+        for word in words.to_pylist():
+            form = word.strip().lower()
+            if self._forms.setdefault(form, word) != word:
+                self._twins.setdefault(form, word)
+
+    @property
+    def twins(self) -> str | None:
+        """What is said of words that people take for one."""
+        if not self._twins:
+            return None
+        form, word = next(iter(self._twins.items()))
+        more = f" ({len(self._twins) - 1:,} more such)" if len(self._twins) > 1 else ""
+        alike = f"{self._forms[form]!r} and {word!r}{more} differ by capitals or spaces alone"
+        return f"column {self.name!r}: {alike}, and each is a word of its own"
 
     @property
     def mostly_numbers(self) -> bool:
@@ -82,6 +104,7 @@ class TextColumn:
         """What is said of a column of numbers whose type is text."""
         said = "is of text and holds numbers alone: each is read as a word; write them as numbers if not"
         notes = [f"column {self.name!r} {said}"] if self.all_numbers else []
+        notes += [self.twins] if self.twins is not None else []
         if self._kept and self._missing:
             marks = f"{_shown(self._missing[:1])}, {self.rows['marks']:,} times in all, is read as a word"
             notes.append(

@@ -11,14 +11,13 @@ import numpy as np
 import onnxruntime
 import pandas as pd
 import yaml
+from mlflow.exceptions import MlflowException
 
 FLOATS: dict[str, type[np.floating]] = {"tensor(float)": np.float32, "tensor(double)": np.float64}
 
 
 def refused(why: str) -> Exception:
     """Return an error whose words reach whoever asked a server: it hides those of any other kind in a traceback."""
-    from mlflow.exceptions import MlflowException
-
     return MlflowException.invalid_parameter_value(why)
 
 

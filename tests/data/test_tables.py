@@ -206,6 +206,35 @@ def test_csv_files_may_be_packed_have_another_delimiter_and_no_names(tmp_path):
     assert (rows.inputs["X"].tolist(), rows.label.tolist()) == ([[1], [3]], [2, 4])
 
 
+def test_a_tab_is_written_as_a_command_line_can_and_another_delimiter_is_told(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("x\ty\n1\t2\n")
+    assert Csv(path=str(path), label="y", delimiter="\\t")().label.tolist() == [2]
+    with pytest.raises(DataError, match=r"fix: .* separated otherwise: 'delimiter=\"\\t\"'"):
+        Csv(path=str(path), label="y")()
+    path.write_text("x;y\n1;2\n")
+    with pytest.raises(DataError, match=r"'delimiter=\";\"'"):
+        Csv(path=str(path), label="y")()
+
+
+@pytest.mark.parametrize("encode", ["one_hot", "keep"])
+def test_words_and_labels_that_differ_by_capitals_or_spaces_alone_are_said(encode, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("city,y\nRome,yes\nrome,Yes\nOslo ,no\nOslo,no\n")
+    notes = Csv(path=str(path), label="y", encode=encode)().notes
+    assert "column 'city': 'Rome' and 'rome' (1 more such) differ by capitals or spaces alone, and each is" in str(
+        notes
+    )
+    assert "column 'y': 'yes' and 'Yes' differ by capitals or spaces alone, and each is a word of its own" in str(notes)
+
+
+def test_a_number_beyond_float32_is_said_to_become_infinite(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("x,y\n1e40,1\n2,2\n")
+    [note] = [note for note in Csv(path=str(path), label="y")().notes if "float32" in note]
+    assert note.endswith("becomes infinite in float32, which ends at 3.4e38: scale the column")
+
+
 @pytest.mark.parametrize("source", [Csv, Parquet])
 def test_a_path_without_files_is_refused(source, tmp_path):
     with pytest.raises(DataError, match="must exist"):

@@ -15,7 +15,7 @@ from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.artifact import Facts
 from ortpipe.data.position import Position, behind, by_line, by_row
-from ortpipe.data.sources.csv import InvalidRows
+from ortpipe.data.sources.csv import InvalidRows, separator
 from ortpipe.data.unseen import UnseenTable
 from ortpipe.errors import ConfigError, DataError
 from ortpipe.files import sync, temporary
@@ -112,7 +112,7 @@ def _pieces(
             raise DataError(rule, got=f"{rows}: {error}", fix="Write it again.") from error
         return
     wrong = InvalidRows()
-    parse = csv.ParseOptions(delimiter=settings.get("delimiter", ","), invalid_row_handler=wrong)
+    parse = csv.ParseOptions(delimiter=separator(settings.get("delimiter", ",")), invalid_row_handler=wrong)
     encoding, names, first = settings.get("encoding", "utf-8"), None, list[str]()
     read = csv.ReadOptions(use_threads=False, encoding=encoding)
     words = {name: pa.string() for name in used}

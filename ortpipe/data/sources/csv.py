@@ -55,8 +55,15 @@ class InvalidRows:
             )
 
 
+def separator(text: str) -> str:
+    """Return a delimiter as it stands in a file: a tab for its two characters, as a command line gives it."""
+    return "\t" if text == "\\t" else text
+
+
 Delimiter = Annotated[
-    str, Must("one character", lambda text: len(text) == 1), Fix("Set {key}=';', or \"\\t\" for a tab.")
+    str,
+    Must("one character", lambda text: len(separator(text)) == 1),
+    Fix("Set {key}=';', or \"\\t\" for a tab."),
 ]
 Encoding = Annotated[
     str, Must("an encoding that Python knows", is_encoding), Fix("Set {key}=utf-8, latin-1 or cp1252.")
@@ -69,7 +76,7 @@ class Csv(TableSource):
 
     Attributes:
         path: the file (also `.gz`), or a folder whose `.csv` files are read, sorted by name.
-        delimiter: between the fields of a line.
+        delimiter: between the fields of a line; `"\\t"` is a tab.
         names: the columns of a file whose first line is a row already; null: the first line names them.
         encoding: of its text, by Python's name, such as `latin-1` or `cp1252`.
     """
@@ -98,7 +105,7 @@ class Csv(TableSource):
             table = csv.read_csv(
                 file,
                 self._options,
-                csv.ParseOptions(delimiter=self.delimiter, invalid_row_handler=wrong),
+                csv.ParseOptions(delimiter=separator(self.delimiter), invalid_row_handler=wrong),
                 csv.ConvertOptions(
                     null_values=[*csv.ConvertOptions().null_values, *self.missing],
                     column_types=dict.fromkeys(self.categorical, "string"),
@@ -107,12 +114,15 @@ class Csv(TableSource):
             self._check_text(table, position)
             return table
         except UnicodeDecodeError as error:
+            is_utf_16 = error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             bad = error.object[max(0, error.start - SHOWN) : error.start + SHOWN]
             raise DataError(
                 "A CSV file is text in the encoding that {key} names.",
                 key="encoding",
                 got=f"{bad!r} is not {self.encoding}, {' '.join(getattr(error, '__notes__', [f'in {file}']))}",
-                fix="Set {key}=cp1252 (Excel in western Europe) or latin-1, or write it as UTF-8.",
+                fix="Set {key}=utf-16."
+                if is_utf_16
+                else "Set {key}=cp1252 (Excel in western Europe) or latin-1, or write it as UTF-8.",
             ) from error
         except ArrowInvalid as error:
             fix = "Check the file and {at}delimiter."
@@ -121,7 +131,7 @@ class Csv(TableSource):
             raise DataError(rule, got=f"{file}: {error}", fix=fix) from error
 
     def _position(self, file: Path) -> Position:
-        return by_line(file, self.delimiter, self.encoding, names=self.names is None)
+        return by_line(file, separator(self.delimiter), self.encoding, names=self.names is None)
 
     @property
     def _options(self) -> csv.ReadOptions:
@@ -160,7 +170,7 @@ class Csv(TableSource):
         if not whole:
             return notes
         convert = csv.ConvertOptions(column_types=dict.fromkeys(whole, "string"), include_columns=whole)
-        for piece in csv.open_csv(file, self._options, csv.ParseOptions(delimiter=self.delimiter), convert):
+        for piece in csv.open_csv(file, self._options, csv.ParseOptions(delimiter=separator(self.delimiter)), convert):
             for name in [name for name in whole if name not in notes]:
                 zeros = matches(piece.column(name), r"^[-+]?0\d")
                 if zeros.any():

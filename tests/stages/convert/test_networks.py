@@ -330,6 +330,9 @@ def test_what_labels_are_taken_for_is_said_and_can_be_said_otherwise():
     counts = np.arange(24) % 4
     artifact, _ = build("mlp", counts, hidden=[2])
     assert any("4 whole numbers: a multiclass model" in note for note in artifact.facts.lineage[0]["notes"])
+    floats, _ = build("mlp", counts.astype(float), hidden=[2])  # as pandas has whole numbers beside a gap
+    said = "labels are 4 whole numbers, written as 1.0: a regression model; convert.source.task says otherwise"
+    assert said in floats.facts.lineage[0]["notes"]
     values, _ = build("mlp", counts, hidden=[2], task="regression")
     assert values.facts.task == "regression"
     assert build("mlp", np.arange(24), hidden=[2])[0].facts.task == "regression"

@@ -236,7 +236,9 @@ def _task_of(label: np.ndarray) -> tuple[Task, str]:
             return "multilabel", "columns of 0 and 1"
         return "regression", ""
     if label.dtype.kind == "f":
-        return "regression", ""
+        few = np.unique(label)[: FEW + 1]
+        whole = len(few) <= FEW and (few == np.trunc(few)).all()
+        return "regression", f"{len(few)} whole numbers, written as 1.0" if whole else ""
     values = np.unique(np.array(label.tolist()))
     if values.dtype.kind in "iu" and len(values) > FEW:
         return "regression", f"{len(values)} whole numbers"
