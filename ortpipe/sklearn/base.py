@@ -254,10 +254,16 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
             given = checked(self.dtype, Literal["float32", "float64"] | None, "dtype", None)
             kind: Any = given or ("float32" if self._kinds else data.train.head(1).inputs["X"].dtype.name)
             return self._fitting(convert(None, ConvertConfig(source, kind), data=data), data)
-        artifact = convert(None, ConvertConfig(source), data=data)
+        as_labels = telling(source, task=self._task, classes=named)
+        try:
+            artifact = convert(None, ConvertConfig(source), data=data)
+        except ConvertError as error:
+            if error.key != "source.task":
+                raise
+            artifact = convert(None, ConvertConfig(as_labels), data=data)
         known = artifact.facts.classes
         if artifact.facts.task == "regression" != self._task:
-            artifact = convert(None, ConvertConfig(telling(source, task=self._task, classes=named)), data=data)
+            artifact = convert(None, ConvertConfig(as_labels), data=data)
         elif known == tuple(range(len(known or ()))) and named and len(named) == len(known) and named != known:
             artifact = convert(None, ConvertConfig(telling(source, classes=named)), data=data)
             self._assumed = [f"the model's classes 0 to {len(named) - 1} are taken to be {some(list(map(str, named)))}"]

@@ -15,6 +15,7 @@ from ortpipe.settings import Config
 from ortpipe.stages.convert.heads import Head
 
 Form = Literal["logits", "probabilities"]
+FEW = 5  # labels that a message shows
 FITTING = {"softmax": ("multiclass", "binary"), "sigmoid": ("multilabel", "binary"), "pair": ("binary",)}
 
 
@@ -59,6 +60,7 @@ class Prediction:
     told: Told  # what is said explicitly, which is believed where it can be true
     rows: np.ndarray | None  # the prediction of real rows, where there are any
     is_head: bool = False  # a further output of the model
+    labels: np.ndarray | None = None  # of the training rows, all or the distinct ones, where they are known
 
     def meaning(self) -> Meaning:
         """Return what the prediction is; refuse evidence that contradicts itself or what is told, or leaves a doubt."""
@@ -194,6 +196,7 @@ class Prediction:
         if self.told.scores is not None:
             return "binary" if self.width == 1 else "multiclass"
         if form != "probabilities" or (head.bound is None and self._seen != "sum"):
+            self._check_labels()
             return "regression"
         if "sum" in (head.bound, self._seen):
             return "multiclass"
@@ -204,6 +207,24 @@ class Prediction:
             got=f"output {self.name!r}: {self._values}, made by a softmax or sigmoid",
             fix="Set {at}task=multilabel if each column is a label of its own, =multiclass if they exclude "
             "each other, =regression if they are plain values.",
+        )
+
+    def _check_labels(self) -> None:
+        """Refuse labels that most likely are classes, where the graph says nothing but that it predicts values."""
+        labels = self.labels
+        if labels is None or labels.dtype.kind == "f" or (labels.ndim > 1 and labels.shape[1:] != (1,)):
+            return
+        found, count = np.unique(np.array(labels.ravel().tolist())), max(2, self.width or 1)
+        if found.dtype.kind in "iub" and (found[0] < 0 or found[-1] >= count or len(found) < 2):
+            return
+        shown = ", ".join(map(repr, found[:FEW].tolist()))
+        task = "binary" if count == 2 else "multiclass"
+        raise ConvertError(
+            "It must be certain whether labels are classes or values.",
+            key="task",
+            got=f"labels {shown}{' …' if len(found) > FEW else ''} for output {self.name!r} of shape {self._shown}",
+            fix=f"Set {{key}}={task} if they are classes (a text is one: list them in {{at}}classes, as the columns "
+            "stand), =regression if they are values.",
         )
 
     def _check_width(self, task: Task, classes: tuple[int | str, ...] | None) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,11 @@ from ortpipe.stages.convert.new_head import replace_head
 from ortpipe.stages.convert.objective_note import objective_note
 from ortpipe.stages.convert.quantize import calibration_rows, quantize
 from ortpipe.stages.convert.sources import Forward
-from ortpipe.stages.convert.sources.graph_settings import GraphSettings
+from ortpipe.stages.convert.sources.graph_settings import Given, GraphSettings
 from ortpipe.stages.convert.sources.kept import record_of
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator, weighed_on_average
-from ortpipe.stages.convert.sources.torch_export import from_module
+from ortpipe.stages.convert.sources.torch_export import IN_INFERENCE, from_module
 
 VERSION = 18
 ROWS = 256  # how many real rows the prediction is compared on; of long ones fewer, down to
@@ -50,7 +51,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         source: a scikit-learn estimator or Pipeline (an unfitted one is fitted on a clone), a torch.nn.Module, a
             ModelProto, the path of an .onnx file, or None for the source that the config names.
         config: dtype, tolerance, and the source if `source` is None; of a module or an ONNX model what its source says
-            of the graph, such as the task.
+            of the graph, such as the task: ConvertConfig(Given(task="multiclass")).
         data: real rows: to fit on, and to compare the predictions on.
 
     Returns:
@@ -199,14 +200,20 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
             raise ConvertError(rule, got="None and no config", fix="Give an estimator, a model or a path.")
         with under("source"):
             return config.source(data, config.dtype)
-    said = config.source if config is not None and isinstance(config.source, GraphSettings) else None
+    said = config.source if config is not None and isinstance(config.source, GraphSettings) else Given()
     if isinstance(source, onnx.ModelProto):
-        return from_model(source, said or OnnxFile(path="model"), data)
+        return from_model(source, said, data)
     if isinstance(source, str | Path):
-        file = said if isinstance(said, OnnxFile) else OnnxFile(path="")
-        return dataclasses.replace(file, path=str(source))(data, "")
+        told = {field.name: getattr(said, field.name) for field in dataclasses.fields(GraphSettings)}
+        return OnnxFile(path=str(source), **told)(data, "")
     if _is_module(source):
-        return from_module(source, said or OnnxFile(path=f"torch:{type(source).__name__}"), data)
+        if said.origin == Given().origin:
+            said = Given(**vars(said) | {"name": f"torch:{type(source).__name__}"})
+        forward = from_module(source, said, data)
+        if IN_INFERENCE in forward.notes:
+            way = "say so with module.train(), and call .eval() on layers that shall stay as they predict"
+            warnings.warn(f"{type(source).__name__} {IN_INFERENCE}: {way}.", stacklevel=3)
+        return forward
     return from_estimator(source, data, config.dtype if config else "float32")
 
 

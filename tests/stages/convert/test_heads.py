@@ -21,6 +21,7 @@ from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources.graph_settings import Given
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
 
@@ -337,3 +338,32 @@ def test_a_logistic_regression_from_skl2onnx_has_the_log_loss_of_its_estimator(t
     assert artifact.facts.logits is not None
     assert not any("is taken as" in note for note in artifact.facts.lineage[0]["notes"])
     assert loss_of(artifact, rows) == pytest.approx(log_loss(rows.label, fitted.predict_proba(X)), rel=1e-5)
+
+
+LINEAR = """<ir_version: 10, opset_import: ["" : 21]> g (float[N,4] X) => (float[N,%d] Y) <float[4,%d] w = {%s}>
+ { Y = MatMul(X, w) }"""
+
+
+@pytest.mark.parametrize(
+    ("labels", "width", "task"),
+    [
+        (Y, 3, "multiclass"),
+        (Y == 1, 1, "binary"),
+        ((Y == 1).astype(np.int64), 1, "binary"),
+        (np.array(["no", "yes"])[(Y == 1) * 1], 2, "binary"),
+        (Y, 1, None),  # three classes have no place in one column
+        ((Y == 1).astype(np.float64), 1, None),  # floats are values
+        (np.full(150, 7), 3, None),
+    ],
+)
+def test_labels_that_seem_to_be_classes_are_asked_about_where_a_graph_seems_to_predict_values(labels, width, task):
+    linear = onnx.parser.parse_model(LINEAR % (width, width, ", ".join(map(str, range(4 * width)))))
+    data = Data(Rows({"X": X}, labels))
+    for said in filter(None, ("regression", task)):
+        assert convert(linear, ConvertConfig(Given(task=said)), data=data).facts.task == said
+    if task is None:
+        assert convert(linear, data=data).facts.task == "regression"
+        return
+    with pytest.raises(ConvertError, match=rf"classes or values(.|\n)*output 'Y'(.|\n)*source\.task={task}") as refused:
+        convert(linear, data=data)
+    assert refused.value.key == "source.task"

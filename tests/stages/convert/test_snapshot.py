@@ -45,12 +45,16 @@ def test_the_labels_of_config_json_are_the_classes_of_raw_scores(folder):
     [
         ({**LABELS, "problem_type": "multi_label_classification"}, "multilabel"),
         ({**LABELS, "problem_type": "regression"}, "regression"),
-        ({**LABELS, "architectures": ["TinyModel"]}, "regression"),  # its labels are those that every config has
-        ({"id2label": ["bad"]}, "regression"),
     ],
 )
 def test_config_json_says_the_task(folder, said, task):
     assert facts(folder, said).task == task
+
+
+@pytest.mark.parametrize("said", [{**LABELS, "architectures": ["TinyModel"]}, {"id2label": ["bad"]}])
+def test_labels_that_every_config_has_or_too_few_say_no_task(folder, said):
+    with pytest.raises(ConvertError, match=r"whether labels are classes or values(?s:.)*Set source\.task=binary"):
+        facts(folder, said)
 
 
 def test_an_input_of_tokens_that_the_data_lack_is_asked_for_in_the_words_of_data_tokens(folder):

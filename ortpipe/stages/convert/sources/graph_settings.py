@@ -3,9 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from ortpipe.artifact import Task
+from ortpipe.errors import ConvertError
 from ortpipe.settings import Config
 from ortpipe.stages.convert.meaning import Told
 
@@ -59,3 +60,28 @@ class GraphSettings(Config, ABC):
     @abstractmethod
     def origin(self) -> str:
         """What to say of the source in messages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given(GraphSettings):
+    """What is said of a model that Python gives: a ModelProto, the path of a file, a module of PyTorch.
+
+    Attributes:
+        name: what messages call it; by default `model`, the file's path, or the module's class.
+
+    >>> from ortpipe import ConvertConfig, Given
+    >>> ConvertConfig(Given(task="multiclass")).source.task
+    'multiclass'
+    """
+
+    name: str | None = None
+
+    @property
+    def origin(self) -> str:
+        """What messages call it."""
+        return self.name or "model"
+
+    def __call__(self, data: object, dtype: str) -> NoReturn:
+        """Refuse to be a source by itself."""
+        rule, fix = "Given says what a model is that is given.", "Give it: convert(model, ConvertConfig(Given()))."
+        raise ConvertError(rule, got="no model", fix=fix)

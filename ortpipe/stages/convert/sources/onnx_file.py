@@ -176,7 +176,8 @@ def from_model(
         said = _told(of, config.heads.get(of, told), written.get(of, {}))
         is_main = of == name
         sizes = query.sizes(output)
-        return Prediction(of, sizes, labelled and is_main, head, said, rows, is_head=not is_main).meaning()
+        labels = data.train.labels if data is not None and is_main else None
+        return Prediction(of, sizes, labelled and is_main, head, said, rows, not is_main, labels).meaning()
 
     return Forward(
         forward,

@@ -124,6 +124,9 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
     raise ConvertError(rule, key="weights", got=f"{path}: a {type(inner).__name__}", fix=fix)
 
 
+IN_INFERENCE = "is in inference mode as it comes, and is trained as module.train() has it"
+
+
 def from_module(module: Any, settings: GraphSettings, data: Data | None, types: Mapping[str, str] = NOTHING) -> Forward:
     """Return a module's forward model: exported as it trains, and compared with what it predicts."""
     if data is None:
@@ -131,13 +134,11 @@ def from_module(module: Any, settings: GraphSettings, data: Data | None, types: 
         raise NoRowsError(rule, got=f"{settings.origin} and no data", fix=fix)
     floats = next((p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch().float32)
     examples = _examples(module, types, data, str(floats).removeprefix("torch."))
-    notes = []
-    if not module.training and any(True for _ in module.modules()):
-        notes.append("is in inference mode as it comes: trained as module.train() has it")
     with _mode(module, None if module.training else True):
         check_momentum(module)
         program = _exported(module, examples, settings)
     modes = Modes(program)
+    notes = [IN_INFERENCE] if not module.training and any(trains for _, _, trains in modes.nodes) else []
     frozen = {name: "requires_grad is False" for name, p in module.named_parameters() if not p.requires_grad}
 
     def predict(inputs: Mapping[str, Any]) -> Any:
