@@ -33,6 +33,7 @@ _HOMES = {
     "PenaltyConfig": "stages.penalty.config",
     "derive": "stages.derive.stage",
     "DeriveConfig": "stages.derive.config",
+    "Lora": "stages.derive.lora",
     "gradient": "autodiff.gradient",
     "train": "stages.train.stage",
     "TrainConfig": "stages.train.config",

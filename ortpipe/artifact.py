@@ -87,11 +87,11 @@ class Artifact:
         write_metadata(model, self.facts)
         return model
 
-    def _repr_html_(self) -> str:
-        """Return what is known of it, and its graph as a picture, for notebooks."""
+    def _about(self) -> dict[str, str]:
+        """Return what is known of it, for a person."""
         facts, trained = self.facts, [n for n in self.facts.parameters if n in self.initializers]
         numbers = sum(self.initializers[name].size for name in trained)
-        rows = {
+        about = {
             "from the stage": str(facts.lineage[-1].get("stage", "")) if facts.lineage else "",
             "task": facts.task,
             "inputs": ", ".join(facts.inputs),
@@ -100,9 +100,17 @@ class Artifact:
             "trained": f"{numbers:,} numbers in {len(trained)} parameters: {some(trained)}" if trained else "",
             **{f"test {name}": f"{row['trained']:.4g}" for name, row in facts.metrics.items() if "trained" in row},
         }
-        shown = ((html.escape(key), html.escape(value)) for key, value in rows.items() if value)
+        return {key: value for key, value in about.items() if value}
+
+    def __repr__(self) -> str:
+        """Say in a line what is known of it."""
+        return f"Artifact({'; '.join(f'{key} {value}' for key, value in self._about().items())})"
+
+    def _repr_html_(self) -> str:
+        """Return what is known of it, and its graph as a picture, for notebooks."""
+        shown = ((html.escape(key), html.escape(value)) for key, value in self._about().items())
         cells = "".join(f"<tr><th>{key}</th><td>{value}</td></tr>" for key, value in shown)
-        graph = to_svg(self.apart()[0], facts.parameters)
+        graph = to_svg(self.apart()[0], self.facts.parameters)
         return f"<table>{cells}</table><details><summary>graph</summary>{graph}</details>"
 
     def apart(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:

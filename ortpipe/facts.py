@@ -99,6 +99,10 @@ class Facts:
         """The label inputs, the prediction's first."""
         return tuple(own.label for own in self.predictions.values() if own.label is not None)
 
+    def __repr__(self) -> str:
+        """Say what is set, each in a few words; `as_json` has all, and `lineage` what each stage did."""
+        return f"Facts({', '.join(f'{name}={value!r:.100}' for name, value in self.as_json(lineage=False).items())})"
+
     def as_json(self, *, lineage: bool = True) -> dict[str, Any]:
         """Return the facts that are set, as plain JSON values."""
         left_out = () if lineage else ("lineage",)

@@ -211,6 +211,9 @@ def _way_out(misfit: _MisfitError, default: Any) -> str:
             return f"Write {{key}}={_fitted(int(wrong), hint)}."
         if any(typing.get_origin(part) is tuple for part in parts):
             return f"Write a list: [{wrong}]."
+    group = next((part for part in parts if isinstance(part, type) and dataclasses.is_dataclass(part)), None)
+    if group is not None and isinstance(wrong, Mapping):
+        return f"Write {group.__name__}({', '.join(f'{name}={value!r}' for name, value in wrong.items())})."
     if default is None or isinstance(default, str | int | float):
         return f"The default is {'None (null)' if default is None else repr(default)}."
     return "Give one." if isinstance(hint, type) and hint not in WORDS else f"Give {in_words(hint)}."

@@ -1,6 +1,7 @@
 """From a typed config to a run: check the ground, load the data, join plan and listeners."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -17,7 +18,7 @@ from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.app.run.data_facts import data_facts, in_words
 from ortpipe.app.run.environment import command_of, environment
 from ortpipe.app.run.folder import RunFolder
-from ortpipe.app.run.record import RunRecord, origin_tags
+from ortpipe.app.run.record import RunRecord, origin_tags, replaced
 from ortpipe.app.run.screen import Screen, closing
 from ortpipe.app.run.stage_log import StageLogs
 from ortpipe.app.schema import RunConfig
@@ -107,6 +108,12 @@ def execute(
     registers = resolved["recorder"].get("register") is not None
     facts = environment(config.seed, command or command_of(hydra, registers=registers))
     breakdown.lap("environment")
+    if (
+        job is None
+        and (config.resume is None or Path(config.resume).absolute() != folder)
+        and (said := replaced(folder))
+    ):
+        print(said, file=sys.stderr, flush=True)
     record = RunRecord(folder, "", {}) if job is None else job.record
     record.name = record.name or redacted(config.name)
     record.tags |= {**origin_tags(facts, folder), "ortpipe.seed": facts["seed"], "ortpipe.data": data.digest()}

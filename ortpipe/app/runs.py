@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import read_write
 
 from ortpipe.app.assemble import execute
@@ -80,7 +81,8 @@ class Run:
         self._check_same()
         folders = {folder.partition("_")[2]: folder for folder in self.record.stage_folders}
         if stage is not None and stage not in folders:
-            raise ConfigError("stage is one that the run finished.", got=stage, fix=nearest(stage, folders))
+            ended = "" if self.record.stage is None else f"; it {self.status.lower()} in {self.record.stage}"
+            raise ConfigError("stage is one that the run finished.", got=f"{stage}{ended}", fix=nearest(stage, folders))
         return load_artifact(self.folder / "stages" / (folders[stage] if stage else self.record.stage_folders[-1]))
 
     def _check_same(self) -> None:
@@ -125,6 +127,9 @@ class Sweep:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()
+        if RunRecord.read(self.folder).sweep is None:
+            fix = "Read it with ortpipe.Run(folder)."
+            raise TrackingError("A Sweep is read from a sweep's folder.", got=f"{self.folder}, a run's", fix=fix)
         self.record, manifest = read_sweep(self.folder)
         self._summary = Summary(manifest.objective, read_jobs(self.record))
 
@@ -178,6 +183,8 @@ def run(*overrides: str, config_dir: str | None = None) -> Run:
     Raises:
         OrtpipeError: the config, the data or the model is refused, or a stage fails; the record says which.
     """
+    for override in overrides:
+        _check_override(override)
     know_command(overrides)
     check_working_folder()
     composed = Composition(overrides, config_dir)
@@ -186,13 +193,34 @@ def run(*overrides: str, config_dir: str | None = None) -> Run:
         hydra = HydraConfig.get()
         folder = Path(hydra.run.dir).absolute()
     except REFUSALS as error:
-        raise explained(error) from error
+        raise explained(error) from None  # Hydra's own frames say nothing more
     with read_write(hydra):  # type: ignore[arg-type]
         hydra.runtime.output_dir = str(folder)
     options = [] if config_dir is None else ["--config-dir", config_dir]
     with claimed(folder, "hydra.run.dir"):
         execute(build(values, where), record, hydra, command=command_line([*options, *overrides]))
     return Run(folder)
+
+
+def _check_override(override: object) -> None:
+    """Refuse what is no override, and what starts several runs."""
+    if not isinstance(override, str):
+        raise ConfigError(
+            "run takes the words of a command: key=value texts.",
+            got=f"{type(override).__name__}",
+            fix="Rows come in by a function that returns them: data=function data.source.function=package.file:name, "
+            "of a notebook __main__:name.",
+        )
+    several = override in ("-m", "--multirun")
+    with contextlib.suppress(*REFUSALS):  # which composing the config explains
+        several = several or any(o.is_sweep_override() for o in OverridesParser.create().parse_overrides([override]))
+    if several:
+        raise ConfigError(
+            "run starts one run; a sweep is started by the command line.",
+            got=override,
+            fix="subprocess.run(['ortpipe', '-m', …, 'hydra.sweep.dir=FOLDER'], check=True), then "
+            "ortpipe.Sweep(FOLDER). A list is written in brackets.",
+        )
 
 
 def _shown(drawn: Iterable[Callable[[Any], object]]) -> Any:

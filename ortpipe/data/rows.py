@@ -189,6 +189,9 @@ class Rows(RowSet):
             raise DataError(rule, got=f"{name} has shape {array.shape}, the labels {self.label.shape}", fix=fix)
         if array.dtype == object and not name.startswith("label") and not (kept and _is_text(array)):
             rule, fix = "Arrays must be rectangular and of one type.", "Check for ragged rows."
+            if _is_text(array):
+                rule = "Arrays of inputs hold numbers, or words as NumPy's own text."
+                fix = "Words beside numbers are a table's: data=function gives a DataFrame, OrtClassifier takes one."
             raise DataError(rule, got=f"{name} is an array of objects", fix=fix)
         if array.dtype.kind not in "biufOSU":
             rule, fix = "Arrays hold numbers, text or truth values.", "Write dates and the like as numbers."
@@ -278,6 +281,13 @@ class Data:
     def digest(self) -> str:
         """Return the sha256 (hex) of the three parts."""
         return self._digest
+
+    def __repr__(self) -> str:
+        """Say how many rows each part has, and what a row is."""
+        counts = ", ".join(f"{len(p)} {name}" for name, p in zip(PARTS, self._parts, strict=True) if p is not None)
+        row = self.train.head(1)
+        shapes = ", ".join(f"{name} {list(array.shape[1:])}" for name, array in row.inputs.items())
+        return f"Data({counts} rows of {shapes} → label {list(row.label.shape[1:])})"
 
     @functools.cached_property
     def digests(self) -> tuple[str | None, ...]:

@@ -27,7 +27,7 @@ from ortpipe.graph.parameters import some
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import Count, Positive, checked
 from ortpipe.sklearn.frames import FrameInputs, kinds_of, read
-from ortpipe.sklearn.parts import loss_of, optimizer_of, penalty_of, schedule_of, source_of, telling
+from ortpipe.sklearn.parts import check_task, loss_of, optimizer_of, penalty_of, schedule_of, source_of, telling
 from ortpipe.sklearn.predictor import Predictor
 from ortpipe.sklearn.progress import Callback, EndOfFit, Listener, progress_bar
 from ortpipe.sklearn.show import html
@@ -219,6 +219,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         forward = self._forward(data, seed) if not goes_on else _artifact(self._trainable)
         data = with_mean_one(data)
         loss = AddLossConfig(loss_of(self.loss), sample_weight=data.weighted)
+        check_task(loss.loss, forward.facts.task)
         charged = penalty_of(self.penalty, loss.loss, forward)
         derived = derive(penalty(add_loss(forward, loss, data=data), charged))
         start = self.tensors_ if goes_on else None

@@ -128,6 +128,15 @@ def loss_of(given: str | Loss | None) -> Loss:
     return member(LOSSES, "loss", given or "auto")() if given is None or isinstance(given, str) else given
 
 
+def check_task(loss: Loss, task: str) -> None:
+    """Refuse a loss that is none for labels of a task, in the words of Python."""
+    if task not in getattr(loss, "tasks", (task,)):
+        fitting = ", ".join(repr(name) for name in LOSSES if task in LOSSES[name].tasks)
+        raise ConfigError(
+            f"{{key}} must be one for {task} labels.", key="loss", got=str(loss), fix=f"Take one of {fitting}."
+        )
+
+
 def penalty_of(
     given: float | str | Mapping[str, Any] | PenaltyConfig | None, loss: Loss, artifact: Artifact
 ) -> PenaltyConfig:

@@ -6,6 +6,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d
 
+from ortpipe.errors import DataError
 from ortpipe.facts import Facts, Task
 from ortpipe.metrics.predictions import predicted
 from ortpipe.sklearn.base import OrtEstimator
@@ -32,6 +33,9 @@ class OrtRegressor(RegressorMixin, OrtEstimator):  # type: ignore[misc]
         return {"y_numeric": True}
 
     def _read_labels(self, y: np.ndarray, classes: Any, *, goes_on: bool) -> np.ndarray:
+        if y.dtype.kind in "OSU":
+            rule, fix = "OrtRegressor predicts numbers.", "Take OrtClassifier: text is a class."
+            raise DataError(rule, got=f"labels such as {str(y.flat[0])!r}", fix=fix)
         values = column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
         self.n_outputs_ = 1 if values.ndim == 1 else values.shape[1]
         return values

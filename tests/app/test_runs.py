@@ -6,10 +6,11 @@ import json
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import ortpipe
-from ortpipe.errors import ConfigError, OrtpipeError, TrackingError
+from ortpipe.errors import ConfigError, OrtpipeError, TrackingError, TrainError
 
 LINEAR = ("experiment=linear_regression", "recorder=none", "paths.cache=null", "train.epochs=3")
 
@@ -63,8 +64,46 @@ def test_what_is_no_run_or_stage_is_refused(run, tmp_path):
         ortpipe.Run(tmp_path)
     with pytest.raises(ConfigError, match="Did you mean 'train'"):
         run.artifact("trian")
-    with pytest.raises(TrackingError, match="started"):
+    with pytest.raises(TrackingError, match=r"ortpipe\.Run\(folder\)"):
         ortpipe.Sweep(run.folder)
+    with pytest.raises(TrackingError, match="Name a folder that a run wrote"):
+        ortpipe.Sweep(tmp_path)
+
+
+def test_a_run_that_failed_says_where_and_one_that_takes_its_folder_says_so(tmp_path, capsys):
+    folder = f"hydra.run.dir={tmp_path}/r"
+    with pytest.raises(TrainError, match="finite"):
+        ortpipe.run(*LINEAR, "train.epochs=60", "train.optimizer.lr=100", folder)
+    with pytest.raises(ConfigError, match="got: train; it failed in train"):
+        ortpipe.Run(tmp_path / "r").losses  # noqa: B018
+    assert "replaces" not in capsys.readouterr().err
+    ortpipe.run(*LINEAR, folder)
+    [said] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("replaces")]
+    assert said.startswith("replaces the run of 20")
+    assert said.endswith(f"in {tmp_path}/r (failed)")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((pd.DataFrame({"a": [1.0]}),), "got: DataFrame"),
+        (("-m", *LINEAR), r"a sweep is started by the command line(.|\n)*got: -m"),
+        (("train.epochs=2,5",), r"got: train\.epochs=2,5(.|\n)*ortpipe\.Sweep\(FOLDER\)"),
+    ],
+)
+def test_rows_and_sweeps_are_no_words_of_a_run(words, said):
+    with pytest.raises(ConfigError, match=said):
+        ortpipe.run(*words)
+
+
+def test_each_is_shown_in_a_line(run):
+    artifact = run.artifact("train")
+    assert repr(artifact).startswith("Artifact(from the stage train; task regression; inputs X; outputs prediction; ")
+    assert repr(artifact.facts).startswith("Facts(task='regression', inputs=['X'], outputs=['prediction'], ")
+    assert "lineage" not in repr(artifact.facts)
+    part = ortpipe.Rows({"X": np.zeros((3, 2)), "t": np.zeros((3, 4, 5))}, [1, 2, 3])
+    shown = "Data(3 train, 3 test rows of X [2], t [4, 5] → label [])"
+    assert repr(ortpipe.Data(part, test=part)) == shown
 
 
 @pytest.mark.parametrize(("word", "said"), [("train.epoch=3", "epochs"), ("experiment=linaer", "linear")])

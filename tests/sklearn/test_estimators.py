@@ -294,7 +294,7 @@ def test_a_notebook_shows_the_stages_and_the_curve_and_a_bar_where_it_is_asked_f
     ("settings", "said"),
     [
         ({"optimizer": "adm"}, "'adam'"),
-        ({"loss": "l2"}, "task"),
+        ({"loss": "l2"}, "one for multiclass labels"),
         ({"epochs": "5"}, "epochs=5"),
         ({"model": 3}, "must be a model"),
         ({"model": "mpl"}, "'mlp'"),
@@ -338,3 +338,12 @@ def test_an_encoder_fitted_on_none_and_nan_reads_missing_words_as_none():
     pipeline.fit(words, np.arange(40) % 3 > 0)
     [made] = Session(convert(pipeline).model).run({"w": np.array(["a", "", "b"], object)}, ["probabilities"])
     np.testing.assert_allclose(made, pipeline.predict_proba(words.iloc[[0, 1, 3]]), atol=1e-6)
+
+
+def test_labels_and_losses_of_the_other_task_are_refused_in_the_words_of_python():
+    with pytest.raises(DataError, match=r"got: labels such as 'a'(.|\n)*Take OrtClassifier"):
+        OrtRegressor().fit(X[:4], ["a", "b", "a", "b"])
+    with pytest.raises(
+        ConfigError, match=r"loss must be one for multiclass labels(.|\n)*got: L2(.|\n)*'cross_entropy'"
+    ):
+        OrtClassifier(loss="l2").fit(X, Y)

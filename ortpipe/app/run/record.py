@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -222,6 +223,18 @@ def read_config(folder: Path) -> dict[str, Any]:
         rule, got = "A run's config.yaml is as it was written.", f"{file}: {_reason(error)}"
         raise ConfigError(rule, got=got, fix="Choose another run.") from error
     return values
+
+
+def replaced(folder: Path) -> str | None:
+    """Return what to say where a folder holds another run, whose place a new one takes."""
+    if not (folder / FILE).exists():
+        return None
+    try:
+        record = RunRecord.read(folder)
+    except TrackingError:  # no record that anybody could miss
+        return None
+    began = datetime.fromtimestamp(record.started / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return f"replaces the run of {began} in {folder} ({record.status.lower()})"
 
 
 def read_environment(folder: Path) -> dict[str, str]:
