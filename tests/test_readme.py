@@ -164,7 +164,9 @@ def test_every_example_is_run_below() -> None:
         "load_digits",
         "positions",
         "log_p",
-        "ortpipe.run(",
+        "Given(task=",
+        "ortpipe.Run(a folder",
+        "def wines(",
         "step.backward(",
         "trainer.fit(",
         "class Tilted",
@@ -201,9 +203,18 @@ def test_the_example_of_the_stages_trains() -> None:
 
 def test_the_example_of_a_run_from_python_reads_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    printed = _printed(_example("ortpipe.run("))
+    printed = _printed(_example("ortpipe.Run(a folder"))
     assert printed[-1].endswith(" loss")
     assert any(line.endswith(" 5") for line in printed)
+
+
+def test_the_example_of_a_given_model_has_a_loss_of_classes() -> None:
+    assert _printed(_example("Given(task=")) == ["loss"]
+
+
+def test_the_example_of_rows_that_python_has_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert float(_printed(_example("def wines("))[-1]) > 0.5
 
 
 def test_the_example_of_the_estimators_finds_a_model_of_named_columns() -> None:
