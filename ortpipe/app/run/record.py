@@ -18,6 +18,8 @@ from typing import Annotated, Any, Self
 import yaml
 
 from ortpipe.app.redact import hidden, redacted
+from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
+from ortpipe.app.run.environment import continuing
 from ortpipe.app.run.process import HOST, PID, gone, this_process
 from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.files import atomic_write
@@ -194,6 +196,8 @@ class RunRecord(Config):
         """Return what `read` does; a run that is not closed and whose process is gone is closed as killed."""
         record = cls.read(folder)
         if record.status == RUNNING and gone(record.tags):
+            if command := record.tags.get(COMMAND):
+                record.again = continuing(command, folder if (folder / CHECKPOINT).is_file() else None)
             record.end(KILLED, died(record.tags), at=last_sign(folder))
         return record
 

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from ortpipe.app.run.process import PID, this_process
-from ortpipe.app.run.record import FILE, FORMAT, KILLED, RUNNING, JobRecord, Manifest, RunRecord, StageRecord
+from ortpipe.app.run.record import (
+    COMMAND,
+    FILE,
+    FORMAT,
+    KILLED,
+    RUNNING,
+    JobRecord,
+    Manifest,
+    RunRecord,
+    StageRecord,
+)
 from ortpipe.errors import TrackingError
 
 
@@ -47,9 +57,10 @@ def test_a_record_of_another_version_is_refused(version: int, tmp_path: Path) ->
 
 def test_a_run_whose_process_is_gone_is_closed_as_killed_where_that_is_asked_for(tmp_path: Path) -> None:
     run = record(tmp_path)
-    run.tags[PID] = str(2**22 + 1)  # Linux gives no such number
+    run.tags |= {PID: str(2**22 + 1), COMMAND: "ortpipe seed=1"}  # Linux gives no such number
     run.write()
     assert RunRecord.read(tmp_path).status == RUNNING
     closed = RunRecord.read_closed(tmp_path)
     assert (closed.status, RunRecord.read(tmp_path).status) == (KILLED, KILLED)
     assert "it was killed" in (closed.error or "")
+    assert closed.again == "ortpipe seed=1"
