@@ -17,11 +17,18 @@ MOST = 90  # boxes: where there are more, neighbours become one
 LONGEST_PERIOD, LARGE = 500, 6000  # nodes: of a block that repeats, and of a graph in which one is looked for
 BOLD, WORD, LINE, GAP = 8.0, 6.6, 15, 26  # pixels: of a letter of a title, of others, of a line, between boxes
 LETTERS = 34  # of a line of text
-STYLE = (
-    "svg{background:#fff}text{font:11px system-ui,'DejaVu Sans',sans-serif;fill:#444;text-anchor:middle}"
-    ".t{font-weight:600;font-size:12px;fill:#111}rect{fill:#f4f6f8;stroke:#8a97a5}.io rect{fill:#fff;stroke:#444}"
-    ".p rect{fill:#dcebfb;stroke:#3b76b3}.r rect{fill:#fdf1d8;stroke:#b98a1d}path{fill:none;stroke:#9aa5b1}"
-)
+RULES = {
+    "": "background:#fff",
+    "text": "font:11px system-ui,'DejaVu Sans',sans-serif;fill:#444;text-anchor:middle",
+    ".t": "font-weight:600;font-size:12px;fill:#111",
+    "rect": "fill:#f4f6f8;stroke:#8a97a5",
+    ".io rect": "fill:#fff;stroke:#444",
+    ".p rect": "fill:#dcebfb;stroke:#3b76b3",
+    ".r rect": "fill:#fdf1d8;stroke:#b98a1d",
+    "path": "fill:none;stroke:#9aa5b1",
+}
+# in a page or a notebook, rules hold for all of it: these for the graph alone
+STYLE = "".join(f"{f'svg.ortpipe {which}'.rstrip()}{{{rule}}}" for which, rule in RULES.items())
 
 
 @dataclass
@@ -54,8 +61,8 @@ def to_svg(model: onnx.ModelProto, parameters: Sequence[str] = ()) -> str:
     layers = _layers(len(boxes), edges, [box.kind == "io" and not box.reads for box in boxes])
     places, width, height = _places(boxes, layers)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-        f'height="{height:.0f}">',
+        '<svg xmlns="http://www.w3.org/2000/svg" class="ortpipe" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">',
         f"<style>{STYLE}</style>",
     ]
     for a, b in edges:

@@ -71,3 +71,8 @@ def test_boxes_are_joined_by_what_they_read_also_inside_subgraphs() -> None:
     )
     assert "1 nodes in then_branch" in texts(to_svg(model))
     assert _edges(_boxes(model.graph, frozenset())) == [(0, 2), (0, 3), (1, 3), (2, 3), (3, 4)]
+
+
+def test_its_style_is_of_the_graph_alone_for_in_a_page_it_would_hold_everywhere():
+    style = ET.fromstring(to_svg(blocks(2))).find(f"{SVG}style").text
+    assert [rule for rule in style.split("}") if rule and not rule.startswith("svg.ortpipe")] == []
