@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,7 @@ class UnseenTable:
     truth: frozenset[str] = frozenset()
     missing: Sequence[str] = ()
     _kinds: dict[str, int] = field(init=False, default_factory=dict)
+    _unknown: dict[str, tuple[int, str]] = field(init=False, default_factory=dict)  # column → rows, the first of them
 
     def __post_init__(self) -> None:
         read = {value.name: value.type.tensor_type for value in self.model.graph.input}
@@ -89,6 +91,7 @@ class UnseenTable:
                 words, places_of = texts(_whole(table, name), self.missing)
                 words = np.array([word.lower() for word in words], object) if name in self.truth else words
                 inputs[name] = words[places_of]
+                self._count_unknown(name, words, places_of, position)
                 if name in self.truth and (wrong := {*words} - {"true", "false", ""}):
                     row = int(np.argmax(np.isin(inputs[name], [*wrong])))
                     raise DataError(
@@ -100,6 +103,31 @@ class UnseenTable:
                 inputs[name] = _numbers(table, name, position, gaps=True)
         kept = {name: RawColumn("number") for name in inputs if not self.facts.columns.get(name)}
         return feed_inputs(self.model, self.facts, Rows(inputs, np.zeros(table.num_rows), kept=kept))
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said of words that the model does not know: it predicts all of them alike."""
+        said = "a word that was not in training, the first"
+        return [
+            f"column {name!r}: {count:,} row{'s have' if count > 1 else ' has'} {said} {first}"
+            for name, (count, first) in self._unknown.items()
+        ]
+
+    @functools.cached_property
+    def _known(self) -> dict[str, frozenset[bytes]]:
+        """The words that the graph has codes for, by column."""
+        encoders = [node for node in self.model.graph.node if node.op_type == "LabelEncoder"]
+        keys = [(node.input[0], a.strings) for node in encoders for a in node.attribute if a.name == "keys_strings"]
+        return {name: frozenset(words) for name, words in keys if name in self._kinds}
+
+    def _count_unknown(self, name: str, words: np.ndarray, places_of: np.ndarray, position: Position) -> None:
+        if name not in self._known or name in self.truth:
+            return
+        unknown = np.array([word != "" and word.encode() not in self._known[name] for word in words])[places_of]
+        if unknown.any():
+            row, (count, first) = int(np.argmax(unknown)), self._unknown.get(name, (0, ""))
+            first = first or f"{words[places_of[row]]!r} in {position(row)}"
+            self._unknown[name] = count + int(unknown.sum()), first
 
     def _written(self, column: str) -> list[str]:
         """Return the values of a column of words as they are written, in the order of their codes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def run(arguments: Sequence[str]) -> None:
     settings |= {} if given.delimiter is None else {"delimiter": given.delimiter}
     keep = [name for name in given.keep.split(",") if name]
     count = predict(subject, rows, output, settings, keep)
-    print(f"{count:,} rows predicted: {output}")
+    print(f"{count:,} row{'s' if count != 1 else ''} predicted: {output}")
 
 
 def _check_files(rows: Path, output: Path, *, force: bool) -> None:
@@ -83,6 +84,8 @@ def predict(
                 columns |= as_columns(own, array, f"{head}_" if head else "")
             write(columns)
             count += piece.num_rows
+    for note in unseen.notes:
+        print(note, file=sys.stderr)
     return count
 
 

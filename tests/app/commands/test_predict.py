@@ -96,11 +96,18 @@ def test_what_the_model_cannot_read_is_refused_and_nothing_is_written(
     assert [file.name for file in tmp_path.iterdir()] == ["given.csv"]
 
 
-def test_gaps_and_unknown_words_are_read_by_a_model_of_raw_columns(rows: Path, tmp_path: Path) -> None:
+def test_gaps_and_unknown_words_are_read_by_a_model_of_raw_columns_and_the_words_said(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model, _ = found(rows, encode="keep")
     given = tmp_path / "given.csv"
-    given.write_text("smokes,colour,age\ntrue,pink,\n,,1.5\n")
-    assert predict(model, given, tmp_path / "made.parquet", {}) == 2
+    given.write_text("smokes,colour,age\ntrue,red,\n,,1.5\n")
+    assert predict(model, given, tmp_path / "known.parquet", {}) == 2
+    assert capsys.readouterr().err == ""
+    given.write_text("smokes,colour,age\ntrue,pink,\n,,1.5\nfalse,Red,2\n")
+    assert predict(model, given, tmp_path / "made.parquet", {}) == 3
+    said = f"column 'colour': 2 rows have a word that was not in training, the first 'pink' in line 2 of {given}\n"
+    assert capsys.readouterr().err == said
     assert np.isfinite(parquet.read_table(tmp_path / "made.parquet")["probability_cat"].to_numpy()).all()
     given.write_text("smokes,colour,age\ntrue,pink,\nmaybe,,1.5\n")
     with pytest.raises(DataError, match=r"'smokes' holds true and false(?s:.)*'maybe' in line 3"):
