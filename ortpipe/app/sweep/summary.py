@@ -106,16 +106,20 @@ class Summary:
         ]
 
     def as_markdown(self) -> str:
-        """Return what MLflow shows above a sweep's metrics: the better jobs, and means over seeds."""
-        ranked, varying, measured = self.ranked[:SHOWN], self.varying, self.measured
+        """Return what MLflow shows above a sweep's metrics: the better jobs, and means over seeds.
+
+        Of what was measured the objective and one more: a wide table there pushes the rest of the page out of view.
+        """
+        ranked, varying, measured = self.ranked[:SHOWN], self.varying, self.measured[:2]
         heads = {"job": "job", **names(varying), **{name: label(name, measured) for name in measured}}
         cells = {row["job"]: row for row in self.cells()}
         tables = [_table([[_short(cells[r.job.number][c], c) for c in heads] for r in ranked], list(heads.values()))]
         if groups := self.over_seeds():
             heads = {**names(varying), "seeds": "seeds", **{name: label(name, measured) for name in measured}}
+            shown = [column for column in heads if column in groups[0]]  # not the seeds
             tables += [
                 "Mean ± deviation over seeds:",
-                _table([list(row.values()) for row in groups], [heads[c] for c in groups[0]]),
+                _table([[row[c] for c in shown] for row in groups], [heads[c] for c in shown]),
             ]
         return "\n\n".join(tables) + "\n"
 

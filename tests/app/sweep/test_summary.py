@@ -90,3 +90,9 @@ def test_jobs_that_differ_in_their_seed_alone_are_one_row_of_means_and_deviation
     assert "| 1 | 2 | 2 ± 1.4 |" in summary.as_markdown()
     assert "mean ± deviation over seeds" in summary.as_text()
     assert _summary("loss", *found[:2], lr=["1", "2"], seed=["0", "1"]).over_seeds() == []
+
+
+def test_mlflow_shows_the_objective_and_one_more_of_what_was_measured() -> None:
+    found = {"accuracy": 0.5, "loss": 1.0, "f1": 0.25, "recall": 0.75}
+    first, *_ = _summary("f1", found, found, lr=["1", "2"]).as_markdown().splitlines()
+    assert [cell.strip() for cell in first.strip("| ").split("|")] == ["job", "lr", "f1", "accuracy"]
