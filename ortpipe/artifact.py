@@ -30,6 +30,7 @@ from ortpipe.files import atomic_folder
 from ortpipe.graph.apart import MANY, TYPES, bytes_of, same_bytes, sealed
 from ortpipe.graph.check import finish_apart
 from ortpipe.graph.edit import keep_needed, keep_outputs
+from ortpipe.graph.garbage import gc_paused
 from ortpipe.graph.parameters import some
 from ortpipe.graph.serial import NOTHING, located, read_apart, write
 from ortpipe.graph.svg import to_svg
@@ -136,6 +137,7 @@ class Artifact:
         """How many nodes the graph has, without those of its subgraphs."""
         return len(self.signature.graph.node)
 
+    @gc_paused()
     def ir_model(self, outputs: Sequence[str] | None = None) -> ir.Model:
         """Return the model as values and nodes to work on: a new one each time, around the same arrays.
 

@@ -8,6 +8,7 @@ from onnx_ir.passes import common as passes
 from ortpipe.errors import ModelError
 from ortpipe.graph import operators, sound
 from ortpipe.graph.apart import MANY, TYPES, without_weights
+from ortpipe.graph.garbage import gc_paused
 from ortpipe.graph.query import graphs, subgraphs
 
 FAILURES = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError)
@@ -26,6 +27,7 @@ def finish(model: ir.Model) -> onnx.ModelProto:
     return checked(ir.to_proto(model))
 
 
+@gc_paused()
 def finish_apart(model: ir.Model, *, deep: bool = False) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Return the same, but large float initializers have dimensions and no values, and their arrays beside it.
 

@@ -15,6 +15,7 @@ from ortpipe.errors import LossError, nearest, under
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import infer
+from ortpipe.graph.garbage import gc_paused
 from ortpipe.settings import typed
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.domains import check_labels
@@ -27,6 +28,7 @@ LOG = "the prediction is the logarithm of the mean (link=log): the trained model
 
 
 @typed
+@gc_paused()
 def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = None) -> Artifact:
     """Return the model with a label input, an optional weight input and a scalar loss output in front.
 

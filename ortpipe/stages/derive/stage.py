@@ -16,6 +16,7 @@ from ortpipe.graph import query
 from ortpipe.graph.adapters import Adapter
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.edit import keep_outputs
+from ortpipe.graph.garbage import gc_paused
 from ortpipe.graph.modes import statistics as running_statistics
 from ortpipe.graph.parameters import sentence, some
 from ortpipe.graph.types import is_scalar
@@ -32,6 +33,7 @@ ALL_KEPT = "keeps all that the backward pass reads: computing some again is not 
 
 
 @typed
+@gc_paused()
 def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data | None = None) -> Artifact:
     """Return ∂loss/∂parameter, or of another output, as a graph that is a pure function of the parameters.
 

@@ -14,6 +14,7 @@ from ortpipe.data.batches import Batches
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.apart import Weights
 from ortpipe.graph.check import clean, proto_apart
+from ortpipe.graph.garbage import gc_paused
 from ortpipe.graph.modes import is_random, set_seeds
 from ortpipe.graph.order import sort_by_readiness
 from ortpipe.graph.query import graphs
@@ -221,6 +222,7 @@ def _loader(training: Training, step: TrainStep) -> Callable[[int, int], Session
     random = is_random(first[0].model)
 
     @functools.cache
+    @gc_paused()
     def sized(size: int) -> tuple[onnx.ModelProto, Weights]:
         epoch = first.pop() if first else build_epoch(_step(training))  # cheaper than a copy of each
         model = for_batch_size(epoch, size)

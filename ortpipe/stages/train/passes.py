@@ -138,15 +138,21 @@ PASSES: tuple[Callable[[EpochGraph], None], ...] = (start_at_rate, accumulate_in
 def for_batch_size(epoch: EpochGraph, size: int) -> ir.Model:
     """Make the epoch one for batches of exactly `size` rows, and pass over it: what depends on N alone is constant."""
     model = epoch.model
-    for graph in (model.graph, *model.graph.subgraphs()):
-        for value in (*graph.inputs, *graph.outputs):
-            if value.shape is not None:
-                value.shape = ir.Shape([size if d == "N" else d for d in value.shape])
-        if graph is not model.graph:
-            for value in (o for node in graph for o in node.outputs if not o.is_graph_output()):
+    inner = [(*graph.inputs, *_between(graph), *graph.outputs) for graph in model.graph.subgraphs()]
+    values = [value for values in inner for value in values]
+    for value in (*model.graph.inputs, *model.graph.outputs, *values):
+        if value.shape is not None and "N" in [*value.shape]:
+            value.shape = ir.Shape([size if d == "N" else d for d in value.shape])
+    if not all(value.type is not None and value.shape is not None and value.shape.is_static() for value in values):
+        for graph in model.graph.subgraphs():
+            for value in _between(graph):
                 value.shape = None
-    infer(model)
+        infer(model)
     fold_sizes(model)
     for pass_over in PASSES:
         pass_over(epoch)
     return model
+
+
+def _between(graph: ir.Graph) -> list[ir.Value]:
+    return [value for node in graph for value in node.outputs if not value.is_graph_output()]

@@ -12,6 +12,7 @@ from ortpipe.artifact import Arrays, Artifact, under
 from ortpipe.errors import TrainError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.garbage import gc_paused
 from ortpipe.graph.query import HALVES
 from ortpipe.stages.train.accumulate import accumulated
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
@@ -101,6 +102,7 @@ def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
     return model if config.accumulate == 1 else accumulated(model, facts)
 
 
+@gc_paused()
 def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False) -> TrainStep:
     """Join a gradient model and the chain that `config` says; `kernels`: or the kernel that does all of the chain."""
     facts, graph = artifact.facts, gradients_of(artifact, config).graph
@@ -110,7 +112,8 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
     loss, seed = by_name[str(facts.loss)], by_name[str(facts.output_gradient)]
     parameters = {name: by_name[name] for name in facts.gradients}
     moved = {by_name[name]: by_name[new] for name, new in facts.statistics.items()}
-    batch = [i for i in graph.inputs if i not in {*parameters.values(), *moved, seed}]
+    others = {*parameters.values(), *moved, seed}
+    batch = [i for i in graph.inputs if i not in others]
     gradients = {name: by_name[new] for name, new in facts.gradients.items()}
     gradients |= {name: _ranked(op, g, parameters[name]) for name, g in gradients.items() if g in unranked}
     assert loss.dtype is not None
