@@ -1,4 +1,4 @@
-"""CPU seconds and memory that models of some sizes take in each stage: of train, until its first epoch ends.
+"""CPU seconds and memory that models of some sizes take in each stage.
 
     python -m benchmarks.size                  # the table, each row in a process of its own
     python -m benchmarks.size width 100000000  # ten layers of 100 million parameters
@@ -59,7 +59,7 @@ def forget_peak() -> None:
 def measure(kind: str, count: int) -> list[str]:
     """Return a row of the table."""
     layers, width = (10, round((count / 10) ** 0.5)) if kind == "width" else (count, 64)
-    X = np.random.default_rng(1).standard_normal((32, width), np.float32)
+    X = np.random.default_rng(1).standard_normal((96, width), np.float32)  # three batches
     data, before = Data(Rows(X, X[:, 0]), test=Rows(X, X[:, 0])), peak()
     cells = [kind, f"{count:,}", f"{4 * layers * width * (width + 1) / 2**20:,.0f}"]
 
@@ -73,7 +73,7 @@ def measure(kind: str, count: int) -> list[str]:
     artifact = timed(lambda: convert(network(layers, width), data=data))
     artifact = timed(lambda: add_loss(artifact, AddLossConfig(loss=L2())))
     artifact = timed(lambda: derive(artifact))
-    timed(lambda: train(artifact, TrainConfig(epochs=1, batch_size=32, optimizer=SGD(lr=1e-6)), data=data))
+    timed(lambda: train(artifact, TrainConfig(epochs=2, batch_size=32, optimizer=SGD(lr=1e-6)), data=data))
     return cells
 
 
@@ -82,7 +82,7 @@ def main() -> None:
     if len(sys.argv) == 3:
         print("| " + " | ".join(measure(sys.argv[1], int(sys.argv[2]))) + " |")
         return
-    heads = ("", "parameters, layers", "model, MB", "convert", "add_loss", "derive", "train, one step")
+    heads = ("", "parameters, layers", "model, MB", "convert", "add_loss", "derive", "train, two epochs of three steps")
     print("| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", sep="\n", flush=True)
     for kind, count in ROWS:
         subprocess.run([sys.executable, "-m", "benchmarks.size", kind, str(count)], check=True)

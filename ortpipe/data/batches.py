@@ -40,6 +40,7 @@ class Batches:
         size: rows per batch; the last batch of an epoch may be smaller.
         seed: of the order.
         shuffle: draw a new order for every epoch (see `order`); otherwise rows come as they are.
+        single: give each batch as a chunk of its own.
 
     Attributes:
         count: how many rows an epoch has.
@@ -48,9 +49,16 @@ class Batches:
     """
 
     def __init__(
-        self, rows: RowSet, feed: Callable[[Rows], Arrays], size: int, *, seed: int = 0, shuffle: bool = True
+        self,
+        rows: RowSet,
+        feed: Callable[[Rows], Arrays],
+        size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        single: bool = False,
     ) -> None:
-        self._rows, self._feed, self._seed, self._shuffle = rows, feed, seed, shuffle
+        self._rows, self._feed, self._seed, self._shuffle, self._single = rows, feed, seed, shuffle, single
         self.count = len(rows)
         self.size = min(size, self.count)
         self.steps = -(-self.count // self.size)
@@ -67,7 +75,7 @@ class Batches:
         [[[0, 1], [2, 3]], [[4]]]
         """
         for arrays, index in self._windows(number):
-            yield from chunks(arrays, index, self.size)
+            yield from chunks(arrays, index, self.size, 0 if self._single else CHUNK)
             if rest := len(index) % self.size:
                 yield {name: array[index[-rest:]][None] for name, array in arrays.items()}
 
@@ -102,10 +110,10 @@ class Batches:
             yield window, random.permutation(filled) if self._shuffle else np.arange(filled)
 
 
-def chunks(rows: Arrays, index: np.ndarray, size: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the whole batches of these row numbers, as many at a time as fit a chunk."""
+def chunks(rows: Arrays, index: np.ndarray, size: int, fit: float) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the whole batches of these row numbers, as many at a time as fit so many bytes, or one."""
     row_bytes = sum(array.nbytes // len(array) for array in rows.values())
-    per_chunk = max(1, int(CHUNK / max(1, row_bytes * size)))
+    per_chunk = max(1, int(fit / max(1, row_bytes * size)))
     whole = len(index) // size
     for first in range(0, whole, per_chunk):
         last = min(first + per_chunk, whole)

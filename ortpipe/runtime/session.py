@@ -1,8 +1,8 @@
 """Running a model."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -19,6 +19,7 @@ from ortpipe.runtime.library import ort
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 MAPPED = 2**26  # bytes of weights, from which on a runtime maps them from a file instead of copying them several times
 
+T = TypeVar("T")
 FUSION = re.compile(r"Failed to find kernel for com\.microsoft\.\w+\(\d+\) \(node:'[^']*?/?(\w+Fusion)/")
 
 
@@ -85,10 +86,26 @@ class Session:
 
     def run(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None) -> list[np.ndarray]:
         """Return the outputs by name (all of them without `outputs`); refuse inputs of another name, shape or type."""
+        names = list(outputs) if outputs is not None else None
+        return self._guarded(lambda options: list(self._session.run(names, dict(feeds), options)))
+
+    def run_into(self, feeds: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray]) -> None:
+        """Write outputs into arrays of their shapes and types, by name.
+
+        What `run` gives lies in the session's memory, which keeps its largest size; these are the caller's own.
+        """
+        binding = self._session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, array)
+        for name, array in results.items():
+            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        self._guarded(lambda options: self._session.run_with_iobinding(binding, options))
+
+    def _guarded(self, run: Callable[[Any], T]) -> T:
         options = ort.RunOptions()
         _running.append(options)
         try:
-            return list(self._session.run(list(outputs) if outputs is not None else None, dict(feeds), options))
+            return run(options)
         except Exception as error:
             raise ModelError(
                 "ONNX Runtime must run the model on these inputs.",

@@ -33,6 +33,7 @@ from ortpipe.stages.train.training import FREE, Checkpoint, Training
 # bytes of a step's values, from which on
 LARGE = 2**24  # a plan of their memory costs more of it than the plan saves time
 WIDE = 2**28  # holding more of them at once costs more than a session that is made faster saves
+CARRIED = 2**26  # bytes from step to step, from which on a run does one step: a Scan of more holds two copies besides
 
 
 def solve(training: Training) -> dict[str, np.ndarray]:
@@ -99,12 +100,14 @@ class _EpochLoop:
         self.values, self.losses = values, Losses.of(config.early_stop, training.before)
         self._training, self._config, self._step = training, config, step
         self._load = _loader(training, step)
+        self._single = sum(array.nbytes for array in values.values()) >= CARRIED
         self._batches = Batches(
             training.data.train,
             lambda rows: {name: a for name, a in training.feed(rows).items() if name in step.batch},
             config.batch_size * config.accumulate,
             seed=config.seed,
             shuffle=config.shuffle,
+            single=self._single,
         )
         self._rows = rows_per_epoch(config, self._batches.count)
         self._total = config.epochs * steps_per_epoch(config, self._batches.count)
@@ -165,7 +168,7 @@ class _EpochLoop:
         PHASES.debug("batches")
         session = self._load(number, sizes[-1])
         PHASES.debug("sessions")
-        results = session.run(self._latest[-1])
+        results = session.run(self._latest[-1]) if not self._single else self._run_into(session, count)
         losses = results[len(step.carried)]
         PHASES.debug("session.run")
         used, finite = exact.astype(step.dtype), np.isfinite(losses)
@@ -179,6 +182,18 @@ class _EpochLoop:
         self._done += count
         rows = math.prod(sizes if self._per_row else sizes[:-1])  # a sum is of the rows of each of K batches
         return (losses.astype(np.float64) * rows).tolist()
+
+    def _run_into(self, session: Session, count: int) -> list[np.ndarray]:
+        """Return what is carried and the losses in memory of their own, which goes when nobody holds them."""
+        arrays = [
+            *map(np.empty_like, map(self.values.__getitem__, self._step.carried)),
+            np.empty(count, self._step.dtype),
+        ]
+        assert self._latest is not None
+        session.run_into(self._latest[-1], dict(zip(session.outputs, arrays, strict=False)))
+        for array in arrays:
+            array.flags.writeable = False  # an artifact then takes it as it is
+        return arrays
 
     def back_to_whole_epochs(self) -> int:
         """Forget what was done of an epoch that was interrupted; return how many are whole."""

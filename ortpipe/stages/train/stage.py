@@ -11,6 +11,7 @@ from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import DataError, ModelError, TrainError
 from ortpipe.graph import query
 from ortpipe.graph.adapters import Adapter, merged, without_adapters
+from ortpipe.graph.apart import sealed
 from ortpipe.graph.check import finish
 from ortpipe.graph.edit import set_initializers
 from ortpipe.graph.modes import to_inference
@@ -85,6 +86,7 @@ def train(
     except ModelError:
         _check_elements(artifact, data)
         raise
+    tensors = {name: sealed(array) for name, array in tensors.items()}  # once: the model and its artifact share them
     kept = kept_epoch(tensors, config.early_stop)
     kinds = {name: artifact.initializers[name].dtype for name in facts.gradients}
     notes = [] if kept is None else [note(kept, config, validated=aside is not None, weighted=data.weighted)]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import pytest
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPRegressor
@@ -371,6 +372,7 @@ def test_every_tensor_has_the_models_dtype(network, diabetes, dtype):
 
 SCRIPT = """
 import numpy as np
+import onnx
 from sklearn.datasets import load_iris
 from sklearn.neural_network import MLPClassifier
 import ortpipe
@@ -633,3 +635,73 @@ def test_a_large_step_without_a_plan_of_its_memory_gives_the_same_bytes(network,
     assert train(source, config, data=diabetes).digest() == planned
     assert seen
     assert not any(seen)
+
+
+class SeenSession(Session):
+    """Notes how many steps each run does that writes into arrays of the trainer's own."""
+
+    steps: list[int]
+
+    def run_into(self, feeds, results):
+        super().run_into(feeds, results)
+        self.steps.append(len(feeds["X"]))
+
+
+@pytest.fixture
+def single_steps(monkeypatch):
+    steps = []
+    monkeypatch.setattr(SeenSession, "steps", steps, raising=False)
+    monkeypatch.setattr(mini_batch, "Session", SeenSession)
+    return steps
+
+
+WIDTH = 2 * 1024  # two layers and their momentum: 2 · 2 · 2048² · 4 bytes, twice the size from which steps run singly
+
+
+def test_where_much_is_carried_each_step_is_a_run_and_the_bytes_are_those_of_a_scan(
+    from_text, monkeypatch, single_steps
+):
+    rng = np.random.default_rng(5)
+    text = f"g (float[N,{WIDTH}] X) => (float[N,{WIDTH}] y) {{ a = MatMul(X, w) h = Relu(a) y = MatMul(h, u) }}"
+    weights = {name: rng.normal(0, 0.02, (WIDTH, WIDTH)).astype(np.float32) for name in ("w", "u")}
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]>\n{text}')
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    X = rng.normal(size=(22, WIDTH)).astype(np.float32)
+    data = Data(Rows({"X": X}, X[:, ::-1].copy()), Rows({"X": X[:8]}, X[:8, ::-1].copy()))
+    source = derive(add_loss(convert(model, data=data), AddLossConfig(LOSSES["l2"]())))
+    config = TrainConfig(OPTIMIZERS["momentum"](0.001), epochs=2, batch_size=8)
+    told = []
+    single = train(
+        source, dataclasses.replace(config, checkpoint=CheckpointConfig(epochs=1)), data=data, report=told.append
+    )
+    assert single_steps == [1] * 6
+    assert all(np.may_share_memory(single.initializers[n], single.tensors[f"parameter/{n}"]) for n in weights)
+    start = next(report for report in told if isinstance(report, Checkpoint))
+    assert train(source, config, data=data, start=start).digest() == single.digest()
+    monkeypatch.setattr(mini_batch, "CARRIED", np.inf)
+    assert train(source, config, data=data).digest() == single.digest()
+    assert single_steps == [1] * 9
+
+
+@pytest.mark.parametrize("parts", [{}, {"accumulate": 3}, {"accumulate": 3, "drop_last": True}, {"average": 0.9}])
+@pytest.mark.parametrize("optimizer", STEPWISE)
+def test_steps_that_run_singly_give_the_bytes_of_a_scan(network, diabetes, monkeypatch, single_steps, optimizer, parts):
+    config = TrainConfig(OPTIMIZERS[optimizer](0.01), epochs=2, batch_size=5, **parts)
+    source = network("float32")
+    together = train(source, config, data=diabetes)
+    assert single_steps == []
+    monkeypatch.setattr(mini_batch, "CARRIED", 0)
+    assert train(source, config, data=diabetes).digest() == together.digest()
+    assert single_steps == [1] * len(together.tensors["losses/step"])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_divergence_in_steps_that_run_singly_reads_as_that_in_a_scan(network, diabetes, monkeypatch, reduction):
+    source, config = network("float32", reduction=reduction), TrainConfig(SGD(3.0), epochs=20, batch_size=8)
+    said = []
+    for carried in (np.inf, 0):
+        monkeypatch.setattr(mini_batch, "CARRIED", carried)
+        with pytest.raises(ConvergenceError) as error:
+            train(source, config, data=diabetes)
+        said.append((str(error.value), {name: array.tobytes() for name, array in error.value.tensors.items()}))
+    assert said[0] == said[1]
