@@ -62,6 +62,7 @@ PEERS = (
     Peer("JAX", ("jax",), "jax_scan"),
     Peer("ORT on-device", DEVICE, "ort_device"),
     Peer("ORT on-device, artifacts too", DEVICE, "ort_device", "prepare", contests=("job",)),
+    Peer("onnxsim", ("onnxsim", RUNTIME), "onnxsim_loop"),
     Peer("PyTorch", ("torch",), "torch_step"),
     Peer("torch.compile", ("torch",), "torch_step", "compile"),
     Peer("scikit-learn MLP", ("scikit-learn",), "sklearn_mlp", fits=_dense),

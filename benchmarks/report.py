@@ -31,15 +31,15 @@ class Results:
     growth: dict[str, Seconds] = field(default_factory=dict)
 
 
-# model(s), optimizer(s), peer, how many times as fast ortpipe must at least be
+# model, optimizer, peer, how many times as fast ortpipe must at least be
 ALL, MLPS = tuple(MODELS), ("mlp", "digits", "large")
 STEADY_BARS = (
     *((m, o, peer, bar) for m, bar in (("mlp", 8.0), ("digits", 5.0), ("large", 2.0)) for o in ("sgd", "adam")
       for peer in ("scikit-learn MLP", "PyTorch")),
-    *((m, o, "ORT on-device", 2.0) for m in ALL for o in ("sgd", "adam")),
-    *((m, "sgd", "JAX", 0.85 if m == "large" else 0.7) for m in MLPS),
-    *((m, "adam", "JAX", 0.85 if m == "large" else 0.5) for m in MLPS),
-    *((m, o, FLOOR, 1 / 1.1) for m in ALL for o in ("sgd", "adam")),
+    *((m, o, "ORT on-device", 1.2 if m == "cnn" else 1.3) for m in ALL for o in ("sgd", "adam")),
+    *((m, o, "onnxsim", 1.0) for m in ALL for o in ("sgd", "adam")),
+    *((m, o, "JAX", bar) for m in MLPS for o, bar in (("sgd", 1.0), ("adam", 0.9))),
+    *((m, o, FLOOR, 0.95 if m == "cnn" else 0.91) for m in ALL for o in ("sgd", "adam")),
 )  # fmt: skip
 JOB_BARS = ("scikit-learn MLP", "PyTorch", "ORT on-device", "JAX")
 
