@@ -90,7 +90,7 @@ class Session:
         return self._guarded(lambda options: list(self._session.run(names, dict(feeds), options)))
 
     def run_into(self, feeds: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray]) -> None:
-        """Write outputs into arrays of their shapes and types, by name.
+        """Write outputs into arrays of their shapes and types, in C order, by name.
 
         What `run` gives lies in the session's memory, which keeps its largest size; these are the caller's own.
         """
@@ -98,6 +98,7 @@ class Session:
         for name, array in feeds.items():
             binding.bind_cpu_input(name, array)
         for name, array in results.items():
+            assert array.flags.c_contiguous
             binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         self._guarded(lambda options: self._session.run_with_iobinding(binding, options))
 

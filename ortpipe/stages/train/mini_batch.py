@@ -185,10 +185,9 @@ class _EpochLoop:
 
     def _run_into(self, session: Session, count: int) -> list[np.ndarray]:
         """Return what is carried and the losses in memory of their own, which goes when nobody holds them."""
-        arrays = [
-            *map(np.empty_like, map(self.values.__getitem__, self._step.carried)),
-            np.empty(count, self._step.dtype),
-        ]
+        before = [self.values[name] for name in self._step.carried]
+        arrays = [np.empty(array.shape, array.dtype) for array in before]  # in C order, which a start's need not be
+        arrays.append(np.empty(count, self._step.dtype))
         assert self._latest is not None
         session.run_into(self._latest[-1], dict(zip(session.outputs, arrays, strict=False)))
         for array in arrays:

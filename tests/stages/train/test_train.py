@@ -705,3 +705,13 @@ def test_a_divergence_in_steps_that_run_singly_reads_as_that_in_a_scan(network, 
             train(source, config, data=diabetes)
         said.append((str(error.value), {name: array.tobytes() for name, array in error.value.tensors.items()}))
     assert said[0] == said[1]
+
+
+def test_a_start_in_columns_goes_on_as_one_in_rows_where_steps_run_singly(network, diabetes, monkeypatch):
+    config, source = TrainConfig(OPTIMIZERS["momentum"](0.01), epochs=2), network("float32")
+    first = train(source, config, data=diabetes)
+    config = dataclasses.replace(config, epochs=4)
+    together = train(source, config, data=diabetes, start=first.tensors)
+    monkeypatch.setattr(mini_batch, "CARRIED", 0)
+    columns = {name: np.asfortranarray(array) for name, array in first.tensors.items()}
+    assert train(source, config, data=diabetes, start=columns).digest() == together.digest()
