@@ -30,14 +30,13 @@ def loss_model(problem: SimpleNamespace) -> onnx.ModelProto:
     if problem.classes:
         add(helper.make_node("Softmax", ["scores"], ["p"], axis=-1))
         add(helper.make_node("Log", ["p"], ["log_p"]))
-        add(helper.make_node("Mul", ["log_p", "y"], ["own"]))
-        add(helper.make_node("ReduceSum", ["own"], ["total"], keepdims=0))
+        add(helper.make_node("Mul", ["log_p", "y"], ["terms"]))
         factor = -1 / problem.batch
     else:
         add(helper.make_node("Sub", ["scores", "y"], ["away"]))
-        add(helper.make_node("Mul", ["away", "away"], ["squares"]))
-        add(helper.make_node("ReduceSum", ["squares"], ["total"], keepdims=0))
+        add(helper.make_node("Mul", ["away", "away"], ["terms"]))
         factor = 1 / problem.batch
+    add(helper.make_node("ReduceSum", ["terms"], ["total"], keepdims=0))
     graph.initializer.append(numpy_helper.from_array(np.float32(factor), "factor"))
     add(helper.make_node("Mul", ["total", "factor"], ["loss"]))
     del graph.input[:], graph.output[:]

@@ -94,13 +94,17 @@ class Session:
 
         What `run` gives lies in the session's memory, which keeps its largest size; these are the caller's own.
         """
-        binding = self._session.io_binding()
-        for name, array in feeds.items():
-            binding.bind_cpu_input(name, array)
-        for name, array in results.items():
-            assert array.flags.c_contiguous
-            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        self._guarded(lambda options: self._session.run_with_iobinding(binding, options))
+        assert all(array.flags.c_contiguous for array in results.values())
+
+        def run(options: Any) -> None:
+            binding = self._session.io_binding()
+            for name, array in feeds.items():
+                binding.bind_cpu_input(name, array)
+            for name, array in results.items():
+                binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+            self._session.run_with_iobinding(binding, options)
+
+        self._guarded(run)
 
     def _guarded(self, run: Callable[[Any], T]) -> T:
         options = ort.RunOptions()

@@ -164,11 +164,12 @@ class _EpochLoop:
         steps = np.arange(self._done + 1, self._done + count + 1)
         exact = rates(self._config, steps, number, self._total) * factor(self._config, self.losses.watched)
         scalars = {name: function(exact, steps).astype(step.dtype) for name, function in step.scalars.items()}
-        self._latest = number, sizes[-1], {**self.values, **batches, **scalars}
+        feeds = {**self.values, **batches, **scalars}
+        self._latest = number, sizes[-1], feeds
         PHASES.debug("batches")
         session = self._load(number, sizes[-1])
         PHASES.debug("sessions")
-        results = session.run(self._latest[-1]) if not self._single else self._run_into(session, count)
+        results = self._run_into(session, feeds, count) if self._single else session.run(feeds)
         losses = results[len(step.carried)]
         PHASES.debug("session.run")
         used, finite = exact.astype(step.dtype), np.isfinite(losses)
@@ -183,13 +184,12 @@ class _EpochLoop:
         rows = math.prod(sizes if self._per_row else sizes[:-1])  # a sum is of the rows of each of K batches
         return (losses.astype(np.float64) * rows).tolist()
 
-    def _run_into(self, session: Session, count: int) -> list[np.ndarray]:
+    def _run_into(self, session: Session, feeds: Arrays, count: int) -> list[np.ndarray]:
         """Return what is carried and the losses in memory of their own, which goes when nobody holds them."""
         before = [self.values[name] for name in self._step.carried]
         arrays = [np.empty(array.shape, array.dtype) for array in before]  # in C order, which a start's need not be
         arrays.append(np.empty(count, self._step.dtype))
-        assert self._latest is not None
-        session.run_into(self._latest[-1], dict(zip(session.outputs, arrays, strict=False)))
+        session.run_into(feeds, dict(zip(session.outputs, arrays, strict=False)))
         for array in arrays:
             array.flags.writeable = False  # an artifact then takes it as it is
         return arrays

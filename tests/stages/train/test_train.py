@@ -372,7 +372,6 @@ def test_every_tensor_has_the_models_dtype(network, diabetes, dtype):
 
 SCRIPT = """
 import numpy as np
-import onnx
 from sklearn.datasets import load_iris
 from sklearn.neural_network import MLPClassifier
 import ortpipe
