@@ -20,7 +20,9 @@ from benchmarks.work import Work, prepare
 
 HERE = Path(__file__).parent
 ORTPIPE, COMMAND, FLOOR = "ortpipe", "`ortpipe` command", "Scan by hand"
-EARLY, LATE = 2e-3, 0.1  # how far losses may differ in the first epochs and in the last: rounding errors grow
+EARLY, LATE = 1e-3, 0.1  # how far losses may differ in the first epochs and in the last: rounding errors grow
+OTHER_ADAM = 2e-3  # of the on-device API, whose AdamW leaves float64's Adam by 1e-4 in one epoch; the others by 2e-6
+OWN_EARLY = {"SGDRegressor": LATE, "ORT on-device": OTHER_ADAM, "ORT on-device, artifacts too": OTHER_ADAM}
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,6 @@ def check(losses: Mapping[str, Sequence[float]]) -> None:
     for name, series in losses.items():
         found, expected = np.array(series), np.array(losses[reference])
         early, late = slice(-1, None) if name == "SGDRegressor" else slice(0, 5), slice(5, None)
-        near = np.allclose(found[early], expected[early], rtol=LATE if name == "SGDRegressor" else EARLY)
+        near = np.allclose(found[early], expected[early], rtol=OWN_EARLY.get(name, EARLY))
         if not near or not np.allclose(found[late], expected[late], rtol=LATE):
             raise SystemExit(f"{name} does not compute what {reference} does:\n{series}\n{losses[reference]}")
