@@ -2,22 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from ortpipe.artifact import Arrays
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig, TrainConfig
 
+Values = TypeVar("Values")
 
-class EarlyStop:
+
+class EarlyStop(Generic[Values]):
     """Looks at what is watched (`Losses.watched`) after each epoch, with the carried values of that moment."""
 
-    def __init__(self, config: EarlyStopConfig, values: Arrays) -> None:
+    def __init__(self, config: EarlyStopConfig, values: Values) -> None:
         self.over = False  # it has not improved as many times as the patience allows
         self.best, self.best_values = -1, values  # the place of the lowest, and the carried values there
         self._config, self._lowest, self._seen = config, np.inf, 0
 
-    def __call__(self, watched: Sequence[float], values: Arrays) -> None:
+    def __call__(self, watched: Sequence[float], values: Values) -> None:
         """Take all that was watched so far; of what is new only the last one's values are known."""
         for place in range(self._seen, len(watched)):
             if watched[place] < self._lowest - self._config.min_delta:
@@ -42,8 +45,8 @@ def kept_epoch(tensors: Arrays, config: EarlyStopConfig) -> Kept | None:
         return None
     train, validation = tensors["losses/train"], tensors.get("losses/validation")
     watched = train if validation is None else tensors.get(f"monitor/{config.monitor}", validation)
-    [evaluated], stop = np.nonzero(~np.isnan(watched)), EarlyStop(config, {})
-    stop((config.sign * watched[evaluated]).tolist(), {})
+    [evaluated], stop = np.nonzero(~np.isnan(watched)), EarlyStop(config, None)
+    stop((config.sign * watched[evaluated]).tolist(), None)
     epoch = len(train) if validation is None else int(evaluated[stop.best]) + 1
     return Kept(epoch, float(watched[epoch - 1]), len(train), stop.over)
 

@@ -35,7 +35,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     rows = training.feed(in_memory(training.data))
     initial = training.first_values() if before is None else under("parameter", before)
     objective = _Objective(training, rows, initial)
-    stop, losses = EarlyStop(config.early_stop, initial), Losses(config.early_stop)
+    stop, losses = EarlyStop[Arrays](config.early_stop, initial), Losses(config.early_stop)
     divisor = 1 if artifact.facts.reduction == "mean" else len(next(iter(rows.values())))
 
     def iterated(intermediate_result: optimize.OptimizeResult) -> None:

@@ -27,6 +27,7 @@ from ortpipe.stages.train.kernels import has_adam_kernel
 from ortpipe.stages.train.losses import PHASES, Epoch, Losses
 from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_epoch
+from ortpipe.stages.train.snapshot import Snapshot
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import FREE, Checkpoint, Training
 
@@ -54,17 +55,17 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     step = _step(training)
     initial = training.first_values()
     loop = _EpochLoop(training, step, step.pack(step.init(initial) if before is None else before))
-    stop = EarlyStop(config.early_stop, loop.values)
-    stop(loop.losses.watched, loop.values)
+    stop = EarlyStop(config.early_stop, loop.whole)
+    stop(loop.losses.watched, loop.whole)
     if best := under("best", before or {}):
-        stop.best_values = step.pack(best)
+        stop.best_values = Snapshot(step.pack(best))
 
     def tensors(values: Arrays) -> dict[str, np.ndarray]:
         first = {f"initial/{name}": array for name, array in initial.items()}
         return {**first, **step.unpack(values), **loop.losses.tensors()}
 
     def checkpoint() -> Checkpoint:
-        best = {f"best/{name}": array for name, array in step.unpack(stop.best_values).items()}
+        best = {f"best/{name}": array for name, array in step.unpack(stop.best_values.arrays).items()}
         return Checkpoint(len(loop.losses.train), training.key, {**tensors(loop.values), **best})
 
     PHASES.debug("graphs")
@@ -72,7 +73,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     try:
         for result in () if stop.over else loop.run():
             training.report(result)
-            stop(loop.losses.watched, loop.values)
+            stop(loop.losses.watched, loop.whole)
             if stop.over:
                 break
             late = minutes is not None and time.monotonic() - last >= 60 * minutes
@@ -85,15 +86,18 @@ def solve(training: Training) -> dict[str, np.ndarray]:
         raise
     except BaseException as error:  # a person or the system stops the run: keep what is done
         if not isinstance(error, Exception) and loop.back_to_whole_epochs():
-            stop(loop.losses.watched, loop.values)
+            stop(loop.losses.watched, loop.whole)
             training.report(checkpoint())
         raise
     restored = config.early_stop.patience is not None and training.validate is not None
-    return tensors(stop.best_values if restored else loop.values)
+    return tensors(stop.best_values.arrays if restored else loop.values)
 
 
 class _EpochLoop:
-    """Runs epochs of a step's epoch graph: `values` are carried now, `losses` are all so far."""
+    """Runs epochs of a step's epoch graph.
+
+    `values` are carried now, `whole` are those of the last whole epoch, `losses` are all so far.
+    """
 
     def __init__(self, training: Training, step: TrainStep, values: Arrays) -> None:
         config, facts = training.config, training.artifact.facts
@@ -114,12 +118,15 @@ class _EpochLoop:
         self._per_row = facts.reduction != "sum"
         self._latest: tuple[int, int, Arrays] | None = None  # run: the epoch's number, rows per batch, what was fed
         self._done = sum(len(run) for run in self.losses.step)
-        self._whole = self.values, len(self.losses.train), len(self.losses.step)
+        self.whole, self._counts = Snapshot(self.values), (len(self.losses.train), len(self.losses.step))
 
     def run(self) -> Iterator[Epoch]:
         """Yield after each epoch; a loss (of training or validation) or parameter that is not finite ends it."""
         config, losses, validate, behind = self._config, self.losses, self._training.validate, self._done
-        for number in range(len(losses.train) + 1, config.epochs + 1):
+        first = len(losses.train) + 1
+        for number in range(first, config.epochs + 1):
+            if self._single and number > first:  # what training began with is the caller's, in memory anyhow
+                self.whole.move_to_disk()
             sums = [self._run(number, part) for chunk in self._batches.epoch(number) for part in self._updates(chunk)]
             loss = math.fsum(loss for run in sums for loss in run) / self._rows  # exact: the same whatever the chunks
             for name, array in self._step.unpack(self.values).items():
@@ -135,7 +142,7 @@ class _EpochLoop:
                     raise self._diverged(f"validation {name} {value} after step {self._done}", last[~np.isnan(last)])
             losses.add(loss, metrics)
             PHASES.debug("validation")
-            self._whole = self.values, number, len(losses.step)
+            self.whole, self._counts = Snapshot(self.values), (number, len(losses.step))
             rate, watched = float(losses.rate[-1][-1]), {**(metrics or {})}
             validation = watched.pop(LOSS, None)
             yield Epoch(number, config.epochs, loss, validation, rate, self._done, self._done - behind, watched)
@@ -196,7 +203,7 @@ class _EpochLoop:
 
     def back_to_whole_epochs(self) -> int:
         """Forget what was done of an epoch that was interrupted; return how many are whole."""
-        self.values, epochs, runs = self._whole
+        self.values, (epochs, runs) = self.whole.arrays, self._counts
         self.losses = self.losses.first(epochs, runs)
         return epochs
 

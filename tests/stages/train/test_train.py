@@ -694,6 +694,42 @@ def test_steps_that_run_singly_give_the_bytes_of_a_scan(network, diabetes, monke
     assert single_steps == [1] * len(together.tensors["losses/step"])
 
 
+def test_weights_that_stopping_early_restores_come_back_from_the_disk(network, diabetes, monkeypatch):
+    """The best epoch is none of the last ones; `told` continues from checkpoints whose best is on the disk, too."""
+    config = TrainConfig(SGD(0.3), epochs=60, batch_size=16, early_stop=EarlyStopConfig(patience=5))
+    source, told = network("float32"), []
+    in_memory = train(source, config, data=diabetes)
+    monkeypatch.setattr(mini_batch, "CARRIED", 0)
+    kept = dataclasses.replace(config, checkpoint=CheckpointConfig(epochs=1))
+    assert train(source, kept, data=diabetes, report=told.append).digest() == in_memory.digest()
+    assert len(in_memory.tensors["losses/train"]) < 60
+    starts = [report for report in told if isinstance(report, Checkpoint)]
+    assert len(starts) > 1
+    for start in starts:
+        assert train(source, config, data=diabetes, start=start).digest() == in_memory.digest()
+
+
+def test_an_interruption_amid_single_steps_goes_back_to_the_last_whole_epoch(network, diabetes, monkeypatch):
+    config, source, told = TrainConfig(OPTIMIZERS["adam"](0.01), epochs=4, batch_size=8), network("float32"), []
+    whole = train(source, config, data=diabetes)
+    steps = len(whole.tensors["losses/step"]) // 4
+
+    class Interrupted(SeenSession):
+        def run_into(self, feeds, results):
+            if len(self.steps) == 2 * steps + 3:
+                raise KeyboardInterrupt
+            super().run_into(feeds, results)
+
+    monkeypatch.setattr(SeenSession, "steps", [], raising=False)
+    monkeypatch.setattr(mini_batch, "Session", Interrupted)
+    monkeypatch.setattr(mini_batch, "CARRIED", 0)
+    with pytest.raises(KeyboardInterrupt):
+        train(source, config, data=diabetes, report=told.append)
+    assert told[-1].epochs == 2
+    monkeypatch.setattr(mini_batch, "Session", SeenSession)
+    assert train(source, config, data=diabetes, start=told[-1]).digest() == whole.digest()
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_a_divergence_in_steps_that_run_singly_reads_as_that_in_a_scan(network, diabetes, monkeypatch, reduction):
     source, config = network("float32", reduction=reduction), TrainConfig(SGD(3.0), epochs=20, batch_size=8)
