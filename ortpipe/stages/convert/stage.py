@@ -232,9 +232,11 @@ def _compared(
     names = [facts.prediction, *forward.heads]
     _check_missing(session, inputs, names, few)
     predicted = dict(zip(names, session.run(inputs, names), strict=True))
+    mixing = _mixing(session, inputs, facts.prediction, predicted[facts.prediction])
+    del session, inference  # their weights go before a session of the source has the same again
     given = few.inputs if forward.as_given else inputs
     worst = max(_difference(facts.parameters, forward, name, got, given, config) for name, got in predicted.items())
-    return worst, predicted, _mixing(session, inputs, facts.prediction, predicted[facts.prediction])
+    return worst, predicted, mixing
 
 
 def _difference(
@@ -322,7 +324,7 @@ def _check_missing(session: Session, inputs: Mapping[str, np.ndarray], outputs: 
 
 def _mixing(session: Session, inputs: Mapping[str, np.ndarray], prediction: str, got: np.ndarray) -> tuple[str, ...]:
     """Return what to say of a model whose prediction of a row depends on the rows beside it, if it does."""
-    if len(got) < 2:
+    if got.ndim == 0 or len(got) < 2:
         return ()
     try:
         [alone] = session.run({name: array[-1:] for name, array in inputs.items()}, [prediction])
