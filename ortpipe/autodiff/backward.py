@@ -76,15 +76,15 @@ class Backward(Simplifier):
     def _unbroadcast_dynamic(self, gradient: Value, x: Value, y: Value | None) -> Value:
         """Sum over the axes where x's shape, padded with ones in front, is 1 and the gradient's is not."""
         ranks = [v.shape.rank() if v.shape is not None else None for v in (gradient, x if y is None else y)]
-        known = None if None in ranks else ir.Shape([None] * max(r for r in ranks if r is not None))
+        static_shape = None if None in ranks else ir.Shape([None] * max(r for r in ranks if r is not None))
         gradient = self.Expand(gradient, self.Shape(x if y is None else y))
-        gradient.type, gradient.shape = x.type, known
-        sizes, shape, one = self.Shape(gradient), self.Shape(x), self.ints([1])
+        gradient.type, gradient.shape = x.type, static_shape
+        sizes, shape, unit = self.Shape(gradient), self.Shape(x), self.ints([1])
         missing = self.Sub(self.Shape(sizes), self.Shape(shape))
-        padded = self.Concat(self.Expand(one, missing), shape, axis=0)
-        joined = self.And(self.Equal(padded, one), self.Not(self.Equal(sizes, one)))
+        padded = self.Concat(self.Expand(unit, missing), shape, axis=0)
+        joined = self.And(self.Equal(padded, unit), self.Not(self.Equal(sizes, unit)))
         total = self.ReduceSum(gradient, self.vector(self.NonZero(joined)), keepdims=1, noop_with_empty_axes=1)
-        total.type, total.shape = x.type, known  # a Scan hands out, for the second derivative, what has a rank
+        total.type, total.shape = x.type, static_shape  # a Scan hands out, for the second derivative, what has a rank
         result = self.Reshape(total, shape)
         result.type, result.shape = x.type, x.shape
         return result
@@ -132,11 +132,11 @@ class Backward(Simplifier):
         if joined is not None:
             return self.Mul(value, self.like(1 / max(joined, 1), x)) if half else self.Div(value, self.like(joined, x))
         wide = ir.TensorType(ir.DataType.FLOAT) if half else x.type
-        whole, parts = (self.cast(self.Size(v), Value(type=wide)) for v in (x, y))
+        total, y_size = (self.cast(self.Size(v), Value(type=wide)) for v in (x, y))
         if half:
-            return self.Mul(value, self.cast(self.Div(parts, whole), x))
+            return self.Mul(value, self.cast(self.Div(y_size, total), x))
         scalar = y.shape is not None and y.shape.rank() == 0
-        return self.Div(value, whole if scalar else self.Div(whole, parts))
+        return self.Div(value, total if scalar else self.Div(total, y_size))
 
     def scatter(self, zeros: Value, places: Value, values: Value, axis: int, *, add: bool = True) -> Value:
         """Return zeros with values put along an axis, or added; halves add up in float32, and so have a kernel."""
@@ -158,9 +158,9 @@ class Backward(Simplifier):
             return self.const(np.ones(x.shape[0], x.dtype.numpy()))
         key = ("rows", x.shape[0].value, x.dtype)
         if x.shape[0].value is None or key not in self._computed:
-            one = ir.tensor(np.ones(1, x.dtype.numpy()))
+            unit = ir.tensor(np.ones(1, x.dtype.numpy()))
             rows = self.Shape(x, start=0, end=1) if self.opset >= 15 else self.Gather(self.Shape(x), [0])
-            self._computed[key] = self.ConstantOfShape(rows, value=one)
+            self._computed[key] = self.ConstantOfShape(rows, value=unit)
             self._computed[key].type = x.type
         return self._computed[key]
 
@@ -215,11 +215,11 @@ class Backward(Simplifier):
             extra = shape.rank() - x.shape.rank()
             if same(shape, x.shape):
                 return gradient
-            front, rest = shape[: max(extra, 0)], shape[max(extra, 0) :]
-            fits = (d == 1 or equal(d, w) for d, w in zip(rest, dims, strict=False))
+            front, behind = shape[: max(extra, 0)], shape[max(extra, 0) :]
+            fits = (d == 1 or equal(d, w) for d, w in zip(behind, dims, strict=False))
             if extra > 0 and dims and all(d == 1 for d in front) and all(fits):
                 result = self.Squeeze(gradient, range(extra))
-                result.shape = ir.Shape(rest)
+                result.shape = ir.Shape(behind)
                 return result
         if 0 in dims:
             return self.zeros(x)
@@ -270,16 +270,16 @@ def quotient(x: ir.Shape | None, y: ir.Shape | None) -> int | None:
     """Return |x| / |y| where the dimensions that they do not share are static."""
     if x is None or y is None:
         return None
-    rest = list(x)
+    unshared = list(x)
     for d in y:
-        if d == 1 and 1 not in rest:
+        if d == 1 and 1 not in unshared:
             continue
-        if d not in rest or not (isinstance(d, int) or d.value is not None):
+        if d not in unshared or not (isinstance(d, int) or d.value is not None):
             return None
-        rest.remove(d)
-    return math.prod(d for d in rest if isinstance(d, int)) if all(isinstance(d, int) for d in rest) else None
+        unshared.remove(d)
+    return math.prod(d for d in unshared if isinstance(d, int)) if all(isinstance(d, int) for d in unshared) else None
 
 
 def same(a: ir.Shape, b: ir.Shape) -> bool:
-    """Say whether two shapes are surely the same."""
+    """Return whether two shapes are surely the same."""
     return a.rank() == b.rank() and all(equal(x, y) for x, y in zip(a, b, strict=True))

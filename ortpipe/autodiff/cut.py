@@ -73,14 +73,14 @@ def _again(node: Node, value: Value, varying: set[Value]) -> bool:
 def distinct(inner: Backward, values: Sequence[Value], like: Sequence[Value]) -> list[Value]:
     """Return values that the gradient itself makes, each only once: a subgraph's outputs."""
     results: list[Value] = []
-    for value, other in zip(values, like, strict=True):
+    for value, counterpart in zip(values, like, strict=True):
         node = value.producer()
         if node is None or node.graph is not inner.graph or node in inner.forward or value in results:
             node = ir.node("Identity", [value])
             inner.graph.append(node)
             value = inner.rename(node.outputs[0], "grad/output")
             node.name = value.name
-        value.type, value.shape = other.type, other.shape
+        value.type, value.shape = counterpart.type, counterpart.shape
         results.append(value)
     return results
 

@@ -83,11 +83,11 @@ def gradient(
     if not isinstance(model, onnx.ModelProto | str | os.PathLike):
         rule, fix = "A model is a ModelProto, or the path of an .onnx file.", "Of an Artifact give its .model."
         raise DeriveError(rule, got=type(model).__name__, fix=fix)
-    whole, weights = (model, {}) if isinstance(model, onnx.ModelProto) else read_apart(Path(model))
-    made, held = gradient_apart(
-        whole, weights, of, wrt, kind=kind, ones=ones, value=value, shape=shape or {}, function=function
+    parsed, weights = (model, {}) if isinstance(model, onnx.ModelProto) else read_apart(Path(model))
+    derivatives, weights_apart = gradient_apart(
+        parsed, weights, of, wrt, kind=kind, ones=ones, value=value, shape=shape or {}, function=function
     )
-    return put_together(made, held) if held else made
+    return put_together(derivatives, weights_apart) if weights_apart else derivatives
 
 
 def gradient_apart(
@@ -110,42 +110,45 @@ def gradient_apart(
         raise DeriveError(rule, key="ones", got=kind, fix="Leave it out.")
     ofs, wrts = (list(dict.fromkeys([names] if isinstance(names, str) else names)) for names in (of, wrt))
     with in_words(WORDS):
-        alone = model if function is None else called_alone(put_together(model, weights), function)
-        own = _opened(alone, weights if function is None else {}, shape)
-        inputs = _check(own.graph, ofs, wrts)
-        own = _prepared(own, ofs, wrts)
-        by_name = query.values(own.graph)
-        results = PRODUCTS[kind](own, [by_name[name] for name in ofs], [by_name[name] for name in wrts], ones)
-        kept = {**({name: by_name[name] for name in ofs} if value else {}), **results}
-        own.graph.outputs[:] = named(own.graph, kept).values()
-        opened = [*(name for name in wrts if by_name[name].is_initializer()), *open_statistics(own.graph)]
-        _set_inputs(own.graph, list(dict.fromkeys([*inputs, *opened])))
-        RemoveUnusedOpsetsPass()(own)
-        own.producer_name = "ortpipe"
-        return finish_apart(own, deep=True)
+        undifferentiated = model if function is None else called_alone(put_together(model, weights), function)
+        differentiated = _opened(undifferentiated, weights if function is None else {}, shape)
+        inputs = _check(differentiated.graph, ofs, wrts)
+        differentiated = _prepared(differentiated, ofs, wrts)
+        by_name = query.values(differentiated.graph)
+        results = PRODUCTS[kind](
+            differentiated, [by_name[name] for name in ofs], [by_name[name] for name in wrts], ones
+        )
+        outputs = {**({name: by_name[name] for name in ofs} if value else {}), **results}
+        differentiated.graph.outputs[:] = named(differentiated.graph, outputs).values()
+        opened = [*(name for name in wrts if by_name[name].is_initializer()), *open_statistics(differentiated.graph)]
+        _set_inputs(differentiated.graph, list(dict.fromkeys([*inputs, *opened])))
+        RemoveUnusedOpsetsPass()(differentiated)
+        differentiated.producer_name = "ortpipe"
+        return finish_apart(differentiated, deep=True)
 
 
 def _opened(model: onnx.ModelProto, weights: Weights, shapes: Mapping[str, Sequence[int | None]]) -> ir.Model:
     """Return a model at an opset that has rules, with the shapes that its inputs have and what follows from them."""
-    own = parsed(without_metadata(lowered(plain_dimensions(model), weights)))  # a size of -1 would be counted with
-    attach(own, weights)
-    inputs = {str(value.name): value for value in query.data_inputs(own.graph)}
+    opened = parsed(without_metadata(lowered(plain_dimensions(model), weights)))  # a size of -1 would be counted with
+    attach(opened, weights)
+    inputs = {str(value.name): value for value in query.data_inputs(opened.graph)}
     for name, sizes in shapes.items():
         if name not in inputs:
             raise DeriveError("{key} names inputs.", key="shape", got=repr(name), fix=nearest(name, inputs))
-        known = inputs[name].shape
-        declared = list(known) if known is not None else [None] * len(sizes)
+        shape = inputs[name].shape
+        declared = list(shape) if shape is not None else [None] * len(sizes)
         fits = [s is None or not isinstance(d, int) or s == d for d, s in zip(declared, sizes, strict=False)]
         if len(declared) != len(sizes) or not all(fits):
-            rule, got = (
-                "{key} says the sizes that an input leaves free.",
-                f"{list(sizes)} for {name!r} of shape {known}",
+            raise DeriveError(
+                "{key} sets the sizes that an input leaves free.",
+                key="shape",
+                got=f"{list(sizes)} for {name!r} of shape {shape}",
+                fix="Give one size for each axis, None where it stays as it is.",
             )
-            raise DeriveError(rule, key="shape", got=got, fix="Give one for each axis, None where it stays as it is.")
         inputs[name].shape = ir.Shape([d if s is None else s for s, d in zip(sizes, declared, strict=True)])
-    name_dimensions(own)
-    infer(own)
-    return own
+    name_dimensions(opened)
+    infer(opened)
+    return opened
 
 
 def _check(graph: Graph, of: Sequence[str], wrt: Sequence[str]) -> list[str]:
@@ -161,16 +164,16 @@ def _check(graph: Graph, of: Sequence[str], wrt: Sequence[str]) -> list[str]:
                 raise DeriveError("{key} names values of the graph.", key=key, got=repr(name), fix=fix)
             if (dtype := values[name].dtype) not in query.FLOATS:
                 fix = "Name the float value that it is made of, or that is made of it."
-                got = f"{name!r} of type {dtype}"
-                raise DeriveError("Only floats have derivatives, with respect to floats.", key=key, got=got, fix=fix)
+                rule = "Only floats have derivatives, with respect to floats."
+                raise DeriveError(rule, key=key, got=f"{name!r} of type {dtype}", fix=fix)
     needed = [query.ancestors([values[name]]) for name in of]
     for name in wrt:
-        if not any(values[name] in one for one in needed):
-            raise _independent(name, of, [str(v.name) for v in starts if any(v in one for one in needed)])
-    for name, one in zip(of, needed, strict=True):
-        if not any(values[w] in one for w in wrt):
-            raise _independent(", ".join(wrt), [name], [str(v.name) for v in starts if v in one])
-    return [str(v.name) for v in query.data_inputs(graph) if any(v in one for one in needed)]
+        if not any(values[name] in ancestors for ancestors in needed):
+            raise _independent(name, of, [str(v.name) for v in starts if any(v in ancestors for ancestors in needed)])
+    for name, ancestors in zip(of, needed, strict=True):
+        if not any(values[w] in ancestors for w in wrt):
+            raise _independent(", ".join(wrt), [name], [str(v.name) for v in starts if v in ancestors])
+    return [str(v.name) for v in query.data_inputs(graph) if any(v in ancestors for ancestors in needed)]
 
 
 def _independent(name: str, of: Sequence[str], sources: Sequence[str]) -> DeriveError:

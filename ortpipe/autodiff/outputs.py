@@ -9,34 +9,34 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Names, used_names
 
 
-def named(graph: Graph, results: Mapping[str, Value], kept: Collection[str] = ()) -> dict[str, Value]:
+def named(graph: Graph, results: Mapping[str, Value], reserved: Collection[str] = ()) -> dict[str, Value]:
     """Give each result its public name, or the first free one like it, and return it by the name that was asked for.
 
     What is an input, an initializer, another output, two results, or has a name to be kept, gets a value of its own.
     """
     values, taken = dict[str, Value](), {output for output in graph.outputs if output not in results.values()}
-    taken |= {value for value in results.values() if value.name in kept}
-    for wanted, value in results.items():
+    taken |= {value for value in results.values() if value.name in reserved}
+    for name, value in results.items():
         if value in taken or value.producer() is None:
             node = ir.node("Identity", [value])
             graph.append(node)
             node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
             value = node.outputs[0]
-        values[wanted] = value
+        values[name] = value
         taken.add(value)
     names = Names(used_names(graph) - {str(value.name) for value in values.values()})
-    for wanted, value in values.items():
-        value.name = names.fresh(wanted)
+    for name, value in values.items():
+        value.name = names.fresh(name)
     return values
 
 
-def name_gradients(graph: Graph, gradients: Mapping[str, str], kept: Collection[str]) -> dict[str, str]:
+def name_gradients(graph: Graph, gradients: Mapping[str, str], reserved: Collection[str]) -> dict[str, str]:
     """Name the gradients <parameter>_grad, <input>_grad and return the names; each has its parameter's shape.
 
     A value of a name to be `kept` that is a gradient, too, as e^x is its own, keeps it.
     """
     by_name = query.values(graph)
-    values = named(graph, {f"{name}_grad": by_name[gradient] for name, gradient in gradients.items()}, kept)
+    values = named(graph, {f"{name}_grad": by_name[gradient] for name, gradient in gradients.items()}, reserved)
     for name in gradients:
         values[f"{name}_grad"].shape = by_name[name].shape
     return {name: str(values[f"{name}_grad"].name) for name in gradients}

@@ -21,16 +21,16 @@ STEPS = [name for name, rule in RULES.items() if rule is flat]
 
 def vjp(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], ones: bool) -> dict[str, Value]:
     """Return Jᵀȳ of each target."""
-    found = _pulled_back(model.graph, outputs, targets, ones)
-    return {f"{t.name}_grad": found[t] for t in targets}
+    gradients_by_target = _pulled_back(model.graph, outputs, targets, ones)
+    return {f"{t.name}_grad": gradients_by_target[t] for t in targets}
 
 
 def hvp(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], ones: bool) -> dict[str, Value]:
     """Return ∂⟨Jᵀȳ, v⟩/∂x of each target: the gradient of a product with the gradient; 0 where that is constant."""
-    found = _pulled_back(model.graph, outputs, targets, ones)
+    first = _pulled_back(model.graph, outputs, targets, ones)
     infer(model)  # rules ask for shapes that those of the first pass did not note
     op = Backward(model.graph, RULES, "hessian")
-    second = gradients(op, [(found[t], _like(op, t, "tangent")) for t in targets], targets)
+    second = gradients(op, [(first[t], _like(op, t, "tangent")) for t in targets], targets)
     return {f"{t.name}_hvp": second[t] if t in second else op.zeros(t) for t in targets}
 
 
@@ -39,10 +39,10 @@ def jvp(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], one
     graph = model.graph
     op = Backward(graph, RULES)
     seeds = [_like(op, y, "grad") for y in outputs]
-    found = _all(graph, gradients(op, zip(outputs, seeds, strict=True), targets), outputs, targets)
+    pulled_back = _all(graph, gradients(op, zip(outputs, seeds, strict=True), targets), outputs, targets)
     infer(model)
     op = Backward(graph, RULES, "tangent")
-    tangents = [(found[t], _like(op, t, "tangent")) for t in targets]
+    tangents = [(pulled_back[t], _like(op, t, "tangent")) for t in targets]
     pushed = gradients(op, tangents, seeds)
     results = {f"{y.name}_tangent": pushed[s] for y, s in zip(outputs, seeds, strict=True)}
     for y, seed in zip(outputs, seeds, strict=True):
@@ -59,11 +59,15 @@ def jacobian(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value]
     graph, results = model.graph, dict[str, Value]()
     for y in outputs:
         names = {t: f"{y.name}_{t.name}_jacobian" for t in targets}
-        found = _rows(graph, y, [t for t in targets if t in query.ancestors([y])])
+        rows_by_target = _rows(graph, y, [t for t in targets if t in query.ancestors([y])])
         op = Backward(graph, RULES, "jacobian")
         for t in targets:
             shape, empty = op.Concat(op.shape(y), op.shape(t), axis=0), _may_be_empty(y, t)
-            results[names[t]] = op.Reshape(found[t], shape, **empty) if t in found else op.Expand(op.like(0, t), shape)
+            results[names[t]] = (
+                op.Reshape(rows_by_target[t], shape, **empty)
+                if t in rows_by_target
+                else op.Expand(op.like(0, t), shape)
+            )
             results[names[t]].type, results[names[t]].shape = t.type, ir.Shape([*(y.shape or ()), *(t.shape or ())])
     return results
 
@@ -74,7 +78,7 @@ def _rows(graph: Graph, y: Value, targets: Sequence[Value]) -> dict[Value, Value
     if y.shape is not None and not y.shape.rank():
         return _all(graph, gradients(op, [(y, op.like(1, y))], targets), [y], targets)
     seed = _like(op, y, "grad")
-    found = _all(graph, gradients(op, [(y, seed)], targets), [y], targets)
+    row_gradients = _all(graph, gradients(op, [(y, seed)], targets), [y], targets)
     graph.inputs.remove(seed)
     reached, moved = {seed}, []
     for node in graph:
@@ -92,7 +96,9 @@ def _rows(graph: Graph, y: Value, targets: Sequence[Value]) -> dict[Value, Value
     body.remove(start := [node for node in body if node not in inner.forward])
     body.insert_before(moved[0], start) if moved else body.extend(start)  # none: J is the identity
     ir.convenience.replace_all_uses_with(seed, one_hot)
-    body.outputs[:] = distinct(inner, [found[t] if found[t] is not seed else one_hot for t in targets], targets)
+    body.outputs[:] = distinct(
+        inner, [row_gradients[t] if row_gradients[t] is not seed else one_hot for t in targets], targets
+    )
     rows = listed(op.Scan(steps, body=body, num_scan_inputs=1, outputs=len(targets)))
     if empty:
         rows = [op.Slice(of_target, [0], op.Reshape(size, [1]), [0]) for of_target in rows]
@@ -129,11 +135,11 @@ def _like(op: Backward, value: Value, suffix: str) -> Value:
 
 
 def _all(
-    graph: Graph, found: dict[Value, Value], outputs: Sequence[Value], targets: Sequence[Value]
+    graph: Graph, gradients_by_target: dict[Value, Value], outputs: Sequence[Value], targets: Sequence[Value]
 ) -> dict[Value, Value]:
     """Return the gradients once there is one of each target: a step, or an integer on every way, has none."""
     for target in targets:
-        if target not in found:
+        if target not in gradients_by_target:
             of = " and ".join(repr(y.name) for y in outputs)
             flat = _flat(graph, outputs, target)
             raise DeriveError(
@@ -141,7 +147,7 @@ def _all(
                 got=f"{of} depends on {target.name!r} only through {flat}, which cuts it off",
                 fix="Leave it out, or take the derivative of a value in front of that.",
             )
-    return found
+    return gradients_by_target
 
 
 def _flat(graph: Graph, outputs: Sequence[Value], target: Value) -> str:

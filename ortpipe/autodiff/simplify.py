@@ -101,9 +101,9 @@ def _scaled(op: Simplifier, a: Value, b: Value) -> Value | None:
 
 def _joined_with(op: Simplifier, x: Value, s: Value) -> Value | None:
     """Return x·s where x has a scalar factor that takes s: (y·t)·s = y·(t·s), and (number/y)·s = (number·s)/y."""
-    number, other = scalar_of(s), scalar_of(x)
-    if number is not None and other is not None:
-        return op.like(number * other, x)
+    number, factor = scalar_of(s), scalar_of(x)
+    if number is not None and factor is not None:
+        return op.like(number * factor, x)
     quotient = _made_here(op, x, "Div")
     top = quotient.inputs[0] if quotient is not None else None
     if quotient is not None and top is not None and number is not None and scalar_of(top) is not None:
@@ -111,14 +111,14 @@ def _joined_with(op: Simplifier, x: Value, s: Value) -> Value | None:
     product = _made_here(op, x, "Mul")
     if product is None or (is_scalar(x) and number is None):
         return None
-    left, right = product.inputs
-    assert left is not None and right is not None
-    for y, t in ((left, right), (right, left)):
+    first, second = product.inputs
+    assert first is not None and second is not None
+    for y, t in ((first, second), (second, first)):
         if is_scalar(t) and (scalar_of(t) is not None or not is_scalar(x)):
             return op.Mul(y, op.Mul(t, s))
     if x.uses():
         return None  # it is needed as it is, too
-    for y, t in ((left, right), (right, left)):
+    for y, t in ((first, second), (second, first)):
         deeper = _joined_with(op, t, s) if not is_scalar(t) else None
         if deeper is not None:
             return op.Mul(y, deeper)

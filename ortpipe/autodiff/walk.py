@@ -76,7 +76,7 @@ def active(nodes: Iterable[Node], targets: Iterable[Value]) -> set[Value]:
 
 
 def _quantized(x: Value | None) -> bool:
-    """Say whether a value may stand for quantized floats; an int64 is a place or a size."""
+    """Return whether a value may stand for quantized floats; an int64 is a place or a size."""
     return x is not None and x.dtype is not None and x.dtype not in NEVER_QUANTIZED
 
 

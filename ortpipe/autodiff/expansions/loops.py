@@ -95,8 +95,8 @@ def why_not_a_scan(node: Node) -> str | None:
         return "no trip count is given, so that it ends when its condition says so"
     if node.inputs[1] is not None and not _is_true(node.inputs[1]):
         return "its first condition is computed, so that it may not run at all"
-    kept = body.outputs[0]
-    if kept is not body.inputs[1] and not _is_true(kept, body.inputs[1]):
+    condition = body.outputs[0]
+    if condition is not body.inputs[1] and not _is_true(condition, body.inputs[1]):
         return "its condition is computed in the body, so that it may end early"
     for old, new in zip(body.inputs[2:], body.outputs[1:], strict=False):
         if any(v.type is not None and not isinstance(v.type, ir.TensorType) for v in (old, new)):
@@ -106,11 +106,11 @@ def why_not_a_scan(node: Node) -> str | None:
     return None
 
 
-def _is_true(value: Value, given: Value | None = None) -> bool:
-    """Say whether a condition is a constant true, or passes on one that is `given`."""
+def _is_true(value: Value, passed_on: Value | None = None) -> bool:
+    """Return whether a condition is a constant true, or passes on one that is `given`."""
     while (node := value.producer()) is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         value = node.inputs[0]
-        if value is given:
+        if value is passed_on:
             return True
     tensor = query.tensor(value)
     return tensor is not None and not value.is_graph_input() and bool(tensor.numpy().all())

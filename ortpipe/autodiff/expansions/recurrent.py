@@ -143,8 +143,15 @@ def recurrent(op: Builder, node: Node) -> Sequence[Value | None]:
         weights = {name: part[d] for name, part in parts.items() if part}
         scanned = [v if way == "forward" else flipped(op, v) for v in (x, mask) if v is not None]
         scanned[0] = _projected(op, node, scanned[0], weights, cell.gates, hidden)
-        own = functions[d * len(cell.activations) :][: len(cell.activations)]
-        ends = _scan(op, CellStep(op, node, hidden, weights, own), cell, [s[d] for s in first], scanned, wants_all)
+        direction_activations = functions[d * len(cell.activations) :][: len(cell.activations)]
+        ends = _scan(
+            op,
+            CellStep(op, node, hidden, weights, direction_activations),
+            cell,
+            [s[d] for s in first],
+            scanned,
+            wants_all,
+        )
         if wants_all and way == "reverse":
             ends[-1] = flipped(op, ends[-1])
         results.append(ends)
@@ -168,24 +175,24 @@ def _hidden_size(node: Node, r: Value) -> int:
 
 def _activations(node: Node, usual: Sequence[str]) -> list[Activation]:
     """Return each activation and its numbers; alphas and betas are read off their lists by those that have one."""
-    known = {name.lower(): name for name in ACTIVATIONS}
+    canonical_names = {name.lower(): name for name in ACTIVATIONS}
     lists = {key: list(node.attributes.get_floats(f"activation_{key}", ())) for key in ("alpha", "beta")}
     place = f"node {node.name or node.outputs[-1].name!r}"
     activations = []
-    for given in node.attributes.get_strings("activations", usual):
-        name, numbers = known.get(given.lower()), dict[str, float]()
+    for activation in node.attributes.get_strings("activations", usual):
+        name, numbers = canonical_names.get(activation.lower()), dict[str, float]()
         if name is None:
             raise DeriveError(
                 "A recurrent operator's activations must be ONNX's.",
-                got=f"{given!r} at {place}",
-                fix=f"Use one of {', '.join(known)}.",
+                got=f"{activation!r} at {place}",
+                fix=f"Use one of {', '.join(canonical_names)}.",
             )
         for key, default in ACTIVATIONS[name].items():
             value = lists[key].pop(0) if lists[key] else default
             if value is None or (node.op_type == "RNN" and f"activation_{key}" not in node.attributes):
                 raise DeriveError(
                     "Where ONNX's and onnxruntime's defaults differ, an activation's numbers must be given.",
-                    got=f"{given} of {node.op_type} at {place}, without its {key}",
+                    got=f"{activation} of {node.op_type} at {place}, without its {key}",
                     fix=f"Write activation_{key} into the node's attributes.",
                 )
             numbers[key] = value

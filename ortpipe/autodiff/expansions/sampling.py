@@ -80,13 +80,14 @@ def roi_align(op: Builder, node: Node) -> Sequence[Value] | None:
         sizes.append(size)
         counts.append(op.Reshape(most, [1]))
     rows = op.Shape(rois, start=0, end=1)
-    both = op.Concat(rows, [cells[0]], counts[0], [cells[1]], counts[1], axis=0)  # [R, h, S, w, T]
+    grid_shape = op.Concat(rows, [cells[0]], counts[0], [cells[1]], counts[1], axis=0)  # [R, h, S, w, T]
     flat = op.Concat(rows, [-1], axis=0)
     spread = [
-        op.Reshape(op.Expand(op.Unsqueeze(p, a), both), flat) for p, a in zip(places, ([3, 4], [1, 2]), strict=True)
+        op.Reshape(op.Expand(op.Unsqueeze(p, a), grid_shape), flat)
+        for p, a in zip(places, ([3, 4], [1, 2]), strict=True)
     ]
     y = _interpolated(op, x, op.Unsqueeze(images, [1]), spread, sizes, "linear", "border", corners=True)  # [R, C, …]
-    y = op.Reshape(y, op.Concat(rows, op.Shape(x, start=1, end=2), op.Slice(both, [1], [5]), axis=0))
+    y = op.Reshape(y, op.Concat(rows, op.Shape(x, start=1, end=2), op.Slice(grid_shape, [1], [5]), axis=0))
     mean = op.Unsqueeze(means[0], [3, 4]) * op.Unsqueeze(means[1], [1, 2])
     return [op.ReduceSum(y * op.Unsqueeze(mean, [1]), [3, 5], keepdims=0)]
 
@@ -116,9 +117,9 @@ def _interpolated(
         below, last = op.Floor(place), op.cast(size, x) - 1
         ratio, near = place - below, below + offsets  # [M, P, 1], [M, P, K]
         powers = [op.Expand(op.like(1, x), op.Shape(ratio)), ratio, ratio * ratio, ratio * ratio * ratio][: degree + 1]
-        own = op.MatMul(op.Concat(*powers, axis=2), coefficients)
+        axis_weights = op.MatMul(op.Concat(*powers, axis=2), coefficients)
         if padding == "zeros":
-            own = own * op.cast(op.And(op.GreaterOrEqual(near, 0), op.LessOrEqual(near, last)), x)
+            axis_weights = axis_weights * op.cast(op.And(op.GreaterOrEqual(near, 0), op.LessOrEqual(near, last)), x)
         elif padding == "reflection":
             low, high = (op.like(0, x), last) if corners else (op.like(-0.5, x), last + 0.5)
             near = _reflected(op, near, low, high)
@@ -126,7 +127,9 @@ def _interpolated(
         # of all pairs, the neighbours so far and those along this axis
         flat = op.Reshape(op.Unsqueeze(flat * size, [3]) + op.Unsqueeze(near, [2]), [0, 0, -1])
         weights = (
-            own if weights is None else op.Reshape(op.Unsqueeze(weights, [3]) * op.Unsqueeze(own, [2]), [0, 0, -1])
+            axis_weights
+            if weights is None
+            else op.Reshape(op.Unsqueeze(weights, [3]) * op.Unsqueeze(axis_weights, [2]), [0, 0, -1])
         )
     last_axis = op.Transpose(x, perm=[0, *range(2, rank), 1])
     rows = op.Reshape(last_axis, op.Concat([-1], op.Shape(x, start=1, end=2), axis=0))
@@ -139,5 +142,5 @@ def _reflected(op: Builder, p: Value, low: Value, high: Value) -> Value:
     """Return the place that mirrors at both borders send p to: it goes to and fro between them."""
     width = high - low
     past = p - low
-    whole = op.Floor(past / op.Max(width * 2, 1)) * (width * 2)
-    return low + (width - op.Abs(past - whole - width))
+    whole_periods = op.Floor(past / op.Max(width * 2, 1)) * (width * 2)
+    return low + (width - op.Abs(past - whole_periods - width))

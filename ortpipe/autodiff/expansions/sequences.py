@@ -47,10 +47,10 @@ def get_element(op: Builder, node: Node) -> Sequence[Value] | None:
         return None  # who reads its elements looks through it
     if not isinstance(x.type, ir.OptionalType):
         return [op.Identity(x)]
-    made = _made(x)
-    if made is None or made.op_type != "Optional" or not made.inputs or made.inputs[0] is None:
+    maker = _made(x)
+    if maker is None or maker.op_type != "Optional" or not maker.inputs or maker.inputs[0] is None:
         raise _unknown(node, f"whether {x.name!r} holds something is not known")
-    return [op.Identity(made.inputs[0])]
+    return [op.Identity(maker.inputs[0])]
 
 
 def elements(op: Builder, reader: Node, sequence: Value) -> list[Value]:
@@ -70,22 +70,22 @@ def elements(op: Builder, reader: Node, sequence: Value) -> list[Value]:
             return elements(op, reader, inputs[0])
         case "SequenceInsert" | "SequenceErase":
             tensors, insert = elements(op, reader, inputs[0]), node.op_type == "SequenceInsert"
-            given = inputs[1 + insert :]
-            place = _number(given[0]) if given else len(tensors) - (not insert)
+            position = inputs[1 + insert :]
+            place = _number(position[0]) if position else len(tensors) - (not insert)
             if place is None:
-                raise _unknown(reader, f"{given[0].name!r}, a place, is not constant")
+                raise _unknown(reader, f"{position[0].name!r}, a place, is not constant")
             place += len(tensors) if place < 0 else 0
             return [*tensors[:place], *([inputs[1]] if insert else []), *tensors[place + (not insert) :]]
     raise _unknown(reader, f"{query.called(node)} gives {sequence.name!r}")
 
 
 def _split(op: Builder, reader: Node, node: Node) -> list[Value]:
-    x, given = (*node.inputs, None)[:2]
+    x, split = (*node.inputs, None)[:2]
     axis, size = node.attributes.get_int("axis", 0), None
     if x is not None and x.shape is not None:
         size = x.shape[axis] if isinstance(x.shape[axis], int) else None
-    lengths = query.constant(given) if given is not None and not given.is_graph_input() else None
-    if (given is not None and lengths is None) or (size is None and (lengths is None or not lengths.ndim)):
+    lengths = query.constant(split) if split is not None and not split.is_graph_input() else None
+    if (split is not None and lengths is None) or (size is None and (lengths is None or not lengths.ndim)):
         raise _unknown(reader, f"how many parts {query.called(node)} gives is not known")
     if lengths is None or not lengths.ndim:  # parts of one length, the last one perhaps shorter
         each = 1 if lengths is None else int(lengths)
@@ -94,7 +94,7 @@ def _split(op: Builder, reader: Node, node: Node) -> list[Value]:
     else:
         sizes = [int(n) for n in lengths]
     parts = listed(op.Split(x, sizes, axis=axis, outputs=len(sizes)))
-    squeezed = given is None and not node.attributes.get_int("keepdims", 1)
+    squeezed = split is None and not node.attributes.get_int("keepdims", 1)
     return [op.Squeeze(part, [axis]) for part in parts] if squeezed else parts
 
 
@@ -107,8 +107,8 @@ def _made(value: Value) -> Node | None:
 
 
 def _number(value: Value) -> int | None:
-    held = None if value.is_graph_input() else query.constant(value)
-    return None if held is None else int(held.item())
+    constant = None if value.is_graph_input() else query.constant(value)
+    return None if constant is None else int(constant.item())
 
 
 def _unknown(node: Node, why: str) -> DeriveError:

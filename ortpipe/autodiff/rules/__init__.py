@@ -61,8 +61,8 @@ def table() -> str:
 def _without() -> list[str]:
     """Return ONNX's operators from floats to floats that have neither a rule, nor an expansion, nor a body."""
     names = {s.name for s in onnx.defs.get_all_schemas_with_history() if not s.domain and s.since_version <= NEWEST}
-    left = sorted(names - {*RULES, *EXPANSIONS, *MADE, *HELD, *NEW})
-    return [name for name in left if _is_of_floats(onnx.defs.get_schema(name, NEWEST))]
+    uncovered = sorted(names - {*RULES, *EXPANSIONS, *MADE, *HELD, *NEW})
+    return [name for name in uncovered if _is_of_floats(onnx.defs.get_schema(name, NEWEST))]
 
 
 def _is_of_floats(schema: onnx.defs.OpSchema) -> bool:

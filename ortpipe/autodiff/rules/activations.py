@@ -82,8 +82,8 @@ def hard_swish(op: Backward, x: Value, y: Value) -> Value:
 
 def softsign(op: Backward, x: Value, y: Value) -> Value:
     """y = x / (1 + |x|): f′ = (1 − |y|)²."""
-    rest = 1 - op.Abs(y)
-    return rest * rest
+    margin = 1 - op.Abs(y)
+    return margin * margin
 
 
 def gelu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
@@ -120,8 +120,15 @@ def _without_replaced_rows(y: Value, axis: int) -> Value:
     [reader] = readers
     (chosen, zero, _), replaced = reader.inputs, reader.outputs[0]
     cast = zero.producer() if zero is not None else None
-    sizes, held = query.sizes(chosen), query.constant(cast.inputs[0] if cast is not None and cast.inputs else zero)
-    is_zero = held is not None and not held.any() and (cast is None or cast.op_type in ("Cast", "CastLike", "Constant"))
+    sizes, replacement = (
+        query.sizes(chosen),
+        query.constant(cast.inputs[0] if cast is not None and cast.inputs else zero),
+    )
+    is_zero = (
+        replacement is not None
+        and not replacement.any()
+        and (cast is None or cast.op_type in ("Cast", "CastLike", "Constant"))
+    )
     if not is_zero or sizes is None or y.shape is None or replaced.shape != y.shape:
         return y
     where = axis - y.shape.rank() + len(sizes)

@@ -22,23 +22,23 @@ def if_(op: Backward, node: Node, dys: Gradients, condition: Value) -> Gradients
     A branch computes again what its gradient needs: its values have no shape that the other branch could stand in for.
     """
     captured = query.captured(node)
-    wanted = [v for v in captured if v in op.active]
-    branches = [_branch(op, node, name, wanted, dys) for name in ("then_branch", "else_branch")]
-    reached = [v for v in wanted if any(v in found for _, found in branches)]
+    targets = [v for v in captured if v in op.active]
+    branches = [_branch(op, node, name, targets, dys) for name in ("then_branch", "else_branch")]
+    reached = [v for v in targets if any(v in gradients_by_value for _, gradients_by_value in branches)]
     if not reached:
         return []
-    for inner, found in branches:
-        results = [found[v] if v in found else inner.zeros(v) for v in reached]
+    for inner, gradients_by_value in branches:
+        results = [gradients_by_value[v] if v in gradients_by_value else inner.zeros(v) for v in reached]
         inner.graph.outputs[:] = distinct(inner, results, reached)
         prune(inner.graph)
-    then, other = (inner.graph for inner, _ in branches)
-    results = op.If(condition, then_branch=then, else_branch=other, outputs=len(reached))
+    then, otherwise = (inner.graph for inner, _ in branches)
+    results = op.If(condition, then_branch=then, else_branch=otherwise, outputs=len(reached))
     gradient = dict(zip(reached, listed(results), strict=True))
     return [None, *(gradient.get(v) for v in captured)]
 
 
 def _branch(
-    op: Backward, node: Node, name: str, wanted: Sequence[Value], dys: Gradients
+    op: Backward, node: Node, name: str, targets: Sequence[Value], dys: Gradients
 ) -> tuple[Backward, dict[Value, Value]]:
     graph = copied(op, node.attributes[name].as_graph())
     for inside in graph.all_nodes():
@@ -55,7 +55,7 @@ def _branch(
             cotangent = inner.Identity(dy)
             cotangent.type, cotangent.shape = y.type, y.shape
             cotangents.append((y, cotangent))
-    return inner, gradients(inner, cotangents, wanted)
+    return inner, gradients(inner, cotangents, targets)
 
 
 def scan(op: Backward, node: Node, dys: Gradients, *_: Value) -> Gradients:
@@ -75,25 +75,28 @@ def scan(op: Backward, node: Node, dys: Gradients, *_: Value) -> Gradients:
         *((body.outputs[i], op.placeholder("carried", body.inputs[i], body.inputs[i].shape)) for i in carried),
         *((body.outputs[i], op.placeholder("arriving", body.outputs[i], body.outputs[i].shape)) for i in arriving),
     ]
-    found = gradients(inner, cotangents, targets)
-    if not found:
+    gradients_by_value = gradients(inner, cotangents, targets)
+    if not gradients_by_value:
         return []
-    shared = [v for v in captured if v in found]
+    shared = [v for v in captured if v in gradients_by_value]
     sums = [op.placeholder("sum", v, v.shape) for v in shared]
-    scanned = [x for x in body.inputs[states:] if x in found]
+    scanned = [x for x in body.inputs[states:] if x in gradients_by_value]
     before = [body.inputs[i] for i in carried]
     outputs = [
-        *(found[s] if s in found else inner.zeros(s) for s in before),
-        *(inner.Add(total, found[v]) for v, total in zip(shared, sums, strict=True)),
-        *(found[x] for x in scanned),
+        *(gradients_by_value[s] if s in gradients_by_value else inner.zeros(s) for s in before),
+        *(inner.Add(total, gradients_by_value[v]) for v, total in zip(shared, sums, strict=True)),
+        *(gradients_by_value[x] for x in scanned),
     ]
-    graph, kept = cut(inner, distinct(inner, outputs, [*before, *shared, *scanned]))
-    if not kept and not arriving:  # a Scan has to scan something
-        kept = {body.inputs[states]: op.placeholder("unread", body.inputs[states], body.inputs[states].shape)}
-    first, rest = [p for _, p in cotangents[: len(carried)]], [p for _, p in cotangents[len(carried) :]]
-    graph.inputs.extend([*first, *sums, *kept.values(), *rest])
+    graph, read_forward = cut(inner, distinct(inner, outputs, [*before, *shared, *scanned]))
+    if not read_forward and not arriving:  # a Scan has to scan something
+        read_forward = {body.inputs[states]: op.placeholder("unread", body.inputs[states], body.inputs[states].shape)}
+    first, last = [p for _, p in cotangents[: len(carried)]], [p for _, p in cotangents[len(carried) :]]
+    graph.inputs.extend([*first, *sums, *read_forward.values(), *last])
     starts = [dys[i] or op.zeros(node.outputs[i]) for i in carried] + [op.zeros(v) for v in shared]
-    steps = [*(_per_step(node, inner, states, v) for v in kept), *(dy for i in arriving if (dy := dys[i]) is not None)]
+    steps = [
+        *(_per_step(node, inner, states, v) for v in read_forward),
+        *(dy for i in arriving if (dy := dys[i]) is not None),
+    ]
     results = op.Scan(
         *starts, *(flipped(op, v) for v in steps), body=graph, num_scan_inputs=len(steps), outputs=len(outputs)
     )
@@ -120,12 +123,12 @@ def _reach(
     targets += [x for x, outer in zip(body.inputs, node.inputs, strict=True) if outer in op.active]
     while more := _carries(body, states, targets):
         targets += more
-    wanted, added = set[int](), {i for i, dy in enumerate(dys) if dy is not None}
+    reached, added = set[int](), {i for i, dy in enumerate(dys) if dy is not None}
     while added:
-        wanted |= added
-        needed = query.ancestors([body.outputs[i] for i in wanted])
-        added = {i for i in range(states) if body.inputs[i] in needed} - wanted
-    carried = [i for i in range(states) if i in wanted and body.inputs[i] in targets]
+        reached |= added
+        needed = query.ancestors([body.outputs[i] for i in reached])
+        added = {i for i in range(states) if body.inputs[i] in needed} - reached
+    carried = [i for i in range(states) if i in reached and body.inputs[i] in targets]
     unwanted = {body.inputs[i] for i in range(states) if i not in carried}
     return carried, [t for t in targets if t not in unwanted]
 
@@ -142,8 +145,8 @@ def _per_step(node: Node, inner: Backward, states: int, value: Value) -> Value:
     if value in body.inputs[states:]:
         return _outside(node, body, value)
     for inside, outside in zip(body.outputs[states:], node.outputs[states:], strict=True):
-        made = inside.producer()
-        is_copy = made is not None and made.op_type == "Identity" and made.inputs[0] is value
+        maker = inside.producer()
+        is_copy = maker is not None and maker.op_type == "Identity" and maker.inputs[0] is value
         if outside.name and (inside is value or is_copy):
             return outside
     if value in body.outputs or value in body.inputs:

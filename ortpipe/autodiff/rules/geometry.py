@@ -13,8 +13,8 @@ def det(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
     So it holds where x has no inverse, too; that takes n² determinants of n × n.
     """
-    one, (*batch, n, _) = op.eye(x, -1), ranked(x)
-    rows, columns = op.Unsqueeze(one, [1, 3]), op.Unsqueeze(one, [0, 2])  # [n, 1, n, 1], [1, n, 1, n]
+    unit, (*batch, n, _) = op.eye(x, -1), ranked(x)
+    rows, columns = op.Unsqueeze(unit, [1, 3]), op.Unsqueeze(unit, [0, 2])  # [n, 1, n, 1], [1, n, 1, n]
     outer = [len(batch), len(batch) + 1]
     minors = op.Unsqueeze(x, outer) * (1 - rows) + rows * columns
     minors.type, minors.shape = x.type, ir.Shape([*batch, n, n, n, n])

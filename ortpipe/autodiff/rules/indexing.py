@@ -27,9 +27,9 @@ def _by_one_hot(op: Backward, x: Value, indices: Value, dy: Value, axis: int) ->
     """Sum rows of dy by a matrix product, [places = read]ᵀ · dy: below opset 16 nothing can scatter a sum."""
     order = [axis, *(i for i in range(ranked(x).rank()) if i != axis)]
     rows = op.Reshape(op.Transpose(op.Reshape(dy, _shape_with(op, x, axis, -1)), perm=order), [0, -1])
-    size, *others = (op.Reshape(op.dim(x, i), [1]) for i in order)
+    size, *other_sizes = (op.Reshape(op.dim(x, i), [1]) for i in order)
     hot = op.Transpose(_one_hot(op, op.vector(indices), size, x), perm=[1, 0])
-    turned = op.Concat(size, *others, axis=0)
+    turned = op.Concat(size, *other_sizes, axis=0)
     return op.Transpose(op.Reshape(op.MatMul(hot, rows), turned), perm=np.argsort(order).tolist())
 
 
@@ -161,10 +161,10 @@ def dropout(
         return [dy]
     mask = op.output(node, 1, "mask", y)  # a second node would draw a second mask
     mask.type = ir.TensorType(ir.DataType.BOOL)
-    kept = 1 - op.cast(ratio, y) if ratio is not None else op.like(0.5, y)
+    keep_share = 1 - op.cast(ratio, y) if ratio is not None else op.like(0.5, y)
     if fixed is None:
-        kept = op.Where(training, kept, 1)
-    return [dy * (op.cast(mask, y) / kept)]
+        keep_share = op.Where(training, keep_share, 1)
+    return [dy * (op.cast(mask, y) / keep_share)]
 
 
 def _shape_with(op: Backward, x: Value, axis: int, size: int) -> Value:

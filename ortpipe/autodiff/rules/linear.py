@@ -74,15 +74,15 @@ def einsum(op: Backward, node: Node, dy: Value, *inputs: Value) -> Gradients:
     terms, result = _equation(node, inputs)
     sizes, gradients = _sizes(terms, inputs), []
     for i, (term, x) in enumerate(zip(terms, inputs, strict=True)):
-        others = [(t, v) for j, (t, v) in enumerate(zip(terms, inputs, strict=True)) if j != i]
-        seen = set(result).union(*(t for t, _ in others))
-        kept = "".join(c for c in dict.fromkeys(term) if c in seen)
-        if others:
-            equation = ",".join([result, *(t for t, _ in others)]) + "->" + kept
-            dx = op.Einsum(dy, *(v for _, v in others), equation=equation)
+        other_terms = [(t, v) for j, (t, v) in enumerate(zip(terms, inputs, strict=True)) if j != i]
+        seen = set(result).union(*(t for t, _ in other_terms))
+        letters = "".join(c for c in dict.fromkeys(term) if c in seen)
+        if other_terms:
+            equation = ",".join([result, *(t for t, _ in other_terms)]) + "->" + letters
+            dx = op.Einsum(dy, *(v for _, v in other_terms), equation=equation)
         else:
-            dx = op.Transpose(dy, perm=[result.index(c) for c in kept]) if kept != result else dy
-        dx = _spread(op, dx, kept, term, x)
+            dx = op.Transpose(dy, perm=[result.index(c) for c in letters]) if letters != result else dy
+        dx = _spread(op, dx, letters, term, x)
         dx.shape = ir.Shape([sizes[c] for c in term])  # summed where x was broadcast
         gradients.append(dx)
     return gradients
@@ -94,9 +94,9 @@ def _sizes(terms: Sequence[str], inputs: Sequence[Value]) -> dict[str, Any]:
     return {c: wide([d for letter, d in pairs if letter == c]) for c, _ in pairs}
 
 
-def _spread(op: Backward, dx: Value, kept: str, term: str, x: Value) -> Value:
+def _spread(op: Backward, dx: Value, letters: str, term: str, x: Value) -> Value:
     """Put back the letters that were summed out, and the diagonals that a repeated letter reads."""
-    missing = [i for i, c in enumerate(dict.fromkeys(term)) if c not in kept]
+    missing = [i for i, c in enumerate(dict.fromkeys(term)) if c not in letters]
     repeated = [place for place, c in enumerate(term) if term.index(c) != place]
     for axes in (missing, repeated):
         dx = op.Unsqueeze(dx, axes) if axes else dx
@@ -114,12 +114,12 @@ def _spread(op: Backward, dx: Value, kept: str, term: str, x: Value) -> Value:
 def _equation(node: Node, inputs: Sequence[Value]) -> tuple[list[str], str]:
     """Return the terms of an equation with an explicit result and letters in place of `...`."""
     text = node.attributes["equation"].as_string().replace(" ", "")
-    left, arrow, result = text.partition("->")
+    operands, arrow, result = text.partition("->")
     unused = "".join(c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in text)
     if not arrow:
-        single = [c for c in sorted(set(left) - set(",.")) if left.count(c) == 1]
-        result = ("..." if "..." in left else "") + "".join(single)
-    terms = left.split(",")
+        single = [c for c in sorted(set(operands) - set(",.")) if operands.count(c) == 1]
+        result = ("..." if "..." in operands else "") + "".join(single)
+    terms = operands.split(",")
     widths = [ranked(x).rank() - len(t.replace("...", "")) for t, x in zip(terms, inputs, strict=True)]
     most = max((w for w, t in zip(widths, terms, strict=True) if "..." in t), default=0)
     plain = [t.replace("...", unused[:most][most - w :]) for w, t in zip(widths, terms, strict=True)]

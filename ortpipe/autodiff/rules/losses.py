@@ -14,12 +14,12 @@ class Weighed:
         self.op, self.rank, self.loss = op, ranked(x).rank(), node.outputs[0]
         self.mean = node.attributes.get_string("reduction", "mean") == "mean"
         column = op.ints([-1 if i == 1 else 1 for i in range(self.rank)])
-        ignored, kept = node.attributes.get_int("ignore_index", None), None
+        ignored, counted = node.attributes.get_int("ignore_index", None), None
         if ignored is not None:
-            kept = op.Not(op.Equal(target, op.const(np.array(ignored, (target.dtype or ir.DataType.INT64).numpy()))))
+            counted = op.Not(op.Equal(target, op.const(np.array(ignored, (target.dtype or ir.DataType.INT64).numpy()))))
         classes = op.Reshape(op.count(op.dim(x, 1)), column)
         hot = op.Equal(op.Unsqueeze(op.Cast(target, to=ir.DataType.INT64), [1]), classes)
-        self.hot = op.cast(op.And(hot, op.Unsqueeze(kept, [1])) if kept is not None else hot, x)
+        self.hot = op.cast(op.And(hot, op.Unsqueeze(counted, [1])) if counted is not None else hot, x)
         each = self.hot * op.Reshape(weights, column) if weights is not None else self.hot
         self.counts = op.ReduceSum(each, [1], keepdims=1)  # each target's weight [N, 1, …]
         scalar = dy.shape is not None and not dy.shape.rank()  # of the loss, or the same for each target
@@ -47,8 +47,8 @@ def softmax_cross_entropy(
         parts.append((p - weighed.hot) * (weighed.counts * weighed.share))
         dw = weighed.to_weights(log_p) if weights is not None else None
     if d_log_p is not None:
-        whole = op.full(d_log_p, log_p)
-        parts.append(whole - p * op.ReduceSum(whole, [1], keepdims=1))
+        wide = op.full(d_log_p, log_p)
+        parts.append(wide - p * op.ReduceSum(wide, [1], keepdims=1))
     return [op.total(parts, x), None, dw]
 
 

@@ -57,7 +57,7 @@ def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
 
 def _tile(node: Node, x: Value, windows: Window) -> bool:
-    """Say whether windows lie side by side and fill x, of float32: then MaxUnpool, which has no other, undoes it."""
+    """Return whether windows lie side by side and fill x, of float32: then MaxUnpool, which has no other, undoes it."""
     side_by_side = all(windows.kernel == windows.strides) and all(windows.dilations == 1)
     sizes, counts = spatial(x), spatial(node.outputs[0])
     if not side_by_side or None in (*sizes, *counts) or x.dtype != ir.DataType.FLOAT:

@@ -52,11 +52,11 @@ def _like(op: Backward, scale: Value, x: Value) -> Value:
 
 def _offset(op: Backward, node: Node, zero: Value | None, x: Value, like: Value) -> Any:
     """Return a zero point as a float that broadcasts to x; None where it is 0."""
-    held = query.constant(zero)
-    if zero is None or (held is not None and not held.astype(np.float32).any()):
+    constant = query.constant(zero)
+    if zero is None or (constant is not None and not constant.astype(np.float32).any()):
         return None
     assert like.dtype is not None
-    cast = op.cast(zero, like) if held is None else op.const(held.astype(like.dtype.numpy()))
+    cast = op.cast(zero, like) if constant is None else op.const(constant.astype(like.dtype.numpy()))
     return _spread(op, node, cast, x)
 
 

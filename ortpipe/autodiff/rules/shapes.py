@@ -81,8 +81,8 @@ def pad(
     dx = op.Pad(dx, cut, *extra)  # where a pad is negative, x was cut: zeros come back
     if value is None or value not in op.active:
         return [dx]
-    rest = op.ReduceSum(dy, keepdims=0) - op.ReduceSum(dx, keepdims=0)  # everything that did not go to x
-    return [dx, None, op.reshape_like(rest, value)]
+    outside = op.ReduceSum(dy, keepdims=0) - op.ReduceSum(dx, keepdims=0)  # everything that did not go to x
+    return [dx, None, op.reshape_like(outside, value)]
 
 
 def depth_to_space(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:

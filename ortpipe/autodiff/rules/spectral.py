@@ -30,10 +30,10 @@ def dft(
         )
     place = node.attributes.get_int("axis", 1) if op.opset < 20 else -2
     if axis is not None:
-        known = op.constant(axis)
-        if known is None:
+        static_axis = op.constant(axis)
+        if static_axis is None:
             raise not_static(node, axis, "the axis")
-        place = int(known.numpy().item())
+        place = int(static_axis.numpy().item())
     place %= ranked(x).rank()
     n = op.reshape(length, []) if length is not None else op.dim(x, place)
     if node.attributes.get_int("onesided", 0):
