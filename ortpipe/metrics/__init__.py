@@ -188,8 +188,8 @@ def greater_is_better(name: str, *, recorded: bool = False) -> bool:
     plain = part_of(name.removesuffix(UNWEIGHTED))[1]
     if recorded and own.is_path(plain) and own.loaded(plain) is None:
         return False
-    found = METRICS.get(plain)
-    return found is not None and found.greater_is_better
+    metric = METRICS.get(plain)
+    return metric is not None and metric.greater_is_better
 
 
 def part_of(name: str) -> tuple[str, str]:
@@ -210,9 +210,9 @@ def shown(facts: Facts) -> tuple[str, ...]:
     """
     return tuple(
         f"{head}/{name}" if head else name
-        for head, own in facts.predictions.items()
+        for head, head_facts in facts.predictions.items()
         for name, metric in METRICS.items()
-        if own.measured_as in metric.shown
+        if head_facts.measured_as in metric.shown
     )
 
 
@@ -225,8 +225,12 @@ def check_fits(name: str, facts: Facts, key: str | None = None) -> None:
     if (task := facts.predictions[head].measured_as) not in METRICS[plain].tasks:
         fitting = [name for name, metric in METRICS.items() if task in metric.tasks]
         rule, fix = "A metric must fit the model's task.", f"Choose from {', '.join(fitting)}."
-        others = [of for of, own in facts.predictions.items() if of and own.measured_as in METRICS[plain].tasks]
-        fix += f" That of a head has its name in front: {others[0]}/{plain}." if others and not head else ""
+        fitting_heads = [
+            of for of, head_facts in facts.predictions.items() if of and head_facts.measured_as in METRICS[plain].tasks
+        ]
+        fix += (
+            f" That of a head has its name in front: {fitting_heads[0]}/{plain}." if fitting_heads and not head else ""
+        )
         raise EvaluateError(rule, key=key, got=f"{name} for a {task} {'head' if head else 'model'}", fix=fix)
 
 

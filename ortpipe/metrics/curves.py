@@ -24,17 +24,17 @@ def curves(entries: Compared) -> dict[str, np.ndarray]:
     w = np.ones(len(truth)) if weight is None else weight.astype(np.float64)
     several = truth.ndim > 1
     kinds = range(probability.shape[1]) if several or probability.shape[1] > 2 else [1]
-    found: dict[str, np.ndarray] = {}
+    curves_by_name: dict[str, np.ndarray] = {}
     for k in kinds if len(kinds) <= CLASSES else ():
         true = truth[:, k] > 0 if several else truth == k
         if 0 < (w * true).sum() < w.sum():
-            found[f"roc/{k}"] = _thinned(roc(true, probability[:, k], w))
-            found[f"precision_recall/{k}"] = _thinned(precision_recall(true, probability[:, k], w))
+            curves_by_name[f"roc/{k}"] = _thinned(roc(true, probability[:, k], w))
+            curves_by_name[f"precision_recall/{k}"] = _thinned(precision_recall(true, probability[:, k], w))
     if not several and w.sum() > 0:
         two = probability.shape[1] == 2
-        said = probability[:, 1] if two else probability.max(axis=1)
-        found["reliability"] = reliability(truth == (1 if two else probability.argmax(axis=1)), said, w)
-    return found
+        confidence = probability[:, 1] if two else probability.max(axis=1)
+        curves_by_name["reliability"] = reliability(truth == (1 if two else probability.argmax(axis=1)), confidence, w)
+    return curves_by_name
 
 
 def roc(true: np.ndarray, score: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -46,17 +46,17 @@ def roc(true: np.ndarray, score: np.ndarray, weight: np.ndarray) -> np.ndarray:
 def precision_recall(true: np.ndarray, score: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return [P, 2]: recall and precision at each threshold, from the highest on; before it they are 0 and 1."""
     hits, false = _counts(true, score, weight)
-    said = hits + false
-    precision = np.divide(hits, said, out=np.zeros_like(hits), where=said > 0)
+    positives = hits + false
+    precision = np.divide(hits, positives, out=np.zeros_like(hits), where=positives > 0)
     return np.stack([np.r_[0, hits / hits[-1]], np.r_[1, precision]], axis=1)
 
 
 def reliability(true: np.ndarray, probability: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return [B, 3]: mean probability, share of the true and weight of bins of equal width that have any weight."""
     place = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], probability)
-    total, said, hits = (np.bincount(place, weight * v, BINS) for v in (np.ones(len(true)), probability, true))
-    kept = total > 0
-    return np.stack([said[kept] / total[kept], hits[kept] / total[kept], total[kept]], axis=1)
+    total, confidence, hits = (np.bincount(place, weight * v, BINS) for v in (np.ones(len(true)), probability, true))
+    filled = total > 0
+    return np.stack([confidence[filled] / total[filled], hits[filled] / total[filled], total[filled]], axis=1)
 
 
 def _counts(true: np.ndarray, score: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -69,5 +69,5 @@ def _counts(true: np.ndarray, score: np.ndarray, weight: np.ndarray) -> tuple[np
 def _thinned(curve: np.ndarray) -> np.ndarray:
     if len(curve) <= POINTS:
         return curve
-    kept: np.ndarray = curve[np.linspace(0, len(curve) - 1, POINTS).round().astype(np.int64)]
-    return kept
+    points: np.ndarray = curve[np.linspace(0, len(curve) - 1, POINTS).round().astype(np.int64)]
+    return points

@@ -58,9 +58,11 @@ def compared(facts: Facts, truth: np.ndarray, prediction: np.ndarray, weight: np
     if facts.class_axis is not None:
         truth = _fitted(facts, truth, label.shape)
     if label.shape[1:] != truth.shape[1:]:
-        rule, fix = "Labels must have the width of the model's prediction.", "Choose other labels or another model."
-        got = f"test labels of shape {truth.shape}, predictions of shape {label.shape}"
-        raise EvaluateError(rule, got=got, fix=fix)
+        raise EvaluateError(
+            "Labels must have the width of the model's prediction.",
+            got=f"test labels of shape {truth.shape}, predictions of shape {label.shape}",
+            fix="Choose other labels or another model.",
+        )
     entry = () if facts.task in ("binary", "multiclass") else label.shape[-1:]
     elements = label.shape[1 : label.ndim - len(entry)]
     if elements:

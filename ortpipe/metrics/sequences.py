@@ -20,9 +20,9 @@ def decoded(steps: np.ndarray, blank: int) -> np.ndarray:
     [[1, 1, 2, -1, -1, -1], [3, -1, -1, -1, -1, -1]]
     """
     before = np.hstack([np.full((len(steps), 1), blank), steps[:, :-1]])
-    kept = (steps != blank) & (steps != before)
-    order = np.argsort(~kept, axis=1, kind="stable")
-    return np.take_along_axis(np.where(kept, steps, -1), order, axis=1)
+    is_read = (steps != blank) & (steps != before)
+    order = np.argsort(~is_read, axis=1, kind="stable")
+    return np.take_along_axis(np.where(is_read, steps, -1), order, axis=1)
 
 
 def distance(truth: np.ndarray, label: np.ndarray) -> np.ndarray:
@@ -32,14 +32,14 @@ def distance(truth: np.ndarray, label: np.ndarray) -> np.ndarray:
     [1, 1]
     """
     rows, lengths = np.arange(len(truth)), (truth >= 0).sum(axis=1)
-    others, width = (label >= 0).sum(axis=1), np.arange(label.shape[1] + 1)
+    label_lengths, width = (label >= 0).sum(axis=1), np.arange(label.shape[1] + 1)
     line = np.tile(width, (len(truth), 1))  # distances from the first i of truth to the first j of label
-    found = line[rows, others]
+    distances = line[rows, label_lengths]
     for i in range(truth.shape[1]):
         changed = np.minimum(line[:, 1:] + 1, line[:, :-1] + (label != truth[:, i : i + 1]))
         line = np.minimum.accumulate(np.hstack([line[:, :1] + 1, changed]) - width, axis=1) + width
-        found = np.where(lengths == i + 1, line[rows, others], found)
-    return found
+        distances = np.where(lengths == i + 1, line[rows, label_lengths], distances)
+    return distances
 
 
 def error_rate(truth: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> float:

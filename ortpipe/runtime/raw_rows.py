@@ -42,11 +42,14 @@ class RawRows:
         """Return what `ortpipe predict` writes of these rows: `prediction`, and each class's `probability_CLASS`."""
         frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame({k: np.ravel(v) for k, v in data.items()})
         inputs = self._session.get_inputs()
-        if missing := [given.name for given in inputs if given.name not in frame]:
+        if missing := [model_input.name for model_input in inputs if model_input.name not in frame]:
             raise refused(f"The model reads columns that the rows lack: {', '.join(missing)}")
         if not len(frame):
             raise refused("The model predicts one row or more: these are none")
-        feeds = {given.name: self._column(given.name, frame[given.name], given.type) for given in inputs}
+        feeds = {
+            model_input.name: self._column(model_input.name, frame[model_input.name], model_input.type)
+            for model_input in inputs
+        }
         arrays = self._session.run([facts["prediction"] for facts in self._heads.values()], feeds)
         columns: dict[str, np.ndarray] = {}
         for (prefix, facts), array in zip(self._heads.items(), arrays, strict=True):
@@ -59,19 +62,19 @@ class RawRows:
             return _numbers(name, values, FLOATS[kind])
         if kind != "tensor(string)":
             return np.asarray(values)
-        known = self._columns[name]
-        if known["marks"] and not known["missing"] and values.isna().any():
+        column = self._columns[name]
+        if column["marks"] and not column["missing"] and values.isna().any():
             raise refused(
                 f"Column {name!r} misses no value in the rows of training, and has the words "
-                f"{', '.join(map(repr, known['marks']))}, which pandas reads as missing, also where it serves CSV: "
+                f"{', '.join(map(repr, column['marks']))}, which pandas reads as missing, also where it serves CSV: "
                 "read the rows with keep_default_na=False, or send JSON"
             )
         if pd.api.types.is_datetime64_any_dtype(values):
             values = values.map(lambda moment: moment.isoformat(), na_action="ignore")
-        as_text = _as_whole if known["whole"] else str
+        as_text = _as_whole if column["whole"] else str
         text = values.map(as_text, na_action="ignore").astype(object).where(values.notna(), "")
-        text = text.where(~text.isin({"None", "nan"}.difference(known["marks"])), "")  # what MLflow makes of a null
-        if known["of"] != "truth":
+        text = text.where(~text.isin({"None", "nan"}.difference(column["marks"])), "")  # what MLflow makes of a null
+        if column["of"] != "truth":
             return np.asarray(text, object)
         text = text.str.lower()
         if not (right := text.isin(["true", "false", ""])).all():

@@ -46,18 +46,18 @@ def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Se
     read = {i.name for i in model.graph.input} | values.keys()
 
     def total(arrays: Mapping[str, np.ndarray]) -> float:
-        found = forward.run({name: array for name, array in arrays.items() if name in read}, outputs)
-        return sum(float(y.astype(np.float64).sum()) for y in found)
+        computed = forward.run({name: array for name, array in arrays.items() if name in read}, outputs)
+        return sum(float(y.astype(np.float64).sum()) for y in computed)
 
     arrays = {**rows, **values}
     ys = forward.run({name: array for name, array in arrays.items() if name in read}, outputs)
     gradient_model = derived.model
-    given = {i.name for i in gradient_model.graph.input} - derived.initializers.keys()
-    fed = {name: array for name, array in rows.items() if name in given}
-    fed |= {seed: np.ones_like(y) for seed, y in zip(seeds, ys, strict=False) if seed in given}
-    found = dict(zip(gradients, Session(gradient_model).run(fed, list(gradients.values())), strict=True))
+    graph_inputs = {i.name for i in gradient_model.graph.input} - derived.initializers.keys()
+    fed = {name: array for name, array in rows.items() if name in graph_inputs}
+    fed |= {seed: np.ones_like(y) for seed, y in zip(seeds, ys, strict=False) if seed in graph_inputs}
+    computed = dict(zip(gradients, Session(gradient_model).run(fed, list(gradients.values())), strict=True))
     rng, size = np.random.default_rng(0), max(1.0, abs(total(arrays)))
-    for name, gradient in found.items():
+    for name, gradient in computed.items():
         array = arrays[name]
         largest = np.argsort(-np.abs(gradient), axis=None, kind="stable")[:LARGEST]
         for flat in (*largest, *rng.permutation(gradient.size)[:DRAWN]):

@@ -50,14 +50,14 @@ class Lora(Config):
             else query.select(self.targets, candidates, DeriveError, "adapters.targets")
         )
         reasons = {name: why_not(graph.initializers[name], finder, self.rank) for name in targets}
-        left = {name: reason for name, reason in reasons.items() if reason is not None}
-        chosen = [name for name in targets if name not in left]
-        if refused := [name for name in self.targets or () if name in left] or (list(left) if not chosen else []):
-            rounded = any(ROUNDS in left[name] for name in refused)
+        without = {name: reason for name, reason in reasons.items() if reason is not None}
+        chosen = [name for name in targets if name not in without]
+        if refused := [name for name in self.targets or () if name in without] or (list(without) if not chosen else []):
+            rounded = any(ROUNDS in without[name] for name in refused)
             raise DeriveError(
                 "An adapter stands beside a weight of MatMul, Gemm or Conv that is larger than itself.",
                 key="adapters",
-                got="; ".join(f"{name}: {left[name]}" for name in refused[:3]),
+                got="; ".join(f"{name}: {without[name]}" for name in refused[:3]),
                 fix="Leave out convert.quantize or {key}: what is rounded to integers takes no adapter."
                 if rounded
                 else "Name others in {key}.targets, or lower {key}.rank.",
@@ -67,11 +67,11 @@ class Lora(Config):
                 "There is a weight to adapt.", key="adapters", got="none", fix="Name some in {key}.targets."
             )
         rng = np.random.default_rng(self.seed)
-        return insert(graph, chosen, self.rank, (self.alpha or self.rank) / self.rank, rng), left
+        return insert(graph, chosen, self.rank, (self.alpha or self.rank) / self.rank, rng), without
 
 
 def sentence(
-    sizes: Mapping[str, int], parameters: Sequence[str], adapters: Mapping[str, Adapter], left: Mapping[str, str]
+    sizes: Mapping[str, int], parameters: Sequence[str], adapters: Mapping[str, Adapter], untrained: Mapping[str, str]
 ) -> str:
     """Return in words what is trained in the place of what."""
     matrices = [name for adapter in adapters.values() for name in (adapter.left, adapter.right)]
@@ -82,7 +82,7 @@ def sentence(
     beside = [name for name in parameters if name not in matrices]
     text += f"; trains as they are {some(beside)}" if beside else ""
     reasons: dict[str, list[str]] = {}
-    for name, reason in left.items():
+    for name, reason in untrained.items():
         reasons.setdefault(reason, []).append(name)
     whys = ", ".join(f"{some(names)} ({reason})" for reason, names in reasons.items())
     return text + (f"; trains neither {whys}" if whys else "")

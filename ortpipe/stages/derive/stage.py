@@ -49,22 +49,29 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     """
     config = config or DeriveConfig()
     facts, model = artifact.facts, artifact.ir_model()
-    graph, wanted = model.graph, (config.output,) if isinstance(config.output, str) else config.output or (facts.loss,)
-    if wanted == (facts.loss,):
+    graph, output_names = (
+        model.graph,
+        (config.output,) if isinstance(config.output, str) else config.output or (facts.loss,),
+    )
+    if output_names == (facts.loss,):
         _make_scalar(graph, facts.loss)
-    outputs = [_differentiable(graph, name) for name in wanted]
+    outputs = [_differentiable(graph, name) for name in output_names]
     inputs = query.select(config.inputs, facts.inputs, DeriveError, "inputs")
     scalar = outputs[0] if len(outputs) == 1 and is_scalar(outputs[0]) else None
     total, seeds = _seeded_sum(Builder(graph, "derive"), outputs, fill=config.fill_gradient and scalar is None)
     statistics = {name: str(value.name) for name, value in running_statistics(graph, total).items()}
-    parameters, left = _chosen(graph, total, facts, config, seeds.values())
-    adapters, without = _adapted(graph, left, facts, config)
+    parameters, untrained = _chosen(graph, total, facts, config, seeds.values())
+    adapters, without = _adapted(graph, untrained, facts, config)
     parameters += [name for adapter in adapters.values() for name in (adapter.left, adapter.right)]
     compared = Artifact(_part(model, artifact), facts) if config.check and adapters else artifact
     if isinstance(config.engine, Ort) and config.engine.yield_op:
         if config.checkpointing:
-            rule, got = "A training agent keeps every value that its backward pass reads.", "engine.yield_op=true"
-            raise DeriveError(rule, key="checkpointing", got=got, fix="Leave out {key}, or engine.yield_op.")
+            raise DeriveError(
+                "A training agent keeps every value that its backward pass reads.",
+                key="checkpointing",
+                got="engine.yield_op=true",
+                fix="Leave out {key}, or engine.yield_op.",
+            )
         return _yielding(artifact, model, [str(output.name) for output in outputs], parameters, inputs)
     forward = facts.outputs if config.forward_outputs else ()
     loss = () if scalar is None else (str(scalar.name),)
@@ -72,28 +79,30 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     values = {name: value.const_value for name, value in graph.initializers.items()}
     model, gradients = config.engine(model, str(total.name), parameters, inputs)
     parameters, cut = _reached(parameters, inputs, gradients, config)
-    left |= dict.fromkeys(cut, CUT)
-    own = (*loss, *forward, *statistics.values(), *left)
-    names = name_gradients(model.graph, {name: gradients[name] for name in (*parameters, *inputs)}, own)
+    untrained |= dict.fromkeys(cut, CUT)
+    reserved = (*loss, *forward, *statistics.values(), *untrained)
+    names = name_gradients(model.graph, {name: gradients[name] for name in (*parameters, *inputs)}, reserved)
     by_name = query.values(model.graph)
     thrifty = True
     if config.checkpointing:
         ends = [by_name[name] for name in (str(total.name), *loss, *forward, *statistics.values())]
         read = [value for value in query.data_inputs(model.graph) if value.name not in seeds.values()]
         thrifty = recompute(model.graph, ends, [by_name[name] for name in names.values()], read, config.checkpointing)
-    kept = (*loss, *names.values(), *statistics.values(), *forward)
-    model.graph.outputs[:] = [by_name[name] for name in dict.fromkeys(kept)]
+    result_names = (*loss, *names.values(), *statistics.values(), *forward)
+    model.graph.outputs[:] = [by_name[name] for name in dict.fromkeys(result_names)]
     if adapters:
         without |= {name: CUT for name, adapter in adapters.items() if adapter.right in cut}
         notes = [lora.sentence({n: t.size for n, t in values.items() if t is not None}, parameters, adapters, without)]
     else:
-        notes = _notes(parameters, left, facts, config, cut)
+        notes = _notes(parameters, untrained, facts, config, cut)
     notes += [] if thrifty else [ALL_KEPT]
     seed = next(iter(seeds.values()), None)
     if scalar is not None and seed is not None:
         values[seed] = ir.tensor(1, dtype=scalar.dtype, name=seed)
-    held = [*parameters, *statistics, *seeds.values()]
-    _set_inputs(model.graph, (*facts.inputs, *facts.labels, facts.sample_weight), {n: values.get(n) for n in held})
+    held_inputs = [*parameters, *statistics, *seeds.values()]
+    _set_inputs(
+        model.graph, (*facts.inputs, *facts.labels, facts.sample_weight), {n: values.get(n) for n in held_inputs}
+    )
     RemoveUnusedOpsetsPass()(model)
     model.producer_name = "ortpipe"
     result = artifact.next(
@@ -107,12 +116,12 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
         input_gradients={name: names[name] for name in inputs},
         statistics=statistics,
         outputs=tuple(forward),
-        constants=tuple(left),
+        constants=tuple(untrained),
         adapters={name: adapter._asdict() for name, adapter in adapters.items()},
         notes=notes,
     )
     if config.check:
-        compare(compared, result, [name for name in wanted if name is not None], list(seeds.values()), data)
+        compare(compared, result, [name for name in output_names if name is not None], list(seeds.values()), data)
     return result
 
 
@@ -204,15 +213,15 @@ def _chosen(
     graph: Graph, output: Value, facts: Facts, config: DeriveConfig, seeds: Collection[str]
 ) -> tuple[list[str], dict[str, str]]:
     """Return what is trained, and the other float initializers that the output depends on with the reason."""
-    held = {str(name) for name in graph.initializers}
+    initializer_names = {str(name) for name in graph.initializers}
     candidates = [name for name in query.float_initializers(graph, output) if name not in seeds]
     if config.parameters is None and config.adapters is not None:
         chosen = []
     elif config.parameters is None:
         chosen = [name for name in candidates if name in facts.parameters]
     else:
-        chosen = query.select(config.parameters, candidates, DeriveError, "parameters", held)
-    frozen = set(query.select(config.frozen, candidates, DeriveError, "frozen", held))
+        chosen = query.select(config.parameters, candidates, DeriveError, "parameters", initializer_names)
+    frozen = set(query.select(config.frozen, candidates, DeriveError, "frozen", initializer_names))
     chosen = [name for name in chosen if name not in frozen]
     if not chosen and not config.inputs and config.adapters is None:
         raise DeriveError(
@@ -223,17 +232,17 @@ def _chosen(
     if config.output is None:
         _check_finite(graph, chosen)
     unnamed = "by default" if config.parameters is None else "not in derive.parameters"
-    left = {n: "derive.frozen" if n in frozen else unnamed for n in candidates if n not in chosen}
-    return chosen, left
+    untrained = {n: "derive.frozen" if n in frozen else unnamed for n in candidates if n not in chosen}
+    return chosen, untrained
 
 
 def _adapted(
-    graph: Graph, left: Mapping[str, str], facts: Facts, config: DeriveConfig
+    graph: Graph, untrained: Mapping[str, str], facts: Facts, config: DeriveConfig
 ) -> tuple[dict[str, Adapter], dict[str, str]]:
     """Put the config's adapters into the graph; return them by weight, and the targets without one with the reason."""
     if config.adapters is None:
         return {}, {}
-    candidates = [name for name, reason in left.items() if reason != "derive.frozen"]
+    candidates = [name for name, reason in untrained.items() if reason != "derive.frozen"]
     return config.adapters(graph, candidates, facts.parameters)
 
 
@@ -269,22 +278,22 @@ def _reached(
 
 
 def _notes(
-    parameters: Sequence[str], left: Mapping[str, str], facts: Facts, config: DeriveConfig, cut: Sequence[str]
+    parameters: Sequence[str], untrained: Mapping[str, str], facts: Facts, config: DeriveConfig, cut: Sequence[str]
 ) -> list[str]:
     """Return in words what is trained, where that is something else than convert said."""
     if config.parameters is None and not config.frozen and not cut:
         return []
     added = [name for name in parameters if name in facts.constants]
     also = f"; only because derive.parameters says so: {some(added)}" if added else ""
-    return [sentence(parameters, left) + also]
+    return [sentence(parameters, untrained) + also]
 
 
-def _set_inputs(graph: Graph, data: Sequence[str | None], held: Mapping[str, ir.TensorProtocol | None]) -> None:
+def _set_inputs(graph: Graph, data: Sequence[str | None], tensors: Mapping[str, ir.TensorProtocol | None]) -> None:
     """Put the inputs in one order whatever the engine did: the data, then what is held, with its values."""
     by_name = query.values(graph)
-    for name, tensor in held.items():
+    for name, tensor in tensors.items():
         if not by_name[name].is_initializer() and tensor is not None:
             by_name[name].const_value = tensor
             graph.register_initializer(by_name[name])
     read = [by_name[name] for name in data if name in by_name and by_name[name].is_graph_input()]
-    graph.inputs[:] = [*read, *(by_name[name] for name in held)]
+    graph.inputs[:] = [*read, *(by_name[name] for name in tensors)]

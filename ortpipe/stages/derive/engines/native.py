@@ -28,6 +28,6 @@ class Native(Config):
         op = Backward(graph, RULES)
         by_name = query.values(graph)
         output, targets = by_name[loss], [by_name[name] for name in (*parameters, *inputs)]
-        found = gradients(op, [(output, op.like(1, output))], targets)
-        graph.outputs.extend(dict.fromkeys(found.values()))
-        return model, {str(target.name): str(gradient.name) for target, gradient in found.items()}
+        gradient_by_target = gradients(op, [(output, op.like(1, output))], targets)
+        graph.outputs.extend(dict.fromkeys(gradient_by_target.values()))
+        return model, {str(target.name): str(gradient.name) for target, gradient in gradient_by_target.items()}

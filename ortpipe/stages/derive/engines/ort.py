@@ -33,7 +33,7 @@ class Ort(Config):
         self, model: ir.Model, loss: str, parameters: Sequence[str], inputs: Sequence[str]
     ) -> tuple[ir.Model, dict[str, str]]:
         """See `Engine`; an operator on the way without a gradient, or with a wrong one, is a DeriveError."""
-        others = [str(o.name) for o in model.graph.outputs if o.name != loss]
+        other_outputs = [str(o.name) for o in model.graph.outputs if o.name != loss]
         model = differentiable(model, [loss], [*parameters, *inputs])
         passed = between(model.graph, [loss], [*parameters, *inputs])
         read = {x.name for node in passed for x in operands(node) if x is not None}  # it fails on what is not
@@ -49,7 +49,7 @@ class Ort(Config):
         for name, value in ir.convenience.create_value_mapping(result.graph).items():
             if name in taken:  # what the builder added makes way for the rest of the model
                 value.name = moved[name] = names.fresh(name)
-        add_outputs(result, model, others)
+        add_outputs(result, model, other_outputs)
         return result, {name: moved.get(gradient, gradient) for name, gradient in gradients.items()}
 
 

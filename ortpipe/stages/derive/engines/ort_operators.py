@@ -158,8 +158,8 @@ def layer_normalization(op: Builder, node: Node) -> list[Value] | None:
     centred = x - mu
     root = _root(op, node, _mean(op, centred * centred, axes))
     y = centred / root * scale
-    others = zip((mu, 1 / root), node.outputs[1:], strict=False)
-    return [y + bias if bias is not None else y, *(op.cast(v, like) for v, like in others)]
+    statistics = zip((mu, 1 / root), node.outputs[1:], strict=False)
+    return [y + bias if bias is not None else y, *(op.cast(v, like) for v, like in statistics)]
 
 
 def _mean(op: Builder, x: Value, axes: list[int]) -> Value:
@@ -185,9 +185,9 @@ def dropout(op: Builder, node: Node) -> list[Value]:
     x = _first(node)
     if len(node.inputs) < 3 and len(node.outputs) == 1:
         return [op.Identity(x)]
-    one = ir.tensor(np.ones(1, x.dtype.numpy() if x.dtype is not None else np.float32))
+    unit = ir.tensor(np.ones(1, x.dtype.numpy() if x.dtype is not None else np.float32))
     attributes = {name: a.value for name, a in node.attributes.items()}
-    drawn, mask = op.Dropout(op.ConstantOfShape(op.Shape(x), value=one), *node.inputs[1:], outputs=2, **attributes)
+    drawn, mask = op.Dropout(op.ConstantOfShape(op.Shape(x), value=unit), *node.inputs[1:], outputs=2, **attributes)
     return [x * drawn, mask]
 
 
@@ -206,8 +206,8 @@ def conv(op: Builder, node: Node) -> list[Value] | None:
     """Pads written out, where auto_pad says them."""
     if windows.auto_pad(node) == "NOTSET":
         return None
-    kept = {name: a.value for name, a in node.attributes.items() if name not in ("auto_pad", "pads")}
-    return [op.Conv(*node.inputs, pads=windows.window(node).pads.tolist(), **kept)]
+    attributes = {name: a.value for name, a in node.attributes.items() if name not in ("auto_pad", "pads")}
+    return [op.Conv(*node.inputs, pads=windows.window(node).pads.tolist(), **attributes)]
 
 
 def max_pool(op: Builder, node: Node) -> list[Value] | None:
