@@ -21,7 +21,7 @@ from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.meaning import Told
+from ortpipe.stages.convert.meaning import OutputSettings
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.config import DeriveConfig
@@ -68,7 +68,7 @@ def losses(kind=1.0, size=1.0, head="l2", **settings):
 
 
 def source(path, **settings):
-    told = {"prediction": "kind", "classes": NAMES, "heads": {"size": Told()}, **settings}
+    told = {"prediction": "kind", "classes": NAMES, "heads": {"size": OutputSettings()}, **settings}
     return ConvertConfig(OnnxFile(path, **told))
 
 
@@ -134,7 +134,12 @@ def test_a_head_has_its_own_padding_and_weights_of_rows_are_of_all(path):
 
 def test_a_head_without_a_loss_has_that_of_the_prediction(path):
     data = Data(Rows({"X": X}, SIZE, heads={"kind": np.eye(3)[KIND]}))
-    told = {"prediction": "size", "task": "regression", "classes": None, "heads": {"kind": Told("regression")}}
+    told = {
+        "prediction": "size",
+        "task": "regression",
+        "classes": None,
+        "heads": {"kind": OutputSettings("regression")},
+    }
     model = loss_model(path, AddLossConfig(LOSSES["l2"]()), data, **told)
     assert model.facts.lineage[-1]["notes"] == ["loss = 1 · l2 of 'size' + 1 · l2 of 'kind'"]
 
@@ -161,7 +166,7 @@ def test_metrics_are_of_each_head_and_can_be_watched(path, tmp_path):
     again = load_artifact(save_artifact(result, tmp_path / "artifact"))
     assert again.facts.heads == result.facts.heads
     onnx.save(result.model, bare := tmp_path / "bare.onnx")
-    fresh = convert(None, ConvertConfig(OnnxFile(str(bare), heads={"size": Told()})), data=data).facts
+    fresh = convert(None, ConvertConfig(OnnxFile(str(bare), heads={"size": OutputSettings()})), data=data).facts
     assert (fresh.prediction, fresh.classes, fresh.heads["size"].task) == ("kind", NAMES, "regression")
 
 
@@ -221,7 +226,9 @@ def test_a_model_for_one_row_at_a_time_keeps_its_heads(tmp_path, path):
 )
 def test_convert_refuses_what_is_no_head(path, heads, error, message):
     with pytest.raises(error, match=message):
-        convert(None, source(path, heads={name: Told(**told) for name, told in heads.items()}), data=Data(rows()))
+        convert(
+            None, source(path, heads={name: OutputSettings(**told) for name, told in heads.items()}), data=Data(rows())
+        )
 
 
 @pytest.mark.parametrize(
@@ -256,7 +263,12 @@ def test_labels_of_heads_must_be_there_and_be_classes(path, tmp_path):
     for bare in (Rows({"X": X}, WORDS), SOURCES["npz"](path=str(file), label="kind", stream=True)()):
         with pytest.raises(DataError, match="none for 'size'"):
             loss_model(path, losses(), Data(bare))
-    told = {"prediction": "size", "task": "regression", "classes": None, "heads": {"kind": Told(classes=NAMES)}}
+    told = {
+        "prediction": "size",
+        "task": "regression",
+        "classes": None,
+        "heads": {"kind": OutputSettings(classes=NAMES)},
+    }
     wrong = Data(Rows({"X": X}, SIZE, heads={"kind": np.where(KIND == 1, "wasp", WORDS)}))
     config = AddLossConfig(LOSSES["l2"](), heads={"kind": HeadLoss(LOSSES["cross_entropy"]())})
     with pytest.raises(DataError, match=r"'wasp' \(head 'kind'\)(.|\n)*source\.heads\.kind\.classes"):
@@ -285,7 +297,9 @@ def test_errors_in_a_config_say_the_head():
 
 
 def test_heads_may_be_inside_of_the_graph(path):
-    inner = convert(None, source(path, heads={"k": Told("multiclass", "logits")}), data=Data(rows()))
+    inner = convert(None, source(path, heads={"k": OutputSettings("multiclass", "logits")}), data=Data(rows()))
     assert inner.facts.outputs == ("kind", "size", "best", "k")
-    cut = convert(None, source(path, prediction="h", task="regression", heads={"size": Told()}), data=Data(rows()))
+    cut = convert(
+        None, source(path, prediction="h", task="regression", heads={"size": OutputSettings()}), data=Data(rows())
+    )
     assert cut.facts.outputs == ("h", "size")

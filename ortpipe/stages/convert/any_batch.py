@@ -1,4 +1,4 @@
-"""A model for batches of one size becomes one for any: freed where that is the same, else run batch after batch."""
+"""Models of a fixed batch size → models of any: rewritten if the results are the same, else run batch by batch."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from ortpipe.graph.check import finish
 from ortpipe.graph.modes import to_inference
 from ortpipe.graph.show import type_of
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.free import freed
+from ortpipe.stages.convert.free import free_batch_size
 from ortpipe.stages.convert.heads import Head
 from ortpipe.stages.convert.inputs import turn
 from ortpipe.stages.convert.original import Original
-from ortpipe.stages.convert.row_scan import scanned
+from ortpipe.stages.convert.row_scan import scan_batches
 
 Axes = dict[str, int]
 Wrapped = tuple[Head, ir.Value]
 
-RELATIVE = {"float64": 1e-6, "float32": 1e-3}  # how far results may be apart, by their type; others 2e-2
-NOTHING_PROVED = "is the same for all rows that were tried, which proves nothing"
-UNKNOWN = 16  # the size of a dimension that nobody names, of rows that are made up
+RELATIVE = {"float64": 1e-6, "float32": 1e-3}  # tolerance of results, by type; others 2e-2
+INCONCLUSIVE = "is the same for all rows that were tried, which proves nothing"
+UNKNOWN_SIZE = 16  # size of a free dimension in random rows
 
 
 def fixed_batch(graph: ir.Graph) -> int | None:
-    """Return how many rows all data inputs have, None where that is free."""
+    """Return the batch size of the data inputs; None if it is free."""
     inputs = query.data_inputs(graph)
     sizes = {v.shape[0] if isinstance(v.shape[0], int) else None for v in inputs if v.shape}
     if sizes <= {None}:
@@ -45,50 +45,50 @@ def fixed_batch(graph: ir.Graph) -> int | None:
         return size
     first = next(v.name for v in inputs if v.shape and isinstance(v.shape[0], int))
     raise ConvertError(
-        "The first dimension of every data input is the rows.",
+        "The first dimension of every data input must be the rows.",
         got=f"inputs {', '.join(f'{v.name} {type_of(v)}' for v in inputs)}",
-        fix=f"Give inputs that are no data a value ({{at}}fixed={{{first}: 0}}), or name the axis of rows where it "
+        fix=f"Give inputs that are no data a value ({{at}}fixed={{{first}: 0}}), or name the axis of rows if it "
         f"is another ({{at}}batch_axis={{{first}: 1}}).",
     )
 
 
 def set_free(
-    model: ir.Model, original: Original, wanted: Sequence[str], data: Data | None
+    model: ir.Model, original: Original, required: Sequence[str], data: Data | None
 ) -> tuple[ir.Model, Axes] | str:
-    """Return the model for any number of rows, once it gives what the original gives; else why there is none.
+    """Return the model for any number of rows, verified against the original; else the reason why it differs.
 
-    Outputs that are not the same, or have no rows, are left out unless they are wanted; those that have them on
-    another axis are turned.
+    Outputs that differ, or have no rows, are left out unless they are required; an axis of rows that is not the first
+    is moved there.
     """
     size = original.batch
     assert size is not None
     try:
-        own = freed(model, size)
-        inference = own.clone()
+        free_model = free_batch_size(model, size)
+        inference = free_model.clone()
         to_inference(inference)
         proto = finish(inference)
         rows = _rows(proto, data, 2 * size + 1)
         if isinstance(rows, str):
             return rows
         session, axes = Session(proto), dict[str, int]()
-        for output in list(own.graph.outputs):
+        for output in list(free_model.graph.outputs):
             name = str(output.name)
-            axis, why = _axis_of_rows(session.run(rows, [name])[0], original, rows, name)
-            if name in wanted and why is not None:
-                return f"{name!r} {why}"
-            if why in (None, NOTHING_PROVED):
+            axis, difference = _axis_of_rows(session.run(rows, [name])[0], original, rows, name)
+            if name in required and difference is not None:
+                return f"{name!r} {difference}"
+            if difference in (None, INCONCLUSIVE):
                 axes[name] = axis
             else:
-                own.graph.outputs.remove(output)
+                free_model.graph.outputs.remove(output)
     except OrtpipeError as error:
         return str(error).splitlines()[1].strip().removeprefix("got: ")[:200]
-    turned = {name: axis for name, axis in axes.items() if axis != original.axes.get(name, 0)}
-    turn(own.graph, turned)
-    return own, turned
+    moved_axes = {name: axis for name, axis in axes.items() if axis != original.axes.get(name, 0)}
+    turn(free_model.graph, moved_axes)
+    return free_model, moved_axes
 
 
 def run_in_batches(model: ir.Model, original: Original, heads: Sequence[Wrapped], data: Data | None) -> list[Wrapped]:
-    """Run a graph for each batch of rows, in place; return the predictions, each with its head."""
+    """Put a graph into a loop over batches of rows, in place; return the predictions, each with its head."""
     size = original.batch
     assert size is not None
     rows = _rows(finish(model.clone()), data, size)
@@ -96,35 +96,35 @@ def run_in_batches(model: ir.Model, original: Original, heads: Sequence[Wrapped]
         if not isinstance(rows, str) and str(value.name) not in original.axes:
             shape = original.once(rows, np.arange(size), str(value.name)).shape
             declared = list(value.shape or shape)
-            rest = declared[1:] if len(declared) == len(shape) else [None] * (len(shape) - 1)  # a file may be wrong
-            value.shape = ir.Shape([*shape[:1], *rest])
-    outputs, apart = model.graph.outputs, [_activation(head, output) for head, output in heads]
-    names, wanted = [str(output.name) for _, output in heads], list[ir.Value]()
-    for (head, output), node in zip(heads, apart, strict=True):
-        wanted.append(output)
-        if node is not None and head.logits is not None:  # what is behind the logits is written behind the batches
-            wanted[-1], output.name = head.logits, f"{output.name}/batch"
+            dims = declared[1:] if len(declared) == len(shape) else [None] * (len(shape) - 1)  # a file may be wrong
+            value.shape = ir.Shape([*shape[:1], *dims])
+    outputs, nodes = model.graph.outputs, [_last_activation(head, output) for head, output in heads]
+    names, values = [str(output.name) for _, output in heads], list[ir.Value]()
+    for (head, output), node in zip(heads, nodes, strict=True):
+        values.append(output)
+        if node is not None and head.logits is not None:  # the activation moves behind the loop
+            values[-1], output.name = head.logits, f"{output.name}/batch"
             head.logits.shape = head.logits.shape or output.shape
             outputs[outputs.index(output)] = head.logits
-    others = [v for v in outputs if v not in wanted and v.shape and v.shape[0] == size]
-    new, found = scanned(model, size, list(dict.fromkeys([*wanted, *others]))), list[Wrapped]()
-    for (head, _), node, value, name in zip(heads, apart, wanted, names, strict=True):
-        logits = new.get(head.logits) if head.logits is not None else None
-        output = new[value] if node is None else _behind(model.graph, new[value], node, name)
-        found.append((dataclasses.replace(head, logits=logits), output))
+    extra = [v for v in outputs if v not in values and v.shape and v.shape[0] == size]
+    stacked, predictions = scan_batches(model, size, list(dict.fromkeys([*values, *extra]))), list[Wrapped]()
+    for (head, _), node, value, name in zip(heads, nodes, values, names, strict=True):
+        logits = stacked.get(head.logits) if head.logits is not None else None
+        output = stacked[value] if node is None else _reapply_activation(model.graph, stacked[value], node, name)
+        predictions.append((dataclasses.replace(head, logits=logits), output))
     name_batch(model)
-    return found
+    return predictions
 
 
-def _activation(head: Head, output: ir.Value) -> ir.Node | None:
-    """Return the node that makes a prediction of its logits alone, where these are no output of their own."""
+def _last_activation(head: Head, output: ir.Value) -> ir.Node | None:
+    """Return the node that computes a prediction from its logits alone, unless these are an output themselves."""
     node, logits = output.producer(), head.logits
-    plain = node is not None and node.op_type in ("Sigmoid", "Softmax") and node.inputs[0] is logits
-    return node if plain and logits is not None and not logits.is_graph_output() else None
+    is_activation = node is not None and node.op_type in ("Sigmoid", "Softmax") and node.inputs[0] is logits
+    return node if is_activation and logits is not None and not logits.is_graph_output() else None
 
 
-def _behind(graph: ir.Graph, logits: ir.Value, node: ir.Node, name: str) -> ir.Value:
-    """Return the activation of all rows' logits, as the output that they stood for."""
+def _reapply_activation(graph: ir.Graph, logits: ir.Value, node: ir.Node, name: str) -> ir.Value:
+    """Apply the activation to all rows' logits, and make the result the output in their place."""
     op, axis = Builder(graph, "rows"), node.attributes.get_int("axis", -1)
     result: ir.Value = op.Sigmoid(logits) if node.op_type == "Sigmoid" else op.Softmax(logits, axis=axis)
     result.name, result.type, result.shape = name, logits.type, logits.shape
@@ -133,57 +133,57 @@ def _behind(graph: ir.Graph, logits: ir.Value, node: ir.Node, name: str) -> ir.V
 
 
 def _axis_of_rows(
-    got: np.ndarray, original: Original, rows: Mapping[str, np.ndarray], output: str
+    result: np.ndarray, original: Original, rows: Mapping[str, np.ndarray], output: str
 ) -> tuple[int, str | None]:
-    """Return the axis on which a result is row by row what the original gives; or the first, and why it is not."""
+    """Return the axis along which a result equals the original's row by row; or the first, and the difference."""
     count = len(next(iter(rows.values())))
     first = original.axes.get(output, 0)
-    why = _same(got, original.run(rows, output), count)
-    if why in (None, NOTHING_PROVED):
-        return first, why
-    for axis in range(1, got.ndim):
+    difference = _difference(result, original.run(rows, output), count)
+    if difference in (None, INCONCLUSIVE):
+        return first, difference
+    for axis in range(1, result.ndim):
         if (
-            got.shape[axis] == count
-            and _same(np.moveaxis(got, axis, 0), original.run(rows, output, axis), count) is None
+            result.shape[axis] == count
+            and _difference(np.moveaxis(result, axis, 0), original.run(rows, output, axis), count) is None
         ):
             return axis, None
-    return first, why
+    return first, difference
 
 
 def _rows(model: onnx.ModelProto, data: Data | None, count: int) -> Mapping[str, np.ndarray] | str:
-    """Return real rows, or random ones, as the model takes them; else why there are none."""
+    """Return real or random rows as inputs of the model; else the reason why there are none."""
     names = tuple(v.name for v in model.graph.input if v.name not in {t.name for t in model.graph.initializer})
     if data is not None:
-        few = data.train.head(count)
-        rows = feed_inputs(model, Facts("regression", names, (), "", ()), few)
+        real_rows = data.train.head(count)
+        rows = feed_inputs(model, Facts("regression", names, (), "", ()), real_rows)
         return {name: array[np.arange(count) % len(array)] for name, array in rows.items()}
-    rng, made = np.random.default_rng(0), {}
+    rng, random_rows = np.random.default_rng(0), {}
     for value in model.graph.input:
         if value.name not in names:
             continue
-        kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        dims = [d.dim_value or UNKNOWN for d in value.type.tensor_type.shape.dim][1:]
-        if kind.kind == "f":
-            made[value.name] = rng.normal(size=(count, *dims)).astype(kind)
-        elif kind.kind in "iub":
-            made[value.name] = rng.integers(0, 256 if kind == np.uint8 else 2, (count, *dims)).astype(kind)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        dims = [d.dim_value or UNKNOWN_SIZE for d in value.type.tensor_type.shape.dim][1:]
+        if dtype.kind == "f":
+            random_rows[value.name] = rng.normal(size=(count, *dims)).astype(dtype)
+        elif dtype.kind in "iub":
+            random_rows[value.name] = rng.integers(0, 256 if dtype == np.uint8 else 2, (count, *dims)).astype(dtype)
         else:
-            return f"there are no rows to verify it on, and random ones of {kind} are none"
-    return made
+            return f"there are no rows to verify it on, and {dtype} cannot be sampled"
+    return random_rows
 
 
-def _same(got: np.ndarray, expected: np.ndarray, count: int) -> str | None:
-    """Return in which way a result is not row by row what the original gives, None where it is."""
-    if got.shape != expected.shape or len(got) != count:
-        return f"has shape {list(got.shape)} of all rows together, {list(expected.shape)} one after another"
+def _difference(result: np.ndarray, expected: np.ndarray, count: int) -> str | None:
+    """Return how a result differs from the original's row by row; None if it does not."""
+    if result.shape != expected.shape or len(result) != count:
+        return f"has shape {list(result.shape)} of all rows together, {list(expected.shape)} one after another"
     if expected.dtype.kind not in "fiub":
-        return None if (got == expected).all() else "differs"
-    a, b = got.astype(np.float64), expected.astype(np.float64)
-    largest = np.abs(b).max(initial=0)
+        return None if (result == expected).all() else "differs"
+    actual, reference = result.astype(np.float64), expected.astype(np.float64)
+    largest = np.abs(reference).max(initial=0)
     relative = RELATIVE.get(expected.dtype.name, 2e-2)
-    allowed = relative * np.abs(b) + relative / 100 * largest
-    if not (np.abs(a - b) <= allowed).all():
-        return f"differs by {np.abs(a - b).max():.2g} from what rows give one after another"
-    if (np.abs(b - b[:1]) <= allowed).all():
-        return NOTHING_PROVED
+    tolerance = relative * np.abs(reference) + relative / 100 * largest
+    if not (np.abs(actual - reference) <= tolerance).all():
+        return f"differs by {np.abs(actual - reference).max():.2g} from what rows give one after another"
+    if (np.abs(reference - reference[:1]) <= tolerance).all():
+        return INCONCLUSIVE
     return None

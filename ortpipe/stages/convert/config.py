@@ -1,4 +1,4 @@
-"""What a config says about convert."""
+"""The config of convert."""
 
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
@@ -12,19 +12,19 @@ from ortpipe.stages.convert.sources import SOURCES, ModelSource
 
 @dataclass(frozen=True)
 class ConvertConfig(Config):
-    """Where the model comes from, and how close to its source it must predict.
+    """The source of the model, and how closely it must predict what the source predicts.
 
     Attributes:
         source: a member of the catalogue of sources.
         dtype: the float type of a model built from an estimator; an .onnx file keeps its own.
         tolerance: largest allowed |onnx − source| / max(1, |source|) on real rows;
             by default 1e-4 for float32 and 1e-9 for float64, and 2e-2 for a quantized file.
-        untie: give each node that reads a weight which others read too a copy of its own: exporters merge equal
+        untie: give each node its own copy of a weight that several nodes read: exporters merge equal
             initializers, such as the zero biases of a fresh model, which training would then move together.
-        head: new layers in the place of the network's end.
-        quantize: `qdq` rounds what products read to int8 and back, in training too; the run gets an int8 model.
-        seed: of their weights, and of those that a source draws.
-        init: weights by name from another run, artifact, .onnx or .safetensors file, in the place of the source's.
+        head: new layers that replace the network's end.
+        quantize: `qdq` rounds the operands of products to int8 and back, in training too; the run gets an int8 model.
+        seed: of the head's weights, and of those that a source samples.
+        init: weights by name from another run, artifact, .onnx or .safetensors file, instead of the source's.
     """
 
     source: Annotated[ModelSource, SOURCES]
@@ -34,7 +34,7 @@ class ConvertConfig(Config):
     init: WeightsFrom | None = None
     head: NewHead | None = None
     quantize: Literal["qdq"] | None = None
-    seed: int = field(default=0, metadata={"identity": False})  # it counts, and is checked, where a part has it
+    seed: int = field(default=0, metadata={"identity": False})  # it takes effect in the parts that use it
 
     def __post_init__(self) -> None:
         if self.dtype != "float32" and SOURCES.name_of(type(self.source)) == "onnx":

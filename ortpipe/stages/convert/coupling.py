@@ -1,11 +1,11 @@
-"""Probabilities of several classes from those of their pairs, as libsvm couples them, in closed form."""
+"""Pairwise coupling as in libsvm, in closed form: class probabilities from the probabilities of pairs of classes."""
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph.builder import Builder
 
-LEAST = 1e-7  # of a pair's probability, as in libsvm, and of a class's
+LEAST = 1e-7  # smallest probability of a pair, as in libsvm, and of a class
 
 
 def pairs_of(count: int) -> list[tuple[int, int]]:
@@ -13,7 +13,7 @@ def pairs_of(count: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(count) for j in range(i + 1, count)]
 
 
-def coupled(op: Builder, first: ir.Value, count: int) -> ir.Value:
+def couple(op: Builder, first: ir.Value, count: int) -> ir.Value:
     """Return logits [N, classes] from the probability of each pair's first class [N, pairs].
 
     With r_ij that of i where it is i or j, p minimizes Σ_{i≠j} (r_ji·p_i − r_ij·p_j)² and sums to 1. So p ∝ x where
@@ -23,23 +23,23 @@ def coupled(op: Builder, first: ir.Value, count: int) -> ir.Value:
     Source: Wu, Lin and Weng, Probability estimates for multi-class classification by pairwise coupling, JMLR 5 (2004).
     """
     dtype = np.float32 if first.dtype is None else first.dtype.numpy()
-    pairs, own = pairs_of(count), np.eye(count, dtype=dtype)
-    place = np.zeros((count, count), np.int64)  # of r_ij among both columns of the pairs
+    pairs, identity = pairs_of(count), np.eye(count, dtype=dtype)
+    column_of_pair = np.zeros((count, count), np.int64)  # index of r_ij in [first classes, second classes]
     for number, (i, j) in enumerate(pairs):
-        place[i, j], place[j, i] = number, number + len(pairs)
-    low, high = op.like(LEAST, first), op.like(1 - LEAST, first)
-    first = op.Clip(first, low, high)
-    both = op.Concat(first, op.Sub(op.like(1, first), first), axis=-1)
-    r = op.Mul(op.Gather(both, op.const(place), axis=-1), op.const(1 - own))  # [N, classes, classes]
-    turned = op.Transpose(r, perm=[0, 2, 1])
-    squares = op.ReduceSum(op.Mul(turned, turned), [-1], keepdims=1)
-    system = op.Add(op.Sub(op.Mul(squares, op.const(own)), op.Mul(r, turned)), op.like(1, first))
+        column_of_pair[i, j], column_of_pair[j, i] = number, number + len(pairs)
+    least, largest = op.like(LEAST, first), op.like(1 - LEAST, first)
+    first = op.Clip(first, least, largest)
+    columns = op.Concat(first, op.Sub(op.like(1, first), first), axis=-1)
+    r = op.Mul(op.Gather(columns, op.const(column_of_pair), axis=-1), op.const(1 - identity))  # [N, classes, classes]
+    transposed = op.Transpose(r, perm=[0, 2, 1])
+    squares = op.ReduceSum(op.Mul(transposed, transposed), [-1], keepdims=1)
+    system = op.Add(op.Sub(op.Mul(squares, op.const(identity)), op.Mul(r, transposed)), op.like(1, first))
     right = op.Add(op.Mul(op.Gather(system, op.const(np.array([0])), axis=-1), op.like(0, first)), op.like(1, first))
     system = op.Concat(system, right, axis=-1)  # [N, classes, classes + 1]
     for k in range(count):
         row = op.Slice(system, [k], [k + 1], [1])
         column = op.Slice(system, [k], [k + 1], [2])
         scaled = op.Div(row, op.Slice(row, [k], [k + 1], [2]))
-        system = op.Sub(system, op.Mul(op.Sub(column, op.const(own[:, k : k + 1])), scaled))
+        system = op.Sub(system, op.Mul(op.Sub(column, op.const(identity[:, k : k + 1])), scaled))
     solution = op.Squeeze(op.Slice(system, [count], [count + 1], [2]), [-1])
-    return op.Log(op.Max(solution, low))
+    return op.Log(op.Max(solution, least))

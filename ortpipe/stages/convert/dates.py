@@ -17,9 +17,9 @@ ERA, SHIFT = 146_097, 719_468  # days of 400 years; from the first of March of y
 
 
 class DateNumbers(NamedTuple):
-    """What dates are as numbers, int64 of the texts' shape, at UTC where the text says how far it is from it."""
+    """The parts of dates as int64 of the texts' shape; in UTC if the text has an offset."""
 
-    known: ir.Value  # bool: whether a text is a date; where it is not, the numbers are those of 1970-01-01
+    is_date: ir.Value  # bool; where it is false, the numbers are those of 1970-01-01
     days: ir.Value  # since 1970-01-01
     month: ir.Value  # 1 … 12
     day: ir.Value  # 1 … 31
@@ -29,15 +29,15 @@ class DateNumbers(NamedTuple):
 
 
 def date_numbers(op: Builder, text: ir.Value) -> DateNumbers:
-    """Write what reads dates, [N, D] texts."""
-    known = _matches(op, text, f"{DATE}({TIME})?")
-    text = op.Where(known, text, _const(op, "1970-01-01"))
-    timed = _matches(op, text, f"{DATE}{TIME}")  # every text gets a time
-    text = op.Where(timed, text, _joined(op, text, "T00:00"))
-    year, month, rest = _split(op, text, "-", 3, most=2)
-    spaced = _matches(op, rest, ".* .*")  # a space, or a T, in front of the time
-    (day, time), (day_of_spaced, time_of_spaced) = (_split(op, _joined(op, rest, by), by, 2) for by in ("T", " "))
-    day, time = op.Where(spaced, day_of_spaced, day), op.Where(spaced, time_of_spaced, time)
+    """Add the nodes that read dates from texts [N, D]."""
+    is_date = _matches(op, text, f"{DATE}({TIME})?")
+    text = op.Where(is_date, text, _const(op, "1970-01-01"))
+    has_time = _matches(op, text, f"{DATE}{TIME}")  # give every text a time
+    text = op.Where(has_time, text, _joined(op, text, "T00:00"))
+    year, month, tail = _split(op, text, "-", 3, max_splits=2)
+    has_space = _matches(op, tail, ".* .*")  # a space instead of a T in front of the time
+    (day, time), (day_of_spaced, time_of_spaced) = (_split(op, _joined(op, tail, by), by, 2) for by in ("T", " "))
+    day, time = op.Where(has_space, day_of_spaced, day), op.Where(has_space, time_of_spaced, time)
     [time] = _split(op, _joined(op, time, "Z"), "Z", 1)
     time, ahead = _split(op, _joined(op, time, "+00:00"), "+", 2)
     time, behind = _split(op, _joined(op, time, "-00:00"), "-", 2)
@@ -48,7 +48,7 @@ def date_numbers(op: Builder, text: ir.Value) -> DateNumbers:
         of_day = op.Mod(minutes, 1440)
         days = (minutes - of_day) / 1440
         month, day = _month_and_day(op, days)
-        return DateNumbers(known, days, month, day, op.Mod(days + 3, 7), of_day / 60, op.Mod(of_day, 60))
+        return DateNumbers(is_date, days, month, day, op.Mod(days + 3, 7), of_day / 60, op.Mod(of_day, 60))
 
 
 def _days(op: Builder, year: ir.Value, month: ir.Value, day: ir.Value) -> ir.Value:
@@ -59,7 +59,7 @@ def _days(op: Builder, year: ir.Value, month: ir.Value, day: ir.Value) -> ir.Val
 
 
 def _month_and_day(op: Builder, days: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return the month and the day in it of days since 1970-01-01."""
+    """Return the month and the day of the month of days since 1970-01-01."""
     of_era = op.Mod(days + SHIFT, ERA)
     year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365
     of_year = of_era - (year * 365 + year / 4 - year / 100)
@@ -68,32 +68,32 @@ def _month_and_day(op: Builder, days: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def _minutes(op: Builder, offset: ir.Value) -> ir.Value:
-    """Return the minutes of 02:30 or 0230."""
+    """Return the minutes of an offset such as 02:30 or 0230."""
     first, second = _split(op, _joined(op, offset, ":"), ":", 2)
     number = _integer(op, first)  # 02, or 0230
-    short = op.Cast(op.Less(number, 100), to=ir.DataType.INT64)
-    of_four = number / 100 * 60 + op.Mod(number, 100)
-    return short * (number * 60 + _integer(op, _joined(op, second, front="0"))) + (1 - short) * of_four
+    is_hours = op.Cast(op.Less(number, 100), to=ir.DataType.INT64)
+    minutes_of_four = number / 100 * 60 + op.Mod(number, 100)
+    return is_hours * (number * 60 + _integer(op, _joined(op, second, front="0"))) + (1 - is_hours) * minutes_of_four
 
 
 def _matches(op: Builder, text: ir.Value, pattern: str) -> ir.Value:
-    """Return which texts are what a pattern says, the whole of them."""
+    """Return which texts match a pattern as a whole."""
     value: ir.Value = op.RegexFullMatch(text, pattern=pattern)
     value.type, value.shape = ir.TensorType(ir.DataType.BOOL), text.shape
     return value
 
 
-def _split(op: Builder, text: ir.Value, by: str, count: int, most: int | None = None) -> list[ir.Value]:
-    """Return the first parts of each text, all of which have so many."""
-    limit = {} if most is None else {"maxsplit": most}
-    parts, _ = op.StringSplit(text, outputs=2, delimiter=by, **limit)
+def _split(op: Builder, text: ir.Value, by: str, count: int, max_splits: int | None = None) -> list[ir.Value]:
+    """Return the first `count` parts of each text; every text must have as many."""
+    attributes = {} if max_splits is None else {"maxsplit": max_splits}
+    parts, _ = op.StringSplit(text, outputs=2, delimiter=by, **attributes)
     parts.type = ir.TensorType(ir.DataType.STRING)
-    found = []
+    first_parts = []
     for place in range(count):
         part = op.Gather(parts, op.const(place), axis=-1)
         part.type, part.shape = ir.TensorType(ir.DataType.STRING), text.shape
-        found.append(part)
-    return found
+        first_parts.append(part)
+    return first_parts
 
 
 def _joined(op: Builder, text: ir.Value, end: str = "", front: str = "") -> ir.Value:

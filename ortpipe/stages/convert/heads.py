@@ -1,4 +1,4 @@
-"""What the end of a graph says of its prediction: probabilities or raw scores, and the logits behind them."""
+"""The head of a graph: whether its prediction holds probabilities or raw scores, and the logits behind them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,20 +11,29 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.convert import patterns
-from ortpipe.stages.convert.moves import SILENT, between, followed, written_again
-from ortpipe.stages.convert.patterns import DEPTH, SAME_VALUES, Peeled, made, of_pair, peel, rank_of, width_of
+from ortpipe.stages.convert.moves import SILENT, axis_after, nodes_between, reapply
+from ortpipe.stages.convert.patterns import (
+    DEPTH,
+    SAME_VALUES,
+    Peeled,
+    operator_of,
+    pair_probability,
+    peel,
+    rank_of,
+    width_of,
+)
 
 Kind = Literal["softmax", "sigmoid", "pair", "log_softmax", "log_sigmoid", "opposite"]
-Bound = Literal["sum", "unit"]  # of values in [0, 1]: rows that sum to 1, or not known to
+Bound = Literal["sum", "unit"]  # of values in [0, 1]: "sum" if each row is known to sum to 1
 SELECTIONS = ("Slice", "Gather", "Split", "Expand", "ReduceMean", "ReduceMax", "ReduceMin")
-JOINTS = ("Concat", "Max", "Min", "Mul")  # of values in [0, 1] they give values in [0, 1]
+JOINTS = ("Concat", "Max", "Min", "Mul")  # which map values in [0, 1] to values in [0, 1]
 PRODUCTS = ("Gemm", "MatMul", "Conv", "ConvTranspose", "FusedGemm", "FusedMatMul")
-UNBOUNDED = ("Neg", "Add", "Sub", "Mul", "Div", "Concat", "BatchNormalization")  # as their inputs are
+UNBOUNDED = ("Neg", "Add", "Sub", "Mul", "Div", "Concat", "BatchNormalization")  # if their inputs are
 
 
 @dataclass(frozen=True)
 class Head:
-    """What is certain from the graph alone.
+    """What the graph alone tells of a prediction.
 
     The prediction is softmax(logits), sigmoid(logits), the pair [1 − σ(logits), σ(logits)], the logarithm of one of
     them, opposite scores [−s, s], or none of these kinds.
@@ -32,33 +41,32 @@ class Head:
 
     kind: Kind | None = None
     logits: ir.Value | None = None  # of the prediction's type and shape ([N, 1] for a pair)
-    bound: Bound | None = None  # the prediction lies in [0, 1], because a softmax or sigmoid made it
+    bound: Bound | None = None  # the prediction lies in [0, 1], because it comes from a softmax or sigmoid
     linear: bool = False  # it comes straight from a product with weights, so that it can have any value
-    axis: int | None = None  # of the prediction, that a softmax runs over
+    axis: int | None = None  # of the prediction's softmax
 
 
 def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
     """Return the head of an output, and the output.
 
-    Where only changes of shape or of float type stand between the activation and the output, they are moved in front
-    of it (in place), so that the logits have the prediction's own shape; the output is then another value of the same
-    name.
+    Changes of shape or float type between the activation and the output are moved in front of the activation, in
+    place, so that the logits have the prediction's shape; the output is then a new value of the same name.
     """
     if rank_of(output) not in (None, 2):
         return _read_elements(graph, output)
     peeled = peel(output)
-    while (scaled := patterns.scaled_to_sum_1(peeled.value)) is not None and _bound(scaled) == "sum":  # it does already
+    while (scaled := patterns.scaled_to_sum_1(peeled.value)) is not None and _bound(scaled) == "sum":  # no-op
         inner = peel(scaled)
         peeled = Peeled(inner.value, max(inner.low, peeled.low), min(inner.high, peeled.high))
     kind, logits = _activation(peeled.value)
     bound = _bound(output)
-    if of_pair(peeled.value, second=1) is not None and (width_of(output) or 2) > 2:
+    if pair_probability(peeled.value, second=1) is not None and (width_of(output) or 2) > 2:
         raise ConvertError(
             "Two columns [1 − p, p] are the probabilities of one label.",
             got=f"{(width_of(output) or 0) // 2} labels side by side in output {output.name!r}",
             fix="Name p, the value in front of the pairs, with {at}prediction, or convert the estimator itself.",
         )
-    if made(peeled.value)[0] == "Hardmax":
+    if operator_of(peeled.value)[0] == "Hardmax":
         raise ConvertError(
             "A prediction must have a gradient.",
             got=f"output {output.name!r} ends in Hardmax, which has no gradient",
@@ -72,7 +80,7 @@ def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
         return Head(kind, logits, bound), output
     if not _are_rows(peeled.value, kind, output):
         return Head(bound=bound), output
-    logits, output = _moved(graph, kind, logits, peeled, output)
+    logits, output = _move_activation(graph, kind, logits, peeled, output)
     return Head(kind, logits, bound), output
 
 
@@ -82,27 +90,27 @@ def _in_front(value: ir.Value) -> str:
 
 
 def _read_elements(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
-    """Return the head of an output of another rank than 2, such as steps [N, T, K] or images [N, K, H, W]."""
+    """Return the head and the output where that is not [N, K], but steps [N, T, K] or images [N, K, H, W]."""
     peeled = peel(output, ordered=False)
     kind, logits = _activation(peeled.value)
     node, rank = peeled.value.producer(), rank_of(peeled.value)
-    nodes, axis = between(peeled.value, output), None
+    nodes, axis = nodes_between(peeled.value, output), None
     if kind in ("softmax", "log_softmax") and rank is not None and node is not None:
-        axis = followed(node.attributes.get_int("axis", -1) % rank, nodes)
+        axis = axis_after(node.attributes.get_int("axis", -1) % rank, nodes)
     if kind == "log_softmax" and axis is not None:
         return Head(kind, output, axis=axis), output
     if logits is None or kind not in ("softmax", "sigmoid") or (kind == "softmax" and axis is None):
         bound = _bound(output)
         return Head(bound=bound, linear=bound is None and _is_linear(output)), output
     if logits.dtype != output.dtype or any(node.op_type not in SILENT for node in nodes):
-        logits, output = _moved(graph, kind, logits, peeled, output, nodes, axis)
+        logits, output = _move_activation(graph, kind, logits, peeled, output, nodes, axis)
     return Head(kind, logits, "sum" if kind == "softmax" else "unit", axis=axis), output
 
 
 def _activation(value: ir.Value) -> tuple[Kind | None, ir.Value | None]:
-    """Return which activation made a value, and of what."""
+    """Return the activation that a value comes from, and the activation's input."""
     node = value.producer()
-    match made(value):
+    match operator_of(value):
         case "Softmax", [z] if node is not None and patterns.is_class_axis(node, value):
             return "softmax", z
         case "LogSoftmax", [z] if node is not None and patterns.is_class_axis(node, value):
@@ -114,19 +122,19 @@ def _activation(value: ir.Value) -> tuple[Kind | None, ir.Value | None]:
                 return "softmax", z
             return ("sigmoid", z) if (z := patterns.written_sigmoid(value)) is not None else (None, None)
         case "Exp", [log]:
-            kind, z = _activation(log) if made(log)[0] == "LogSoftmax" else (None, None)
+            kind, z = _activation(log) if operator_of(log)[0] == "LogSoftmax" else (None, None)
             return ("softmax", z) if kind is not None else (None, None)
         case "Log", [p]:
             bound = _bound(p)
             return (None if bound is None else "log_softmax" if bound == "sum" else "log_sigmoid"), value
-        case "Concat", _ if (p := of_pair(value, second=1)) is not None and width_of(value) == 2:
+        case "Concat", _ if (p := pair_probability(value, second=1)) is not None and width_of(value) == 2:
             kind, z = _activation(p)
             return ("pair", z) if kind == "sigmoid" else (None, None)
     return None, None
 
 
 def _bound(value: ir.Value, depth: int = DEPTH, memo: dict[ir.Value, Bound | None] | None = None) -> Bound | None:
-    """Return what a softmax or sigmoid behind a value guarantees of it."""
+    """Return the bound that a softmax or sigmoid behind a value guarantees."""
     memo = {} if memo is None else memo
     if value not in memo:
         memo[value] = _bound_of(value, lambda inner: _bound(inner, depth - 1, memo)) if depth else None
@@ -135,19 +143,19 @@ def _bound(value: ir.Value, depth: int = DEPTH, memo: dict[ir.Value, Bound | Non
 
 def _bound_of(value: ir.Value, bound: Callable[[ir.Value], Bound | None]) -> Bound | None:
     behind = peel(value, clipped=1.0).value
-    op_type, inputs = made(behind)
+    op_type, inputs = operator_of(behind)
     kind, _ = _activation(behind) if op_type != "Log" else (None, None)
     if kind in ("softmax", "pair"):
-        same = (rank_of(behind), width_of(behind)) == (rank_of(value), width_of(value))
-        rows = (same and (kind == "pair" or _is_last_axis(behind))) or _are_rows(behind, kind, value)
+        same_shape = (rank_of(behind), width_of(behind)) == (rank_of(value), width_of(value))
+        rows = (same_shape and (kind == "pair" or _is_last_axis(behind))) or _are_rows(behind, kind, value)
         return "sum" if rows and peel(value).value is behind else "unit"
     if kind == "sigmoid" or op_type == "Softmax":
         return "unit"
     if op_type in SELECTIONS:
         return "unit" if bound(inputs[0]) else None
     if op_type in JOINTS and all(bound(v) for v in inputs):
-        pair = width_of(value) == 2 and any(of_pair(behind, place) is not None for place in (0, 1))
-        return "sum" if pair else "unit"
+        is_pair = width_of(value) == 2 and any(pair_probability(behind, place) is not None for place in (0, 1))
+        return "sum" if is_pair else "unit"
     if op_type == "Mean":
         parts = {bound(v) for v in inputs}
         return None if None in parts else "unit" if "unit" in parts else "sum"
@@ -164,7 +172,7 @@ def _is_last_axis(value: ir.Value) -> bool:
 
 
 def _is_linear(output: ir.Value) -> bool:
-    """Say whether a value is a product with weights, perhaps shifted, scaled or in another shape."""
+    """Return whether a value is a product with weights, possibly shifted, scaled or reshaped."""
     seen, stack = set[ir.Value](), [output]
     while stack:
         value = stack.pop()
@@ -182,7 +190,7 @@ def _is_linear(output: ir.Value) -> bool:
 
 
 def _same_form(kind: Kind, logits: ir.Value, output: ir.Value) -> bool:
-    """Say whether the logits have the prediction's type and shape, a pair's one column."""
+    """Return whether the logits have the prediction's type and shape; those of a pair have one column."""
     if logits.dtype != output.dtype or logits.shape is None or output.shape is None:
         return logits.dtype == output.dtype and logits.shape is output.shape is None
     last = 1 if kind == "pair" else output.shape[-1] if output.shape.rank() else None
@@ -190,16 +198,16 @@ def _same_form(kind: Kind, logits: ir.Value, output: ir.Value) -> bool:
 
 
 def _are_rows(activated: ir.Value, kind: Kind, output: ir.Value) -> bool:
-    """Say whether the rows of a value, [N, 1, …, K, …, 1], are the output's rows [N, K] in another shape."""
+    """Return whether a value [N, 1, …, K, …, 1] holds the rows of the output [N, K] in another shape."""
     if activated.shape is None or rank_of(output) != 2 or width_of(output) is None:
         return False
     columns = [d for d in list(activated.shape)[1:] if d != 1]
-    if kind == "sigmoid":  # each number for itself
+    if kind == "sigmoid":  # elementwise: only the number of entries matters
         return all(isinstance(d, int) for d in columns) and math.prod(columns) == width_of(output)
     return columns == [width_of(output)]
 
 
-def _moved(
+def _move_activation(
     graph: ir.Graph,
     kind: Kind,
     logits: ir.Value,
@@ -208,21 +216,21 @@ def _moved(
     nodes: Sequence[ir.Node] = (),
     axis: int | None = None,
 ) -> tuple[ir.Value, ir.Value]:
-    """Write the activation again behind the changes of shape and type; return the new logits and output.
+    """Move the activation behind the changes of shape and type; return the new logits and output.
 
-    Of elements, `nodes` are those changes and `axis` is that of the softmax; else the output is [N, K].
+    For an output that is not [N, K], `nodes` are those changes, and `axis` is the softmax's.
     """
     producer, name = output.producer(), output.name
     assert producer is not None and output.dtype is not None and logits.dtype is not None
     op = Builder(graph, "head", before=producer)
     width = 1 if kind == "pair" else width_of(output)
-    shaped = written_again(op, nodes, logits) if nodes else op.Reshape(logits, op.const(np.array([-1, width])))
+    shaped = reapply(op, nodes, logits) if nodes else op.Reshape(logits, op.const(np.array([-1, width])))
     z = op.cast(shaped, output) if logits.dtype != output.dtype else shaped
     z.type, z.shape = ir.TensorType(output.dtype), output.shape if nodes else ir.Shape(["N", width])
-    wider = output.dtype.itemsize > logits.dtype.itemsize  # what was computed in fewer digits stays so
-    inner = op.cast(z, logits) if wider else z
+    is_wider = output.dtype.itemsize > logits.dtype.itemsize  # keep the activation in its own, narrower type
+    inner = op.cast(z, logits) if is_wider else z
     p = op.Softmax(inner, axis=-1 if axis is None else axis) if kind == "softmax" else op.Sigmoid(inner)
-    p = op.cast(p, output) if wider else p
+    p = op.cast(p, output) if is_wider else p
     p = op.Concat(op.Sub(op.like(1, output), p), p, axis=-1) if kind == "pair" else p
     if (peeled.low, peeled.high) != (0.0, 1.0):
         p = op.Clip(p, op.like(peeled.low, output), op.like(peeled.high, output))

@@ -1,4 +1,4 @@
-"""What a prediction means: values, probabilities or raw scores; decided from the graph and from real rows."""
+"""The meaning of a prediction (values, probabilities or raw scores), inferred from the graph and from real rows."""
 
 import dataclasses
 import functools
@@ -21,24 +21,24 @@ FITTING = {"softmax": ("multiclass", "binary"), "sigmoid": ("multilabel", "binar
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a prediction is."""
+    """The task, logits and classes of a prediction."""
 
     task: Task
-    logits: str | None  # name of the value whose softmax or sigmoid the probabilities are, if any
+    logits: str | None  # name of the value whose softmax or sigmoid gives the probabilities, if any
     classes: tuple[int | str, ...] | None = None  # the label of each class index
-    opposite: bool | None = None  # it is [−s, s], and s the logit: half the difference of its columns, not all of it
-    notes: tuple[str, ...] = ()  # what the user should know of how this was decided
+    opposite: bool | None = None  # the columns are [−s, s]: the logit is s, half of their difference
+    notes: tuple[str, ...] = ()  # assumptions that the user should know
     class_axis: int | None = None  # see `Facts.class_axis`
     members: str | None = None  # see `Facts.members`
 
 
 @dataclass(frozen=True)
-class Told(Config):
-    """What the config (or the file that ortpipe wrote) says itself of an output; null: it is read off the graph.
+class OutputSettings(Config):
+    """Settings of an output, from the config or from a file that ortpipe wrote; null: inferred from the graph.
 
     Attributes:
-        task: as of the prediction; so are the others.
-        scores: `probabilities` or `logits`.
+        task: `regression`, `binary`, `multiclass` or `multilabel`.
+        scores: `probabilities` or raw scores (`logits`).
         classes: the label of each class index.
         class_axis: the axis of classes or columns.
     """
@@ -51,49 +51,49 @@ class Told(Config):
 
 @dataclass(frozen=True)
 class Prediction:
-    """A float output, and the evidence of what it is."""
+    """A float output, and the evidence of its meaning."""
 
     name: str
-    shape: Sequence[int | None] | None  # what is known of it from the graph
-    labelled: bool  # the model has an output of labels too
-    head: Head  # what is certain from the graph
-    told: Told  # what is said explicitly, which is believed where it can be true
-    rows: np.ndarray | None  # the prediction of real rows, where there are any
+    shape: Sequence[int | None] | None  # as far as the graph tells it
+    labelled: bool  # the model also has an output of labels
+    head: Head  # the activation at its end, read off the graph
+    settings: OutputSettings  # explicit settings; they win unless the evidence contradicts them
+    rows: np.ndarray | None  # the prediction of real rows, if there are any
     is_head: bool = False  # a further output of the model
-    labels: np.ndarray | None = None  # of the training rows, all or the distinct ones, where they are known
+    labels: np.ndarray | None = None  # labels of the training rows, all or distinct, if known
 
     def meaning(self) -> Meaning:
-        """Return what the prediction is; refuse evidence that contradicts itself or what is told, or leaves a doubt."""
+        """Return the prediction's meaning; reject evidence that is ambiguous or contradicts itself or the settings."""
         meaning = self._meaning()
         return dataclasses.replace(meaning, class_axis=self._axis, notes=(*meaning.notes, *self._axis_notes()))
 
     def _meaning(self) -> Meaning:
-        form = self.told.scores or self._form()
-        task = self.told.task or self._task(form)
+        form = self.settings.scores or self._form()
+        task = self.settings.task or self._task(form)
         if task == "regression":
             return Meaning(task, None)
         width = self.width if self.width is not None or self._columns is None else self._columns.shape[-1]
         count = 2 if task == "binary" else width if task == "multiclass" else None
-        classes = self.told.classes or (None if count is None else tuple(range(count)))
+        classes = self.settings.classes or (None if count is None else tuple(range(count)))
         self._check_width(task, classes)
         if form is None:
-            raise self._doubt("and its last operators do not tell what it holds")
+            raise self._doubt("and its last operators do not tell which")
         if form == "probabilities":
             self._check_probabilities(task)
             logits = self.head.logits if self.head.kind and task in FITTING.get(self.head.kind, ()) else None
-            note = () if logits is not None or self.told.scores else (self._note(form, task),)
-            return Meaning(task, str(logits.name) if logits is not None else None, classes, notes=note)
+            notes = () if logits is not None or self.settings.scores else (self._note(form, task),)
+            return Meaning(task, str(logits.name) if logits is not None else None, classes, notes=notes)
         self._check_scores(task)
         opposite = None
         if task == "binary" and self.width == 2:
-            rows = self._columns  # where all are zeros, as a fresh layer gives them, they prove nothing
-            shown = rows is not None and rows.any() and (rows[..., 0] == -rows[..., 1]).all()
-            opposite = bool(shown) or self.head.kind == "opposite" or None
-        note = () if self.told.scores or self.head.linear else (self._note(form, task),)
-        return Meaning(task, self.name, classes, opposite, note)
+            rows = self._columns  # zeros, as of a new layer, prove nothing
+            columns_are_opposite = rows is not None and rows.any() and (rows[..., 0] == -rows[..., 1]).all()
+            opposite = bool(columns_are_opposite) or self.head.kind == "opposite" or None
+        notes = () if self.settings.scores or self.head.linear else (self._note(form, task),)
+        return Meaning(task, self.name, classes, opposite, notes)
 
     @functools.cached_property
-    def _seen(self) -> Seen | None:
+    def _observed(self) -> Seen | None:
         return None if self._columns is None else look(self._columns)
 
     @functools.cached_property
@@ -103,17 +103,17 @@ class Prediction:
 
     @functools.cached_property
     def _axis(self) -> int | None:
-        """Where the classes or columns are; None: last, of [N, K]."""
-        told, shape = self.told.class_axis, self.shape if self.rows is None else self.rows.shape
+        """The axis of classes or columns; None: the last one of [N, K]."""
+        class_axis, shape = self.settings.class_axis, self.shape if self.rows is None else self.rows.shape
         rank = 2 if shape is None else len(shape)
-        if told is not None:
-            axis = rank if told == "none" else told % rank if -rank < told < rank else 0
+        if class_axis is not None:
+            axis = rank if class_axis == "none" else class_axis % rank if -rank < class_axis < rank else 0
             if axis < 1:
                 raise ConvertError(
-                    "{key} must be an axis of the prediction behind its rows, or none.",
+                    "{key} must be an axis of the prediction after that of the rows, or none.",
                     key="class_axis",
-                    got=f"{told} for output {self.name!r} of shape {self._shown}",
-                    fix="Leave it out where the graph ends in a Softmax; none: each number stands for itself.",
+                    got=f"{class_axis} for output {self.name!r} of shape {self._shown}",
+                    fix="Leave it out if the graph ends in a Softmax; set none if each number is its own prediction.",
                 )
             return None if (axis, rank) == (1, 2) else axis
         if rank == 2:
@@ -121,29 +121,34 @@ class Prediction:
         return self._likely_axis(rank) if self.head.axis is None else self.head.axis
 
     def _likely_axis(self, rank: int) -> int:
-        """Return the axis that is not the rows' and most likely the classes'; where each stands for itself, the rank.
+        """Return the most likely axis of classes; the rank if each number is a prediction of its own.
 
-        It is the last or, as in images [N, K, H, W], the first behind the rows: the one that is 1 or alone is known,
-        or that has the classes' number; of four dimensions and more the first.
+        It is the last one or, as in images [N, K, H, W], the first after the rows: the one of size 1, else of as many
+        entries as classes, else of known size; otherwise the first one in four dimensions and more, else the last.
         """
         if rank == 1:
             return 1
-        known = [None] * rank if self.shape is None else self.shape
-        count = 2 if self.told.task == "binary" else len(self.told.classes or ()) or None
-        for alike in (lambda d: d == 1, lambda d: d == count is not None, lambda d: d is not None):
-            match [axis for axis in (1, rank - 1) if alike(known[axis])]:
+        sizes = [None] * rank if self.shape is None else self.shape
+        class_count = 2 if self.settings.task == "binary" else len(self.settings.classes or ()) or None
+        for matches in (lambda d: d == 1, lambda d: d == class_count is not None, lambda d: d is not None):
+            match [axis for axis in (1, rank - 1) if matches(sizes[axis])]:
                 case [axis]:
                     return axis
-        if self.told.task == "binary" and 1 not in (known[1], known[-1]):
+        if self.settings.task == "binary" and 1 not in (sizes[1], sizes[-1]):
             return rank
         return 1 if rank > 3 else rank - 1
 
     def _axis_notes(self) -> tuple[str, ...]:
-        """Return what to say where the axis of the classes or columns is a guess."""
+        """Return a note if the axis of classes or columns is a guess."""
         shape = self.shape if self.rows is None else self.rows.shape
-        if shape is None or len(shape) < 3 or self._axis is None or not self.told.class_axis is self.head.axis is None:
+        if (
+            shape is None
+            or len(shape) < 3
+            or self._axis is None
+            or not self.settings.class_axis is self.head.axis is None
+        ):
             return ()
-        where = "nowhere: each number stands for itself" if self._axis == len(shape) else f"along axis {self._axis}"
+        where = "on no axis: each number stands alone" if self._axis == len(shape) else f"along axis {self._axis}"
         return (
             f"the classes (or columns) of output {self.name!r} of shape {self._shown} are taken to lie {where}; if "
             f"they do not, set {self._at}class_axis",
@@ -151,7 +156,7 @@ class Prediction:
 
     @property
     def width(self) -> int | None:
-        """The number of classes or columns, where that is known."""
+        """The number of classes or columns, if known."""
         shape, axis = self.shape, -1 if self._axis is None else self._axis
         return None if not shape else 1 if axis == len(shape) else shape[axis]
 
@@ -169,19 +174,19 @@ class Prediction:
         return f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
 
     def _form(self) -> Form | None:
-        """Return what the values are, from the graph and the rows; None: not known."""
+        """Return the form of the values, from the graph and the rows; None: unknown."""
         head = self.head
         if head.bound is not None:
             return "probabilities"
-        if head.kind == "log_softmax" or self._seen == "outside":
+        if head.kind == "log_softmax" or self._observed == "outside":
             return "logits"
-        if self._seen == "sum":
-            if head.linear and self.told.task != "regression":
+        if self._observed == "sum":
+            if head.linear and self.settings.task != "regression":
                 raise self._doubt("but it comes straight from a product with weights")
             return "probabilities"
         if head.linear:
             return "logits"
-        return "probabilities" if self._is_called_probabilities and self._seen is not None else None
+        return "probabilities" if self._is_called_probabilities and self._observed is not None else None
 
     def _task(self, form: Form | None) -> Task:
         head = self.head
@@ -193,36 +198,36 @@ class Prediction:
             return "binary"
         if self.labelled:
             return "binary" if self.width in (1, 2) else "multiclass"
-        if self.told.scores is not None:
+        if self.settings.scores is not None:
             return "binary" if self.width == 1 else "multiclass"
-        if form != "probabilities" or (head.bound is None and self._seen != "sum"):
+        if form != "probabilities" or (head.bound is None and self._observed != "sum"):
             self._check_labels()
             return "regression"
-        if "sum" in (head.bound, self._seen):
+        if "sum" in (head.bound, self._observed):
             return "multiclass"
         if self.width == 1:
             return "binary"
         raise ConvertError(
-            "It must be certain which labels the columns of a prediction are.",
+            "It must be certain whether the columns of a prediction are classes, labels or values.",
             got=f"output {self.name!r}: {self._values}, made by a softmax or sigmoid",
             fix="Set {at}task=multilabel if each column is a label of its own, =multiclass if they exclude "
             "each other, =regression if they are plain values.",
         )
 
     def _check_labels(self) -> None:
-        """Refuse labels that most likely are classes, where the graph says nothing but that it predicts values."""
+        """Reject labels that are most likely classes if nothing in the graph tells that it predicts classes."""
         labels = self.labels
         if labels is None or labels.dtype.kind == "f" or (labels.ndim > 1 and labels.shape[1:] != (1,)):
             return
-        found, count = np.unique(np.array(labels.ravel().tolist())), max(2, self.width or 1)
-        if found.dtype.kind in "iub" and (found[0] < 0 or found[-1] >= count or len(found) < 2):
+        distinct, count = np.unique(np.array(labels.ravel().tolist())), max(2, self.width or 1)
+        if distinct.dtype.kind in "iub" and (distinct[0] < 0 or distinct[-1] >= count or len(distinct) < 2):
             return
-        shown = ", ".join(map(repr, found[:FEW].tolist()))
+        first = ", ".join(map(repr, distinct[:FEW].tolist()))
         task = "binary" if count == 2 else "multiclass"
         raise ConvertError(
             "It must be certain whether labels are classes or values.",
             key="task",
-            got=f"labels {shown}{' …' if len(found) > FEW else ''} for output {self.name!r} of shape {self._shown}",
+            got=f"labels {first}{' …' if len(distinct) > FEW else ''} for output {self.name!r} of shape {self._shown}",
             fix=f"Set {{key}}={task} if they are classes (a text is one: list them in {{at}}classes, as the columns "
             "stand), =regression if they are values.",
         )
@@ -230,7 +235,7 @@ class Prediction:
     def _check_width(self, task: Task, classes: tuple[int | str, ...] | None) -> None:
         if len({*(classes or ())}) < len(classes or ()):
             raise ConvertError(
-                "Each class has a label of its own.",
+                "Class labels must be distinct.",
                 got=f"{', '.join(str(name) for name in classes or ())} for output {self.name!r}",
                 fix="Correct {at}classes.",
             )
@@ -252,18 +257,18 @@ class Prediction:
             )
 
     def _check_probabilities(self, task: Task) -> None:
-        """Reject what is no probability, and classes that exclude each other but do not sum to 1."""
+        """Reject values outside [0, 1], and mutually exclusive classes whose probabilities do not sum to 1."""
         exclusive = self.head.bound != "sum" and (task == "multiclass" or (task == "binary" and self.width == 2))
-        if self._seen == "outside" or (self._seen == "unit" and exclusive):
-            way = "{at}task=multilabel if each column is a label of its own, " if self._seen == "unit" else ""
+        if self._observed == "outside" or (self._observed == "unit" and exclusive):
+            hint = "{at}task=multilabel if each column is a label of its own, " if self._observed == "unit" else ""
             raise ConvertError(
                 "Probabilities lie in [0, 1], and those of classes that exclude each other sum to 1 in each row.",
                 got=f"output {self.name!r} of a {task} model: {self._values}",
-                fix=f"Set {way}{{at}}scores=logits if it holds raw scores, or {self._another}.",
+                fix=f"Set {hint}{{at}}scores=logits if it holds raw scores, or {self._another}.",
             )
 
     def _check_scores(self, task: Task) -> None:
-        """Reject raw scores under a name that says probabilities, and those that no softmax or sigmoid belongs to."""
+        """Reject raw scores of an output named like probabilities, and those that are no logits of the task."""
         if self.head.kind == "log_sigmoid":
             raise ConvertError(
                 "Logarithms of probabilities are scores only where the probabilities of a row sum to 1.",
@@ -273,11 +278,11 @@ class Prediction:
         if self.head.kind == "opposite" and task != "binary":
             rule = "Two opposite scores [−s, s] belong to one binary label."
             raise ConvertError(rule, got=f"output {self.name!r} of a {task} model", fix="Set {at}task=binary.")
-        if self.told.scores is None and self._is_called_probabilities:
-            where = "come straight from a product with weights" if self._seen is None else "lie outside [0, 1]"
+        if self.settings.scores is None and self._is_called_probabilities:
+            evidence = "come straight from a product with weights" if self._observed is None else "lie outside [0, 1]"
             raise ConvertError(
-                "An output that is called probabilities must hold them.",
-                got=f"output {self.name!r}: its values {where}, as those of hinge losses do",
+                "An output named like probabilities must hold probabilities.",
+                got=f"output {self.name!r}: its values {evidence}, as those of hinge losses do",
                 fix="Set {at}scores=logits to train them as raw scores, or name probabilities with {at}prediction.",
             )
 
@@ -286,26 +291,26 @@ class Prediction:
         return "prob" in self.name.lower()
 
     def _doubt(self, why: str) -> ConvertError:
-        return (NoRowsError if self._seen is None else ConvertError)(
+        return (NoRowsError if self._observed is None else ConvertError)(
             "It must be certain whether a prediction holds probabilities or raw scores.",
             got=f"output {self.name!r}: {self._values}, {why}",
             fix="Set {at}scores=probabilities or {at}scores=logits (raw scores); if it holds "
-            f"plain values, {{at}}task=regression{'; or give rows, which tell' if self._seen is None else ''}.",
+            f"plain values, {{at}}task=regression{'; or give rows, which tell' if self._observed is None else ''}.",
         )
 
     @property
     def _values(self) -> str:
-        if self._seen is None:
+        if self._observed is None:
             return "there are no rows to look at"
-        if self._seen == "outside":
+        if self._observed == "outside":
             return "values outside [0, 1]"
-        sums = {"sum": ", and each row sums to 1", "unit": ", but not every row sums to 1"}[self._seen]
+        sums = {"sum": ", and each row sums to 1", "unit": ", but not every row sums to 1"}[self._observed]
         return f"values in [0, 1]{sums if self.width != 1 else ''}"
 
     def _note(self, form: Form, task: Task) -> str:
         losses = "the loss reads them, for no logits are behind them" if form == "probabilities" else "raw scores"
-        other = "logits" if form == "probabilities" else "probabilities"
+        alternative = "logits" if form == "probabilities" else "probabilities"
         return (
             f"output {self.name!r} ({self._values}) is taken as {form} of a {task} model ({losses}); if it is "
-            f"not, set {self._at}scores={other} or {self._at}task"
+            f"not, set {self._at}scores={alternative} or {self._at}task"
         )

@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml that prepare features, and support vector machines, rewritten in standard ones."""
+"""ai.onnx.ml operators for feature preparation and support vector machines, rewritten in standard operators."""
 
 from typing import Any
 
@@ -8,27 +8,27 @@ import onnx_ir as ir
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.origins import mark
-from ortpipe.stages.convert.coupling import coupled, pairs_of
+from ortpipe.stages.convert.coupling import couple, pairs_of
 
 FLOAT = ir.DataType.FLOAT
 
 
 def as_float(op: Builder, x: ir.Value | None) -> ir.Value:
-    """Return numbers as float32, which these operators compute in."""
+    """Return numbers as float32, the type that these operators compute in."""
     assert x is not None
     return x if x.dtype == FLOAT else op.Cast(x, to=FLOAT)
 
 
 def floats(node: ir.Node, name: str) -> np.ndarray:
-    """Return an attribute's numbers, none where it is not there."""
+    """Return an attribute's numbers; none if it is missing."""
     return np.array(node.attributes.get_floats(name, ()), np.float32)
 
 
 def imputer(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-    """Imputer: a constant where x is nan, or the value that marks what is missing."""
+    """Imputer: a constant where x is nan, or equals the value that marks missing numbers."""
     [x], fill = node.inputs, floats(node, "imputed_value_floats")
     if x is None or not fill.size:
-        return None  # of integers, which no gradient passes
+        return None  # integers, which have no gradient
     marker = node.attributes.get_float("replaced_value_float", 0.0)
     x = as_float(op, x)
     missing = op.IsNaN(x) if np.isnan(marker) else op.Equal(x, op.const(np.float32(marker)))
@@ -36,7 +36,7 @@ def imputer(op: Builder, node: ir.Node) -> list[ir.Value] | None:
 
 
 def binarizer(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-    """Binarizer: 1 where x > threshold, else 0; behind weights it stays, because no gradient passes."""
+    """Binarizer: 1 where x > threshold, else 0; kept behind weights, because it has no gradient."""
     x = as_float(op, node.inputs[0])
     if query.float_initializers(op.graph, x):
         return None
@@ -53,16 +53,16 @@ def feature_vectorizer(op: Builder, node: ir.Node) -> list[ir.Value] | None:
 
 
 def one_hot_encoder(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-    """OneHotEncoder of whole numbers: a last axis with 1 at the category; of words, and behind weights, it stays."""
+    """OneHotEncoder of integers: a last axis with 1 at the category; kept for words, and behind weights."""
     [x], categories = node.inputs, node.attributes.get_ints("cats_int64s", ())
     if x is None or not len(categories) or query.float_initializers(op.graph, x):
         return None
-    whole = x if x.dtype == ir.DataType.INT64 else op.Cast(x, to=ir.DataType.INT64)
-    return [op.Cast(op.Equal(op.Unsqueeze(whole, [-1]), op.const(np.array(categories, np.int64))), to=FLOAT)]
+    integers = x if x.dtype == ir.DataType.INT64 else op.Cast(x, to=ir.DataType.INT64)
+    return [op.Cast(op.Equal(op.Unsqueeze(integers, [-1]), op.const(np.array(categories, np.int64))), to=FLOAT)]
 
 
 def svm_regressor(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-    """SVMRegressor: Σ coefficients · K(x, support vectors) + rho, both trainable."""
+    """SVMRegressor: Σ coefficients · K(x, support vectors) + rho, all three trainable."""
     get, x = node.attributes, node.inputs[0]
     dual, rho = floats(node, "coefficients"), floats(node, "rho")
     count = get.get_int("n_supports", 0)
@@ -73,54 +73,54 @@ def svm_regressor(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     if not count:
         weight = _parameter(op, node, "coefficient", "coefficients", dual[:, None], ["reshape", len(dual), 1])
         return [op.Gemm(x, weight, intercept)]
-    similar = _similar(op, node, x, count)
+    kernel = _kernel_values(op, node, x, count)
     weight = _parameter(op, node, "dual_coefficient", "coefficients", dual[:, None], ["reshape", count, 1])
-    return [op.Gemm(similar, weight, intercept)]
+    return [op.Gemm(kernel, weight, intercept)]
 
 
 def svm_classifier(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-    """SVMClassifier: of each pair of classes Σ coefficients · K(x, their support vectors) + rho, and the most votes.
+    """SVMClassifier: Σ coefficients · K(x, their support vectors) + rho for each pair of classes, and the most votes.
 
-    With Platt's probabilities of each pair's second class σ(a·score + b), of several classes coupled. It stays where
-    values of two classes run against the labels: in onnxruntime scores do, unless what follows turns their sign.
+    Probabilities are Platt's: σ(a·score + b) of each pair's second class, coupled for several classes. The operator is
+    kept where the values of two classes contradict the labels: onnxruntime's scores do, unless they are negated next.
     """
-    sizes, dual = node.attributes.get_ints("vectors_per_class", ()), floats(node, "coefficients")
+    sizes, coefficients = node.attributes.get_ints("vectors_per_class", ()), floats(node, "coefficients")
     labels = [label for kind in ("ints", "strings") for label in _list(node, f"classlabels_{kind}")]
     platt = floats(node, "prob_a"), floats(node, "prob_b")
     classes, count = len(sizes), sum(sizes)
-    plain = node.attributes.get_string("post_transform", "NONE") == "NONE" and len(labels) == classes and count
-    if not plain or (classes == 2 and bool(platt[0].size) == _negated(node.outputs[1])):
+    is_plain = node.attributes.get_string("post_transform", "NONE") == "NONE" and len(labels) == classes and count
+    if not is_plain or (classes == 2 and bool(platt[0].size) == _is_negated(node.outputs[1])):
         return None
     pairs = pairs_of(classes)
     owner = np.repeat(np.arange(classes), sizes)
     row = np.stack([np.where(owner == i, j - 1, i) for i, j in pairs]).clip(max=classes - 2)
-    mine = np.stack([(owner == i) | (owner == j) for i, j in pairs])
-    similar = _similar(op, node, as_float(op, node.inputs[0]), count)
+    mask = np.stack([(owner == i) | (owner == j) for i, j in pairs])
+    kernel = _kernel_values(op, node, as_float(op, node.inputs[0]), count)
     shape = classes - 1, count
-    weight = _parameter(op, node, "dual_coefficient", "coefficients", dual.reshape(shape), ["reshape", *shape])
+    weight = _parameter(op, node, "dual_coefficient", "coefficients", coefficients.reshape(shape), ["reshape", *shape])
     intercept = _parameter(op, node, "intercept", "rho", floats(node, "rho"))
-    chosen = op.GatherElements(weight, op.const(row.astype(np.int64)), axis=0) * op.const(mine.astype(np.float32))
-    scores = op.Gemm(similar, chosen, intercept, transB=1)  # > 0: the first of the pair
-    won = op.Cast(op.Greater(scores, 0), to=FLOAT)
-    ends = np.zeros((2, len(pairs), classes), np.float32)
+    chosen = op.GatherElements(weight, op.const(row.astype(np.int64)), axis=0) * op.const(mask.astype(np.float32))
+    scores = op.Gemm(kernel, chosen, intercept, transB=1)  # > 0: the first of the pair
+    first_wins = op.Cast(op.Greater(scores, 0), to=FLOAT)
+    votes_for = np.zeros((2, len(pairs), classes), np.float32)
     for number, pair in enumerate(pairs):
-        ends[[0, 1], number, pair] = 1
-    votes = op.MatMul(won, op.const(ends[0])) + op.MatMul(1 - won, op.const(ends[1]))
+        votes_for[[0, 1], number, pair] = 1
+    votes = op.MatMul(first_wins, op.const(votes_for[0])) + op.MatMul(1 - first_wins, op.const(votes_for[1]))
     if platt[0].size:
         slope, shift = (_parameter(op, node, f"platt_{n}", f"prob_{n}", p) for n, p in zip("ab", platt, strict=True))
         second = op.Sigmoid(scores * slope + shift)
         if classes == 2:
             scores = op.Concat(1 - second, second, axis=-1)
         else:
-            scores = op.Softmax(coupled(op, 1 - second, classes), axis=-1)
+            scores = op.Softmax(couple(op, 1 - second, classes), axis=-1)
     elif classes == 2:
         scores = op.Concat(op.Neg(scores), scores, axis=-1)
     names = np.array(labels, str if isinstance(labels[0], str) else np.int64)
     return [op.Gather(op.const(names), op.ArgMax(votes, axis=1, keepdims=0)), scores]
 
 
-def _negated(scores: ir.Value) -> bool:
-    """Say whether all that reads scores turns their sign, as skl2onnx does for the option raw_scores."""
+def _is_negated(scores: ir.Value) -> bool:
+    """Return whether all readers of scores negate them, as in skl2onnx's graphs with the option raw_scores."""
     readers = scores.consumers()
     if [node.op_type for node in readers] == ["Cast"]:
         readers = readers[0].outputs[0].consumers()
@@ -138,17 +138,17 @@ def _parameter(op: Builder, node: ir.Node, name: str, attribute: str, array: np.
     return mark(op.parameter(name, np.ascontiguousarray(array)), origin)
 
 
-def _similar(op: Builder, node: ir.Node, x: ir.Value, count: int) -> ir.Value:
-    """Return K(x, support vector) of each row and each support vector, which are trainable."""
+def _kernel_values(op: Builder, node: ir.Node, x: ir.Value, count: int) -> ir.Value:
+    """Return K(x, support vector) of each row and each support vector; the vectors are trainable."""
     kernel = node.attributes.get_string("kernel_type", "LINEAR")
     gamma, shift, degree = (*floats(node, "kernel_params").tolist(), 0.0, 0.0, 0.0)[:3]
     vectors = floats(node, "support_vectors").reshape(count, -1)
-    kept = _parameter(op, node, "support_vectors", "support_vectors", vectors, ["reshape", count, -1])
+    support_vectors = _parameter(op, node, "support_vectors", "support_vectors", vectors, ["reshape", count, -1])
     if kernel == "RBF":
-        apart = op.Unsqueeze(x, [1]) - kept
-        return op.Exp(op.ReduceSum(apart * apart, [-1], keepdims=0) * -gamma)
-    similar = op.MatMul(x, op.Transpose(kept, perm=[1, 0]))
+        differences = op.Unsqueeze(x, [1]) - support_vectors
+        return op.Exp(op.ReduceSum(differences * differences, [-1], keepdims=0) * -gamma)
+    products = op.MatMul(x, op.Transpose(support_vectors, perm=[1, 0]))
     if kernel == "LINEAR":
-        return similar
-    similar = similar * gamma + shift
-    return op.Tanh(similar) if kernel == "SIGMOID" else op.Pow(similar, op.const(np.float32(degree)))
+        return products
+    products = products * gamma + shift
+    return op.Tanh(products) if kernel == "SIGMOID" else op.Pow(products, op.const(np.float32(degree)))

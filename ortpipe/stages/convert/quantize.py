@@ -1,11 +1,11 @@
-"""Fake quantization: what products read is rounded to 8 bits and back, in the graph that is trained.
+"""Fake quantization: the operands of products are rounded to 8 bits and back, in the graph that is trained.
 
     x ← DequantizeLinear(QuantizeLinear(x, s, z), s, z)
 
-Activations are uint8 per tensor, s = (max - min) / 255 with 0 in the range, as the training rows give them. Weights are
-int8 per channel, s = max|w| / 127 and z = 0, of the weights as they are at each step. That is the form which
-onnxruntime's kernels of integers take on every processor. Of the operators that its quantizer chooses these are the
-ones that have such kernels and hold, or carry, what products read.
+Activations are uint8 per tensor, s = (max - min) / 255, with the range of the training rows widened to include 0.
+Weights are int8 per channel, s = max|w| / 127 and z = 0, of the current weights at each step. onnxruntime's integer
+kernels take this form on every processor. Of the operators that its quantizer chooses, these have such kernels and
+compute or pass on operands of products.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,69 +30,69 @@ from ortpipe.stages.convert.dialects.integers import same
 
 ROWS, PIECE = 512, 64
 PRODUCTS = ("Conv", "Gemm", "MatMul")
-JOINING = ("Add", "AveragePool", "Concat", "GlobalAveragePool", "Mul")  # between products, of activations alone
+JOINING = ("Add", "AveragePool", "Concat", "GlobalAveragePool", "Mul")  # between products, of activations only
 MOVES = ("Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # which keep scale and zero point
-CUTS = ("Relu", "Clip")  # within the range of what is rounded behind them
-LEAST = 1e-8  # of a scale: a channel of zeros has one, too
+CUTS = ("Relu", "Clip")  # fused into a product: their results are rounded instead
+LEAST = 1e-8  # smallest scale: that of a channel of zeros
 
 
 @dataclass(frozen=True)
-class Quantized:
-    """What came of it."""
+class QuantizedModel:
+    """The result of `quantize`."""
 
-    scales: tuple[str, ...]  # initializers, of activations
+    scales: tuple[str, ...]  # names of the initializers that hold the activations' scales
     note: str
 
 
 def calibration_rows(rows: Rows) -> Rows:
-    """Return the rows that ranges are measured on, evenly spaced."""
+    """Return evenly spaced rows to measure ranges on."""
     return rows.take(np.unique(np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)))
 
 
-def quantize(model: ir.Model, facts: Facts, rows: Rows) -> Quantized:
-    """Write in place pairs of QuantizeLinear and DequantizeLinear around the products of a model.
+def quantize(model: ir.Model, facts: Facts, rows: Rows) -> QuantizedModel:
+    """Insert pairs of QuantizeLinear and DequantizeLinear in front of the products of a model, in place.
 
     Args:
-        model: whose outputs keep their names.
-        facts: what its inputs are.
-        rows: that ranges are measured on.
+        model: the model; its outputs keep their names.
+        facts: name its inputs.
+        rows: to measure the activations' ranges on.
 
     Raises:
-        ConvertError: it has no product with weights, not of float32, or gives values that are not finite.
+        ConvertError: no product has weights, a product is not float32, or an activation is not finite.
     """
     graph = model.graph
-    fixed = computed_from_weights(graph)
-    products = [n for n in graph if n.op_type in PRODUCTS and not n.domain and not fixed.issuperset(n.inputs[:2])]
-    if not any(x in fixed for node in products for x in node.inputs[:2]):
-        rule, fix = "convert.quantize rounds what products with weights read.", "Leave out {key}."
+    constant = computed_from_weights(graph)
+    products = [n for n in graph if n.op_type in PRODUCTS and not n.domain and not constant.issuperset(n.inputs[:2])]
+    if not any(x in constant for node in products for x in node.inputs[:2]):
+        rule, fix = "{key} needs at least one product with weights.", "Leave out {key}."
         raise ConvertError(rule, key="quantize", got=f"no {', '.join(PRODUCTS)} with weights", fix=fix)
-    if wrong := next((n for n in products if n.outputs[0].dtype != ir.DataType.FLOAT), None):
+    if wrong_type := next((n for n in products if n.outputs[0].dtype != ir.DataType.FLOAT), None):
         raise ConvertError(
             "QuantizeLinear rounds float32.",
             key="quantize",
-            got=f"{query.called(wrong)} of type {wrong.outputs[0].dtype}",
+            got=f"{query.called(wrong_type)} of type {wrong_type.outputs[0].dtype}",
             fix="Set {at}dtype=float32 for an estimator, {at}source.dtype=float32 for a file.",
         )
-    roots = _roots(graph, products, fixed)
+    roots = _roots(graph, products, constant)
     ranges = _ranges(model, facts, rows, [str(x.name) for x in dict.fromkeys(roots.values())])
     names = Names(used_names(graph))
-    weights = _quantize_weights(graph, products, fixed, names)
+    weights = _quantize_weights(graph, products, constant, names)
     scales = _quantize_activations(graph, roots, ranges, names)
     infer(model)
-    return Quantized(
+    return QuantizedModel(
         tuple(scales),
         f"rounds {weights} weights (int8, per channel) and {len(roots)} activations (uint8, ranges of {len(rows)} "
         f"training rows) of {len(products)} products; the run's folder gets model.int8.onnx, whose kernels compute so",
     )
 
 
-def _roots(graph: ir.Graph, products: list[ir.Node], fixed: set[ir.Value]) -> dict[ir.Value, ir.Value]:
-    """Return the activations that are rounded, each with the one whose range it has."""
-    wanted: dict[ir.Value, ir.Value] = {}
+def _roots(graph: ir.Graph, products: list[ir.Node], constant: set[ir.Value]) -> dict[ir.Value, ir.Value]:
+    """Return the activations to round, each with the activation whose range it uses."""
+    source_of: dict[ir.Value, ir.Value] = {}
     dropped = set[ir.Value]()
 
     def want(values: Iterable[ir.Value | None]) -> None:
-        wanted.update({x: x for x in values if x is not None and x not in fixed and x.dtype == ir.DataType.FLOAT})
+        source_of.update({x: x for x in values if x is not None and x not in constant and x.dtype == ir.DataType.FLOAT})
 
     chosen = set(products)
     for node in reversed(graph):
@@ -101,25 +101,25 @@ def _roots(graph: ir.Graph, products: list[ir.Node], fixed: set[ir.Value]) -> di
         y = node.outputs[0]
         if node in chosen:
             want(node.inputs[:2])
-            if node.op_type == "Conv":  # its kernel of integers gives integers; of the others there are both
-                want([_end(_end(y, ("BatchNormalization",)), CUTS)])
-        elif y in wanted and node.op_type in JOINING and fixed.isdisjoint(node.inputs):
+            if node.op_type == "Conv":  # its integer kernel always returns integers; the others' may return floats
+                want([_fused_result(_fused_result(y, ("BatchNormalization",)), CUTS)])
+        elif y in source_of and node.op_type in JOINING and constant.isdisjoint(node.inputs):
             want(node.inputs)
-        elif y in wanted and node.op_type in MOVES and node.inputs[0] not in fixed:
+        elif y in source_of and node.op_type in MOVES and node.inputs[0] not in constant:
             assert node.inputs[0] is not None
-            wanted[y] = node.inputs[0]
+            source_of[y] = node.inputs[0]
             want(node.inputs[:1])
-        elif y in wanted and node.op_type == "Dropout":  # which makes larger in training what it lets through
+        elif y in source_of and node.op_type == "Dropout":  # which scales the entries that it keeps up in training
             assert node.inputs[0] is not None
-            wanted[y] = node.inputs[0]
+            source_of[y] = node.inputs[0]
             dropped.add(y)
             want(node.inputs[:1])
-    found = {x: _way(x, wanted) for x in reversed(wanted)}
-    return {x: way[-1] for x, way in found.items() if dropped.isdisjoint(way)}
+    paths = {x: _path_to_root(x, source_of) for x in reversed(source_of)}
+    return {x: way[-1] for x, way in paths.items() if dropped.isdisjoint(way)}
 
 
-def _end(y: ir.Value, kinds: Sequence[str]) -> ir.Value:
-    """Return what the only reader of a value makes of it, if it is of these kinds; else the value."""
+def _fused_result(y: ir.Value, kinds: Sequence[str]) -> ir.Value:
+    """Return the result of a value's only reader if that is one of these operators; else the value."""
     uses = y.uses()
     if len(uses) != 1 or y.is_graph_output():
         return y
@@ -127,58 +127,58 @@ def _end(y: ir.Value, kinds: Sequence[str]) -> ir.Value:
     return node.outputs[0] if node.op_type in kinds and place == 0 else y
 
 
-def _way(x: ir.Value, wanted: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:
-    """Return a value and what it is moved from, to the one whose range it has."""
-    way = [x]
-    while wanted[way[-1]] is not way[-1]:
-        way.append(wanted[way[-1]])
-    return way
+def _path_to_root(x: ir.Value, source_of: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:
+    """Return a value and its sources, up to the one whose range it uses."""
+    path = [x]
+    while source_of[path[-1]] is not path[-1]:
+        path.append(source_of[path[-1]])
+    return path
 
 
 def _ranges(model: ir.Model, facts: Facts, rows: Rows, names: list[str]) -> dict[str, tuple[float, float]]:
-    """Return the least and the largest number of each value; 0 is among them."""
-    inner = [name for name in names if name not in facts.inputs]
-    own = model.clone()
-    to_inference(own)
-    inputs = feed_inputs(finish(own), facts, rows)
-    keep_outputs(own, inner)
-    read = {str(x.name) for x in query.data_inputs(own.graph)}
-    session = Session(ir.to_proto(own)) if inner else None
-    found = dict.fromkeys(names, (0.0, 0.0))
+    """Return the minimum and maximum of each value on these rows, widened to include 0."""
+    inner_names = [name for name in names if name not in facts.inputs]
+    inference = model.clone()
+    to_inference(inference)
+    inputs = feed_inputs(finish(inference), facts, rows)
+    keep_outputs(inference, inner_names)
+    needed = {str(x.name) for x in query.data_inputs(inference.graph)}
+    session = Session(ir.to_proto(inference)) if inner_names else None
+    ranges = dict.fromkeys(names, (0.0, 0.0))
     for start in range(0, len(rows), PIECE):
         piece = {name: array[start : start + PIECE] for name, array in inputs.items()}
-        arrays = [] if session is None else session.run({k: v for k, v in piece.items() if k in read}, inner)
-        for name, array in {**piece, **dict(zip(inner, arrays, strict=True))}.items():
-            if name in found:
-                found[name] = min(found[name][0], float(array.min())), max(found[name][1], float(array.max()))
-    if wrong := [name for name, pair in found.items() if not np.isfinite(pair).all()]:
+        arrays = [] if session is None else session.run({k: v for k, v in piece.items() if k in needed}, inner_names)
+        for name, array in {**piece, **dict(zip(inner_names, arrays, strict=True))}.items():
+            if name in ranges:
+                ranges[name] = min(ranges[name][0], float(array.min())), max(ranges[name][1], float(array.max()))
+    if not_finite := [name for name, pair in ranges.items() if not np.isfinite(pair).all()]:
         raise ConvertError(
-            "What is quantized has a finite range.",
+            "Quantized values must have a finite range.",
             key="quantize",
-            got=f"nan or infinite values of {wrong[0]!r} on the training rows",
+            got=f"nan or infinite values of {not_finite[0]!r} on the training rows",
             fix="Check the model, and the scale of its inputs.",
         )
-    return found
+    return ranges
 
 
-def _quantize_weights(graph: ir.Graph, products: Sequence[ir.Node], fixed: set[ir.Value], names: Names) -> int:
-    """Round the weights of products, each once per axis of channels; return how many there are."""
-    made: dict[tuple[ir.Value, int | None], ir.Value] = {}
+def _quantize_weights(graph: ir.Graph, products: Sequence[ir.Node], constant: set[ir.Value], names: Names) -> int:
+    """Round the weights of products, each once per channel axis; return their number."""
+    rounded: dict[tuple[ir.Value, int | None], ir.Value] = {}
     for node in products:
         op = Builder(graph, f"{node.outputs[0].name}/quantize", before=node, names=names)
         for place, weight in enumerate(node.inputs[:2]):
-            if weight is None or weight not in fixed:
+            if weight is None or weight not in constant:
                 continue
             axis = _channels(node, place, weight)
-            if (weight, axis) not in made:
+            if (weight, axis) not in rounded:
                 with op.formulas():
-                    made[weight, axis] = _rounded(op, weight, axis)
-            node.replace_input_with(place, made[weight, axis])
-    return len(made)
+                    rounded[weight, axis] = _round_weight(op, weight, axis)
+            node.replace_input_with(place, rounded[weight, axis])
+    return len(rounded)
 
 
 def _channels(node: ir.Node, place: int, weight: ir.Value) -> int | None:
-    """Return the axis of a weight along which each channel of the result has its own numbers."""
+    """Return the axis of a weight that belongs to the channels of the product; None: round it as a whole."""
     sizes = query.sizes(weight) or []
     if place == 0 or None in sizes:
         return None
@@ -187,26 +187,26 @@ def _channels(node: ir.Node, place: int, weight: ir.Value) -> int | None:
     return (0 if node.attributes.get_int("transB", 0) else 1) if len(sizes) == 2 else None
 
 
-def _rounded(op: Builder, weight: ir.Value, axis: int | None) -> ir.Value:
+def _round_weight(op: Builder, weight: ir.Value, axis: int | None) -> ir.Value:
     sizes = query.sizes(weight) or []
-    where: dict[str, int] = {} if axis is None else {"axis": axis}
-    others = [i for i in range(len(sizes)) if i != axis]
+    axis_attribute: dict[str, int] = {} if axis is None else {"axis": axis}
+    other_axes = [i for i in range(len(sizes)) if i != axis]
     largest: Any = op.Abs(weight)
     if axis is None:
         largest = op.ReduceMax(largest, keepdims=0)
     elif op.graph.opset_imports.get("", 0) >= 18:
-        largest = op.ReduceMax(largest, others, keepdims=0)
+        largest = op.ReduceMax(largest, other_axes, keepdims=0)
     else:
-        largest = op.ReduceMax(largest, axes=others, keepdims=0)
+        largest = op.ReduceMax(largest, axes=other_axes, keepdims=0)
     zero = op.const(np.zeros([] if axis is None else [sizes[axis] or 0], np.int8))
     scale = same(op, op.Max(largest, LEAST * 127) / 127)
-    return op.DequantizeLinear(op.QuantizeLinear(weight, scale, zero, **where), scale, zero, **where)
+    return op.DequantizeLinear(op.QuantizeLinear(weight, scale, zero, **axis_attribute), scale, zero, **axis_attribute)
 
 
 def _quantize_activations(
     graph: ir.Graph, roots: Mapping[ir.Value, ir.Value], ranges: Mapping[str, tuple[float, float]], names: Names
 ) -> list[str]:
-    """Round activations, and let all that reads them read that, under their names; return the names of the scales."""
+    """Round activations for all of their readers, under their names; return the names of the scales."""
     nodes = list(graph)
     places = {node: place for place, node in enumerate(nodes)}
     pairs: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
@@ -217,14 +217,14 @@ def _quantize_activations(
         op = Builder(graph, str(root.name), names=names)
         pairs[root] = op.parameter(f"{root.name}_scale", scale), op.parameter(f"{root.name}_zero_point", zero)
     for x, root in roots.items():
-        maker, uses = x.producer(), tuple(x.uses())
-        after = 0 if maker is None else places[maker] + 1
-        op = Builder(graph, f"{x.name}", before=nodes[after] if after < len(nodes) else None, names=names)
+        producer, uses = x.producer(), tuple(x.uses())
+        position = 0 if producer is None else places[producer] + 1
+        op = Builder(graph, f"{x.name}", before=nodes[position] if position < len(nodes) else None, names=names)
         y = op.DequantizeLinear(op.QuantizeLinear(x, *pairs[root]), *pairs[root])
         y.type, y.shape = x.type, x.shape
         for node, place in uses:
             node.replace_input_with(place, y)
-        if maker is not None:
+        if producer is not None:
             if x.is_graph_output():
                 graph.outputs[:] = [y if output is x else output for output in graph.outputs]
             name, x.name = x.name, names.fresh(f"{x.name}/float")

@@ -1,4 +1,4 @@
-"""Trained weights back into what convert read: a scikit-learn estimator, a state_dict."""
+"""Putting trained weights back into the source of a model: a scikit-learn estimator or a state_dict."""
 
 import copy
 from collections.abc import Collection, Iterator, Mapping
@@ -26,28 +26,28 @@ from ortpipe.stages.convert.sources.kept import kept_estimator
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 from ortpipe.stages.convert.stage import ROWS, TOLERANCE
 
-SEEN = "Whether an estimator predicts what the model does is seen on rows that it takes."
+NEEDS_ROWS = "Comparing an estimator with the model needs rows that the estimator accepts."
 
 
 class Weights(NamedTuple):
     """A model's float weights, and where they come from."""
 
-    trained: Arrays  # what goes back: parameters, and running statistics that training moved
+    trained: Arrays  # parameters, and running statistics that training moved
     untrained: Arrays
-    source: Arrays  # what those of the source were that training may have moved
+    source: Arrays  # the source's values of weights that training may have moved
     origins: Mapping[str, Origin]
 
 
 def restore(trained: Artifact, into: Any = None, *, data: Data | None = None) -> Any:
-    """Return what a model was converted from, with the trained weights in it; what is given stays as it is.
+    """Return the source that a model was converted from, with the trained weights; `into` itself stays unchanged.
 
     Args:
-        trained: what train returned, or any other stage.
+        trained: the artifact that train, or any other stage, returned.
         into: a fitted estimator or Pipeline, or a state_dict; by default the estimator that convert fitted.
-        data: rows on which the estimator must predict what the model does; by default some are drawn.
+        data: rows on which the estimator must predict the same as the model; by default random ones.
 
     Raises:
-        ModelError: a trained weight has no place there, or the estimator predicts something else.
+        ModelError: a trained weight has no place in `into`, or the estimator predicts something else.
 
     >>> from ortpipe import convert
     >>> from sklearn.linear_model import LinearRegression
@@ -74,21 +74,21 @@ def restore(trained: Artifact, into: Any = None, *, data: Data | None = None) ->
 
 
 def convert_record(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what convert said of itself in a model's lineage."""
-    return next((one for one in facts.get("lineage", ()) if one["stage"] == "convert"), {})
+    """Return convert's record in a model's lineage."""
+    return next((record for record in facts.get("lineage", ()) if record["stage"] == "convert"), {})
 
 
-def weights_of(model: onnx.ModelProto, held: Arrays, facts: Mapping[str, Any], tensors: Arrays) -> Weights:
-    """Return a model's weights, of its initializers as arrays; a bare file has no tensors."""
+def weights_of(model: onnx.ModelProto, values: Arrays, facts: Mapping[str, Any], tensors: Arrays) -> Weights:
+    """Return a model's weights; `values` are its initializers' arrays, and a bare file has no tensors."""
     record = convert_record(facts)
     graph = parsed(model).graph
     moved = {name.removeprefix("parameter/") for name in tensors if name.startswith("parameter/")}
-    chosen = {*facts["parameters"], *moved, *record.get("init", {}).get("weights", ())}
-    chosen |= {name for name, value in graph.initializers.items() if not tensors and is_statistic(value)}
-    arrays = {t.name: held[t.name] for t in model.graph.initializer if ir.DataType(t.data_type) in query.FLOATS}
+    trained = {*facts["parameters"], *moved, *record.get("init", {}).get("weights", ())}
+    trained |= {name for name, value in graph.initializers.items() if not tensors and is_statistic(value)}
+    arrays = {t.name: values[t.name] for t in model.graph.initializer if ir.DataType(t.data_type) in query.FLOATS}
     return Weights(
-        {name: array for name, array in arrays.items() if name in chosen},
-        {name: array for name, array in arrays.items() if name not in chosen},
+        {name: array for name, array in arrays.items() if name in trained},
+        {name: array for name, array in arrays.items() if name not in trained},
         {name.removeprefix("source/"): a for name, a in tensors.items() if name.startswith("source/")},
         record.get("origins", {}),
     )
@@ -98,19 +98,19 @@ def weights_of(model: onnx.ModelProto, held: Arrays, facts: Mapping[str, Any], t
 
 
 def into_state_dict(source: StateDict, label: str, weights: Weights) -> Decision[StoredTensor]:
-    """Return what goes where in a state_dict; of tied weights, under each name that it has."""
-    spread = {name: list(_keys(source, name, weights.origins.get(name))) for name in weights.trained}
+    """Return which tensors of a state_dict change; tied weights change under each of their names."""
+    keys_by_name = {name: list(_keys(source, name, weights.origins.get(name))) for name in weights.trained}
 
     def by_key(arrays: Arrays) -> dict[str, np.ndarray]:
-        return {key: array for name, array in arrays.items() for key in spread.get(name) or [name]}
+        return {key: array for name, array in arrays.items() for key in keys_by_name.get(name) or [name]}
 
-    origins = {key: origin for name, origin in weights.origins.items() for key in spread.get(name) or [name]}
+    origins = {key: origin for name, origin in weights.origins.items() for key in keys_by_name.get(name) or [name]}
     origins = {key: origin for key, origin in origins.items() if "state_dict" not in origin}
-    decided = decide(source, label, by_key(weights.trained), weights.untrained, origins)
-    began = by_key({n: a for n, a in weights.source.items() if n in weights.trained})
-    _check_layout(source, label, began, origins)
-    _check_folded(source, label, began, {*by_key(weights.trained), *weights.untrained}, origins)
-    return decided
+    decision = decide(source, label, by_key(weights.trained), weights.untrained, origins)
+    source_arrays = by_key({n: a for n, a in weights.source.items() if n in weights.trained})
+    _check_layout(source, label, source_arrays, origins)
+    _check_folded(source, label, source_arrays, {*by_key(weights.trained), *weights.untrained}, origins)
+    return decision
 
 
 def _keys(source: StateDict, name: str, origin: Origin | None) -> Iterator[str]:
@@ -119,20 +119,20 @@ def _keys(source: StateDict, name: str, origin: Origin | None) -> Iterator[str]:
             yield key
 
 
-def _check_layout(source: StateDict, label: str, began: Arrays, origins: Mapping[str, Origin]) -> None:
-    """Refuse tensors whose transpose is what the run began with: exporters turn matrices, and squares hide it."""
-    turned = []
-    for name, array in began.items():
+def _check_layout(source: StateDict, label: str, source_arrays: Arrays, origins: Mapping[str, Origin]) -> None:
+    """Reject square tensors that an exporter transposed, which their shape does not tell."""
+    transposed = []
+    for name, array in source_arrays.items():
         place = source.find(name, origins.get(name))
         if place is None or array.ndim != 2 or array.shape[0] != array.shape[1] or name in origins:
             continue
-        held = place.array.astype(array.dtype)
-        if not np.array_equal(held, array) and np.array_equal(held.T, array):
-            turned.append(name)
-    if turned:
+        stored = place.array.astype(array.dtype)
+        if not np.array_equal(stored, array) and np.array_equal(stored.T, array):
+            transposed.append(name)
+    if transposed:
         raise ModelError(
-            "A weight lies in the state_dict as it does in the model.",
-            got=f"{label}: {some(turned)} transposed",
+            "A weight must have the same layout in the state_dict as in the model.",
+            got=f"{label}: {some(transposed)} transposed",
             fix="Export the model again without folding transposes, or convert the module with convert=torch.",
         )
 
@@ -140,45 +140,45 @@ def _check_layout(source: StateDict, label: str, began: Arrays, origins: Mapping
 def _check_folded(
     source: StateDict, label: str, began: Arrays, names: Collection[str], origins: Mapping[str, Origin]
 ) -> None:
-    """Refuse weights that an exporter multiplied by a normalization in front of which they lie, and which is gone."""
-    used = {origins.get(name, {}).get("initializer", name) for name in names}
-    gone = [key for key in source.tensors if key.endswith("running_var") and key not in used]
+    """Reject weights into which an exporter folded the normalization behind them."""
+    used_keys = {origins.get(name, {}).get("initializer", name) for name in names}
+    unused = [key for key in source.tensors if key.endswith("running_var") and key not in used_keys]
     places = {name: source.find(name, origins.get(name)) for name in began if name not in origins}
-    other = [
+    changed = [
         n for n, place in places.items() if place and not np.array_equal(place.array.astype(began[n].dtype), began[n])
     ]
-    if gone and other:
+    if unused and changed:
         raise ModelError(
-            "The weights of a state_dict are the model's own, not their products with a normalization.",
-            got=f"{label}: the model has no {some(gone)}; the run began with another {some(other)}",
+            "A state_dict must hold the model's weights without a normalization folded into them.",
+            got=f"{label}: the model has no {some(unused)}; the run started from another {some(changed)}",
             fix="Convert the module itself (convert=torch), which keeps normalizations, instead of an exported file.",
         )
 
 
 def named_as_in_state_dict(weights: Weights) -> dict[str, np.ndarray]:
-    """Return all float weights under the names, and in the layout, that a state_dict has them."""
-    found, homeless = dict[str, np.ndarray](), list[str]()
+    """Return all float weights under the names and in the layout of a state_dict."""
+    arrays, without_place = dict[str, np.ndarray](), list[str]()
     for name, array in {**weights.untrained, **weights.trained}.items():
         origin = weights.origins.get(name, {})
         steps = origin.get("transform", [])
         if "node" in origin or "step" in origin or any(step not in ("transpose", "permute") for step, *_ in steps):
-            homeless.append(name)
+            without_place.append(name)
             continue
         for step in reversed(steps):
             array = put(np.empty(()), array, [step], weights.untrained.__getitem__)
         for key in origin.get("state_dict") or [origin.get("initializer", name)]:
-            found[key] = np.ascontiguousarray(array)
-    if homeless:
+            arrays[key] = np.ascontiguousarray(array)
+    if without_place:
         raise ModelError(
-            "A new file of weights has them as the source does.",
-            got=f"{some(homeless)}, which convert made of others",
-            fix="Name a file that is there, whose tensors are written over.",
+            "A new file of weights must hold them as the source does.",
+            got=f"{some(without_place)}, which convert computed from other weights",
+            fix="Name an existing file, whose tensors are then overwritten.",
         )
-    return found
+    return arrays
 
 
 def _array_of(value: Any) -> np.ndarray | None:
-    """Return a floating tensor, of PyTorch or NumPy, as an array."""
+    """Return a PyTorch or NumPy tensor of floats as an array; None for any other value."""
     if isinstance(value, np.ndarray):
         return value if value.dtype.kind == "f" else None
     if not hasattr(value, "is_floating_point") or not value.is_floating_point():
@@ -197,7 +197,7 @@ def _like(value: Any, array: np.ndarray) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Attribute:
-    """An array of an estimator, or one of a list or dict of arrays."""
+    """An array attribute of an estimator, or an entry of an attribute that is a list or dict of arrays."""
 
     name: str
     array: np.ndarray = field(repr=False)
@@ -206,24 +206,24 @@ class Attribute:
     index: int | str | None = None
 
     def set(self, array: np.ndarray) -> None:
-        """Put a new array in its place, as what is there: dense, sparse, or one number."""
-        now = getattr(self.owner, self.attribute)
-        old = now if self.index is None else now[self.index]
-        new = array if isinstance(old, np.ndarray) else type(old)(array)
+        """Replace the array, keeping its form: dense, sparse, or one number."""
+        container = getattr(self.owner, self.attribute)
+        current = container if self.index is None else container[self.index]
+        new = array if isinstance(current, np.ndarray) else type(current)(array)
         if self.index is None:
             setattr(self.owner, self.attribute, new)
         else:
-            now[self.index] = new
+            container[self.index] = new
 
 
 @dataclass(frozen=True)
 class EstimatorArrays:
-    """Attributes of an estimator and its parts, as `decide` looks for them."""
+    """Attributes of an estimator and its parts, as `decide` searches them."""
 
     estimator: Any
 
     def find(self, name: str, origin: Origin | None) -> Attribute | None:
-        """Return the attribute that an origin says."""
+        """Return the attribute that an origin names."""
         if origin is None or "step" not in origin:
             return None
         try:
@@ -236,88 +236,88 @@ class EstimatorArrays:
         except (AttributeError, LookupError, TypeError):
             return None
         array = value.toarray() if hasattr(value, "toarray") else np.asarray(value)
-        place = ".".join(map(str, [*origin["step"], origin["attribute"], *([] if index is None else [index])]))
-        return Attribute(place, array, owner, origin["attribute"], index)
+        path = ".".join(map(str, [*origin["step"], origin["attribute"], *([] if index is None else [index])]))
+        return Attribute(path, array, owner, origin["attribute"], index)
 
     def values(self, name: str) -> np.ndarray:
-        """Return nothing: no step of an estimator's origin names another array."""
+        """Raise KeyError: no step of an estimator's origin names another array."""
         raise KeyError(f"there is no {name!r}")
 
 
-def _part(whole: Any, step: int | str) -> Any:
+def _part(container: Any, step: int | str) -> Any:
     """Return the part of an estimator, list or dict that a step of an origin names."""
     for parts in ("steps", "transformers_", "transformer_list"):
-        named = getattr(whole, parts, None)
-        if isinstance(named, list):
+        named_parts = getattr(container, parts, None)
+        if isinstance(named_parts, list):
             if isinstance(step, int):
-                return named[step][1]
-            for name, part, *_ in named:
+                return named_parts[step][1]
+            for name, part, *_ in named_parts:
                 if name == step:
                     return part
-    if isinstance(whole, list | tuple | dict | np.ndarray):
-        return whole[step]  # type: ignore[index]
-    return getattr(whole, str(step))
+    if isinstance(container, list | tuple | dict | np.ndarray):
+        return container[step]  # type: ignore[index]
+    return getattr(container, str(step))
 
 
 def into_estimator(estimator: Any, weights: Weights) -> tuple[Any, Decision[Attribute]]:
-    """Return a copy of a fitted estimator with trained weights, and what went where."""
+    """Return a copy of a fitted estimator with trained weights, and which attributes changed."""
     estimator = copy.deepcopy(estimator)
     trained, origins = dict(weights.trained), dict(weights.origins)
     for name, origin in weights.origins.items():
-        for other in origin.get("also", ()):  # what predict reads is kept twice
-            again = f"{name} as {other['attribute']}"
-            origins[again] = {"step": origin["step"], **other}
-            trained |= {again: trained[name]} if name in trained else {}
+        for second in origin.get("also", ()):  # the estimator holds a second copy, which predict reads
+            copy_name = f"{name} as {second['attribute']}"
+            origins[copy_name] = {"step": origin["step"], **second}
+            trained |= {copy_name: trained[name]} if name in trained else {}
     label = type(estimator).__name__
-    decided = decide(EstimatorArrays(estimator), label, trained, weights.untrained, origins)
-    for place, array in decided.changed.items():
+    decision = decide(EstimatorArrays(estimator), label, trained, weights.untrained, origins)
+    for place, array in decision.changed.items():
         place.set(array)
-    written, unmoved = (tuple(n for n in names if n in weights.trained) for names in (decided.written, decided.kept))
-    return estimator, replace(decided, written=written, kept=unmoved)
+    written, same = (tuple(n for n in names if n in weights.trained) for names in (decision.written, decision.kept))
+    return estimator, replace(decision, written=written, kept=same)
 
 
 def verify(estimator: Any, model: onnx.ModelProto, facts: Facts, data: Data | None) -> tuple[int, float]:
-    """Refuse an estimator that predicts something else than a model; return on how many rows, and how far it is off."""
+    """Reject an estimator that predicts something else than a model; return the number of rows and the difference."""
     rows = None if data is None else data.train.head(ROWS)
-    inputs = _drawn(estimator, model, facts) if rows is None else feed_inputs(model, facts, rows)
+    inputs = _sample_rows(estimator, model, facts) if rows is None else feed_inputs(model, facts, rows)
     floats = [array.dtype.name for array in inputs.values() if array.dtype.kind == "f"]
     forward = from_estimator(estimator, data, floats[0] if floats else "float32")
     assert forward.expected is not None
-    given = rows.inputs if rows is not None and forward.as_given else inputs
+    source_inputs = rows.inputs if rows is not None and forward.as_given else inputs
     try:
-        predicted = forward.expected(given, facts.prediction)
-    except ValueError as error:  # as of counts or categories, which drawn rows are not
-        raise ModelError(SEEN, got=f"{type(estimator).__name__}: {error}", fix="Give data.") from error
-    [got] = Session(model).run(inputs, [facts.prediction])
-    expected = np.asarray(predicted, np.float64).reshape(got.shape)
-    worst = float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
-    if not worst <= TOLERANCE.get(got.dtype.name, 1e-2):
+        predicted = forward.expected(source_inputs, facts.prediction)
+    except ValueError as error:  # random rows are no counts or categories
+        raise ModelError(NEEDS_ROWS, got=f"{type(estimator).__name__}: {error}", fix="Give data.") from error
+    [output] = Session(model).run(inputs, [facts.prediction])
+    expected = np.asarray(predicted, np.float64).reshape(output.shape)
+    difference = float(np.abs(output - expected).max() / max(1.0, np.abs(expected).max()))
+    if not difference <= TOLERANCE.get(output.dtype.name, 1e-2):
         raise ModelError(
-            "With the trained weights, an estimator predicts what the trained model does.",
-            got=f"{type(estimator).__name__}: largest difference {worst:.3g} on {len(got)} rows",
+            "With the trained weights, an estimator must predict what the trained model predicts.",
+            got=f"{type(estimator).__name__}: largest difference {difference:.3g} on {len(output)} rows",
             fix="Name the estimator that the run converted.",
         )
-    return len(got), worst
+    return len(output), difference
 
 
-def _drawn(estimator: Any, model: onnx.ModelProto, facts: Facts) -> dict[str, np.ndarray]:
-    """Return normal rows, as scalers at the beginning of a Pipeline would have to be given for them."""
-    generator, drawn = np.random.default_rng(0), dict[str, np.ndarray]()
+def _sample_rows(estimator: Any, model: onnx.ModelProto, facts: Facts) -> dict[str, np.ndarray]:
+    """Return random rows that are normal behind the scalers at the beginning of a Pipeline."""
+    generator, rows = np.random.default_rng(0), dict[str, np.ndarray]()
     for value in (value for value in model.graph.input if value.name in facts.inputs):
         tensor = value.type.tensor_type
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         shape = [ROWS, *(d.dim_value for d in list(tensor.shape.dim)[1:])]
         words = facts.categories.get(value.name, ())
         if dtype.kind == "f" and 0 not in shape:
-            drawn[value.name] = generator.standard_normal(shape).astype(dtype)
+            rows[value.name] = generator.standard_normal(shape).astype(dtype)
         elif dtype.kind == "O" and words:
-            drawn[value.name] = generator.choice(np.array(words, object), shape)
+            rows[value.name] = generator.choice(np.array(words, object), shape)
         else:
-            raise ModelError(SEEN, got=f"no rows for input {value.name!r}", fix="Give data.")
-    if len(drawn) == 1 and len(getattr(estimator, "steps", ())) > 1:
-        [(name, rows)] = drawn.items()
+            raise ModelError(NEEDS_ROWS, got=f"no rows for input {value.name!r}", fix="Give data.")
+    if len(rows) == 1 and len(getattr(estimator, "steps", ())) > 1:
+        [(name, standardized)] = rows.items()
         try:
-            drawn[name] = np.asarray(estimator[:-1].inverse_transform(rows), rows.dtype)
-        except (AttributeError, ValueError):  # no scalers: plain rows do
-            return drawn
-    return drawn
+            rows[name] = np.asarray(estimator[:-1].inverse_transform(standardized), standardized.dtype)
+        except (AttributeError, ValueError):  # no scalers
+            return rows
+    return rows

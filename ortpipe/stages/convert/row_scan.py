@@ -1,4 +1,4 @@
-"""A model for batches of one size, run over any number of rows: batch after batch, in a Scan."""
+"""Running a model of a fixed batch size on any number of rows: batch by batch, in a Scan."""
 
 from __future__ import annotations
 
@@ -11,86 +11,86 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 
 
-def scanned(model: ir.Model, size: int, outputs: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
+def scan_batches(model: ir.Model, size: int, outputs: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
     """Put a whole graph into the body of a Scan over batches of `size` rows, in place.
 
-    The last row fills the last batch. Initializers stay outside, where training finds them. An output whose first
-    dimension is not that size, of a model that takes one row, gets an axis of rows.
+    Copies of the last row fill up the last batch. Initializers stay outside, where training finds them. If `size` is
+    1, an output without an axis of rows gets one.
 
     Args:
         model: its inputs have `size` rows.
-        size: of a batch.
-        outputs: the values that are wanted for all rows.
+        size: the batch size.
+        outputs: values to compute for all rows.
 
     Returns:
-        What stands for each of those values now; the model's outputs are those of them that were outputs.
+        Each of those values → its value for all rows; the former outputs among them become the model's outputs.
     """
     graph, names = model.graph, Names(used_names(model.graph))
-    data, wanted = query.data_inputs(graph), [v for v in graph.outputs if v in outputs]
-    nodes, public = list(graph), {v: str(v.name) for v in outputs}
+    data, former_outputs = query.data_inputs(graph), [v for v in graph.outputs if v in outputs]
+    nodes, names_by_output = list(graph), {v: str(v.name) for v in outputs}
     graph.outputs.clear()
     graph.remove(nodes)
     body = ir.Graph([], [], nodes=nodes, opset_imports=graph.opset_imports, name="batch")
     first, op, inner = nodes[0], Builder(graph, "rows", names=names), Builder(body, "batch", names=names)
     front = Builder(body, "batch", before=first, names=names)
-    count, steps = op.Gather(op.Shape(data[0]), op.const([0])), []
+    count, scan_inputs = op.Gather(op.Shape(data[0]), op.const([0])), []
     for value in data:
         dims = list(value.shape or ())[1:]
         uses = list(value.uses())
         value.shape = ir.Shape(["N", *dims])
-        one = front.placeholder(f"{value.name}/batch", value, ir.Shape(dims if size == 1 else [size, *dims]))
-        body.inputs.append(one)
-        read = one
+        batch = front.placeholder(f"{value.name}/batch", value, ir.Shape(dims if size == 1 else [size, *dims]))
+        body.inputs.append(batch)
+        batch_of_rows = batch
         if size == 1:
-            read = front.Unsqueeze(one, [0])
-            read.type, read.shape = value.type, ir.Shape([1, *dims])
+            batch_of_rows = front.Unsqueeze(batch, [0])
+            batch_of_rows.type, batch_of_rows.shape = value.type, ir.Shape([1, *dims])
         for node, place in uses:
             if node.graph is not graph:
-                node.replace_input_with(place, read)
-        steps.append(value if size == 1 else _batches(op, value, count, size, dims))
-    stacked = []
+                node.replace_input_with(place, batch_of_rows)
+        scan_inputs.append(value if size == 1 else _batches(op, value, count, size, dims))
+    dims_by_output = []
     for value in outputs:
         dims = list(value.shape or ())
-        value.name = names.fresh(f"{public[value]}/batch")
+        value.name = names.fresh(f"{names_by_output[value]}/batch")
         if size == 1:
-            rest = dims[1:] if dims and dims[0] == 1 else dims
+            dims_of_row = dims[1:] if dims and dims[0] == 1 else dims
             result = inner.Squeeze(value, [0]) if dims and dims[0] == 1 else inner.Identity(value)
-            result.type, result.shape = value.type, ir.Shape(rest)
+            result.type, result.shape = value.type, ir.Shape(dims_of_row)
         else:
-            result, rest = value, dims[1:]
+            result, dims_of_row = value, dims[1:]
         body.outputs.append(result)
-        stacked.append(rest)
-    found = op.Scan(*steps, body=body, num_scan_inputs=len(steps), outputs=len(outputs))
-    found = [found] if isinstance(found, ir.Value) else list(found)
-    new: dict[ir.Value, ir.Value] = {}
-    for value, result, rest in zip(outputs, found, stacked, strict=True):
+        dims_by_output.append(dims_of_row)
+    scan_outputs = op.Scan(*scan_inputs, body=body, num_scan_inputs=len(scan_inputs), outputs=len(outputs))
+    scan_outputs = [scan_outputs] if isinstance(scan_outputs, ir.Value) else list(scan_outputs)
+    stacked: dict[ir.Value, ir.Value] = {}
+    for value, result, dims_of_row in zip(outputs, scan_outputs, dims_by_output, strict=True):
         result.type = value.type
         if size == 1:
-            result.shape = ir.Shape(["N", *rest])
+            result.shape = ir.Shape(["N", *dims_of_row])
         else:
-            result.shape = ir.Shape([None, size, *rest])
-            joined = op.Reshape(result, _shape(op, [-1], result, 2, rest))
+            result.shape = ir.Shape([None, size, *dims_of_row])
+            joined = op.Reshape(result, _shape(op, [-1], result, 2, dims_of_row))
             result = op.Slice(joined, op.const([0]), count, op.const([0]))
-            if rest and all(isinstance(d, int) for d in rest):  # behind a Slice to here, inference knows no size
-                result = op.Reshape(result, op.const([-1, *rest]))
-            result.type, result.shape = value.type, ir.Shape(["N", *rest])
-        result.name = public[value]
-        new[value] = result
-    graph.outputs.extend(new[v] for v in wanted)
-    return new
+            if dims_of_row and all(isinstance(d, int) for d in dims_of_row):  # Slice hides the sizes
+                result = op.Reshape(result, op.const([-1, *dims_of_row]))
+            result.type, result.shape = value.type, ir.Shape(["N", *dims_of_row])
+        result.name = names_by_output[value]
+        stacked[value] = result
+    graph.outputs.extend(stacked[v] for v in former_outputs)
+    return stacked
 
 
 def _batches(op: Builder, value: ir.Value, count: ir.Value, size: int, dims: Sequence[object]) -> ir.Value:
     """Return rows [N, …] as batches [⌈N / size⌉, size, …]."""
     batches = op.Div(op.Add(count, op.const([size - 1])), op.const([size]))
-    zero, one = op.const(np.array(0, np.int64)), op.const(np.array(1, np.int64))
-    places = op.Range(zero, op.Squeeze(op.Mul(batches, op.const([size]))), one)
-    rows = op.Gather(value, op.Min(places, op.Sub(count, op.const([1]))))
+    zero, step = op.const(np.array(0, np.int64)), op.const(np.array(1, np.int64))
+    row_indices = op.Range(zero, op.Squeeze(op.Mul(batches, op.const([size]))), step)
+    rows = op.Gather(value, op.Min(row_indices, op.Sub(count, op.const([1]))))
     return op.Reshape(rows, _shape(op, [-1, size], rows, 1, dims))
 
 
 def _shape(op: Builder, front: list[int], value: ir.Value, skip: int, dims: Sequence[object]) -> ir.Value:
-    """Return these sizes and a value's own behind its first ones, where they are known as a constant."""
+    """Return the sizes `front`, then the value's from axis `skip` on; a constant if they are known."""
     if all(isinstance(d, int) for d in dims):
         return op.const(np.array([*front, *dims], np.int64))
     return op.Concat(op.const(front), op.Gather(op.Shape(value), op.const([*range(skip, skip + len(dims))])), axis=0)

@@ -37,10 +37,10 @@ from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator, wei
 from ortpipe.stages.convert.sources.torch_export import IN_INFERENCE, from_module
 
 VERSION = 18
-ROWS = 256  # how many real rows the prediction is compared on; of long ones fewer, down to
-FEWEST = 32
-NUMBERS = 1 << 17  # in them: what a network makes of a row may take a thousand times its memory
-MIXING = 1e-2  # of the largest prediction: how far a row may be off without the others; rounding is less
+ROWS = 256  # real rows that predictions are compared on; fewer if rows are large,
+FEWEST = 32  # but at least these
+NUMBERS = 1 << 17  # in all compared rows: a network's activations may take a thousand times a row's memory
+MIXING = 1e-2  # of the largest prediction: a row predicted alone may differ by this; rounding is less
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 
@@ -50,15 +50,15 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     Args:
         source: a scikit-learn estimator or Pipeline (an unfitted one is fitted on a clone), a torch.nn.Module, a
             ModelProto, the path of an .onnx file, or None for the source that the config names.
-        config: dtype, tolerance, and the source if `source` is None; of a module or an ONNX model what its source says
-            of the graph, such as the task: ConvertConfig(Given(task="multiclass")).
-        data: real rows: to fit on, and to compare the predictions on.
+        config: dtype, tolerance, and the source if `source` is None. For a module or an ONNX model, `config.source`
+            describes the graph, such as its task: ConvertConfig(Given(task="multiclass")).
+        data: real rows, to fit on and to compare predictions on.
 
     Returns:
-        An artifact whose trainable tensors are named float initializers in standard ONNX operators; what must not
-        be trained (scaler constants) sits in Constant nodes. Its lineage holds the largest discrepancy
-        max|onnx − source| / max(1, max|source|) where there were rows to measure it on. A new head and other weights
-        come after that; a model with a new head has no `source/…` tensors.
+        An artifact whose trainable tensors are named float initializers in standard ONNX operators; values that must
+        not be trained (scaler constants) are in Constant nodes. If there is data, the lineage holds the largest
+        discrepancy max|onnx − source| / max(1, max|source|), measured before a new head or other weights are set. A
+        model with a new head has no `source/…` tensors.
 
     Raises:
         ConvertError: the source is not supported, or its graph predicts something else.
@@ -78,12 +78,12 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     if config is not None and config.untie:
         untie(forward.model, prediction, *heads)
     choice = choose(graph, prediction, *heads, said=forward.said)
-    weights = {
+    source_weights = {
         f"source/{name}": sealed(query.tensor(value).numpy())  # type: ignore[union-attr]
         for name, value in graph.initializers.items()
         if name in choice.trained or (name in choice.left and is_statistic(value))
     }
-    model, apart = finish_apart(forward.model)
+    model, weights = finish_apart(forward.model)
     facts = _facts(graph, forward.prediction, choice)
     record: dict[str, Any] = {"stage": "convert", "version": VERSION, "source": Path(forward.origin).name}
     record |= {"origins": origins} if (origins := marked(graph)) else {}
@@ -95,17 +95,17 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
             got=f"further outputs {', '.join(forward.heads)}",
             fix="Leave out {key}, or the further outputs.",
         )
-    predicted, mixing = dict[str, np.ndarray](), tuple[str, ...]()
+    predictions, mixing_notes = dict[str, np.ndarray](), tuple[str, ...]()
     if data is not None:
         width = sum(array.size for array in data.train.head(1).inputs.values())
         rows = data.train.head(min(ROWS, max(FEWEST, NUMBERS // max(1, width))))
-        discrepancy, predicted, mixing = _compared(model, apart, facts, forward, rows, config)
+        discrepancy, predictions, mixing_notes = _compare(model, weights, facts, forward, rows, config)
         record |= {"data": data.digest()}
         record |= {"discrepancy": discrepancy} if forward.expected is not None else {}
         record |= {"table": table} if (table := _table(rows, facts)) else {}
         record["rows"] = {name: list(a.shape[1:]) for name, a in feed_inputs(model, facts, rows.head(1)).items()}
-        alone = len(facts.inputs) == len(rows.inputs) == 1  # then it fits the input under any name
-        columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if alone else rows.columns
+        single_input = len(facts.inputs) == len(rows.inputs) == 1  # the array fits the input under any name
+        columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if single_input else rows.columns
         facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
     objective = dict(forward.objective or {})
     if objective and data is not None:
@@ -113,30 +113,31 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         weight = data.train.sample().sample_weight if weighed_on_average(forward.origin) else None
         if weight is not None:
             objective["weight"] = float(weight.mean())
-    notes, needed = [*forward.notes, *mixing, *_unread(facts, data)], [name.removeprefix("source/") for name in weights]
+    notes = [*forward.notes, *mixing_notes, *_unread_notes(facts, data)]
+    unset_weights = [name.removeprefix("source/") for name in source_weights]
     if config is not None and config.head is not None:
         with under("head"):
-            told = (getattr(config.source, name, None) for name in ("task", "classes"))
-            new = replace_head(forward.model, prediction, config.head, *told)
-        choice, predicted_as = choose(graph, new.prediction, said=forward.said), new.meaning
-        weights = {}  # of no source to compare with
-        needed = [name for name in choice.trained if name not in new.parameters]
-        record["head"] = {"cut": new.cut, "layers": str(config.head), "seed": config.head.seed}
-        notes.append(new.note)
-        facts, objective = _facts(forward.model.graph, str(new.prediction.name), choice, facts), {}
+            task_and_classes = (getattr(config.source, name, None) for name in ("task", "classes"))
+            replaced = replace_head(forward.model, prediction, config.head, *task_and_classes)
+        choice, predicted_as = choose(graph, replaced.prediction, said=forward.said), replaced.meaning
+        source_weights = {}  # there is no source to compare a new head with
+        unset_weights = [name for name in choice.trained if name not in replaced.parameters]
+        record["head"] = {"cut": replaced.cut, "layers": str(config.head), "seed": config.head.seed}
+        notes.append(replaced.note)
+        facts, objective = _facts(forward.model.graph, str(replaced.prediction.name), choice, facts), {}
     else:
         record |= {"scaled": True} if forward.scaled else {}
         with under("source"):
-            predicted_as = forward.meaning(predicted.get(forward.prediction))
+            predicted_as = forward.meaning(predictions.get(forward.prediction))
     heads_as = dict[str, Meaning]()
     for name, meaning_of in forward.heads.items():
         with under("source", "heads", name):
-            heads_as[name] = meaning_of(predicted.get(name))
+            heads_as[name] = meaning_of(predictions.get(name))
     if config is not None and config.init is not None:
         with under("init"):
-            taken = initialize(forward.model, needed, config.init)
-        record["init"] = {"file": Path(config.init.path).name, "weights": dict(taken.weights)}
-        notes.append(taken.note)
+            initialized = initialize(forward.model, unset_weights, config.init)
+        record["init"] = {"file": Path(config.init.path).name, "weights": dict(initialized.weights)}
+        notes.append(initialized.note)
     if config is not None and config.quantize is not None:
         if data is None:
             rule, fix = "{key} measures ranges on training rows.", "Give data."
@@ -144,15 +145,15 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         if forward.rounding and getattr(config.source, "quantized", None) == "fake":
             rule, fix = "{key} rounds a model of floats.", "Set {at}source.quantized=float: it is then rounded once."
             raise ConvertError(rule, key="quantize", got="a quantized file, read as it rounds", fix=fix)
-        rounded = quantize(forward.model, facts, calibration_rows(data.train.sample()))
+        quantized = quantize(forward.model, facts, calibration_rows(data.train.sample()))
         record["quantize"], facts = (
             config.quantize,
-            dataclasses.replace(facts, constants=(*facts.constants, *rounded.scales)),
+            dataclasses.replace(facts, constants=(*facts.constants, *quantized.scales)),
         )
-        notes.append(rounded.note)
-        weights = {}  # they would be the source's in a model that rounds them
+        notes.append(quantized.note)
+        source_weights = {}  # the quantized model's weights are no longer the source's
     if not record.keys().isdisjoint(("head", "init", "quantize")):
-        model, apart = finish_apart(forward.model)
+        model, weights = finish_apart(forward.model)
     meaning = dict(vars(predicted_as))
     notes += [sentence(choice.trained, choice.left, by_default=True), *objective_note(objective)]
     meaning["objective"] = objective
@@ -162,34 +163,34 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
             f"several nodes read {some(shared)}, and training moves them together; "
             "where an exporter merged equal values, convert.untie=true gives each node its own"
         )
-    said = [note for one in heads_as.values() for note in one.notes]
-    record["notes"] = [*notes, *meaning.pop("notes"), *said]
-    other = ("notes", "members")
-    facts_of = {name: {k: v for k, v in vars(one).items() if k not in other} for name, one in heads_as.items()}
-    meaning["heads"] = {name: HeadFacts(**facts) for name, facts in facts_of.items()}
+    head_notes = [note for head in heads_as.values() for note in head.notes]
+    record["notes"] = [*notes, *meaning.pop("notes"), *head_notes]
+    dropped = ("notes", "members")
+    head_fields = {name: {k: v for k, v in vars(head).items() if k not in dropped} for name, head in heads_as.items()}
+    meaning["heads"] = {name: HeadFacts(**facts) for name, facts in head_fields.items()}
     facts = dataclasses.replace(facts, **meaning, lineage=(record,))
-    return Artifact(model, facts, weights if forward.expected is not None else {}, weights=apart)
+    return Artifact(model, facts, source_weights if forward.expected is not None else {}, weights=weights)
 
 
-def _unread(facts: Facts, data: Data | None) -> list[str]:
-    """Return which columns of a table the model does not read."""
-    kept = {} if data is None else data.train.head(1).kept
-    unread = [name for name in kept if name not in facts.inputs and len(kept) > 1]
+def _unread_notes(facts: Facts, data: Data | None) -> list[str]:
+    """Return a note of the table's columns that the model does not read."""
+    columns = {} if data is None else data.train.head(1).kept
+    unread = [name for name in columns if name not in facts.inputs and len(columns) > 1]
     return [f"does not read {some(unread)} of the data"] if unread else []
 
 
-def _facts(graph: ir.Graph, prediction: str, choice: Choice, known: Facts | None = None) -> Facts:
-    """Return what the graph says of itself, with what is known of its inputs."""
+def _facts(graph: ir.Graph, prediction: str, choice: Choice, previous: Facts | None = None) -> Facts:
+    """Return the facts of a graph; `previous` are the facts whose columns and categories its inputs keep."""
     inputs = tuple(str(v.name) for v in query.data_inputs(graph))
     return Facts(
-        task="regression",  # until the rows are seen
+        task="regression",  # replaced once the prediction's meaning is known
         inputs=inputs,
         outputs=tuple(str(o.name) for o in graph.outputs),
         prediction=prediction,
         parameters=choice.trained,
         constants=tuple(choice.left),
-        columns={name: columns for name, columns in known.columns.items() if name in inputs} if known else {},
-        categories=known.categories if known else {},
+        columns={name: columns for name, columns in previous.columns.items() if name in inputs} if previous else {},
+        categories=previous.categories if previous else {},
     )
 
 
@@ -200,83 +201,86 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
             raise ConvertError(rule, got="None and no config", fix="Give an estimator, a model or a path.")
         with under("source"):
             return config.source(data, config.dtype)
-    said = config.source if config is not None and isinstance(config.source, GraphSettings) else Given()
+    settings = config.source if config is not None and isinstance(config.source, GraphSettings) else Given()
     if isinstance(source, onnx.ModelProto):
-        return from_model(source, said, data)
+        return from_model(source, settings, data)
     if isinstance(source, str | Path):
-        told = {field.name: getattr(said, field.name) for field in dataclasses.fields(GraphSettings)}
-        return OnnxFile(path=str(source), **told)(data, "")
+        fields = {field.name: getattr(settings, field.name) for field in dataclasses.fields(GraphSettings)}
+        return OnnxFile(path=str(source), **fields)(data, "")
     if _is_module(source):
-        if said.origin == Given().origin:
-            said = Given(**vars(said) | {"name": f"torch:{type(source).__name__}"})
-        forward = from_module(source, said, data)
+        if settings.origin == Given().origin:
+            settings = Given(**vars(settings) | {"name": f"torch:{type(source).__name__}"})
+        forward = from_module(source, settings, data)
         if IN_INFERENCE in forward.notes:
-            way = "say so with module.train(), and call .eval() on layers that shall stay as they predict"
-            warnings.warn(f"{type(source).__name__} {IN_INFERENCE}: {way}.", stacklevel=3)
+            advice = "say so with module.train(), and call .eval() on layers that shall stay as they predict"
+            warnings.warn(f"{type(source).__name__} {IN_INFERENCE}: {advice}.", stacklevel=3)
         return forward
     return from_estimator(source, data, config.dtype if config else "float32")
 
 
 def _is_module(source: Any) -> bool:
-    """Say whether a source is a module of PyTorch, which only whoever imported that can have."""
+    """Return whether a source is a PyTorch module, without importing torch: whoever has a module has imported it."""
     return "torch" in sys.modules and isinstance(source, sys.modules["torch"].nn.Module)
 
 
-def _compared(
-    model: onnx.ModelProto, apart: Weights, facts: Facts, forward: Forward, few: Rows, config: ConvertConfig | None
+def _compare(
+    model: onnx.ModelProto, weights: Weights, facts: Facts, forward: Forward, rows: Rows, config: ConvertConfig | None
 ) -> tuple[float, dict[str, np.ndarray], tuple[str, ...]]:
-    """Return how far the model's predictions of some rows are from its source's, these, and what to say."""
-    inputs = feed_inputs(model, facts, few)
+    """Return the largest difference to the source on these rows, the model's predictions by output, and notes."""
+    inputs = feed_inputs(model, facts, rows)
     inference = forward.model.clone()
-    session = Session(inference) if to_inference(inference) else Session(model, weights=apart)
+    session = Session(inference) if to_inference(inference) else Session(model, weights=weights)
     names = [facts.prediction, *forward.heads]
-    _check_missing(session, inputs, names, few)
-    predicted = dict(zip(names, session.run(inputs, names), strict=True))
-    mixing = _mixing(session, inputs, facts.prediction, predicted[facts.prediction])
-    del session, inference  # their weights go before a session of the source has the same again
-    given = few.inputs if forward.as_given else inputs
-    worst = max(_difference(facts.parameters, forward, name, got, given, config) for name, got in predicted.items())
-    return worst, predicted, mixing
+    _check_missing(session, inputs, names, rows)
+    predictions = dict(zip(names, session.run(inputs, names), strict=True))
+    mixing_notes = _mixing_notes(session, inputs, facts.prediction, predictions[facts.prediction])
+    del session, inference  # frees their weights before a session of the source loads the same ones again
+    source_inputs = rows.inputs if forward.as_given else inputs
+    worst = max(
+        _difference(facts.parameters, forward, name, predicted, source_inputs, config)
+        for name, predicted in predictions.items()
+    )
+    return worst, predictions, mixing_notes
 
 
 def _difference(
     parameters: Sequence[str],
     forward: Forward,
     output: str,
-    got: np.ndarray,
+    predicted: np.ndarray,
     inputs: Mapping[str, np.ndarray],
     config: ConvertConfig | None,
 ) -> float:
-    """Return how far an output of some rows is from its source's."""
+    """Return max|output − source| / max(1, max|source|) of an output."""
     count = len(next(iter(inputs.values())))
-    if got.ndim == 0 or len(got) != count:
+    if predicted.ndim == 0 or len(predicted) != count:
         raise ConvertError(
             "A prediction must have one entry per row.",
-            got=f"{output!r} of shape {list(got.shape)} for {count} rows",
+            got=f"{output!r} of shape {list(predicted.shape)} for {count} rows",
             fix="Choose another output with {at}source.prediction, or, where its rows lie on another axis, say which: "
             f"{{at}}source.batch_axis={{{output}: 1}}.",
         )
-    made = got if forward.expected is None else forward.expected(inputs, output)
-    expected = np.asarray(made, np.float64).reshape(got.shape)
+    source_output = predicted if forward.expected is None else forward.expected(inputs, output)
+    expected = np.asarray(source_output, np.float64).reshape(predicted.shape)
     if not np.isfinite(expected).all():
-        held = {name: query.constant(value) for name, value in forward.model.graph.initializers.items()}
-        wrong = [name for name in held if name in parameters and not np.isfinite(held[name]).all()]  # type: ignore[arg-type]
-        strange = np.sum(~np.isfinite(expected).reshape(len(expected), -1).all(axis=1))
+        constants = {name: query.constant(value) for name, value in forward.model.graph.initializers.items()}
+        not_finite = [name for name in constants if name in parameters and not np.isfinite(constants[name]).all()]  # type: ignore[arg-type]
+        bad_rows = np.sum(~np.isfinite(expected).reshape(len(expected), -1).all(axis=1))
         raise ConvertError(
             "A model must predict finite values.",
-            got=f"nan or infinite values of {output!r} in {strange} of {len(expected)} rows"
-            + (f"; weights that are not finite: {some(wrong)}" if wrong else ""),
+            got=f"nan or infinite values of {output!r} in {bad_rows} of {len(expected)} rows"
+            + (f"; weights that are not finite: {some(not_finite)}" if not_finite else ""),
             fix="Take a file whose weights are finite, or end the graph in front of them with {at}source.prediction."
-            if wrong
+            if not_finite
             else "Check the model, and the scale of its inputs.",
         )
-    worst = float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
-    allowed = (config.tolerance if config else None) or max(TOLERANCE.get(got.dtype.name, 1e-2), forward.rounding)
-    if not worst <= allowed:
+    difference = float(np.abs(predicted - expected).max() / max(1.0, np.abs(expected).max()))
+    allowed = (config.tolerance if config else None) or max(TOLERANCE.get(predicted.dtype.name, 1e-2), forward.rounding)
+    if not difference <= allowed:
         raise ConvertError(
             "The converted model must predict what its source predicts.",
             key="tolerance",
-            got=f"{forward.origin}: largest difference {worst:.3g} on {count} rows, tolerance {allowed:g}",
+            got=f"{forward.origin}: largest difference {difference:.3g} on {count} rows, tolerance {allowed:g}",
             fix="Raise {key} if the difference is acceptable"
             + (
                 ": sums that lie between two integers are rounded otherwise, and on an x86 processor without VNNI "
@@ -285,52 +289,54 @@ def _difference(
                 else ", or use {at}dtype=float64 for an estimator."
             ),
         )
-    return worst
+    return difference
 
 
 def _table(rows: Rows, facts: Facts) -> dict[str, Any]:
-    """Return what the columns hold that the model reads as they stand, and a row made up of them; as JSON values."""
-    kept = {name: column for name, column in rows.kept.items() if name in facts.inputs}
-    row = {name: _usual(rows.inputs[name], column.kind) for name, column in kept.items()}
-    return {"columns": {name: vars(column) for name, column in kept.items()}, "row": row} if kept else {}
+    """Return, as JSON values, the table columns that the model reads, and an example row of typical values."""
+    columns = {name: column for name, column in rows.kept.items() if name in facts.inputs}
+    row = {name: _typical(rows.inputs[name], column.kind) for name, column in columns.items()}
+    return {"columns": {name: vars(column) for name, column in columns.items()}, "row": row} if columns else {}
 
 
-def _usual(column: np.ndarray, kind: str) -> float | str | None:
-    """Return the median of numbers or dates, or the most frequent word; "text" where every row has its own."""
-    given = np.sort(column[column == column] if kind == "number" else column[column != ""])
-    if not len(given):
+def _typical(column: np.ndarray, kind: str) -> float | str | None:
+    """Return the median of numbers or dates, or the most frequent word; "text" where no word occurs twice."""
+    values = np.sort(column[column == column] if kind == "number" else column[column != ""])
+    if not len(values):
         return None
-    words, counts = np.unique(given, return_counts=True)
+    words, counts = np.unique(values, return_counts=True)
     if kind == "word":
         return str(words[counts.argmax()]) if counts.max() > 1 else "text"
-    return given[(len(given) - 1) // 2].item() if kind == "number" else str(given[(len(given) - 1) // 2])
+    return values[(len(values) - 1) // 2].item() if kind == "number" else str(values[(len(values) - 1) // 2])
 
 
 def _check_missing(session: Session, inputs: Mapping[str, np.ndarray], outputs: Sequence[str], rows: Rows) -> None:
-    """Refuse a column with missing numbers where the model makes nan of them."""
+    """Reject a column with missing numbers if the model predicts nan for them."""
     first = {name: array[:1] for name, array in inputs.items()}
-    alone = len(inputs) == len(rows.kept) == 1  # then it fits the input under any name
-    for name, kept in zip(inputs, rows.kept.values(), strict=True) if alone else rows.kept.items():
-        if not kept.missing or name not in inputs or inputs[name].dtype.kind != "f":
+    single_input = len(inputs) == len(rows.kept) == 1  # the only array belongs to the only input, whatever its name
+    for name, table_column in zip(inputs, rows.kept.values(), strict=True) if single_input else rows.kept.items():
+        if not table_column.missing or name not in inputs or inputs[name].dtype.kind != "f":
             continue
         predicted = session.run({**first, name: np.full_like(first[name], np.nan)}, outputs)
         if not all(np.isfinite(array).all() for array in predicted):
             raise ConvertError(
                 "A model of columns with missing values must have a way to deal with them.",
-                got=f"{kept.missing:,} rows without a value in column {name!r}, for which it predicts nan",
+                got=f"{table_column.missing:,} rows without a value in column {name!r}, for which it predicts nan",
                 fix="Put an imputer in front of it, drop such rows, or leave the column out of data.source.inputs.",
             )
 
 
-def _mixing(session: Session, inputs: Mapping[str, np.ndarray], prediction: str, got: np.ndarray) -> tuple[str, ...]:
-    """Return what to say of a model whose prediction of a row depends on the rows beside it, if it does."""
-    if got.ndim == 0 or len(got) < 2:
+def _mixing_notes(
+    session: Session, inputs: Mapping[str, np.ndarray], prediction: str, batch: np.ndarray
+) -> tuple[str, ...]:
+    """Return a note if the prediction of a row depends on the other rows of its batch."""
+    if batch.ndim == 0 or len(batch) < 2:
         return ()
     try:
         [alone] = session.run({name: array[-1:] for name, array in inputs.items()}, [prediction])
     except ModelError:
         return ("runs on several rows at a time, and not on one",)
-    if alone.shape == got[-1:].shape and np.abs(alone - got[-1:]).max() <= MIXING * max(1e-6, np.abs(got).max()):
+    if alone.shape == batch[-1:].shape and np.abs(alone - batch[-1:]).max() <= MIXING * max(1e-6, np.abs(batch).max()):
         return ()
     return (
         f"the prediction of a row ({prediction!r}) depends on the rows beside it, as if a batch were one sequence: "

@@ -1,4 +1,4 @@
-"""ai.onnx.ml operators, rewritten in standard ones: weights of linear models and SVMs become initializers."""
+"""ai.onnx.ml operators, rewritten in standard operators: weights of linear models and SVMs become initializers."""
 
 from typing import Any
 
@@ -24,9 +24,9 @@ from ortpipe.stages.convert.ml_operators import (
 from ortpipe.stages.convert.patterns import width_of
 
 ML = "ai.onnx.ml"
-Steps = list[list[Any]]  # of a parameter's origin
-ITERATED = 5e-3  # onnxruntime finds two probabilities by libsvm's iteration, which ends there; the rewrite is its limit
-RIGID = ("SVM", "TreeEnsemble")  # how operators begin that keep all their numbers in attributes
+Steps = list[list[Any]]  # transformations in a parameter's origin
+ITERATED = 5e-3  # tolerance of the libsvm iteration in onnxruntime; the rewrite computes its limit
+RIGID = ("SVM", "TreeEnsemble")  # prefixes of operators that keep all their numbers in attributes
 
 
 def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
@@ -39,7 +39,7 @@ def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
 
 
 def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
-    """LinearClassifier: label and probabilities; two opposite rows become one, so that they stay opposite."""
+    """LinearClassifier: label and probabilities; two opposite rows become one, so that training keeps them opposite."""
     classes = classes_of(node)
     weight = floats(node, "coefficients")
     bias = floats(node, "intercepts")
@@ -48,7 +48,7 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     rows = weight.reshape(-1, (None if x is None else width_of(x)) or weight.size // len(classes))
     steps: Steps = [["reshape", *rows.shape]]
     bias = bias if bias.size else np.zeros(len(rows), np.float32)
-    if len(rows) != len(classes):  # the runtime adds the second class by a rule of its own
+    if len(rows) != len(classes):  # onnxruntime adds the second class by its own rule
         raise _unsupported(node, f"coefficients for {len(rows)} scores and {len(classes)} classes")
     if transform not in ("LOGISTIC", "NONE", "SOFTMAX"):
         raise _unsupported(node, f"post_transform={transform}")
@@ -71,25 +71,25 @@ def scaler(op: Builder, node: ir.Node) -> list[ir.Value]:
 
 
 def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
-    """Normalizer: x / Σ|x|, x / √Σx² or x / max x, by row; the sign of the largest counts, as in onnxruntime."""
+    """Normalizer: x / Σ|x|, x / √Σx² or x / max x, by row; the maximum keeps its sign, as in onnxruntime."""
     x = as_float(op, node.inputs[0])
     match node.attributes.get_string("norm", "MAX"):
         case "MAX":
-            old = op.graph.opset_imports.get("", 0) < 18  # there the axes are an attribute
-            norm = op.ReduceMax(x, axes=[-1]) if old else op.ReduceMax(x, [-1])
+            axes_are_attribute = op.graph.opset_imports.get("", 0) < 18  # axes became an input in opset 18
+            norm = op.ReduceMax(x, axes=[-1]) if axes_are_attribute else op.ReduceMax(x, [-1])
         case "L1":
             norm = op.ReduceSum(op.Abs(x), [-1])
         case "L2":
             norm = op.Sqrt(op.ReduceSum(x * x, [-1]))
-        case other:
-            raise _unsupported(node, f"norm={other}")
-    return [x / op.Where(op.Equal(norm, 0), 1, norm)]  # a row of zeros stays one, as the operator has it
+        case norm_name:
+            raise _unsupported(node, f"norm={norm_name}")
+    return [x / op.Where(op.Equal(norm, 0), 1, norm)]  # like the operator, keep a row of zeros
 
 
 def array_feature_extractor(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-    """ArrayFeatureExtractor: x[…, columns], of constant columns; and of a table of weights those that rows choose.
+    """ArrayFeatureExtractor: x[…, columns] with constant columns, or columns of a weight table chosen by the rows.
 
-    Labels stay, and columns of what cannot be trained.
+    It is kept for labels, and behind operators that cannot be trained.
     """
     x, index, columns = *node.inputs, query.constant(node.inputs[1])
     if x is not None and index is not None and x.is_initializer() and columns is None:
@@ -98,8 +98,8 @@ def array_feature_extractor(op: Builder, node: ir.Node) -> list[ir.Value] | None
         return None if query.float_initializers(op.graph, index) else [op.Gather(x, op.Reshape(index, [-1]), axis=-1)]
     if x is None or columns is None or query.constant(x) is not None:
         return None
-    makers = [value.producer() for value in query.ancestors([x])]
-    if any(maker is not None and maker.op_type.startswith(RIGID) for maker in makers):
+    producers = [value.producer() for value in query.ancestors([x])]
+    if any(producer is not None and producer.op_type.startswith(RIGID) for producer in producers):
         return None
     return [op.Gather(x, op.const(columns.ravel().astype(np.int64)), axis=-1)]
 
@@ -120,51 +120,51 @@ RULES: dict[str, Rewrite] = {
 
 
 def without_zip_map(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[int | str, ...] | None]:
-    """Return the model with each ZipMap (one dict per row) replaced by the tensor it zips, and its labels."""
-    plain, classes = onnx.ModelProto(), None
-    plain.CopyFrom(model)
-    graph = plain.graph
+    """Return the model with each ZipMap (one dict per row) replaced by its input tensor, and the ZipMap's labels."""
+    converted, classes = onnx.ModelProto(), None
+    converted.CopyFrom(model)
+    graph = converted.graph
     for node in graph.node:
         if node.domain != ML or node.op_type != "ZipMap":
             continue
         labels = [a for a in node.attribute if a.name.startswith("classlabels")]
         classes = tuple(v.decode() if isinstance(v, bytes) else int(v) for a in labels for v in (*a.strings, *a.ints))
-        zipped = onnx.helper.make_tensor_value_info(node.output[0], onnx.TensorProto.FLOAT, ["N", len(classes)])
+        output_type = onnx.helper.make_tensor_value_info(node.output[0], onnx.TensorProto.FLOAT, ["N", len(classes)])
         for output in graph.output:
             if output.name == node.output[0]:
-                output.CopyFrom(zipped)
+                output.CopyFrom(output_type)
         node.CopyFrom(onnx.helper.make_node("Identity", node.input, node.output, name=node.name))
-    return plain, classes
+    return converted, classes
 
 
 def standardize(graph: ir.Graph) -> float:
-    """Rewrite ai.onnx.ml operators in place; refuse those without a rule between weights and float outputs.
+    """Rewrite ai.onnx.ml operators in place; reject those without a rule between weights and float outputs.
 
     Returns:
-        How far the runtime's own operators may be off, of the largest prediction.
+        The tolerance of onnxruntime's own operators, relative to the largest prediction.
     """
     iterated = any(node.op_type == "SVMClassifier" and "prob_a" in node.attributes for node in graph)
     rewrite(graph, RULES, ML)
     floats = [output for output in graph.outputs if output.dtype in query.FLOATS]
     for output in floats:
-        makers = {value: value.producer() for value in query.ancestors([output])}
-        left = {value: node for value, node in makers.items() if node is not None and node.domain == ML}
-        rigid = next((node for node in left.values() if node.op_type.startswith(RIGID)), None)
-        cut = next((node for value, node in left.items() if query.float_initializers(graph, value)), None)
-        scores = rigid is not None and rigid.op_type == "SVMClassifier"  # whose type and shape no inference knows
-        alone = cut is not None or not any(query.float_initializers(graph, o) for o in floats)
-        if rigid is not None and (alone or scores):
+        producers = {value: value.producer() for value in query.ancestors([output])}
+        remaining = {value: node for value, node in producers.items() if node is not None and node.domain == ML}
+        fixed_node = next((node for node in remaining.values() if node.op_type.startswith(RIGID)), None)
+        blocking = next((node for value, node in remaining.items() if query.float_initializers(graph, value)), None)
+        scores = fixed_node is not None and fixed_node.op_type == "SVMClassifier"  # shape inference does not support it
+        must_rewrite = blocking is not None or not any(query.float_initializers(graph, o) for o in floats)
+        if fixed_node is not None and (must_rewrite or scores):
             raise ConvertError(
-                "Scores must run with the labels: in onnxruntime those of an SVMClassifier of two classes do only with "
-                "probabilities, or where raw_scores turns them; trees hold nothing that gradients can train.",
-                got=f"{ML}.{rigid.op_type} at node {rigid.name!r}",
+                "Scores must agree with the labels: in onnxruntime those of an SVMClassifier of two classes do so only "
+                "with probabilities, or where raw_scores negates them; trees have no parameters for gradients.",
+                got=f"{ML}.{fixed_node.op_type} at node {fixed_node.name!r}",
                 fix="Export an SVC with skl2onnx's option raw_scores=True, one with probability=True without, or give "
                 "scikit-learn's estimator itself (convert=sklearn), or a linear model or an MLP.",
             )
-        if cut is not None:
+        if blocking is not None:
             raise ConvertError(
-                "Between weights and prediction only standard operators can be trained.",
-                got=f"{ML}.{cut.op_type} at node {cut.name!r}",
+                "Only standard operators may stand between weights and prediction.",
+                got=f"{ML}.{blocking.op_type} at node {blocking.name!r}",
                 fix=f"End the graph in front of it: name the value there with {{at}}prediction. ortpipe rewrites "
                 f"{', '.join(RULES)} and ZipMap.",
             )
@@ -172,8 +172,8 @@ def standardize(graph: ir.Graph) -> float:
 
 
 def classes_in(graph: ir.Graph) -> tuple[int | str, ...] | None:
-    """Return the class labels that a graph carries: in a classifier, or in what its label output picks from."""
-    for node in reversed(graph):  # the last one is the whole model's, others those of its parts
+    """Return the class labels in a graph: those of a classifier, or of the table that the label output selects from."""
+    for node in reversed(graph):  # the last classifier is the model's, earlier ones are its parts
         if node.domain == ML and node.op_type in ("LinearClassifier", "SVMClassifier"):
             return classes_of(node)
         if node.op_type in ("ArrayFeatureExtractor", "Gather"):
@@ -193,7 +193,7 @@ def classes_of(node: ir.Node) -> tuple[int | str, ...]:
 
 
 def _scores(op: Builder, node: ir.Node, weight: np.ndarray, bias: np.ndarray, steps: Steps) -> ir.Value:
-    """Return x · weightᵀ + bias; `steps` lead from the coefficients to the weight, all but the first to the bias."""
+    """Return x · weightᵀ + bias; `steps` transform the coefficients to the weight, all but the first to the bias."""
     place = {"node": node.outputs[0].name}
     coefficient = op.parameter("coefficient", np.ascontiguousarray(weight.T))
     mark(coefficient, {**place, "attribute": "coefficients", "transform": [*steps, ["transpose"]]})
@@ -207,7 +207,7 @@ def _scores(op: Builder, node: ir.Node, weight: np.ndarray, bias: np.ndarray, st
 
 def _unsupported(node: ir.Node, why: str) -> ConvertError:
     return ConvertError(
-        f"{ML}.{node.op_type} is rewritten in its common forms only.",
+        f"{ML}.{node.op_type} is supported in its common forms only.",
         got=f"node {node.name!r}: {why}",
         fix="End the graph in front of it: name the value there with {at}prediction.",
     )

@@ -99,7 +99,7 @@ def test_columns_that_say_nothing_are_left_out_or_said():
     session, made = built(rows_of(frame))
     assert made.names == ("gap", "gap.missing")
     assert session.run({name: array[:1] for name, array in rows_of(frame).inputs.items()})[0].tolist() == [[0, 1]]
-    assert any("tells rows apart" in note and "'row'" in note for note in made.notes)
+    assert any("identifies rows" in note and "'row'" in note for note in made.notes)
     assert "dates are numbers, in UTC: none that varies" in made.notes
 
 

@@ -44,32 +44,32 @@ def row_by_row(text, rows, size=1):
 FIXED = {  # batch, what happens to it, and a graph
     "product": (
         8,
-        "freed",
+        "now takes any number",
         "g (float[8, 3] X) => (float[8, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { Y = MatMul(X, w) }",
     ),
     "reshape": (
         2,
-        "freed",
+        "now takes any number",
         "g (float[2, 3, 4] X) => (float[2, 2] Y) <float[6, 1] w = {1, 2, 3, 4, 5, 6}, "
         "int64[3] s = {2, 2, 6}, int64[2] t = {-1, 2}> "
         "{ a = Reshape(X, s)  b = MatMul(a, w)  Y = Reshape(b, t) }",
     ),
     "slice and expand": (
         2,
-        "freed",
+        "now takes any number",
         "g (float[2, 3] X) => (float[2, 3] Y) <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, "
         "int64[1] z = {0}, int64[1] e = {2}, int64[2] s = {2, 3}> "
         "{ h = MatMul(X, w)  a = Slice(h, z, e, z)  Y = Expand(a, s) }",
     ),
     "token": (
         1,
-        "freed",
+        "now takes any number",
         "g (float[1, 2, 3] X) => (float[1, 3, 3] Y) <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, "
         "float[1, 1, 3] cls = {1, 2, 3}> { a = Concat <axis = 1> (cls, X)  Y = MatMul(a, w) }",
     ),
     "lstm": (
         1,
-        "freed",
+        "now takes any number",
         "g (float[1, 4] X) => (float[1, 2] Y) <float[1, 8, 1] w = {1, 2, 3, 4, 5, 6, 7, 8}, "
         "float[1, 8, 2] r = {1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0}, float[1, 1, 2] h = {0.5, 0.1}, "
         "int64[3] s = {4, 1, 1}, int64[2] f = {1, 2}> "
@@ -78,20 +78,20 @@ FIXED = {  # batch, what happens to it, and a graph
     ),
     "reshape behind reshape": (
         1,
-        "freed",
+        "now takes any number",
         "g (float[1, 4, 6] X) => (float[1, 16] Y) <float[6, 4] w = {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, "
         "6, 1, 2, 3, 4, 5, 6}, int64[3] s = {1, 4, -1}, int64[4] t = {1, 2, 2, -1}, int64[2] f = {1, -1}> "
         "{ r = Reshape(X, s)  h = MatMul(r, w)  q = Reshape(h, t)  p = Neg(q)  Y = Reshape(p, f) }",
     ),
     "squeezed": (
         1,
-        "batch after batch",
+        "batch by batch",
         "g (float[1, 3] X) => (float[2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64[1] z = {0}> "
         "{ h = MatMul(X, w)  Y = Squeeze(h, z) }",
     ),
     "mixed": (
         3,
-        "batch after batch",
+        "batch by batch",
         "g (float[3, 3] X) => (float[3, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64[1] z = {0}> "
         "{ h = MatMul(X, w)  m = ReduceMean <keepdims = 1> (h, z)  Y = Sub(h, m) }",
     ),
@@ -114,7 +114,7 @@ def test_a_fixed_batch_becomes_free_with_the_same_results(tmp_path, size, how, t
 def test_both_ways_of_a_fixed_batch_can_be_chosen(tmp_path):
     text = FIXED["product"][2]
     assert noted(converted(tmp_path, text, batch="rows"), "8 rows", "convert.source.batch=rows")
-    assert noted(converted(tmp_path, text, batch="free"), "freed")
+    assert noted(converted(tmp_path, text, batch="free"), "now takes any number")
     with pytest.raises(ConvertError, match=r"source\.batch=free(.|\n)*batch=auto"):
         converted(tmp_path, FIXED["mixed"][2], batch="free")
 
@@ -202,7 +202,7 @@ def test_inputs_that_are_no_data_become_constants_and_branches_are_taken(tmp_pat
     [
         (
             {},
-            r"given its value by source\.fixed(.|\n)*state float\[2, N, 3\], sr int64\[\](.|\n)*"
+            r"constant value in source\.fixed(.|\n)*state float\[2, N, 3\], sr int64\[\](.|\n)*"
             r"source\.fixed=\{state: 0, sr: 0, on: false\}",
         ),
         (TOLD | {"stat": 0}, r"source\.fixed\.stat must be an input(.|\n)*'state'"),
@@ -245,7 +245,7 @@ def test_inputs_of_any_type_and_rank_are_converted(tmp_path, kind, size):
     text += "int64[2] s = {1, 12}> { f = Cast <to = 1> (X)  r = Reshape(f, s)  Y = MatMul(r, w) }"
     rows = rng.integers(0, 2, (4, 2, 2, 3))
     artifact = converted(tmp_path, text, rows)
-    assert noted(artifact, "freed")
+    assert noted(artifact, "now takes any number")
     got = Session(artifact.model).run({"X": rows.astype(kind)}, ["Y"])[0]
     np.testing.assert_allclose(got, rows.reshape(4, 12) @ np.arange(24).reshape(12, 2))
 

@@ -489,7 +489,7 @@ def test_a_name_to_lift_that_is_none_and_classes_of_one_label_are_refused(tmp_pa
     onnx.save(parse(HIDDEN[: HIDDEN.index("g (")] + text), tmp_path / "a.onnx")
     with pytest.raises(ConvertError, match=r"lift must match a parameter"):
         convert(None, source(tmp_path / "a.onnx", lift=("nothing",)))
-    with pytest.raises(ConvertError, match=r"Each class has a label of its own(.|\n)*a, a for output 'Y'"):
+    with pytest.raises(ConvertError, match=r"Class labels must be distinct(.|\n)*a, a for output 'Y'"):
         convert(None, source(tmp_path / "a.onnx", task="multiclass", scores="logits", classes=("a", "a")))
 
 

@@ -107,7 +107,7 @@ def test_a_second_copy_that_predict_reads_is_written_too() -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (make_pipeline(StandardScaler(), Ridge()).fit(X + 5, VALUES), "predicts what the trained model does"),
+        (make_pipeline(StandardScaler(), Ridge()).fit(X + 5, VALUES), "must predict what the trained model predicts"),
         (make_pipeline(StandardScaler(), Ridge()).fit(X[:, :2], VALUES), "fits its place"),
         (make_pipeline(StandardScaler(), StandardScaler()).fit(X), "has none for coefficient"),
         (Ridge().fit(X, VALUES), "has none for coefficient"),
@@ -130,7 +130,7 @@ def test_estimators_inside_of_others_get_theirs() -> None:
 def test_rows_are_wanted_where_drawn_ones_are_none_that_the_estimator_takes() -> None:
     counts = np.random.default_rng(0).integers(0, 3, (30, 3)).astype(np.float32)
     estimator = CategoricalNB().fit(counts, TWO)
-    with pytest.raises(ModelError, match=r"(?s)seen on rows that it takes.*Negative values.*Give data"):
+    with pytest.raises(ModelError, match=r"(?s)needs rows that the estimator accepts.*Negative values.*Give data"):
         restore(convert(estimator), estimator)
     data = Data(train=Rows({"X": counts}, TWO))
     assert type(restore(_moved(convert(estimator, data=data)), estimator, data=data)) is CategoricalNB
@@ -255,7 +255,7 @@ def test_names_and_shapes_that_do_not_fit_and_turned_squares_are_refused() -> No
         restore(trained, {"fc_weight": state["fc_weight"], "module.fc_bias": state["fc_bias"]})
     with pytest.raises(ModelError, match=r"fc_bias: shape \(2,\) instead of \(3,\)"):
         restore(trained, {**state, "fc_bias": np.zeros(3, np.float32)})
-    with pytest.raises(ModelError, match=r"(?s)as it does in the model.*fc_weight transposed"):
+    with pytest.raises(ModelError, match=r"(?s)same layout in the state_dict as in the model.*fc_weight transposed"):
         restore(trained, {**state, "fc_weight": state["fc_weight"].T})
 
 
@@ -264,7 +264,9 @@ def test_weights_that_an_exporter_multiplied_by_a_normalization_are_refused_wher
     folded = {"fc_weight": np.float32([[1, 2], [3, 5]]), "fc_bias": np.float32([0, 1])}
     statistics = {"bn.running_mean": np.zeros(2, np.float32), "bn.running_var": np.ones(2, np.float32)}
     assert restore(trained, folded).keys() == folded.keys()  # another start of the same net is as good
-    with pytest.raises(ModelError, match=r"(?s)no bn.running_var; the run began with another fc_weight.*convert=torch"):
+    with pytest.raises(
+        ModelError, match=r"(?s)no bn.running_var; the run started from another fc_weight.*convert=torch"
+    ):
         restore(trained, {**folded, **statistics})
 
 

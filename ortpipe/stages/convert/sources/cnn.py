@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError
 from ortpipe.settings import Count, Share
-from ortpipe.stages.convert.layers import Activation, Layers, Norm, shape, shaped
+from ortpipe.stages.convert.layers import Activation, Layers, Norm, shape, with_type_of
 from ortpipe.stages.convert.sources.network import LabelKind, Network, moments, number_input, only_input
 
 LEAST = 2  # rows and columns that are pooled
@@ -41,7 +41,7 @@ class CNN(Network):
 
     def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
         """Return raw outputs [N, K]."""
-        layers.narrow("name", "cnn")
+        layers.check_not_float64("name", "cnn")
         name, array = only_input(rows, "images")
         sizes = list(self.image or array.shape[1:])
         sizes = [1, *sizes] if len(sizes) == LEAST else sizes
@@ -60,7 +60,7 @@ class CNN(Network):
             x = layers.norm(layers.convolution(x, f"convs.{i}", channels, self.kernel), f"norms.{i}", norm)
             x = _pooled(layers, layers.activation(x, self.activation))
         if self.join == "mean":
-            x = shaped(layers.op.ReduceMean(x, [2, 3], keepdims=0), x, ["N", shape(x)[1]])
+            x = with_type_of(layers.op.ReduceMean(x, [2, 3], keepdims=0), x, ["N", shape(x)[1]])
         return layers.linear(layers.dropout(layers.flat(x), self.dropout), "output", labels.width)
 
     def _standard(self, layers: Layers, x: ir.Value, images: np.ndarray, weight: np.ndarray | None) -> ir.Value:
@@ -78,4 +78,4 @@ def _pooled(layers: Layers, x: ir.Value) -> ir.Value:
     if min(height, width) < LEAST:
         return x
     y = layers.op.MaxPool(x, kernel_shape=[LEAST, LEAST], strides=[LEAST, LEAST])
-    return shaped(y, x, [rows, channels, height // LEAST, width // LEAST])
+    return with_type_of(y, x, [rows, channels, height // LEAST, width // LEAST])

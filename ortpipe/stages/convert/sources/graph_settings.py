@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn
 from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError
 from ortpipe.settings import Config
-from ortpipe.stages.convert.meaning import Told
+from ortpipe.stages.convert.meaning import OutputSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class GraphSettings(Config, ABC):
     scores: Literal["logits", "probabilities"] | None = None
     classes: tuple[int | str, ...] | None = None
     class_axis: int | Literal["none"] | None = None
-    heads: Mapping[str, Told] = field(default_factory=dict)
+    heads: Mapping[str, OutputSettings] = field(default_factory=dict)
     lift: bool | tuple[str, ...] = True
     fixed: Mapping[str, Any] | None = None
     shape: Mapping[str, tuple[int | None, ...]] | None = None

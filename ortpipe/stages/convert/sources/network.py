@@ -16,7 +16,7 @@ from ortpipe.graph.modes import is_statistic
 from ortpipe.graph.serial import IR_VERSION, OPSET
 from ortpipe.settings import Config, Count, Seed
 from ortpipe.stages.convert.columns import ColumnFeatures, Impute, features
-from ortpipe.stages.convert.layers import Law, Layers, shape, shaped
+from ortpipe.stages.convert.layers import Law, Layers, shape, with_type_of
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import End, label_of, plain_classes, two_columns
@@ -131,7 +131,7 @@ class TableNetwork(Network):
             else:
                 size = self.word_size or min(600, round(1.6 * (count - 1) ** 0.56))
                 table = layers.embedding(f"embeddings.{name}.weight", count, size)
-            parts.append(shaped(op.Gather(table, codes, axis=0), table, ["N", shape(table)[1]]))
+            parts.append(with_type_of(op.Gather(table, codes, axis=0), table, ["N", shape(table)[1]]))
         return parts
 
 
@@ -258,7 +258,7 @@ def side_by_side(layers: Layers, parts: Sequence[ir.Value]) -> ir.Value:
     """Return [N, K] of several."""
     if len(parts) == 1:
         return parts[0]
-    return shaped(layers.op.Concat(*parts, axis=1), parts[0], ["N", sum(shape(part)[1] for part in parts)])
+    return with_type_of(layers.op.Concat(*parts, axis=1), parts[0], ["N", sum(shape(part)[1] for part in parts)])
 
 
 def number_input(layers: Layers, name: str, rows: Rows, *, standardize: bool) -> ir.Value:

@@ -41,13 +41,13 @@ from ortpipe.stages.convert.inputs import (
     sizes_of_rows,
     turn,
 )
-from ortpipe.stages.convert.meaning import Meaning, Prediction, Told
+from ortpipe.stages.convert.meaning import Meaning, OutputSettings, Prediction
 from ortpipe.stages.convert.original import Original
 from ortpipe.stages.convert.sources import Forward, snapshot
 from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
 
-LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes a model a classifier
+LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes the model a classifier
 
 
 @dataclass(frozen=True)
@@ -66,66 +66,66 @@ class OnnxFile(GraphSettings):
         return self.path
 
     def files(self) -> tuple[Path, ...]:
-        """Return what is read, of that what is there: the file and its external data."""
+        """Return the existing files that are read: the model and its external data."""
         path = Path(self.path)
         if not path.is_dir():
             return serial.files(path)
-        described = path / snapshot.DESCRIPTION
-        return (*serial.files(snapshot.model_file(path)), *([described] if described.is_file() else []))
+        description = path / snapshot.DESCRIPTION
+        return (*serial.files(snapshot.model_file(path)), *([description] if description.is_file() else []))
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
-        """Read the file; `dtype` plays no part, the model keeps its own types."""
+        """Read the file; `dtype` is ignored, the model keeps its own types."""
         path = Path(self.path)
         if not path.is_dir():
             model, weights = serial.read_apart(path)
             return from_model(model, self, data, weights)
-        known, note = snapshot.meaning(path)
-        unsaid = {name: value for name, value in known.items() if getattr(self, name) is None}
-        said = dataclasses.replace(self, path=str(snapshot.model_file(path)), **unsaid)
-        model, weights = serial.read_apart(Path(said.path))
-        forward = from_model(model, said, data, weights)
+        described, note = snapshot.meaning(path)
+        unset = {name: value for name, value in described.items() if getattr(self, name) is None}
+        settings = dataclasses.replace(self, path=str(snapshot.model_file(path)), **unset)
+        model, weights = serial.read_apart(Path(settings.path))
+        forward = from_model(model, settings, data, weights)
         return dataclasses.replace(forward, notes=(*([note] if note else []), *forward.notes))
 
 
 def from_model(
     model: onnx.ModelProto, config: GraphSettings, data: Data | None = None, weights: Weights | None = None
 ) -> Forward:
-    """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, rows first in any number N.
+    """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, any number of rows on the first axis.
 
-    `weights` are the values of those initializers that have none in the model.
+    `weights` are the values of the initializers that are stored outside of `model`.
     """
     _check_tensors(model)
     if weights is None:
         check_sound(model)
         model, weights = take_apart(model)
-    sized = _with_sizes(plain_dimensions(model), config)  # first: some operators are written anew by their sizes
-    original, zipped = without_zip_map(lowered(sized, weights))
+    sized_model = _with_sizes(plain_dimensions(model), config)  # first: the rewrites of some operators depend on sizes
+    original, zipped = without_zip_map(lowered(sized_model, weights))
     metadata = read_metadata(model)
     forward = parsed(original)
     attach(forward, weights)
-    said_of_file = changed_opset(model, original)
-    if (note := _cut(forward, config)) is not None:
+    file_notes = changed_opset(model, original)
+    if (note := _end_at_values(forward, config)) is not None:
         original, weights = proto_apart(forward)
-        said_of_file.append(note)
+        file_notes.append(note)
     if config.dtype == "float32" and write_float32(forward):
-        original, weights = proto_apart(forward)  # what is compared with, too: of bfloat16 a CPU has no kernels
-        said_of_file.append("reads float16 and bfloat16 as float32, inputs and outputs too")
+        original, weights = proto_apart(forward)  # the reference model too: CPUs have no bfloat16 kernels
+        file_notes.append("reads float16 and bfloat16 as float32, inputs and outputs too")
     graph = forward.graph
     constants = {*float_constants(graph)}
     classes = config.classes or tuple(metadata.get("classes", ())) or zipped or classes_in(graph)
     dialects = read_dialects(forward, config.quantized)
-    if dialects.notes and data is not None and (why := _unloadable(original, weights)):
+    if dialects.notes and data is not None and (why := _load_error(original, weights)):
         original, weights = proto_apart(forward)
-        said_of_file.append(
+        file_notes.append(
             "predictions are not compared with the file's, which this onnxruntime cannot run, but with those of its "
-            f"operators as they are read ({why})"
+            f"rewritten operators ({why})"
         )
     source, notes = _rows_first(graph, config, original, data)
     source = dataclasses.replace(source, weights=weights, quantized=dialects.rounding > 0)
     iterated = standardize(graph)
     if iterated:
-        said_of_file.append(
-            "Platt's probabilities are his formula, which onnxruntime comes within 0.005 of; labels go by votes"
+        file_notes.append(
+            "probabilities follow Platt's formula, which onnxruntime approximates within 0.005; labels follow the votes"
         )
     name_batch(forward)
     take_branches(forward)
@@ -134,7 +134,7 @@ def from_model(
         name_batch(forward)
         take_branches(forward)
         notes.append(
-            f"fixes sizes at those of the rows, as the gradients of some operators need it: {_shown(graph, free)} "
+            f"fixes sizes at those of the rows, which the gradients of some operators need: {_listed(graph, free)} "
             "(convert.source.shape)"
         )
     constants &= {*float_constants(graph)}
@@ -151,33 +151,33 @@ def from_model(
     name, in_batches = str(output.name), False
     outputs = [name, *_heads(graph, config, name)]
     if source.batch is not None:
-        found, note = _freed(forward, source, config, outputs, data)
-        in_batches = found is None
+        freed_model, note = _free_batch(forward, source, config, outputs, data)
+        in_batches = freed_model is None
         notes.append(note)
-        if found is not None:
-            forward, axes = found
+        if freed_model is not None:
+            forward, axes = freed_model
             source = dataclasses.replace(source, axes={**source.axes, **axes})
     graph = forward.graph
-    heads = [read_head(graph, query.value(graph, wanted)) for wanted in outputs]
+    heads = [read_head(graph, query.value(graph, head_name)) for head_name in outputs]
     if in_batches:
         heads = run_in_batches(forward, source, heads, data)
         graph = forward.graph
-    if settled := settle(graph):
+    if frozen := settle(graph):
         notes.append(
-            f"normalizes by the running statistics, which stay as they are, in {some(settled)}: the file asks for "
+            f"normalizes by the running statistics, which stay as they are, in {some(frozen)}: the file asks for "
             "those of each batch, but these layers run inside a loop or a branch"
         )
     labelled = any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs)
-    written = {str(metadata.get("prediction")): metadata, **metadata.get("heads", {})}  # by ortpipe, in the file
-    told = Told(config.task, config.scores, classes, config.class_axis)
+    written = {str(metadata.get("prediction")): metadata, **metadata.get("heads", {})}  # by ortpipe, into the file
+    settings = OutputSettings(config.task, config.scores, classes, config.class_axis)
 
     def meaning(of: str, rows: np.ndarray | None) -> Meaning:
         head, output = heads[outputs.index(of)]
-        said = _told(of, config.heads.get(of, told), written.get(of, {}))
+        explicit = _output_settings(of, config.heads.get(of, settings), written.get(of, {}))
         is_main = of == name
         sizes = query.sizes(output)
         labels = data.train.labels if data is not None and is_main else None
-        return Prediction(of, sizes, labelled and is_main, head, said, rows, not is_main, labels).meaning()
+        return Prediction(of, sizes, labelled and is_main, head, explicit, rows, not is_main, labels).meaning()
 
     return Forward(
         forward,
@@ -186,19 +186,19 @@ def from_model(
         expected=source.run,
         heads={head: functools.partial(meaning, head) for head in outputs[1:]},
         origin=config.origin,
-        notes=(*said_of_file, *dialects.notes, *notes),
+        notes=(*file_notes, *dialects.notes, *notes),
         rounding=max(dialects.rounding, iterated),
     )
 
 
 def _check_tensors(model: onnx.ModelProto) -> None:
-    """Refuse inputs that hold one dictionary for each row, as skl2onnx's of a DictVectorizer."""
-    maps = [value.name for value in model.graph.input if value.type.HasField("map_type")]
-    if maps:
-        readers = [node.op_type for node in model.graph.node if not {*node.input}.isdisjoint(maps)]
+    """Reject inputs that are one dictionary per row, as skl2onnx writes them for a DictVectorizer."""
+    map_inputs = [value.name for value in model.graph.input if value.type.HasField("map_type")]
+    if map_inputs:
+        readers = [node.op_type for node in model.graph.node if not {*node.input}.isdisjoint(map_inputs)]
         raise ConvertError(
             "An input must be a tensor of rows.",
-            got=f"{', '.join(maps)}: a dictionary, read by {', '.join(readers)}",
+            got=f"{', '.join(map_inputs)}: a dictionary, read by {', '.join(readers)}",
             fix="Export the model without its DictVectorizer, and give its features as columns of a table.",
         )
 
@@ -211,8 +211,8 @@ def _with_sizes(model: onnx.ModelProto, config: GraphSettings) -> onnx.ModelProt
     return ir.to_proto(sized)
 
 
-def _cut(model: ir.Model, config: GraphSettings) -> str | None:
-    """Make outputs of the prediction and heads that are inside of the graph, in place; return what to say of it."""
+def _end_at_values(model: ir.Model, config: GraphSettings) -> str | None:
+    """Make the prediction and heads that are inner values of the graph its outputs, in place; return a note."""
     cut, heads = _inner(model.graph, config.prediction), [h for h in config.heads if _inner(model.graph, h) is not None]
     if cut is None and not heads:
         return None
@@ -224,31 +224,31 @@ def _cut(model: ir.Model, config: GraphSettings) -> str | None:
 
 
 def _inner(graph: ir.Graph, choice: str | int | None) -> str | None:
-    """Return the choice if it is a value inside of the graph."""
+    """Return the choice if it is an inner value of the graph."""
     value = query.values(graph).get(choice) if isinstance(choice, str) else None
     return str(choice) if value is not None and value.producer() is not None and not value.is_graph_output() else None
 
 
-def _told(output: str, said: Told, written: Mapping[str, Any]) -> Told:
-    """Return what the config says of an output, or else what ortpipe wrote in the file."""
-    scores = said.scores
+def _output_settings(output: str, configured: OutputSettings, written: Mapping[str, Any]) -> OutputSettings:
+    """Return an output's settings from the config; unset ones from the facts that ortpipe wrote into the file."""
+    scores = configured.scores
     if scores is None and written.get("task", "regression") != "regression":
         scores = "logits" if written.get("logits") == output else "probabilities"
-    axis = said.class_axis if said.class_axis is not None else written.get("class_axis")
-    classes = said.classes or tuple(written.get("classes") or ()) or None
-    return Told(said.task or written.get("task"), scores, classes, axis)
+    axis = configured.class_axis if configured.class_axis is not None else written.get("class_axis")
+    classes = configured.classes or tuple(written.get("classes") or ()) or None
+    return OutputSettings(configured.task or written.get("task"), scores, classes, axis)
 
 
 def _heads(graph: ir.Graph, config: GraphSettings, prediction: str) -> list[str]:
-    """Return the outputs that are heads; refuse what is none, or is the prediction."""
+    """Return the names of the heads; reject names that are no float outputs, or the prediction."""
     outputs = {str(o.name): o for o in graph.outputs}
     for name in config.heads:
         output = outputs.get(name)
-        others = [n for n, o in outputs.items() if n != prediction and o.dtype in query.FLOATS]
-        if name not in others:
-            got = "the prediction itself" if name == prediction else "no output" if output is None else output.dtype
-            rule, fix = "{key} must name float outputs beside the prediction.", nearest(name, others)
-            raise ConvertError(rule, key="heads", got=f"{name!r}, {got}", fix=fix)
+        candidates = [n for n, o in outputs.items() if n != prediction and o.dtype in query.FLOATS]
+        if name not in candidates:
+            actual = "the prediction itself" if name == prediction else "no output" if output is None else output.dtype
+            rule, fix = "{key} must name float outputs beside the prediction.", nearest(name, candidates)
+            raise ConvertError(rule, key="heads", got=f"{name!r}, {actual}", fix=fix)
         if not query.float_initializers(graph, outputs[name]):
             rule, fix = "A head must depend on at least one float initializer.", "Leave it out of {key}."
             raise ConvertError(rule, key="heads", got=f"none for output {name!r}", fix=fix)
@@ -258,11 +258,11 @@ def _heads(graph: ir.Graph, config: GraphSettings, prediction: str) -> list[str]
 def _rows_first(
     graph: ir.Graph, config: GraphSettings, original: onnx.ModelProto, data: Data | None
 ) -> tuple[Original, list[str]]:
-    """Leave of the inputs those that hold rows, and put these first, in place; return how to run the original."""
-    given, notes = None if data is None else tuple(_first(data)), list[str]()
-    if given is not None and (unread := drop_unread(graph, given)):
+    """Keep only the inputs that hold rows, with the rows first, in place; return the original to run, and notes."""
+    data_names, notes = None if data is None else tuple(_first(data)), list[str]()
+    if data_names is not None and (unread := drop_unread(graph, data_names)):
         notes.append(f"leaves out inputs that nothing reads: {some(unread)}")
-        for value in [v for v in original.graph.input if v.name in unread]:  # a copy of the file's, made before
+        for value in [v for v in original.graph.input if v.name in unread]:  # `original` is an earlier copy
             original.graph.input.remove(value)
     values = config.fixed or {}
     rows = {
@@ -273,15 +273,15 @@ def _rows_first(
         if not isinstance(d, int)
     }
     fixed = fix(graph, values, {name for name in rows if name})
-    check_data_inputs(graph, given)
+    check_data_inputs(graph, data_names)
     axes = turn(graph, config.batch_axis)
-    if said_axes := [f"{name} has its rows on axis {axis}" for name, axis in axes.items()]:
-        notes.append(f"{some(said_axes)}: turned to the first (convert.source.batch_axis)")
+    if moved_axes := [f"{name} has its rows on axis {axis}" for name, axis in axes.items()]:
+        notes.append(f"{some(moved_axes)}: moved to the first (convert.source.batch_axis)")
     return Original(original, {}, fixed, axes, fixed_batch(graph)), notes
 
 
-def _unloadable(model: onnx.ModelProto, weights: Weights) -> str | None:
-    """Return why the runtime does not load a model, None where it does."""
+def _load_error(model: onnx.ModelProto, weights: Weights) -> str | None:
+    """Return why the runtime cannot load a model; None if it can."""
     try:
         Session(model, weights=weights)
     except ModelError as error:
@@ -293,30 +293,30 @@ def _first(data: Data) -> Mapping[str, np.ndarray]:
     return data.train.head(1).inputs
 
 
-def _shown(graph: ir.Graph, names: Collection[str]) -> str:
+def _listed(graph: ir.Graph, names: Collection[str]) -> str:
     return ", ".join(f"{v.name} {type_of(v)}" for v in graph.inputs if v.name in names)
 
 
-def _freed(
-    model: ir.Model, source: Original, config: GraphSettings, wanted: Sequence[str], data: Data | None
+def _free_batch(
+    model: ir.Model, source: Original, config: GraphSettings, outputs: Sequence[str], data: Data | None
 ) -> tuple[tuple[ir.Model, dict[str, int]] | None, str]:
-    """Return the model for any number of rows, or None where it is run batch after batch; and what to say of it."""
-    why = "convert.source.batch=rows" if config.batch == "rows" else set_free(model, source, wanted, data)
+    """Return the model for any number of rows, or None if it must run batch by batch; and a note."""
+    why = "convert.source.batch=rows" if config.batch == "rows" else set_free(model, source, outputs, data)
     rows = "1 row" if source.batch == 1 else f"{source.batch} rows"
     if not isinstance(why, str):
-        return why, f"the file takes {rows} at a time; it is freed for any number, with the same results"
+        return why, f"the file takes {rows} at a time; the model now takes any number, with the same results"
     if config.batch == "free":
         raise ConvertError(
-            "With {key}=free, rows together must give what they give one batch after another.",
+            "With {key}=free, all rows at once must give the same results as batch by batch.",
             key="batch",
             got=why,
-            fix="Set {key}=auto: the model then runs batch after batch.",
+            fix="Set {key}=auto: the model then runs batch by batch.",
         )
-    return None, f"the file takes {rows} at a time and runs so, batch after batch, which is slower ({why})"
+    return None, f"the file takes {rows} at a time and runs batch by batch, which is slower ({why})"
 
 
 def _lift(graph: ir.Graph, constants: Sequence[ir.Value], config: GraphSettings, *, written: bool) -> list[str]:
-    """Make initializers of the constants that are weights; return their names."""
+    """Turn constants that are weights into initializers; return their names."""
     if config.lift is False or (config.lift is True and (written or not constants)):
         return []
     floats = [o for o in graph.outputs if o.dtype in query.FLOATS]
@@ -327,9 +327,9 @@ def _lift(graph: ir.Graph, constants: Sequence[ir.Value], config: GraphSettings,
 
 
 def _scores(graph: ir.Graph, outputs: Sequence[ir.Value]) -> str | None:
-    """Return the last float value that outputs of another type, such as the largest class, are made of."""
-    made = query.ancestors(outputs)
-    floats = [v for node in graph for v in node.outputs if v in made and v.dtype in query.FLOATS]
+    """Return the last float value that outputs of another type, such as labels, are computed from."""
+    ancestors = query.ancestors(outputs)
+    floats = [v for node in graph for v in node.outputs if v in ancestors and v.dtype in query.FLOATS]
     return next((str(v.name) for v in reversed(floats) if query.float_initializers(graph, v)), None)
 
 

@@ -11,7 +11,7 @@ from ortpipe.graph.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Count, Positive, Share
 from ortpipe.stages.convert.columns import ColumnFeatures
-from ortpipe.stages.convert.layers import Activation, Layers, shape, shaped
+from ortpipe.stages.convert.layers import Activation, Layers, shape, with_type_of
 from ortpipe.stages.convert.sources.network import LabelKind, TableNetwork, side_by_side
 
 Numbers = Literal["piecewise", "periodic", "plain"]
@@ -73,7 +73,7 @@ class Tabular(TableNetwork):
         bound = self.width**-0.5
         weight = layers.uniform("output.weight", [k, self.width, labels.width], bound)
         bias = layers.uniform("output.bias", [k, labels.width], bound)
-        y = shaped(op.Einsum(x, weight, equation="nki,kio->nko"), x, ["N", k, labels.width])
+        y = with_type_of(op.Einsum(x, weight, equation="nki,kio->nko"), x, ["N", k, labels.width])
         return op.Add(y, bias)
 
     def _member_layer(self, layers: Layers, x: ir.Value, name: str, *, scaled: bool) -> ir.Value:
@@ -104,12 +104,14 @@ class Tabular(TableNetwork):
         wide = op.Unsqueeze(x, [2])
         wide.shape = ir.Shape(["N", columns, 1])
         if self.numbers == "periodic":
-            layers.narrow("numbers", "periodic", "piecewise")
+            layers.check_not_float64("numbers", "periodic", "piecewise")
             c = layers.normal(
                 "num_module.periodic.weight", [columns, self.frequencies], self.frequency_scale, within=WITHIN
             )
             angle = op.Mul(wide, op.Mul(c, layers.const(2 * np.pi)))
-            waves = shaped(op.Concat(op.Cos(angle), op.Sin(angle), axis=-1), x, ["N", columns, 2 * self.frequencies])
+            waves = with_type_of(
+                op.Concat(op.Cos(angle), op.Sin(angle), axis=-1), x, ["N", columns, 2 * self.frequencies]
+            )
             return op.Relu(self._columns(layers, waves, bias=True))
         bound = self.size**-0.5
         weight = layers.uniform("num_module.linear0.weight", [columns, self.size], bound)
@@ -124,7 +126,7 @@ class Tabular(TableNetwork):
         _, columns, inner = shape(x)
         sizes, name = [columns, inner, self.size], "num_module.linear"
         weight = layers.uniform(f"{name}.weight", sizes, inner**-0.5 if bias else 0.0)
-        y = shaped(layers.op.Einsum(x, weight, equation="nfi,fio->nfo"), x, ["N", columns, self.size])
+        y = with_type_of(layers.op.Einsum(x, weight, equation="nfi,fio->nfo"), x, ["N", columns, self.size])
         return layers.op.Add(y, layers.uniform(f"{name}.bias", [columns, self.size], inner**-0.5)) if bias else y
 
 

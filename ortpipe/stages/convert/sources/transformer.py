@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.settings import Count, Seed, Share
-from ortpipe.stages.convert.layers import Activation, Layers, shape, shaped
+from ortpipe.stages.convert.layers import Activation, Layers, shape, with_type_of
 from ortpipe.stages.convert.sources.network import LabelKind, Network, number_input, only_input
 
 FAR = -1e4  # added to the score of what nobody attends to; float16 holds it
@@ -100,7 +100,7 @@ class Transformer(Network):
             raise ConvertError("Tokens are whole numbers from 0 to {key} − 1.", key="tokens", got=got, fix=fix)
         ids = layers.op.input(name, ir.DataType.INT64, ["N", array.shape[1]])
         table = layers.normal("embedding.weight", [self.tokens, self.width])
-        x = shaped(layers.op.Gather(table, ids, axis=0), table, ["N", array.shape[1], self.width])
+        x = with_type_of(layers.op.Gather(table, ids, axis=0), table, ["N", array.shape[1], self.width])
         if self.padding is None:
             return x, None
         return x, layers.op.cast(layers.op.Not(layers.op.Equal(ids, self.padding)), table)
@@ -111,11 +111,11 @@ class Transformer(Network):
         weight = layers.uniform(f"{name}.in_proj_weight", [3 * e, e], np.sqrt(6 / (4 * e)))
         projected = layers.product(x, weight, layers.full(f"{name}.in_proj_bias", [3 * e], 0))
         parts = op.Split(projected, axis=-1, num_outputs=3, outputs=3)
-        q, k, v = (layers.reshape(shaped(p, x), ["N", steps, self.heads, d]) for p in parts)
+        q, k, v = (layers.reshape(with_type_of(p, x), ["N", steps, self.heads, d]) for p in parts)
         scores = op.Einsum(op.Mul(q, layers.const(d**-0.5)), k, equation="nqhd,nkhd->nhqk")
-        shaped(scores, x, ["N", self.heads, steps, steps])
+        with_type_of(scores, x, ["N", self.heads, steps, steps])
         share = layers.dropout(op.Softmax(scores if far is None else op.Add(scores, far), axis=-1), self.dropout)
-        heads = shaped(op.Einsum(share, v, equation="nhqk,nkhd->nqhd"), x, ["N", steps, self.heads, d])
+        heads = with_type_of(op.Einsum(share, v, equation="nhqk,nkhd->nqhd"), x, ["N", steps, self.heads, d])
         out = layers.weight(f"{name}.out_proj.weight", [e, e])
         return layers.product(layers.reshape(heads, ["N", steps, e]), out, layers.full(f"{name}.out_proj.bias", [e], 0))
 
@@ -123,6 +123,6 @@ class Transformer(Network):
         """Return the mean over the steps that count, [N, width]."""
         op = layers.op
         if counts is None:
-            return shaped(op.ReduceMean(x, [1], keepdims=0), x, ["N", self.width])
+            return with_type_of(op.ReduceMean(x, [1], keepdims=0), x, ["N", self.width])
         total = op.ReduceSum(op.Mul(x, op.Unsqueeze(counts, [2])), [1], keepdims=0)
-        return shaped(op.Div(total, op.Max(op.ReduceSum(counts, [1], keepdims=1), 1)), x, ["N", self.width])
+        return with_type_of(op.Div(total, op.Max(op.ReduceSum(counts, [1], keepdims=1), 1)), x, ["N", self.width])

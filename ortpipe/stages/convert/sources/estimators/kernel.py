@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
-from ortpipe.stages.convert.coupling import coupled
+from ortpipe.stages.convert.coupling import couple
 from ortpipe.stages.convert.sources.estimators.attributes import Step, array_of, const, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, scores_end, shaped, sigmoid_end, softmax_end
 from ortpipe.stages.convert.sources.estimators.objective import missing, summed
@@ -91,7 +91,7 @@ def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any) -> End:
     """Of each pair of classes a machine; a class's score is its votes and, below ⅓, the sum of its scores.
 
-    With probability=True Platt's σ of each machine, coupled.
+    With probability=True Platt's σ of each machine, couple.
     """
     if estimator.decision_function_shape != "ovr":
         rule, fix = "A score of each class is needed.", "Set decision_function_shape='ovr'; predict stays the same."
@@ -113,7 +113,7 @@ def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any) -> End:
     bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
     of_first = op.Sigmoid(op.Neg(op.Add(op.Mul(first, slope), bias)))
     objective = summed("cross_entropy", missing=missing(estimator, BEFORE_PLATT))
-    end = softmax_end(op, coupled(op, of_first, count), estimator.classes_, objective)
+    end = softmax_end(op, couple(op, of_first, count), estimator.classes_, objective)
     return end._replace(ranking=ranking, rounding=ITERATED)
 
 
