@@ -31,7 +31,7 @@ from ortpipe.stages.convert.restore import (
     verify,
     weights_of,
 )
-from ortpipe.stages.convert.sources.kept import kept_estimator
+from ortpipe.stages.convert.sources.kept import stored_estimator
 from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator
 
 ABOUT = """Write the trained weights of a run into what it read; everything else stays as it is there.
@@ -120,7 +120,7 @@ def _estimator(
     if file.exists():
         before = read_estimator(file, trust)
     else:
-        before = kept_estimator(convert_record(subject.facts), trust=trust)
+        before = stored_estimator(convert_record(subject.facts), trust=trust)
     estimator, decided = into_estimator(before, weights)
     rows = _rows(subject, trust=trust)
     model = put_together(subject.model, subject.weights)

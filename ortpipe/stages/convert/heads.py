@@ -55,7 +55,7 @@ def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
     if rank_of(output) not in (None, 2):
         return _read_elements(graph, output)
     peeled = peel(output)
-    while (scaled := patterns.scaled_to_sum_1(peeled.value)) is not None and _bound(scaled) == "sum":  # no-op
+    while (scaled := patterns.scaled_to_sum_1(peeled.value)) is not None and _bound(scaled) == "sum":  # scaled already
         inner = peel(scaled)
         peeled = Peeled(inner.value, max(inner.low, peeled.low), min(inner.high, peeled.high))
     kind, logits = _activation(peeled.value)

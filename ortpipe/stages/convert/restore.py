@@ -22,7 +22,7 @@ from ortpipe.graph.parameters import some
 from ortpipe.graph.restore import Arrays, Decision, decide
 from ortpipe.graph.state_dict import StateDict, StoredTensor
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.sources.kept import kept_estimator
+from ortpipe.stages.convert.sources.kept import stored_estimator
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 from ortpipe.stages.convert.stage import ROWS, TOLERANCE
 
@@ -67,7 +67,7 @@ def restore(trained: Artifact, into: Any = None, *, data: Data | None = None) ->
         fix = "Give module.state_dict(), and load what comes back; for a file: ortpipe restore RUN --into FILE."
         raise ModelError("Weights go back into an estimator or a state_dict.", got=type(into).__name__, fix=fix)
     if into is None:
-        into = kept_estimator(convert_record(facts.as_json()), trust=True)  # the caller's own artifact
+        into = stored_estimator(convert_record(facts.as_json()), trust=True)  # the caller's own artifact
     estimator, _ = into_estimator(into, weights)
     verify(estimator, trained.model, facts, data)
     return estimator

@@ -33,7 +33,7 @@ from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.graph_settings import Given, GraphSettings
 from ortpipe.stages.convert.sources.kept import record_of
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
-from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator, weighed_on_average
+from ortpipe.stages.convert.sources.sklearn_estimator import divides_weights_by_mean, from_estimator
 from ortpipe.stages.convert.sources.torch_export import IN_INFERENCE, from_module
 
 VERSION = 18
@@ -77,7 +77,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     prediction, *heads = (query.value(graph, name) for name in (forward.prediction, *forward.heads))
     if config is not None and config.untie:
         untie(forward.model, prediction, *heads)
-    choice = choose(graph, prediction, *heads, said=forward.said)
+    choice = choose(graph, prediction, *heads, said=forward.untrained_reasons)
     source_weights = {
         f"source/{name}": sealed(query.tensor(value).numpy())  # type: ignore[union-attr]
         for name, value in graph.initializers.items()
@@ -110,7 +110,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     objective = dict(forward.objective or {})
     if objective and data is not None:
         objective["rows"] = len(data.train)
-        weight = data.train.sample().sample_weight if weighed_on_average(forward.origin) else None
+        weight = data.train.sample().sample_weight if divides_weights_by_mean(forward.origin) else None
         if weight is not None:
             objective["weight"] = float(weight.mean())
     notes = [*forward.notes, *mixing_notes, *_unread_notes(facts, data)]
@@ -119,7 +119,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         with under("head"):
             task_and_classes = (getattr(config.source, name, None) for name in ("task", "classes"))
             replaced = replace_head(forward.model, prediction, config.head, *task_and_classes)
-        choice, predicted_as = choose(graph, replaced.prediction, said=forward.said), replaced.meaning
+        choice, predicted_as = choose(graph, replaced.prediction, said=forward.untrained_reasons), replaced.meaning
         source_weights = {}  # there is no source to compare a new head with
         unset_weights = [name for name in choice.trained if name not in replaced.parameters]
         record["head"] = {"cut": replaced.cut, "layers": str(config.head), "seed": config.head.seed}

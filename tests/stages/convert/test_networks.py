@@ -360,7 +360,7 @@ def test_labels_that_are_not_of_the_task_and_what_does_not_run_are_refused(label
     ("name", "settings", "said"),
     [
         ("mlp", {"hidden": [8], "residual": True}, "first size"),
-        ("transformer", {"heads": 3}, "heads divide the width"),
+        ("transformer", {"heads": 3}, "heads must divide the width"),
         ("transformer", {"tokens": 5, "padding": 5}, "one of the tokens"),
     ],
 )
@@ -379,7 +379,7 @@ def test_settings_that_contradict_each_other_are_refused(name, settings, said):
         ("transformer", X, {"tokens": 4}, "whole numbers"),
         ("transformer", IMAGES, {}, "has steps"),
         ("transformer", X, {"sequence": [2, 2]}, r"\[3\] per row"),
-        ("cnn", {"a": IMAGES, "b": IMAGES}, {}, "reads one input"),
+        ("cnn", {"a": IMAGES, "b": IMAGES}, {}, "must have one input"),
         ("mlp", np.array([["a", "b"]] * 24), {}, "columns of numbers"),
     ],
 )

@@ -146,8 +146,8 @@ def test_the_task_follows_from_the_layers_or_the_config(
             {"cut": None},
             r"(?s)got: none.*Nearest the end: y \[N, 3\], z \[N, 3\], r \[N, 4\], h \[N, 4\]\.",
         ),
-        (["softmax"], {"cut": "q*"}, "'q\\*', which no values fit"),
-        (["softmax"], {"cut": "?"}, "which 4 values fit: h, r, z, y"),
+        (["softmax"], {"cut": "q*"}, "'q\\*', which matches no values"),
+        (["softmax"], {"cut": "?"}, "which matches 4 values: h, r, z, y"),
         ([{"linear": 1}, "softmax"], {"task": "regression"}, "1 columns behind softmax of a regression model"),
         ([{"linear": 1}, "softmax"], {}, "1 columns behind softmax of a multiclass model"),
         ([{"linear": 3}, "sigmoid"], {"task": "binary"}, "3 columns behind sigmoid of a binary model"),
@@ -166,9 +166,9 @@ def test_what_does_not_fit_is_refused(
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        (["relu"], r"(?s)A head gives \[N, K\].*\[N, 3, \?, \?\]"),
+        (["relu"], r"(?s)A head must end with shape \[N, K\].*\[N, 3, \?, \?\]"),
         ([{"linear": 2}], r"(?s)A layer linear reads \[N, F\].*pool"),
-        (["flatten"], r"(?s)positions of a known number.*\{pool: mean\}"),
+        (["flatten"], r"(?s)a known number of positions.*\{pool: mean\}"),
         (["softmax"], "A layer softmax reads"),
     ],
 )
@@ -187,7 +187,7 @@ def test_maps_are_pooled_first(layers: list[Any], message: str, images: OnnxFile
         ([{"dropout": 1.5}], "has a share"),
         ([{"pool": "sum"}], "has mean or max"),
         ([{"relu": 2}], "has no setting"),
-        ([{"linear": 1, "relu": None}], "Each of layers is a layer"),
+        ([{"linear": 1, "relu": None}], "Each entry of layers must be a layer"),
     ],
 )
 def test_layers_are_checked_with_the_config(layers: list[Any], message: str) -> None:

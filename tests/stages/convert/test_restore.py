@@ -28,7 +28,7 @@ from ortpipe.errors import ModelError
 from ortpipe.graph.edit import set_initializers
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.restore import convert_record, named_as_in_state_dict, weights_of
-from ortpipe.stages.convert.sources.kept import kept_estimator, record_of
+from ortpipe.stages.convert.sources.kept import record_of, stored_estimator
 from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator
 
 X = np.random.default_rng(0).normal(100, 10, (30, 3)).astype(np.float32)
@@ -137,7 +137,7 @@ def test_rows_are_wanted_where_drawn_ones_are_none_that_the_estimator_takes() ->
 
 
 def test_an_estimator_that_was_given_fitted_is_not_kept() -> None:
-    with pytest.raises(ModelError, match=r"(?s)holds the estimator that convert fitted.*give the fitted estimator"):
+    with pytest.raises(ModelError, match=r"(?s)must hold the estimator that convert fitted.*give the fitted estimator"):
         restore(convert(Ridge().fit(X, VALUES)))
 
 
@@ -148,16 +148,16 @@ class _Own(Ridge):
 def test_of_a_record_only_scikit_learns_own_estimators_are_opened_without_trust() -> None:
     for estimator, label in CASES:
         record = record_of(make_pipeline(StandardScaler(), clone(estimator)).fit(X, label))
-        assert kept_estimator(record, trust=False)[-1].get_params() == estimator.get_params()
+        assert stored_estimator(record, trust=False)[-1].get_params() == estimator.get_params()
     record = record_of(make_pipeline(SimpleImputer(), OneHotEncoder(), Ridge()).fit(X, VALUES))
-    assert len(kept_estimator(record, trust=False)) == 3
+    assert len(stored_estimator(record, trust=False)) == 3
     everything = make_column_transformer((StandardScaler(), make_column_selector()))
     record = record_of(make_pipeline(everything, VotingRegressor([("a", Ridge())])).fit(pd.DataFrame(X), VALUES))
-    assert len(kept_estimator(record, trust=False)) == 2
+    assert len(stored_estimator(record, trust=False)) == 2
     record = record_of(_Own().fit(X, VALUES))
     with pytest.raises(ModelError, match=r"(?s)_Own.*--trust"):
-        kept_estimator(record, trust=False)
-    assert type(kept_estimator(record, trust=True)) is _Own
+        stored_estimator(record, trust=False)
+    assert type(stored_estimator(record, trust=True)) is _Own
     assert record_of(Ridge(solver=lambda: None)) == {}
 
 
@@ -200,8 +200,8 @@ TRICKS = {  # what a predict would then do
         lambda: _As(np.dtype, ("O", False, True), (3, "|", None, None, None, -1, -1, 0)),
         "a state for dtype",
     ),
-    "read bytes as pointers": (lambda: _As(np.ndarray, ((1,), np.dtype("O"), b"x" * 8)), "numpy.ndarray over bytes"),
-    "read beside a sparse matrix": (lambda: _sparse([0, 9]), "csr_matrix with places outside of it"),
+    "read bytes as pointers": (lambda: _As(np.ndarray, ((1,), np.dtype("O"), b"x" * 8)), "numpy.ndarray over a buffer"),
+    "read beside a sparse matrix": (lambda: _sparse([0, 9]), "csr_matrix with invalid indices"),
     "change a class for everybody": (
         lambda: b"\x80\x02csklearn.linear_model._ridge\nRidge\nN}X\x01\0\0\0aK\x01s\x86b.",
         "a state for",
@@ -213,11 +213,11 @@ TRICKS = {  # what a predict would then do
 def test_an_estimator_that_would_do_more_than_predict_is_not_opened(made, said: str, tmp_path: Path) -> None:
     estimator = made()
     pickled = estimator if isinstance(estimator, bytes) else pickle.dumps(estimator)
-    with pytest.raises(ModelError, match=rf"(?s)on your word.*{said}.*--trust"):
-        kept_estimator({"fitted": base64.b85encode(zlib.compress(pickled)).decode()}, trust=False)
+    with pytest.raises(ModelError, match=rf"(?s)An untrusted .* must .*{said}.*--trust"):
+        stored_estimator({"fitted": base64.b85encode(zlib.compress(pickled)).decode()}, trust=False)
     if hasattr(estimator, "n_features_in_"):
         (file := tmp_path / "e.skops").write_bytes(skops.io.dumps(estimator))
-        with pytest.raises(ModelError, match=rf"(?s)on your word.*{said}"):
+        with pytest.raises(ModelError, match=rf"(?s)An untrusted .* must .*{said}"):
             read_estimator(file, trust=False)
 
 

@@ -155,13 +155,13 @@ def test_ortpipe_and_a_pytorch_loop_have_the_same_losses_for_20_steps(network, k
 def test_a_module_stays_as_it_was_and_the_same_bytes_come_of_it_twice():
     module, data = Images(0.5).eval(), rows("image")
     before, state = {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
-    with pytest.warns(UserWarning, match=r"Images is in inference mode as it comes, and is trained as module\.train"):
+    with pytest.warns(UserWarning, match=r"Images is in inference mode, and is trained as after module\.train"):
         first, second = made(module, data), made(module, data)
     assert first.digest() == second.digest()
     assert not any(part.training for part in module.modules())
     assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
-    assert "in inference mode as it comes" in notes(first)
+    assert "is in inference mode, and is trained" in notes(first)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ class Branching(nn.Module):
     [
         (Branching(), "torch.export can export"),
         (nn.Sequential(nn.Linear(10, 3), nn.AlphaDropout(0.5)), "must have a form in ONNX"),
-        (nn.Sequential(nn.Linear(10, 3), nn.BatchNorm1d(3, momentum=None)), "statistics run with a momentum"),
+        (nn.Sequential(nn.Linear(10, 3), nn.BatchNorm1d(3, momentum=None)), "statistics need a momentum"),
         (nn.Bilinear(10, 10, 3), "arguments of the module's forward"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The catalogue of sources: each is a frozen dataclass (its config) that is called for a forward model."""
+"""The catalogue of sources: each is a config, a frozen dataclass, that returns a forward model when called."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,27 +14,27 @@ from ortpipe.stages.convert.meaning import Meaning
 
 @dataclass(frozen=True)
 class Forward:
-    """A forward model on its way into an artifact."""
+    """A forward model before it becomes an artifact."""
 
     model: ir.Model  # the graph in standard operators
     prediction: str  # the output that losses and metrics read
-    meaning: Callable[[np.ndarray | None], Meaning]  # by the prediction of real rows (None where there are none)
+    meaning: Callable[[np.ndarray | None], Meaning]  # from the prediction of real rows, or None without rows
     # the source's own output for a model's inputs; None: the graph is the source
     expected: Callable[[Mapping[str, np.ndarray], str], np.ndarray] | None
-    origin: str  # what to say of the source in messages
-    notes: tuple[str, ...] = ()  # what was changed or assumed on the way, for the user
+    origin: str  # the source's name in messages
+    notes: tuple[str, ...] = ()  # changes and assumptions, for the user
     heads: Mapping[str, Callable[[np.ndarray | None], Meaning]] = field(default_factory=dict)  # of further outputs
-    # of float initializers why each is not trained, None: it is; of others, what reads them decides
-    said: Mapping[str, str | None] = field(default_factory=dict)
-    as_given: bool = False  # expected takes inputs as the rows have them, not cast to the model's types
-    fitted: Any = None  # the estimator, where it was fitted for this model
-    objective: Mapping[str, Any] | None = None  # what the source was fitted by: see `Facts.objective`
+    # float initializer → why it is not trained, or None: it is; for all others, their use decides
+    untrained_reasons: Mapping[str, str | None] = field(default_factory=dict)
+    as_given: bool = False  # `expected` takes the rows' own inputs, not cast to the model's types
+    fitted: Any = None  # the estimator, if it was fitted for this model
+    objective: Mapping[str, Any] | None = None  # the source's training objective: see `Facts.objective`
     scaled: bool = False  # the prediction is scaled to mean and deviation of the labels
-    rounding: float = 0.0  # how far the source's own rounding may move a prediction, of its largest
+    rounding: float = 0.0  # error of the source's own rounding, relative to the largest prediction
 
 
 class ModelSource(Protocol):
-    """A config that gives a forward model when called."""
+    """A config that returns a forward model when called."""
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Read, fit or load the source."""

@@ -13,7 +13,7 @@ from ortpipe.settings import Count, Share
 from ortpipe.stages.convert.layers import Activation, Layers, Norm, shape, with_type_of
 from ortpipe.stages.convert.sources.network import LabelKind, Network, moments, number_input, only_input
 
-LEAST = 2  # rows and columns that are pooled
+LEAST = 2  # rows and columns of a pooling window
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class CNN(Network):
     """Blocks of x ← pool(f(norm(conv(x)))) over images, as PyTorch's Conv2d(padding="same") and MaxPool2d(2).
 
     Attributes:
-        image: [channels, rows, columns] of an image that the data hold as a vector; null: they hold [N, C, H, W] or
+        image: [channels, rows, columns] of images that the data hold as vectors; null: the data hold [N, C, H, W] or
             [N, H, W].
         channels: of each block.
         kernel: rows and columns of each convolution.
         norm: none, or `batch`, per channel.
         activation: f.
         join: what the last layer reads: every number of every channel (`flatten`), or the `mean` of each channel.
-        dropout: share of what the last layer reads that is 0 in training.
+        dropout: share of the last layer's input that is 0 in training.
     """
 
     image: tuple[Count, Count, Count] | None = None
@@ -47,10 +47,10 @@ class CNN(Network):
         sizes = [1, *sizes] if len(sizes) == LEAST else sizes
         if len(sizes) != 3 or math.prod(sizes) != array[0].size:
             raise ConvertError(
-                "An image has channels, rows and columns.",
+                "An image must have channels, rows and columns.",
                 key="image",
                 got=f"{list(array.shape[1:])} per row" + (f" for {list(self.image)}" if self.image else ""),
-                fix="Set {key}=[1,8,8] of images that the data hold as vectors of 64.",
+                fix="Set {key}=[1,8,8] for images that the data hold as vectors of 64.",
             )
         x = number_input(layers, name, rows, standardize=False)
         x = x if len(array.shape) == 4 else layers.reshape(x, ["N", *sizes])
@@ -58,7 +58,7 @@ class CNN(Network):
         norm: Norm = self.norm
         for i, channels in enumerate(self.channels):
             x = layers.norm(layers.convolution(x, f"convs.{i}", channels, self.kernel), f"norms.{i}", norm)
-            x = _pooled(layers, layers.activation(x, self.activation))
+            x = _pool(layers, layers.activation(x, self.activation))
         if self.join == "mean":
             x = with_type_of(layers.op.ReduceMean(x, [2, 3], keepdims=0), x, ["N", shape(x)[1]])
         return layers.linear(layers.dropout(layers.flat(x), self.dropout), "output", labels.width)
@@ -72,8 +72,8 @@ class CNN(Network):
         return layers.op.Div(layers.op.Sub(x, mean), scale)
 
 
-def _pooled(layers: Layers, x: ir.Value) -> ir.Value:
-    """Return the maximum of each 2×2; an image of one row or column stays."""
+def _pool(layers: Layers, x: ir.Value) -> ir.Value:
+    """Return the maximum of each 2×2 window; an image of one row or column stays."""
     rows, channels, height, width = shape(x)
     if min(height, width) < LEAST:
         return x

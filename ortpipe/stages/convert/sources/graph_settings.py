@@ -1,4 +1,4 @@
-"""What a config says of a model that comes in as a graph, whatever wrote it."""
+"""Settings of a model that is read as a graph, whatever wrote it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from ortpipe.stages.convert.meaning import OutputSettings
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSettings(Config, ABC):
-    """What is said of a model that comes in as a graph.
+    """Settings of a model that is read as a graph.
 
     Attributes:
         prediction: the float output to train, by name or index; by default the first one that depends on weights. Or
-            a value inside of the graph, by name: the graph then ends there.
+            a value inside the graph, by name: the graph then ends there.
         task: `regression`, `binary`, `multiclass` or `multilabel`; by default read off the graph
             and the values of real rows (a Softmax or Sigmoid at its end makes a classifier).
         scores: what a classifier's prediction holds, `probabilities` or raw scores (`logits`); by default read off
@@ -25,17 +25,17 @@ class GraphSettings(Config, ABC):
             and of opposite ones, [−s, s], the second.
         classes: the label of each class index; by default what the model says, else 0, 1, 2 …
         class_axis: the prediction's axis of classes or columns, such as 1 of images [N, K, H, W], or `none`: each
-            number stands for itself; by default that of its Softmax, else the last one, or 1 of images. Its other axes
-            are the elements of a row, each with a label and a loss of its own: steps, pixels.
-        heads: further outputs with labels and losses of their own (add_loss.heads), by name, each with what is said of
-            it: task, scores, classes, class_axis, none of which it must say.
+            number is its own prediction; by default that of its Softmax, else the last one, or 1 of images. Its other
+            axes are the elements of a row, each with a label and a loss of its own: steps, pixels.
+        heads: further outputs with labels and losses of their own (add_loss.heads), by name, each with its settings:
+            task, scores, classes, class_axis, all of which are optional.
         lift: whether weights in Constant nodes, and those of branches, become initializers, which training can move:
             those that it would move by default if they were initializers, or names and globs of constants. In a file
             that ortpipe wrote, constants are what must not be trained, and stay.
-        fixed: what inputs that hold no data always are, by name: one number for all places, or a list of all entries.
-        shape: sizes of inputs that the file leaves free, by name; null stays as it is.
-        batch: of a file that takes so many rows and no others: freed for any number where that is verified to give
-            the same, else run batch after batch (`auto`), one of them, or nothing (`free`, `rows`).
+        fixed: constant values of inputs that hold no data, by name: one number for all places, or a list of all.
+        shape: sizes of inputs that the file leaves free, by name; null keeps a size.
+        batch: for a file with a fixed batch size: rewrite it for any number of rows where that is verified to give
+            the same results, else run it batch by batch (`auto`); or only one of these (`free`, `rows`).
         batch_axis: the axis of rows where it is not the first, for all inputs and outputs or by name.
         quantized: of a quantized file, whose integer weights become floats, whether activations are still rounded to
             its integers (`fake`: gradients pass as if not, but for what is clipped) or only clipped (`float`).
@@ -59,15 +59,15 @@ class GraphSettings(Config, ABC):
     @property
     @abstractmethod
     def origin(self) -> str:
-        """What to say of the source in messages."""
+        """The source's name in messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Given(GraphSettings):
-    """What is said of a model that Python gives: a ModelProto, the path of a file, a module of PyTorch.
+    """Settings of a model that is passed in Python: a ModelProto, the path of a file, a PyTorch module.
 
     Attributes:
-        name: what messages call it; by default `model`, the file's path, or the module's class.
+        name: its name in messages; by default `model`, the file's path, or the module's class.
 
     >>> from ortpipe import ConvertConfig, Given
     >>> ConvertConfig(Given(task="multiclass")).source.task
@@ -78,10 +78,10 @@ class Given(GraphSettings):
 
     @property
     def origin(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self.name or "model"
 
     def __call__(self, data: object, dtype: str) -> NoReturn:
-        """Refuse to be a source by itself."""
-        rule, fix = "Given says what a model is that is given.", "Give it: convert(model, ConvertConfig(Given()))."
+        """Raise: settings are no source by themselves."""
+        rule, fix = "Given describes a model that is passed to convert.", "Call convert(model, ConvertConfig(Given()))."
         raise ConvertError(rule, got="no model", fix=fix)

@@ -1,4 +1,4 @@
-"""The estimator that convert fitted, in its line of the lineage: so that trained weights can go back into it."""
+"""The estimator that convert fitted, stored in its lineage record so that trained weights can go back into it."""
 
 import base64
 import io
@@ -12,40 +12,40 @@ import numpy as np
 
 from ortpipe.errors import ModelError
 
-KEY = "fitted"  # in convert's record, which is no part of an artifact's digest
+KEY = "fitted"  # in convert's record, which is not part of an artifact's digest
 
 
 def record_of(estimator: Any) -> dict[str, str]:
-    """Return the part of convert's record that holds a fitted estimator; nothing of one that cannot be pickled.
+    """Return the part of convert's record that holds a fitted estimator; empty if it cannot be pickled.
 
-    A .skops file would do too, but skops imports all of scikit-learn and pandas, which takes longer than most runs.
+    Not a .skops file, because skops imports all of scikit-learn and pandas, which takes longer than most runs.
     """
     try:
         return {KEY: base64.b85encode(zlib.compress(pickle.dumps(estimator))).decode()}
-    except (pickle.PicklingError, AttributeError, TypeError):  # a lambda among its parameters, say
+    except (pickle.PicklingError, AttributeError, TypeError):  # for example a lambda among its parameters
         return {}
 
 
-def kept_estimator(record: Mapping[str, Any], *, trust: bool) -> Any:
-    """Return the estimator in a convert's record; without trust it is made of scikit-learn's and NumPy's classes alone.
+def stored_estimator(record: Mapping[str, Any], *, trust: bool) -> Any:
+    """Return the estimator in convert's record; without trust, only of scikit-learn's and NumPy's classes.
 
     Raises:
         ModelError: there is none, or it needs trust.
     """
     if KEY not in record:
         fix = "Name the estimator's file, or give the fitted estimator."
-        raise ModelError("The record holds the estimator that convert fitted.", got="none", fix=fix)
+        raise ModelError("The record must hold the estimator that convert fitted.", got="none", fix=fix)
     try:
         file = io.BytesIO(zlib.decompress(base64.b85decode(record[KEY])))
         if trust:
             return pickle.load(file)
-        estimator = _Plain(file).load()
-        check_tame(estimator)
+        estimator = _SafeUnpickler(file).load()
+        check_only_predicts(estimator)
     except ModelError:
         raise
-    except Exception as error:  # of what was written by somebody else, any
+    except Exception as error:  # an untrusted record may raise anything
         raise ModelError(
-            "The record holds the estimator that convert fitted, as the installed scikit-learn writes it.",
+            "The record must hold the estimator that convert fitted, readable with the installed scikit-learn.",
             got=f"{type(error).__name__}: {error}",
             fix="Name the estimator's file, or give the fitted estimator.",
         ) from error
@@ -56,45 +56,44 @@ METHODS = ("stack_method", "stack_method_", "chain_method", "chain_method_", "re
 PREDICT = (None, "auto", "predict", "predict_proba", "decision_function")
 
 
-def check_tame(estimator: Any) -> None:
-    """Refuse an estimator whose classes are harmless, but which does more than predict once it is asked to.
+def check_only_predicts(estimator: Any) -> None:
+    """Reject an estimator of harmless classes that would do more than predict when used.
 
-    A Pipeline's `memory` is a folder of pickles, which `fit` opens; the method that is called of a member may be `fit`;
-    and an attribute called as a method is called in its place. A sparse matrix is read and written at the places it
-    names, also outside of it.
+    `fit` of a Pipeline opens pickles in its `memory` folder; the method called of a member may be `fit`; an attribute
+    named like a method replaces it; and the indices of a sparse matrix may lie outside of its memory.
     """
     import scipy.sparse
 
-    seen, todo = dict[int, Any](), [estimator]
-    while todo:
-        one = todo.pop()
-        if id(one) in seen or isinstance(one, str | bytes | int | float | type | FunctionType | ModuleType):
+    visited, stack = dict[int, Any](), [estimator]
+    while stack:
+        item = stack.pop()
+        if id(item) in visited or isinstance(item, str | bytes | int | float | type | FunctionType | ModuleType):
             continue
-        seen[id(one)] = one  # kept, so that no other object gets its id
-        if isinstance(one, Mapping):
-            todo.extend([*one, *one.values()])
-        elif isinstance(one, list | tuple | set | frozenset):
-            todo.extend(one)
-        elif isinstance(one, np.ndarray) and one.dtype == object:
-            todo.extend(one.flat)
-        elif isinstance(one, scipy.sparse.sparray | scipy.sparse.spmatrix) and (why := _outside(one)):
-            _refuse(f"{type(one).__name__} with places outside of it: {why}")
-        for name, value in getattr(one, "__dict__", {}).items():
+        visited[id(item)] = item  # keep the object, so that no other one gets its id
+        if isinstance(item, Mapping):
+            stack.extend([*item, *item.values()])
+        elif isinstance(item, list | tuple | set | frozenset):
+            stack.extend(item)
+        elif isinstance(item, np.ndarray) and item.dtype == object:
+            stack.extend(item.flat)
+        elif isinstance(item, scipy.sparse.sparray | scipy.sparse.spmatrix) and (why := _format_error(item)):
+            _reject(f"{type(item).__name__} with invalid indices: {why}")
+        for name, value in getattr(item, "__dict__", {}).items():
             methods = value if isinstance(value, list | tuple) else [value]
-            own = f"{name} {value!r:.80}".replace("\n", " ")
-            if name in METHODS and any(not isinstance(one, str | None) or one not in PREDICT for one in methods):
-                _refuse(f"{type(one).__name__} with {own}")
+            setting = f"{name} {value!r:.80}".replace("\n", " ")
+            if name in METHODS and any(not isinstance(item, str | None) or item not in PREDICT for item in methods):
+                _reject(f"{type(item).__name__} with {setting}")
             if name == "memory" and value is not None:
-                _refuse(f"{type(one).__name__} with {own}, a folder of pickles")
-            if (name[:2] == name[-2:] == "__") or callable(getattr(type(one), str(name), None)):
-                _refuse(f"{type(one).__name__} with a method of its own: {own}")
-            todo.append(value)
+                _reject(f"{type(item).__name__} with {setting}, a folder of pickles")
+            if (name[:2] == name[-2:] == "__") or callable(getattr(type(item), str(name), None)):
+                _reject(f"{type(item).__name__} with an attribute in place of a method: {setting}")
+            stack.append(value)
 
 
-def _outside(matrix: Any) -> str | None:
-    """Return what is wrong with a sparse matrix's places, None where nothing is."""
+def _format_error(matrix: Any) -> str | None:
+    """Return what is wrong with a sparse matrix's indices; None if they are valid."""
     if not hasattr(matrix, "check_format"):
-        return f"the form {matrix.format}, which is not looked at"
+        return f"the format {matrix.format}, which is not checked"
     try:
         type(matrix).check_format(matrix, full_check=True)
     except (ValueError, TypeError, AttributeError) as error:
@@ -102,30 +101,30 @@ def _outside(matrix: Any) -> str | None:
     return None
 
 
-def _refuse(got: str) -> None:
+def _reject(content: str) -> None:
     raise ModelError(
-        "An estimator is opened on your word only where all it can do is to predict.",
-        got=got,
+        "An untrusted estimator must do nothing but predict.",
+        got=content,
         fix="Add --trust, or set convert.source.trust=true, if you know who wrote it: it may run code.",
     )
 
 
-class _Plain(pickle._Unpickler):
-    """Makes estimators and arrays, and imports and calls nothing else.
+class _SafeUnpickler(pickle._Unpickler):
+    """An unpickler that makes estimators and arrays, and imports and calls nothing else.
 
-    In Python, as pickle's own in C lets nobody see what a state is put into: a class would be another one from then
-    on, for everybody, and a dtype of objects that says it holds none takes bytes for pointers. So does an array of
-    objects over a buffer: of numpy.ndarray a pickle gets a stand-in.
+    It is pickle's implementation in Python, because that in C does not show which object a state is set on: a state
+    would change a class for the whole process, and a dtype of objects that claims to hold none would take bytes for
+    pointers. So would an array of objects over a buffer: a pickle gets a stand-in for numpy.ndarray.
     """
 
     def load_build(self) -> None:
-        *_, made, state = self.stack  # type: ignore[attr-defined]
-        if isinstance(made, np.dtype):
-            plain = made.names is None and isinstance(state, tuple) and state[2:8] == made.__reduce__()[2][2:8]
+        *_, target, state = self.stack  # type: ignore[attr-defined]
+        if isinstance(target, np.dtype):
+            is_safe = target.names is None and isinstance(state, tuple) and state[2:8] == target.__reduce__()[2][2:8]
         else:
-            plain = not isinstance(made, type | FunctionType | BuiltinFunctionType)
-        if not plain:
-            _refuse(f"a state for {made!r}")
+            is_safe = not isinstance(target, type | FunctionType | BuiltinFunctionType)
+        if not is_safe:
+            _reject(f"a state for {target!r}")
         super().load_build()  # type: ignore[misc]
 
     dispatch: ClassVar[dict[int, Any]] = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: load_build}
@@ -138,28 +137,28 @@ class _Plain(pickle._Unpickler):
         if (module, name) in PLAIN or (module == "numpy" and np.generic in getattr(vars(np).get(name), "__mro__", ())):
             return super().find_class(module, name)
         if module.partition(".")[0] == "sklearn" and "tests" not in module.split(".") and "." not in name:
-            found = super().find_class(module, name)
-            above = [f"{one.__module__}.{one.__qualname__}" for one in getattr(found, "__mro__", ())]
-            if "sklearn.base.BaseEstimator" in above or (above and module in PARTS):
-                return found
+            cls = super().find_class(module, name)
+            bases = [f"{base.__module__}.{base.__qualname__}" for base in getattr(cls, "__mro__", ())]
+            if "sklearn.base.BaseEstimator" in bases or (bases and module in PARTS):
+                return cls
             if name.startswith("__pyx_unpickle_") and module in PARTS:
-                return found
+                return cls
         raise ModelError(
-            "What convert fitted is opened on your word only where it is more than scikit-learn's estimators.",
+            "An untrusted record must hold nothing but scikit-learn's estimators.",
             got=f"{module}.{name}",
             fix="Add --trust if you know who wrote the record: opening it may run code.",
         )
 
 
 def _array(*_: Any) -> None:
-    """Be what numpy.ndarray is in a pickle, which hands it on and never calls it."""
-    _refuse("numpy.ndarray over bytes of its own")
+    """Stand in for numpy.ndarray, which a pickle passes on and never calls."""
+    _reject("numpy.ndarray over a buffer")
 
 
 def _empty(kind: Any, _: Any, __: Any) -> np.ndarray:
-    """Return an array that a state is put into, in the place of NumPy's `_reconstruct`."""
+    """Return an array for a state to be set on, instead of NumPy's `_reconstruct`."""
     if kind is not _array:
-        _refuse(f"an array of {kind!r}")
+        _reject(f"an array of {kind!r}")
     return np.empty(0, np.int8)
 
 

@@ -16,7 +16,7 @@ class MLP(TableNetwork):
     """Layers of x ← dropout(f(norm(W·x + b))), then a linear one.
 
     With `residual` it is the ResNet of Gorishniy et al. (2021, arXiv 2106.11959): a linear layer of the first size,
-    then for each further size a block x ← x + dropout(W₂·dropout(f(W₁·norm(x)))) that is so wide inside, f(norm(x)),
+    then for each further size a block x ← x + dropout(W₂·dropout(f(W₁·norm(x)))) of that inner width, f(norm(x)),
     and a linear layer.
 
     Attributes:
@@ -24,7 +24,7 @@ class MLP(TableNetwork):
         activation: f.
         dropout: share of entries that are 0 in training.
         norm: none, `batch` over the rows of a batch, or `layer` over the entries of a row.
-        residual: blocks that add to what they read.
+        residual: use residual blocks.
     """
 
     hidden: tuple[Count, ...] = (256, 256)
@@ -36,7 +36,7 @@ class MLP(TableNetwork):
     def __post_init__(self) -> None:
         if self.residual and len(self.hidden) < 2:
             raise ConfigError(
-                "With residual blocks the first size is what they read and add to, each further one that of a block.",
+                "With residual blocks {key} must be their common width, then the inner width of each block.",
                 key="hidden",
                 got=list(self.hidden),
                 fix="Set {key}=[128,256,256] for two blocks, or leave out {at}residual.",
@@ -44,9 +44,9 @@ class MLP(TableNetwork):
 
     def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
         """Return raw outputs [N, K]."""
-        made = self.features(layers, rows)
-        numbers = [] if made.numbers is None else [made.numbers]
-        x = side_by_side(layers, [*numbers, *self.vectors(layers, made)])
+        features = self.features(layers, rows)
+        numbers = [] if features.numbers is None else [features.numbers]
+        x = side_by_side(layers, [*numbers, *self.vectors(layers, features)])
         x = self._residual(layers, x) if self.residual else self._plain(layers, x)
         return layers.linear(x, "output", labels.width)
 

@@ -1,4 +1,4 @@
-"""The columns of a table on their way through a Pipeline: numbers and words side by side."""
+"""The columns of a table as they pass through a Pipeline: numbers and words side by side."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,18 +10,18 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
 
-Read = Callable[[bool], ir.Value]  # (as words) → [N, width]: what reads a raw column decides what it holds
+Read = Callable[[bool], ir.Value]  # (as words) → [N, width]; the reader of a raw column chooses its type
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Where a Pipeline is written, and what is found out on the way.
+    """The graph that a Pipeline is written into, and what its steps report.
 
     Attributes:
-        op: writes at the end of the graph.
+        op: appends to the graph.
         dtype: of numbers.
-        notes: what to say of steps that do something else here than in scikit-learn.
-        empty: column of words → what its empty text is to the estimator, "" or None; nan in all others.
+        notes: about steps that differ from scikit-learn.
+        empty: column of words → the estimator's value for empty text, "" or None; nan in all others.
     """
 
     op: Builder
@@ -36,8 +36,8 @@ class Part:
 
     Attributes:
         read: writes the value, as words or as numbers.
-        width: how many columns, None where it is not known.
-        words: whether they are words; None: as whoever reads them says.
+        width: number of columns; None: unknown.
+        words: whether they are words; None: the reader chooses.
         name: of a raw column.
     """
 
@@ -49,19 +49,19 @@ class Part:
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns in order, in parts that are of one type each."""
+    """Ordered columns, in parts of one type each."""
 
     flow: Flow
     parts: tuple[Part, ...]
 
     @classmethod
     def of(cls, flow: Flow, value: ir.Value, width: int | None, *, words: bool = False) -> "Columns":
-        """Return the columns that a value [N, width] is."""
+        """Return the columns of a value [N, width]."""
 
         def read(as_words: bool) -> ir.Value:
             if as_words != words:
                 raise ConvertError(
-                    "A step reads numbers, or it reads words.",
+                    "A step must get the type it reads: numbers or words.",
                     got=f"{'words' if words else 'numbers'} where a step needs {'words' if as_words else 'numbers'}",
                     fix="Encode words before they meet numbers, such as with a OneHotEncoder for their columns.",
                 )
@@ -71,17 +71,17 @@ class Columns:
 
     @classmethod
     def side_by_side(cls, flow: Flow, several: Sequence["Columns"]) -> "Columns":
-        """Return the columns of several as one."""
+        """Concatenate columns."""
         return cls(flow, tuple(part for columns in several for part in columns.parts))
 
     @classmethod
     def inputs(cls, flow: Flow, names: Sequence[str]) -> "Columns":
-        """Return a table's own columns, each an input [N] of the graph once a step reads it."""
+        """Return a table's raw columns; each becomes an input [N] of the graph when a step reads it."""
         return cls(flow, tuple(Part(_reader(flow, name), 1, None, name) for name in names))
 
     @property
     def width(self) -> int:
-        """How many columns."""
+        """The number of columns."""
         return sum(self._widths)
 
     @property
@@ -89,18 +89,18 @@ class Columns:
         widths = [part.width for part in self.parts]
         if None in widths:
             raise ConvertError(
-                "Columns can be chosen only where their number is known.",
-                got="a step that does not say how many columns it gives",
+                "Columns can be selected only if their number is known.",
+                got="a step that does not tell its number of output columns",
                 fix="Give the step a get_feature_names_out.",
             )
         return [width for width in widths if width is not None]
 
     def pick(self, places: Sequence[int]) -> "Columns":
         """Return the columns at these places, in this order."""
-        owner = [(part, i) for part, width in zip(self.parts, self._widths, strict=True) for i in range(width)]
+        sources = [(part, i) for part, width in zip(self.parts, self._widths, strict=True) for i in range(width)]
         runs: list[tuple[Part, list[int]]] = []
         for place in places:
-            part, column = owner[place]
+            part, column = sources[place]
             if runs and runs[-1][0] is part and part.width != 1:
                 runs[-1][1].append(column)
             else:
@@ -114,7 +114,7 @@ class Columns:
         return Part(read, len(columns), part.words)
 
     def each(self) -> list["Columns"]:
-        """Return every column alone."""
+        """Return the columns one by one."""
         return [self.pick([place]) for place in range(self.width)]
 
     def floats(self) -> ir.Value:
@@ -133,23 +133,23 @@ class Columns:
 
 
 def _reader(flow: Flow, name: str) -> Read:
-    seen: dict[bool, ir.Value] = {}
+    value_by_type: dict[bool, ir.Value] = {}
 
     def read(words: bool) -> ir.Value:
-        if not seen:
+        if not value_by_type:
             dtype = ir.DataType.STRING if words else ir.DataType.from_numpy(flow.dtype)
-            seen[words] = flow.op.Unsqueeze(flow.op.input(name, dtype, ["N"]), [1])
-        if words not in seen:
+            value_by_type[words] = flow.op.Unsqueeze(flow.op.input(name, dtype, ["N"]), [1])
+        if words not in value_by_type:
             raise ConvertError(
-                "A column is read as numbers or as words, not as both.",
+                "A column must be read either as numbers or as words.",
                 got=f"column {name!r}",
                 fix="Encode it in every step that reads it, or scale it in every one.",
             )
-        return seen[words]
+        return value_by_type[words]
 
     return read
 
 
 def as_floats(x: Any) -> ir.Value:
-    """Return what a final predictor reads: a value as it is, or columns as numbers."""
+    """Return the features of a final predictor: a value unchanged, or columns as numbers."""
     return x.floats() if isinstance(x, Columns) else x

@@ -1,4 +1,4 @@
-"""A scikit-learn estimator: named in the config and fitted here, or fitted before and read from a file."""
+"""A scikit-learn estimator: named in the config and fitted here, or read fitted from a file."""
 
 import pkgutil
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from ortpipe.errors import ConfigError, ConvertError, NoRowsError
 from ortpipe.settings import Config, Seed, one_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported
-from ortpipe.stages.convert.sources.kept import check_tame
+from ortpipe.stages.convert.sources.kept import check_only_predicts
 from ortpipe.stages.convert.sources.sklearn_graph import build, check_supported_estimator, steps_of
 from ortpipe.stages.convert.sources.sklearn_rows import form_for
 from ortpipe.stages.convert.sources.sklearn_steps import pipeline_of
 
-TRUSTED = [  # beyond what skops trusts itself; a file's own list of types is never believed
+TRUSTED = [  # in addition to skops's own; a file's own list of types is never trusted
     *(f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")),
     *(f"sklearn.feature_selection._univariate_selection.{name}" for name in ("f_classif", "f_regression", "chi2")),
     *(f"sklearn.feature_selection._mutual_info.mutual_info_{kind}" for kind in ("classif", "regression")),
@@ -26,10 +26,10 @@ TRUSTED = [  # beyond what skops trusts itself; a file's own list of types is ne
     "sklearn.utils._bunch.Bunch",  # of members by name
     *(f"sklearn.cluster.{name}" for name in ("_bisect_k_means._BisectingTree", "_kmeans._kmeans_single_lloyd")),
     *("numpy.dtype", "scipy.sparse._csr.csr_matrix", "scipy.interpolate._bsplines.BSpline"),
-    "scipy._lib.array_api_compat.numpy._aliases.asarray",  # a spline's
+    "scipy._lib.array_api_compat.numpy._aliases.asarray",  # of splines
 ]
 # estimators that divide the weights of rows by their mean
-WEIGHED_ON_AVERAGE = (
+DIVIDE_WEIGHTS_BY_MEAN = (
     "Lasso",
     "ElasticNet",
     "QuantileRegressor",
@@ -37,7 +37,7 @@ WEIGHED_ON_AVERAGE = (
     "GammaRegressor",
     "TweedieRegressor",
 )
-KEYWORDS_GO_TO = {  # estimators whose fit hands its keywords on to the one inside
+PASSES_KEYWORDS_TO = {  # estimators whose fit passes its keywords on to an inner estimator
     "TransformedTargetRegressor": "regressor",
     **dict.fromkeys(
         ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV"), "estimator"
@@ -52,9 +52,9 @@ class SklearnEstimator(Config):
 
     Attributes:
         estimator: class path, such as `sklearn.linear_model.Ridge`.
-        params: the keywords that it, or the function, is called with.
+        params: keyword arguments of the class or function.
         scaler: `standard` or `minmax` puts that scaler in front, inside the graph.
-        steps: instead, those of a Pipeline, each a class or {class: {parameter: value}}, in scikit-learn's words:
+        steps: instead, those of a Pipeline, each a class or {class: {parameter: value}}, in scikit-learn's terms:
             `[{ColumnTransformer: {transformers: {words: {columns: [city], steps: [OneHotEncoder]}}}}, Ridge]`.
         function: instead, the import path of a function that returns an estimator or Pipeline.
         path: instead, a fitted one on disk: `.skops`, or a pickle (`.pkl`, `.joblib`) with `trust: true`.
@@ -72,33 +72,35 @@ class SklearnEstimator(Config):
     seed: Seed | None = None
 
     def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in ("estimator", "steps", "function", "path")}
-        chosen = [name for name, value in given.items() if value is not None]
-        if len(chosen) != 1:
+        settings = {name: getattr(self, name) for name in ("estimator", "steps", "function", "path")}
+        set_names = [name for name, value in settings.items() if value is not None]
+        if len(set_names) != 1:
             raise ConfigError(
                 "A scikit-learn source is a class path (estimator), steps, a function or a file (path).",
-                key=chosen[0] if chosen else "estimator",  # an experiment's, mostly
-                got=", ".join(f"{name}={value}" for name, value in given.items() if not chosen or value is not None),
+                key=set_names[0] if set_names else "estimator",  # mostly that of an experiment
+                got=", ".join(
+                    f"{name}={value}" for name, value in settings.items() if not set_names or value is not None
+                ),
                 fix="Set exactly one of {at}estimator, {at}steps, {at}function and {at}path; on the command line "
                 "~experiment leaves out what an experiment sets.",
             )
         if self.function is not None:
-            own.load(self.function, "function")  # now, so that its code counts in the identity
+            own.load(self.function, "function")  # load now, so that its code counts in the identity
 
     def files(self) -> tuple[Path, ...]:
-        """Return what is read, of that what is there: the file, if the estimator comes from one."""
+        """Return the existing file that the estimator is read from, if any."""
         path = Path(self.path) if self.path is not None else None
         return (path,) if path is not None and path.is_file() else ()
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
-        """Make or read the estimator, fit it if it is not, and build its graph."""
+        """Make or read the estimator, fit it unless it is fitted, and build its graph."""
         if self.path is not None:
             return from_estimator(read_estimator(Path(self.path), self.trust), data, dtype)
         estimator = self._make()
-        random = {
+        random_states = {
             name for name, value in estimator.get_params().items() if name.endswith("random_state") and value is None
         }
-        return from_estimator(estimator.set_params(**dict.fromkeys(random, self.seed)), data, dtype)
+        return from_estimator(estimator.set_params(**dict.fromkeys(random_states, self.seed)), data, dtype)
 
     def _make(self) -> Any:
         if self.steps is not None:
@@ -125,16 +127,16 @@ class SklearnEstimator(Config):
                 estimator = function(**self.params)
         except Exception as error:
             rule = "{key} must return an estimator or a Pipeline."
-            got = f"{path} raised {type(error).__name__}: {error}"
-            raise ConvertError(rule, key="function", got=got, fix="Correct the function or {at}params.") from error
+            actual = f"{path} raised {type(error).__name__}: {error}"
+            raise ConvertError(rule, key="function", got=actual, fix="Correct the function or {at}params.") from error
         if not hasattr(estimator, "get_params") or isinstance(estimator, type):
-            rule, got = "{key} must return an estimator or a Pipeline.", f"{path} returned {estimator!r:.80}"
-            raise ConvertError(rule, key="function", got=got, fix="Return a scikit-learn estimator.")
+            rule, actual = "{key} must return an estimator or a Pipeline.", f"{path} returned {estimator!r:.80}"
+            raise ConvertError(rule, key="function", got=actual, fix="Return a scikit-learn estimator.")
         return estimator
 
 
 def read_estimator(path: Path, trust: bool) -> Any:
-    """Return what a .skops file holds, or with trust a pickle."""
+    """Return the estimator in a .skops file, or with trust in a pickle."""
     if not path.is_file():
         raise ConvertError("{key} must be a file.", key="path", got=path, fix="Check the path.")
     if path.suffix == ".skops":
@@ -144,10 +146,10 @@ def read_estimator(path: Path, trust: bool) -> Any:
             estimator = skops.io.load(path, trusted=TRUSTED)
         except Exception as error:
             rule = "A .skops file must be readable and hold only types that skops trusts."
-            fix = "Save it with skops.io.dump; of types of your own, which it cannot hold, give a pickle and {at}trust."
+            fix = "Save it with skops.io.dump; for types of your own, which it rejects, give a pickle and {at}trust."
             raise ConvertError(rule, got=error, fix=fix) from error
         if not trust:
-            check_tame(estimator)
+            check_only_predicts(estimator)
         return estimator
     if not trust:
         raise ConvertError(
@@ -181,22 +183,22 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
             rule = "Fitting an unfitted estimator needs rows."
             raise NoRowsError(rule, got=type(estimator).__name__, fix="Fit it first, or give data.") from error
         estimator, notes = _fit(base.clone(estimator), data)
-        made = build(estimator, dtype, data.train.head(1))
-        return replace(made, fitted=estimator, notes=(*made.notes, *notes))
+        forward = build(estimator, dtype, data.train.head(1))
+        return replace(forward, fitted=estimator, notes=(*forward.notes, *notes))
     return build(estimator, dtype, None if data is None else data.train.head(1))
 
 
-def weighed_on_average(name: str) -> bool:
-    """Say whether the estimator of this class, or class path, divides the weights of rows by their mean."""
-    return name.rpartition(".")[2].startswith(WEIGHED_ON_AVERAGE)
+def divides_weights_by_mean(name: str) -> bool:
+    """Return whether an estimator, by class name or path, divides the weights of rows by their mean."""
+    return name.rpartition(".")[2].startswith(DIVIDE_WEIGHTS_BY_MEAN)
 
 
 def _fit(estimator: Any, data: Data) -> tuple[Any, list[str]]:
-    """Return an estimator fitted on the training rows, by their weights where it takes some, and what to say."""
+    """Fit an estimator on the training rows, weighted if it takes weights; return it and notes."""
     from threadpoolctl import threadpool_limits
 
     rows = data.train.sample()
-    given = form_for(estimator, rows).given(rows.inputs)
+    features = form_for(estimator, rows).as_estimator_input(rows.inputs)
     _, last, _ = steps_of(estimator)
     weights, notes = {}, []
     if rows.sample_weight is not None:
@@ -205,11 +207,11 @@ def _fit(estimator: Any, data: Data) -> tuple[Any, list[str]]:
             weights[keyword] = rows.sample_weight
         else:
             notes.append(f"{name} was fitted as if every row weighed 1: its fit takes no sample_weight")
-        if keyword and weighed_on_average(name):
+        if keyword and divides_weights_by_mean(name):
             notes.append(f"{name} divides the weights by their mean, as penalty=auto does")
     try:
-        with threadpool_limits(1):  # one thread sums in one order: the same bytes on any number of cores
-            return estimator.fit(given, rows.label, **weights), notes
+        with threadpool_limits(1):  # one thread, one order of sums: the same bytes on any number of cores
+            return estimator.fit(features, rows.label, **weights), notes
     except (ValueError, TypeError) as error:
         raise ConvertError(
             "scikit-learn must be able to fit the estimator on the training rows.",
@@ -220,7 +222,7 @@ def _fit(estimator: Any, data: Data) -> tuple[Any, list[str]]:
 
 
 def _weight_keyword(estimator: Any) -> str | None:
-    """Return the keyword by which weights reach the final estimator's fit, also through what hands keywords on."""
+    """Return the keyword by which weights reach the final estimator's fit, also through outer estimators."""
     from sklearn.utils.validation import has_fit_parameter
 
     *_, last, path = steps_of(estimator)
@@ -229,7 +231,7 @@ def _weight_keyword(estimator: Any) -> str | None:
         return keyword and f"{path[0]}__{keyword}"
     if has_fit_parameter(last, "sample_weight"):
         return "sample_weight"
-    if type(last).__name__ not in KEYWORDS_GO_TO:
+    if type(last).__name__ not in PASSES_KEYWORDS_TO:
         return None
-    member = getattr(last, KEYWORDS_GO_TO[type(last).__name__])
-    return _weight_keyword(member) if member is not None else "sample_weight"  # of a LinearRegression
+    member = getattr(last, PASSES_KEYWORDS_TO[type(last).__name__])
+    return _weight_keyword(member) if member is not None else "sample_weight"  # the default is LinearRegression

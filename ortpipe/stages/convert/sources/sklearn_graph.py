@@ -24,14 +24,14 @@ from ortpipe.stages.convert.sources.estimators import (
     source_values,
 )
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
-from ortpipe.stages.convert.sources.sklearn_rows import InputForm, form_for, quiet
+from ortpipe.stages.convert.sources.sklearn_rows import InputForm, form_for, predict_quietly
 from ortpipe.stages.convert.sources.sklearn_walk import PIPELINE, check_transformer, is_idle, parts_of, transform
 
-EXACT = ("StandardScaler", "MinMaxScaler")  # which do not tell a number from its float32 neighbour
+EXACT = ("StandardScaler", "MinMaxScaler")  # which treat a number and its float32 value alike
 
 
 def steps_of(estimator: Any) -> tuple[list[Any], Any, tuple[str, ...]]:
-    """Return the transformers of an estimator or Pipeline, the final estimator, and its name there."""
+    """Return the transformers of an estimator or Pipeline, the final estimator, and its step's name."""
     if class_path(estimator) != PIPELINE:
         return [], estimator, ()
     steps = [(name, step) for name, step in estimator.steps if not is_idle(step)]
@@ -42,7 +42,7 @@ def steps_of(estimator: Any) -> tuple[list[Any], Any, tuple[str, ...]]:
 
 
 def check_supported_estimator(estimator: Any) -> None:
-    """Refuse an estimator or Pipeline that has no graph, or a step of it, fitted or not."""
+    """Reject an estimator or Pipeline, fitted or not, that has no graph, or a step without one."""
     before, last, _ = steps_of(estimator)
     for step in before:
         check_transformer(step)
@@ -53,7 +53,7 @@ def check_supported_estimator(estimator: Any) -> None:
 
 
 def predictor(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
-    """Return the end of a fitted estimator's or Pipeline's graph, given its features: a value, or columns."""
+    """Write the graph of a fitted estimator or Pipeline behind its features, a value or columns; return its end."""
     before, last, name = steps_of(estimator)
     if not name:
         return end_of(op, estimator, x, dtype)
@@ -67,9 +67,9 @@ def predictor(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
 def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
     """Return the graph of a fitted estimator; outputs as skl2onnx names them.
 
-    Inputs: `X` [N, features], or where the estimator knows the columns of a table by name, those that it reads [N].
+    Inputs: `X` [N, features], or [N] for each column that the estimator reads, if it reads a table's columns by name.
     Regression gives `prediction` [N, K]; classifiers give `label` [N] and `probabilities` [N, K], or
-    `scores` where scikit-learn gives no probabilities.
+    `scores` if scikit-learn gives no probabilities.
     """
     check_supported_estimator(estimator)
     before, last, _ = steps_of(estimator)
@@ -94,7 +94,9 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
         graph.outputs.extend([op.rename(label_of(op, end, classes), "label"), end.prediction])
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        return quiet(lambda given: source_values(estimator, end, given), form.given(inputs, flow.empty))
+        return predict_quietly(
+            lambda features: source_values(estimator, end, features), form.as_estimator_input(inputs, flow.empty)
+        )
 
     meaning = Meaning(end.task, str(end.logits.name) if end.logits is not None else None, classes)
     parts = [part for step in before for part in parts_of(step)]
@@ -106,7 +108,7 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
         origin=class_path(last),
         notes=tuple(dict.fromkeys([*flow.notes, *end.notes])),
         rounding=end.rounding,
-        said=dict.fromkeys(marked(graph)),
+        untrained_reasons=dict.fromkeys(marked(graph)),
         objective=None if end.objective is None else vars(end.objective),
         as_given=form.table is not None or any(type(part).__name__ not in EXACT for part in parts),
     )
@@ -121,13 +123,13 @@ def _columns(flow: Flow, estimator: Any, form: InputForm) -> Columns:
 
 
 def _check_kinds(graph: ir.Graph, rows: Rows | None) -> None:
-    """Refuse rows whose column holds numbers where the estimator was fitted on words, or words for numbers."""
+    """Reject columns of numbers if the estimator was fitted on words, and the reverse."""
     for value in graph.inputs:
         array = rows.inputs.get(str(value.name)) if rows is not None else None
         words = value.dtype == ir.DataType.STRING
         if array is not None and words != (array.dtype.kind in "USO"):
             raise ConvertError(
-                "Columns hold what the estimator was fitted on: words or numbers.",
+                "Columns must have the type that the estimator was fitted on: words or numbers.",
                 got=f"{'numbers' if words else 'words'} in column {value.name!r}",
-                fix="Give the column as in training, or say which step encodes its words.",
+                fix="Give the column as in training, or add a step that encodes its words.",
             )

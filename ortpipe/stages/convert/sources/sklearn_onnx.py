@@ -1,4 +1,4 @@
-"""Transformers that skl2onnx knows: their graphs inside ours, every number of theirs a constant."""
+"""Transformers that skl2onnx converts: their graphs inlined, with all numbers as constants."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
 from ortpipe.stages.convert.sources.sklearn_encoders import ML, ML_VERSION
 
 WORDS = ("CountVectorizer", "TfidfVectorizer", "HashingVectorizer")  # which read one column of texts
-LOCALE = "C.UTF-8"  # which images without language packs have, where en_US.UTF-8, skl2onnx's default, is not
+LOCALE = "C.UTF-8"  # exists without language packs, unlike skl2onnx's default en_US.UTF-8
 
 
 def has_converter(step: Any) -> bool:
@@ -22,25 +22,25 @@ def has_converter(step: Any) -> bool:
 
 
 def by_skl2onnx(flow: Flow, step: Any, columns: Columns) -> ir.Value:
-    """Return what skl2onnx's graph makes of columns."""
+    """Apply skl2onnx's graph of a transformer to columns."""
     import skl2onnx
 
     data_types = skl2onnx.common.data_types
     op, options = flow.op, None
     if type(step).__name__ in WORDS:
-        x, kind = columns.words(), data_types.StringTensorType([None, 1])
+        x, input_type = columns.words(), data_types.StringTensorType([None, 1])
         options = {type(step): {"locale": LOCALE}}
     else:
         x = columns.floats()
-        of_float = data_types.DoubleTensorType if flow.dtype == np.float64 else data_types.FloatTensorType
-        kind = of_float([None, columns.width])
+        float_type = data_types.DoubleTensorType if flow.dtype == np.float64 else data_types.FloatTensorType
+        input_type = float_type([None, columns.width])
     target = {"": op.graph.opset_imports[""], ML: ML_VERSION}
     try:
-        model = skl2onnx.to_onnx(step, initial_types=[("X", kind)], target_opset=target, options=options)
+        model = skl2onnx.to_onnx(step, initial_types=[("X", input_type)], target_opset=target, options=options)
         inner = prepared(model, op)
     except (RuntimeError, NotImplementedError, ValueError, TypeError, KeyError, ModelError) as error:
         raise ConvertError(
-            "skl2onnx must be able to convert a step that ortpipe has no form of its own for.",
+            "A step that ortpipe does not convert itself must be one that skl2onnx can convert.",
             got=f"{type(step).__name__}: {str(error).strip().splitlines()[0]}",
             fix="Take another step, or make its columns in the data.",
         ) from error

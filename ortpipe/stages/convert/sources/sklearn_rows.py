@@ -1,4 +1,4 @@
-"""Rows as a scikit-learn estimator reads them: an array, or a frame of named columns."""
+"""Rows as input of a scikit-learn estimator: an array, or a frame of named columns."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -18,18 +18,18 @@ EMPTY: Mapping[str, str | None] = {}
 
 @dataclass(frozen=True)
 class InputForm:
-    """What the inputs of an estimator's graph are.
+    """The inputs of an estimator's graph.
 
     Attributes:
-        table: the columns of a table, each an input [N]; None: all columns are the one input X [N, K].
-        names: of the columns of X, where the estimator knows columns by name.
+        table: names of a table's columns, each an input [N]; None: a single input X [N, K] holds all columns.
+        names: of the columns of X, if the estimator reads columns by name.
     """
 
     table: tuple[str, ...] | None
     names: tuple[str, ...] = ()
 
-    def given(self, inputs: Mapping[str, np.ndarray], empty: Mapping[str, str | None] = EMPTY) -> Any:
-        """Return rows as the estimator takes them; empty text is nan but in columns of `empty`."""
+    def as_estimator_input(self, inputs: Mapping[str, np.ndarray], empty: Mapping[str, str | None] = EMPTY) -> Any:
+        """Return rows as the estimator takes them; empty text becomes nan, or the value in `empty`."""
         if self.table is None:
             [array] = inputs.values()
             array = array.reshape(len(array), -1)
@@ -50,25 +50,27 @@ def _column(array: np.ndarray, empty: Any) -> np.ndarray:
 
 
 def form_for(estimator: Any, rows: Rows | None) -> InputForm:
-    """Return the form that fits an estimator, and the rows where there are some."""
-    known = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
+    """Return the form of input that fits an estimator, and the rows if there are any."""
+    fitted_names = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
     if rows is None:
-        return InputForm(known) if known and _by_name(estimator) else InputForm(None)
+        return InputForm(fitted_names) if fitted_names and _by_name(estimator) else InputForm(None)
     inputs = rows.inputs
-    flat = all(array.ndim == 1 or array.shape[1:] == (1,) for array in inputs.values())
-    text = any(array.dtype.kind in "USO" for array in inputs.values())
-    if len(inputs) == 1 and not text and not rows.kept:
+    all_columns = all(array.ndim == 1 or array.shape[1:] == (1,) for array in inputs.values())
+    has_text = any(array.dtype.kind in "USO" for array in inputs.values())
+    if len(inputs) == 1 and not has_text and not rows.kept:
         names = next(iter(rows.columns.values()), ())
-        wanted = known or (names if _by_name(estimator) else ())
-        return InputForm(None, wanted if len(wanted) == np.prod(next(iter(inputs.values())).shape[1:]) else ())
-    if not flat:
+        expected_names = fitted_names or (names if _by_name(estimator) else ())
+        return InputForm(
+            None, expected_names if len(expected_names) == np.prod(next(iter(inputs.values())).shape[1:]) else ()
+        )
+    if not all_columns:
         rule = "scikit-learn estimators take one input, or the columns of a table."
         raise ConvertError(rule, got=sorted(inputs), fix="Give one array of features, or arrays of one dimension each.")
-    return InputForm(known or tuple(inputs))
+    return InputForm(fitted_names or tuple(inputs))
 
 
 def _by_name(estimator: Any) -> bool:
-    """Return whether an estimator chooses columns by name, or reads words: it needs a table's own columns."""
+    """Return whether an estimator selects columns by name, or reads words: it then needs a table's raw columns."""
     path = class_path(estimator)
     if path == COLUMN_TRANSFORMER:
         return True
@@ -81,8 +83,8 @@ def _by_name(estimator: Any) -> bool:
     return path in ENCODERS or (inner is not None and hasattr(inner, "get_params") and _by_name(inner))
 
 
-def quiet(predict: Callable[..., Any], given: Any) -> np.ndarray:
-    """Return what scikit-learn predicts; what it warns of is of no use to whoever converts."""
+def predict_quietly(predict: Callable[..., Any], rows: Any) -> np.ndarray:
+    """Return scikit-learn's prediction without its warnings, which do not matter to the conversion."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return np.asarray(predict(given))
+        return np.asarray(predict(rows))

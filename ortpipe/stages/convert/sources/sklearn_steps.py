@@ -1,4 +1,4 @@
-"""A Pipeline as a config writes it: a list of steps, in scikit-learn's own words."""
+"""A Pipeline from a config: a list of steps in scikit-learn's own terms."""
 
 import pkgutil
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ PATHS = {
     )
 }
 SCORES = ("f_classif", "f_regression", "chi2", "r_regression", "mutual_info_classif", "mutual_info_regression")
-NAMED = {"transformers", "transformer_list", "steps", "estimators"}  # parameters that are parts with names
+NAMED = {"transformers", "transformer_list", "steps", "estimators"}  # parameters that hold named parts
 
 
 def pipeline_of(steps: Sequence[Any]) -> Any:
-    """Return a Pipeline of these steps, or the only one by itself.
+    """Return a Pipeline of these steps; a single step is returned by itself.
 
-    A step is a class, or a class and its parameters: `StandardScaler`, `{PCA: {n_components: 3}}`; of a class that has
-    a form in ortpipe the name is enough, of others the path is needed, such as `sklearn.decomposition.KernelPCA`.
+    A step is a class, or a class and its parameters: `StandardScaler`, `{PCA: {n_components: 3}}`. The name is enough
+    for a class that ortpipe converts itself; others need their path, such as `sklearn.decomposition.KernelPCA`.
 
     >>> pipeline_of(["StandardScaler", {"Ridge": {"alpha": 0.5}}]).steps[-1]
     ('ridge', Ridge(alpha=0.5))
@@ -41,21 +41,21 @@ def pipeline_of(steps: Sequence[Any]) -> Any:
     return _step(steps, ("steps",))
 
 
-def _step(said: Any, at: tuple[str | int, ...]) -> Any:
-    """Return what a step is: idle words and None as they are, a list as a Pipeline."""
-    if said is None or (isinstance(said, str) and said in ("passthrough", "drop")):
-        return said
-    if isinstance(said, Sequence) and not isinstance(said, str) and said:
-        made = [_step(one, (*at, i)) for i, one in enumerate(said)]
-        return made[0] if len(made) == 1 else _of_sklearn("pipeline.make_pipeline")(*made)
-    name, params = (said, None) if isinstance(said, str) else next(iter(said.items()), (None, None))
-    if not isinstance(name, str) or (isinstance(said, Mapping) and len(said) != 1):
-        rule = "{key} must be a class of scikit-learn's, or a class and its parameters."
-        raise ConvertError(rule, key=_key(at), got=said, fix="Write Ridge, or {Ridge: {alpha: 0.5}}.")
-    chosen = _class(name, at)
+def _step(config: Any, at: tuple[str | int, ...]) -> Any:
+    """Return the step of a config entry: `passthrough`, `drop` and None unchanged, a list as a Pipeline."""
+    if config is None or (isinstance(config, str) and config in ("passthrough", "drop")):
+        return config
+    if isinstance(config, Sequence) and not isinstance(config, str) and config:
+        steps = [_step(step, (*at, i)) for i, step in enumerate(config)]
+        return steps[0] if len(steps) == 1 else _sklearn_member("pipeline.make_pipeline")(*steps)
+    name, params = (config, None) if isinstance(config, str) else next(iter(config.items()), (None, None))
+    if not isinstance(name, str) or (isinstance(config, Mapping) and len(config) != 1):
+        rule = "{key} must be a class of scikit-learn, or a class with its parameters."
+        raise ConvertError(rule, key=_key(at), got=config, fix="Write Ridge, or {Ridge: {alpha: 0.5}}.")
+    cls = _class(name, at)
     keywords = {key: _value(key, value, (*at, key)) for key, value in (params or {}).items()}
     try:
-        return chosen(**keywords)
+        return cls(**keywords)
     except TypeError as error:
         rule = f"{{key}} must be parameters of {name}."
         raise ConvertError(rule, key=_key(at), got=error, fix="Correct {key}.") from error
@@ -64,26 +64,26 @@ def _step(said: Any, at: tuple[str | int, ...]) -> Any:
 def _class(name: str, at: tuple[str | int, ...]) -> Any:
     path = PATHS.get(name, name)
     try:
-        found = pkgutil.resolve_name(path) if path.startswith("sklearn.") else None
+        cls = pkgutil.resolve_name(path) if path.startswith("sklearn.") else None
     except (ImportError, AttributeError, ValueError):
-        found = None
-    if not (isinstance(found, type) and issubclass(found, _of_sklearn("base.BaseEstimator"))):
-        rule = "{key} must be a class of scikit-learn's."
-        fix = f"{nearest(name, PATHS)} Others by their path; your own in a function that returns the Pipeline."
+        cls = None
+    if not (isinstance(cls, type) and issubclass(cls, _sklearn_member("base.BaseEstimator"))):
+        rule = "{key} must be a class of scikit-learn."
+        fix = f"{nearest(name, PATHS)} Give other classes by path, your own in a function that returns the Pipeline."
         raise ConvertError(rule, key=_key(at), got=repr(name), fix=fix)
-    return found
+    return cls
 
 
 def _value(key: str, value: Any, at: tuple[str | int, ...]) -> Any:
-    """Return a parameter's value: named parts as tuples, an estimator by its class, others as they are."""
+    """Return a parameter's value: named parts as tuples, estimators as instances, others unchanged."""
     if key in NAMED and isinstance(value, Mapping):
         return [_part(key, name, part, (*at, name)) for name, part in value.items()]
     if key == "func" and isinstance(value, str):
         return _function(value, at)
     if key == "score_func" and value in SCORES:
-        return _of_sklearn(f"feature_selection.{value}")
-    known = value in PATHS if isinstance(value, str) else isinstance(value, Mapping) and _names_a_class(value)
-    if known or (key in ("remainder", "transformer", "regressor", "estimator") and isinstance(value, Sequence)):
+        return _sklearn_member(f"feature_selection.{value}")
+    is_class = value in PATHS if isinstance(value, str) else isinstance(value, Mapping) and _names_a_class(value)
+    if is_class or (key in ("remainder", "transformer", "regressor", "estimator") and isinstance(value, Sequence)):
         return _step(value, at)
     return list(value) if isinstance(value, tuple) and key in ("categories", "knots") else value
 
@@ -93,30 +93,30 @@ def _names_a_class(value: Mapping[str, Any]) -> bool:
     return len(names) == 1 and (names[0] in PATHS or str(names[0]).startswith("sklearn."))
 
 
-def _part(key: str, name: str, said: Any, at: tuple[str | int, ...]) -> tuple[Any, ...]:
+def _part(key: str, name: str, config: Any, at: tuple[str | int, ...]) -> tuple[Any, ...]:
     if key != "transformers":
-        return name, _step(said, at)
-    if not isinstance(said, Mapping) or set(said) != {"columns", "steps"}:
-        rule = "{key} must have columns and steps, as a part of a ColumnTransformer."
+        return name, _step(config, at)
+    if not isinstance(config, Mapping) or set(config) != {"columns", "steps"}:
+        rule = "{key}, a part of a ColumnTransformer, must have columns and steps."
         fix = "Write {columns: [age, fare], steps: [SimpleImputer, StandardScaler]}."
-        raise ConvertError(rule, key=_key(at), got=said, fix=fix)
-    columns = said["columns"]
+        raise ConvertError(rule, key=_key(at), got=config, fix=fix)
+    columns = config["columns"]
     if isinstance(columns, Mapping):
-        columns = _of_sklearn("compose.make_column_selector")(**columns)
+        columns = _sklearn_member("compose.make_column_selector")(**columns)
     elif isinstance(columns, Sequence) and not isinstance(columns, str):
         columns = list(columns)
-    return name, _step(said["steps"], (*at, "steps")), columns
+    return name, _step(config["steps"], (*at, "steps")), columns
 
 
 def _function(name: str, at: tuple[str | int, ...]) -> Any:
-    short = {"abs": "absolute"}.get(plain := name.rpartition(".")[2], plain)
-    if short not in FUNCTIONS:
-        rule = "{key} must be a function of NumPy's that has an operator."
-        raise ConvertError(rule, key=_key(at), got=repr(name), fix=nearest(short, FUNCTIONS))
-    return getattr(np, short)
+    name_in_numpy = {"abs": "absolute"}.get(last_name := name.rpartition(".")[2], last_name)
+    if name_in_numpy not in FUNCTIONS:
+        rule = "{key} must be a NumPy function that has an ONNX operator."
+        raise ConvertError(rule, key=_key(at), got=repr(name), fix=nearest(name_in_numpy, FUNCTIONS))
+    return getattr(np, name_in_numpy)
 
 
-def _of_sklearn(name: str) -> Any:
+def _sklearn_member(name: str) -> Any:
     return pkgutil.resolve_name(f"sklearn.{name}")
 
 

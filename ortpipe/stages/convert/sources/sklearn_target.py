@@ -1,4 +1,4 @@
-"""TransformedTargetRegressor: the target's scale, undone at the end of the graph."""
+"""TransformedTargetRegressor: the target's transformation, inverted at the end of the graph."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ def transformed_target(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
     """The inner regressor's prediction, back on the target's own scale: what losses compare with labels."""
     with within(op.graph, "regressor_"):
         end = end_of(op, estimator.regressor_, x, dtype)
-    value = _undone(op, estimator.transformer_, end.prediction, dtype)
+    value = _inverse(op, estimator.transformer_, end.prediction, dtype)
     note = (
         "the loss is of the target on its own scale; scikit-learn fitted the regressor on it as "
         f"{type(estimator.transformer_).__name__} gives it"
@@ -27,15 +27,15 @@ def transformed_target(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
     return End("regression", None, value, notes=(*end.notes, note), rounding=end.rounding)
 
 
-def _undone(op: Builder, step: Any, y: ir.Value, dtype: Any) -> ir.Value:
+def _inverse(op: Builder, step: Any, y: ir.Value, dtype: Any) -> ir.Value:
     path = class_path(step)
     if path == "sklearn.pipeline.Pipeline":
         for _, part in reversed(step.steps):
-            y = y if is_idle(part) else _undone(op, part, y, dtype)
+            y = y if is_idle(part) else _inverse(op, part, y, dtype)
         return y
     if path not in INVERSES:
         raise ConvertError(
-            "The transformer of a target must be one whose inverse ortpipe writes.",
+            "The transformer of a target must be one whose inverse ortpipe supports.",
             got=path,
             fix=f"Take one of {', '.join(name.rpartition('.')[2] for name in INVERSES)}.",
         )
@@ -82,7 +82,7 @@ def _function(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
 
 
 def _power(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
-    """Box-Cox (y·λ + 1)^(1/λ), or Yeo-Johnson: that less 1, of negative numbers 1 less that of −y with 2 − λ."""
+    """Box-Cox (y·λ + 1)^(1/λ), or Yeo-Johnson: for y ≥ 0 that − 1, for y < 0 1 − that of −y with 2 − λ."""
     if step.standardize:
         y = _standard(op, step._scaler, y, dtype)
     if step.method == "box-cox":
@@ -94,10 +94,10 @@ def _power(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
 
 def _log_root(op: Builder, y: ir.Value, lambdas: np.ndarray, dtype: np.dtype) -> ir.Value:
     """log(y·λ + 1)/λ; y where λ is 0."""
-    flat = np.abs(lambdas) < np.spacing(1.0)
-    grown = op.Add(op.Mul(y, op.const(np.where(flat, 0, lambdas).astype(dtype))), 1.0)
-    root = op.Div(op.Log(grown), op.const(np.where(flat, 1, lambdas).astype(dtype)))
-    return op.Where(op.const(flat), y, root) if flat.any() else root
+    is_zero = np.abs(lambdas) < np.spacing(1.0)
+    base = op.Add(op.Mul(y, op.const(np.where(is_zero, 0, lambdas).astype(dtype))), 1.0)
+    root = op.Div(op.Log(base), op.const(np.where(is_zero, 1, lambdas).astype(dtype)))
+    return op.Where(op.const(is_zero), y, root) if is_zero.any() else root
 
 
 INVERSES: dict[str, Callable[[Builder, Any, ir.Value, np.dtype], ir.Value]] = {

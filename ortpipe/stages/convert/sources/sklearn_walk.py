@@ -1,4 +1,4 @@
-"""How a Pipeline's steps follow each other in a graph: one after another, side by side, and each on its columns."""
+"""Compositions of transformers in a graph: one after another, side by side, or each on its own columns."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from ortpipe.stages.convert.sources.sklearn_transformers import TRANSFORMERS, ch
 
 PIPELINE, COLUMN_TRANSFORMER = "sklearn.pipeline.Pipeline", "sklearn.compose.ColumnTransformer"
 FEATURE_UNION = "sklearn.pipeline.FeatureUnion"
-SEARCHES = {  # what holds its training rows, or trees: neither becomes operators that are worth running
+UNSUPPORTED = {  # transformers that need their training rows, trees or a solver when they predict
     "DictVectorizer": "its rows are dictionaries: give their entries as columns of a table",
     "KNNImputer": "it looks for neighbours among the training rows: take SimpleImputer",
     "IterativeImputer": "it fits a model per column and turn: take SimpleImputer",
@@ -38,7 +38,7 @@ def is_idle(step: Any) -> bool:
 
 
 def parts_of(step: Any) -> Iterator[Any]:
-    """Yield the transformers that a step is made of, fitted or not; itself where it is no composition."""
+    """Yield the transformers in a step, fitted or not; the step itself if it is no composition."""
     match class_path(step):
         case "sklearn.pipeline.Pipeline":
             inner = [part for _, part in step.steps]
@@ -55,12 +55,12 @@ def parts_of(step: Any) -> Iterator[Any]:
 
 
 def check_transformer(step: Any) -> None:
-    """Refuse a transformer that has no graph, or a part of it, by name, fitted or not."""
+    """Reject a transformer, fitted or not, that has no graph or contains one without."""
     for part in parts_of(step):
         path, name = class_path(part), type(part).__name__
-        if path.startswith("sklearn.") and name in SEARCHES:
+        if path.startswith("sklearn.") and name in UNSUPPORTED:
             rule = "A step before the last must be one that ortpipe converts."
-            raise ConvertError(rule, got=f"{path}: {SEARCHES[name]}", fix="Take another step, or none.")
+            raise ConvertError(rule, got=f"{path}: {UNSUPPORTED[name]}", fix="Take another step, or none.")
         if path in TRANSFORMERS:
             check_settings(part)
         elif (
@@ -78,7 +78,7 @@ def check_transformer(step: Any) -> None:
 
 
 def transform(flow: Flow, step: Any, columns: Columns) -> Columns:
-    """Return what a fitted transformer makes of columns."""
+    """Apply a fitted transformer to columns."""
     if is_idle(step):
         return columns
     path = class_path(step)
@@ -110,14 +110,14 @@ def _pipeline(flow: Flow, pipeline: Any, columns: Columns) -> Columns:
 
 
 def _column_transformer(flow: Flow, step: Any, columns: Columns) -> Columns:
-    found = []
+    outputs = []
     for name, part, _ in step.transformers_:
         places = _places(step, name, columns.width)
         if part is None or part == "drop" or not len(places):
             continue
-        made = transform(flow, part, columns.pick(places))
-        found.append(_weighted(flow, made, (step.transformer_weights or {}).get(name)))
-    return Columns.side_by_side(flow, found)
+        output = transform(flow, part, columns.pick(places))
+        outputs.append(_weighted(flow, output, (step.transformer_weights or {}).get(name)))
+    return Columns.side_by_side(flow, outputs)
 
 
 def _places(step: Any, name: str, width: int) -> list[int]:
@@ -125,11 +125,11 @@ def _places(step: Any, name: str, width: int) -> list[int]:
 
 
 def _feature_union(flow: Flow, step: Any, columns: Columns) -> Columns:
-    found, weights = [], step.transformer_weights or {}
+    outputs, weights = [], step.transformer_weights or {}
     for name, part in step.transformer_list:
         if not (isinstance(part, str) and part == "drop"):
-            found.append(_weighted(flow, transform(flow, part, columns), weights.get(name)))
-    return Columns.side_by_side(flow, found)
+            outputs.append(_weighted(flow, transform(flow, part, columns), weights.get(name)))
+    return Columns.side_by_side(flow, outputs)
 
 
 def _weighted(flow: Flow, columns: Columns, weight: float | None) -> Columns:

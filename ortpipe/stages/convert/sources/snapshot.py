@@ -1,4 +1,4 @@
-"""A folder as Hugging Face's hub and optimum lay it out: a model in ONNX, and config.json, which says what it means."""
+"""Folders of Hugging Face's hub and optimum: a model in ONNX, and config.json, which describes its prediction."""
 
 import json
 from pathlib import Path
@@ -12,39 +12,41 @@ TASKS = {"single_label_classification": "multiclass", "multi_label_classificatio
 
 
 def model_file(folder: Path) -> Path:
-    """Return the model of a folder."""
-    found = [folder / place for place in PLACES if (folder / place).is_file()] or sorted(folder.glob("*.onnx"))
-    if len(found) == 1 or (found and found[0].name == "model.onnx"):
-        return found[0]
+    """Return the model file in a folder."""
+    files = [folder / place for place in PLACES if (folder / place).is_file()] or sorted(folder.glob("*.onnx"))
+    if len(files) == 1 or (files and files[0].name == "model.onnx"):
+        return files[0]
     raise ConvertError(
         "{key} must be an .onnx file, or a folder with one, as optimum exports it.",
         key="path",
-        got=f"{folder} with {', '.join(file.name for file in found) or 'none'}",
+        got=f"{folder} with {', '.join(file.name for file in files) or 'none'}",
         fix="Name the file itself.",
     )
 
 
 def meaning(folder: Path) -> tuple[dict[str, Any], str | None]:
-    """Return what config.json says of the prediction (task, scores, classes), and what to say of that.
+    """Return the prediction's settings (task, scores, classes) from config.json, and a note.
 
-    A transformers model that classifies gives raw scores, in the order of id2label.
+    A classifier of transformers predicts raw scores, in the order of id2label.
     """
     file = folder / DESCRIPTION
     if not file.is_file():
         return {}, None
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
-        kind, names = said.get("problem_type"), said.get("architectures") or [""]
-        labels = [label for _, label in sorted((int(place), str(label)) for place, label in said["id2label"].items())]
+        description = json.loads(file.read_text(encoding="utf-8"))
+        problem, names = description.get("problem_type"), description.get("architectures") or [""]
+        labels = [
+            label for _, label in sorted((int(place), str(label)) for place, label in description["id2label"].items())
+        ]
     except (ValueError, KeyError, AttributeError, UnicodeDecodeError):
-        return {}, f"{DESCRIPTION} says nothing of classes"
-    if kind == "regression" or (len(labels) == 1 and kind is None):
+        return {}, f"{DESCRIPTION} does not name the classes"
+    if problem == "regression" or (len(labels) == 1 and problem is None):
         return {"task": "regression"}, f"{DESCRIPTION}: a regression"
-    if kind is None and not str(names[0]).endswith("Classification"):
-        return {}, None  # which has labels by default, of no output
-    task = TASKS.get(str(kind), "multiclass")
-    shown = ", ".join(labels[:5]) + (f" and {len(labels) - 5} more" if len(labels) > 5 else "")
+    if problem is None and not str(names[0]).endswith("Classification"):
+        return {}, None  # other models have default labels without meaning
+    task = TASKS.get(str(problem), "multiclass")
+    first_labels = ", ".join(labels[:5]) + (f" and {len(labels) - 5} more" if len(labels) > 5 else "")
     return (
         {"task": task, "scores": "logits", "classes": tuple(labels)},
-        f"{DESCRIPTION}: {task}, raw scores of {shown} (convert.source.classes)",
+        f"{DESCRIPTION}: {task}, raw scores of {first_labels} (convert.source.classes)",
     )

@@ -15,7 +15,7 @@ from ortpipe.stages.convert.layers import Activation, Layers, shape, with_type_o
 from ortpipe.stages.convert.sources.network import LabelKind, TableNetwork, side_by_side
 
 Numbers = Literal["piecewise", "periodic", "plain"]
-WITHIN = 3  # deviations, beyond which no first frequency lies
+WITHIN = 3  # deviations at which initial frequencies are truncated
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Tabular(TableNetwork):
     """TabM (Gorishniy, Kotelnikov, Babenko, ICLR 2025, arXiv 2410.24210), an ensemble of k MLPs in one network.
 
     Each member's layer is y = s ∘ (W·(r ∘ x)) + b with W of all and r, s, b of its own (BatchEnsemble); only the first
-    r begins at random, one value per column, all others at 1. The loss is the mean of the members' losses, the
-    prediction the mean of what they predict. With `mini` the first r is all that a member has of its own in front of
-    its output layer. Names are those of the authors' package tabm 0.0.3.
+    r is random at first, one value per column, all others are 1. The loss is the mean of the members' losses, the
+    prediction the mean of their predictions. With `mini` the members share all in front of the output layer but the
+    first r. Names are those of the authors' package tabm 0.0.3.
 
     Attributes:
         members: k.
@@ -35,13 +35,13 @@ class Tabular(TableNetwork):
         activation: f behind each layer.
         mini: TabM-mini.
         numbers: how a number x becomes a vector (Gorishniy et al., 2022, arXiv 2203.05556): `piecewise`, w·x + b + W·e
-            of how far x is through each of its bins, e ∈ [0, 1] (W begins at 0); `periodic`, relu(W·[cos 2πcx,
+            of its position e ∈ [0, 1] in each bin (W starts as 0); `periodic`, relu(W·[cos 2πcx,
             sin 2πcx] + b); or `plain`, x itself.
         size: of that vector.
-        bins: quantiles of the training rows that bound the bins, their number at most.
-        frequencies: c, their number per column.
-        frequency_scale: the deviation of the first ones.
-        words: as the package has it, `one_hot`.
+        bins: largest number of bins; quantiles of the training rows bound them.
+        frequencies: number of frequencies c per column.
+        frequency_scale: the deviation of the initial frequencies.
+        words: `one_hot`, as in the package, or `embedding`.
     """
 
     members: Count = 32
@@ -61,7 +61,7 @@ class Tabular(TableNetwork):
         """Return raw outputs [N, members, K]."""
         x, chunks = self._embedded(layers, self.features(layers, rows), rows)
         k, width, op = self.members, shape(x)[1], layers.op
-        first = layers.signs if self.numbers == "plain" else layers.normal  # as the package has it
+        first = layers.signs if self.numbers == "plain" else layers.normal  # as in the package
         name = "backbone.affine.weight" if self.mini else "backbone.blocks.0.0.r"
         r = first(name, [k, len(chunks)], repeats=chunks)
         x = op.Mul(layers.op.Unsqueeze(x, [1]), r)
@@ -77,7 +77,7 @@ class Tabular(TableNetwork):
         return op.Add(y, bias)
 
     def _member_layer(self, layers: Layers, x: ir.Value, name: str, *, scaled: bool) -> ir.Value:
-        """Return s ∘ (W·(r ∘ x)) + b of each member; the first layer's r is there already."""
+        """Return s ∘ (W·(r ∘ x)) + b of each member; x of the first layer includes r already."""
         k, inner, op = self.members, shape(x)[-1], layers.op
         if not scaled:
             x = op.Mul(x, layers.full(f"{name}.r", [k, inner], 1))
@@ -85,14 +85,14 @@ class Tabular(TableNetwork):
         x = op.Mul(x, layers.full(f"{name}.s", [k, self.width], 1))
         return op.Add(x, layers.bias(f"{name}.bias", self.width, inner, rows=k))
 
-    def _embedded(self, layers: Layers, given: ColumnFeatures, rows: Rows) -> tuple[ir.Value, list[int]]:
-        """Return a row as a vector [N, D], and how much of it each column makes."""
+    def _embedded(self, layers: Layers, features: ColumnFeatures, rows: Rows) -> tuple[ir.Value, list[int]]:
+        """Return rows as vectors [N, D], and the number of entries from each column."""
         parts, chunks = list[ir.Value](), list[int]()
-        if given.numbers is not None:
-            parts.append(layers.flat(self._numbers(layers, given.numbers, rows)))
-            columns = shape(given.numbers)[1]
+        if features.numbers is not None:
+            parts.append(layers.flat(self._numbers(layers, features.numbers, rows)))
+            columns = shape(features.numbers)[1]
             chunks += [shape(parts[0])[1] // columns] * columns
-        words = self.vectors(layers, given)
+        words = self.vectors(layers, features)
         parts, chunks = [*parts, *words], [*chunks, *(shape(part)[1] for part in words)]
         return side_by_side(layers, parts), chunks
 
@@ -122,7 +122,7 @@ class Tabular(TableNetwork):
         return op.Add(line, self._columns(layers, inside, bias=False))
 
     def _columns(self, layers: Layers, x: ir.Value, *, bias: bool) -> ir.Value:
-        """Return a product of each column's own with its vector: [N, columns, size]."""
+        """Apply to each column's vector a linear layer of its own: [N, columns, size]."""
         _, columns, inner = shape(x)
         sizes, name = [columns, inner, self.size], "num_module.linear"
         weight = layers.uniform(f"{name}.weight", sizes, inner**-0.5 if bias else 0.0)
@@ -131,28 +131,28 @@ class Tabular(TableNetwork):
 
 
 def values(layers: Layers, x: ir.Value, rows: Rows) -> np.ndarray:
-    """Return what a value of the graph so far is for the training rows."""
+    """Compute a value of the unfinished graph for the training rows."""
     model = ir.Model(layers.op.graph, ir_version=10).clone()
     model.graph.outputs[:] = [next(o for node in model.graph for o in node.outputs if o.name == x.name)]
-    fed = {name: a.astype(layers.dtype) if a.dtype.kind in "biuf" else a for name, a in rows.inputs.items()}
-    return Session(finish(model)).run(fed, [str(x.name)])[0]
+    inputs = {name: a.astype(layers.dtype) if a.dtype.kind in "biuf" else a for name, a in rows.inputs.items()}
+    return Session(finish(model)).run(inputs, [str(x.name)])[0]
 
 
 def edges(column: np.ndarray, bins: int) -> np.ndarray:
-    """Return the distinct quantiles of a column at 0, 1/bins … 1; two of them at least.
+    """Return the distinct quantiles of a column at 0, 1/bins … 1; at least two.
 
     >>> edges(np.array([0.0, 0, 0, 1, 2]), 4), edges(np.array([3.0, 3]), 4)
     (array([0., 1., 2.]), array([3., 4.]))
     """
-    found = np.unique(np.quantile(column.astype(np.float64), np.linspace(0, 1, bins + 1)))
-    return found if len(found) > 1 else np.array([found[0], found[0] + 1])
+    quantiles = np.unique(np.quantile(column.astype(np.float64), np.linspace(0, 1, bins + 1)))
+    return quantiles if len(quantiles) > 1 else np.array([quantiles[0], quantiles[0] + 1])
 
 
 def encoding(bounds: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return slope, start and least and greatest value of each column's bins, [columns, bins] each.
+    """Return slope, start, smallest and largest value of each column's bins, [columns, bins] each.
 
-    e = min(max(slope·x + start, least), greatest), in [0, 1] but for what is below the first bin and above the last. A
-    column's last bin stands last; where it has fewer than others, the bins in front of that are 0.
+    e = min(max(slope·x + start, smallest), largest), in [0, 1] except below the first bin and above the last. A
+    column's last bin is the last entry; if it has fewer bins than others, the entries in front of that are 0.
     """
     count = max(map(len, bounds)) - 1
     slope, start, low, high = (np.full((len(bounds), count), value) for value in (0.0, 0.0, 0.0, 1.0))

@@ -1,4 +1,4 @@
-"""From a module or a program of PyTorch to a graph, by torch.export and PyTorch's own ONNX exporter."""
+"""PyTorch module or program → graph, by torch.export and PyTorch's own ONNX exporter."""
 
 import contextlib
 import copy
@@ -25,40 +25,40 @@ from ortpipe.stages.convert.sources.onnx_file import from_model
 from ortpipe.stages.convert.sources.torch_modes import Modes, check_momentum, torch, translations
 
 NOTHING: Mapping[str, str] = {}
-OPSET = 18  # what the exporter writes by itself; others it gets by rewriting that
-STATES = ("state_dict", "model_state_dict")  # under which a checkpoint holds more than weights
+OPSET = 18  # the exporter's native opset; it converts to others from that
+STATES = ("state_dict", "model_state_dict")  # keys of the weights in a checkpoint that holds more
 
 
 @contextlib.contextmanager
-def drawn(seed: int) -> Iterator[None]:
-    """Draw weights with a seed of their own; PyTorch's generator is afterwards as it was."""
+def seeded(seed: int) -> Iterator[None]:
+    """Seed PyTorch's generator, and restore its state afterwards."""
     with torch().random.fork_rng(devices=[]):
         torch().manual_seed(seed)
         yield
 
 
 def make(part: Any, params: Mapping[str, Any], seed: int) -> Any:
-    """Return the module that a class or a function makes, its weights drawn with a seed of their own."""
+    """Return the module that a class or a function makes, its weights sampled with `seed`."""
     nn = torch().nn
     if isinstance(part, nn.Module):
         if params:
-            rule = "{key} are the keywords of a class or a function."
+            rule = "{key} must be keywords of a class or a function."
             raise ConvertError(rule, key="params", got="an instance in {at}module", fix="Leave out {key}.")
         return copy.deepcopy(part)
     try:
-        with drawn(seed):
+        with seeded(seed):
             module = part(**params)
     except Exception as error:
-        rule, got = "{at}module must make a module of {key}.", f"{type(error).__name__}: {error}"
-        raise ConvertError(rule, key="params", got=got, fix="Correct {key}, or the code.") from error
+        rule, actual = "{at}module must return a module when called with {key}.", f"{type(error).__name__}: {error}"
+        raise ConvertError(rule, key="params", got=actual, fix="Correct {key}, or the code.") from error
     if not isinstance(module, nn.Module):
-        rule = "{key} must be, or make, a torch.nn.Module."
+        rule = "{key} must be, or return, a torch.nn.Module."
         raise ConvertError(rule, key="module", got=f"a {type(module).__name__}", fix="Return one.")
     return module
 
 
 def read_program(path: Path, trust: bool) -> Any:
-    """Return a program that torch.export.save wrote."""
+    """Load a program that torch.export.save wrote."""
     if not path.is_file():
         raise ConvertError("{key} must be a file.", key="path", got=path, fix="Check the path.")
     if not trust:
@@ -72,7 +72,7 @@ def read_program(path: Path, trust: bool) -> Any:
         return torch().export.load(str(path))
     except Exception as error:
         raise ConvertError(
-            "A .pt2 file is a program that torch.export.save wrote, readable with the installed PyTorch.",
+            "A .pt2 file must be a program of torch.export.save that the installed PyTorch can read.",
             key="path",
             got=f"{path}: {_last_line(error)}",
             fix="Save it again: torch.export.save(torch.export.export(module, …), path).",
@@ -81,28 +81,30 @@ def read_program(path: Path, trust: bool) -> Any:
 
 def load_weights(holder: Any, path: Path) -> None:
     """Load a state_dict from a file into a module, or into a program's weights."""
-    given, held = _read_weights(path), holder.state_dict
-    held = held() if callable(held) else held
-    same = {key: array.data_ptr() for key, array in held.items()}
-    loaded = {same[key] for key in given if key in same}  # a file may hold tied weights once
-    missing = [key for key in held if key not in given and same[key] not in loaded]
-    strange = [key for key in given if key not in held]
-    if missing or strange:
-        found = [f"{words} {some(keys)}" for words, keys in (("without", missing), ("with", strange)) if keys]
+    loaded_tensors, tensors = _read_weights(path), holder.state_dict
+    tensors = tensors() if callable(tensors) else tensors
+    address_of = {key: array.data_ptr() for key, array in tensors.items()}
+    loaded_addresses = {
+        address_of[key] for key in loaded_tensors if key in address_of
+    }  # tied weights may be in the file only once
+    missing = [key for key in tensors if key not in loaded_tensors and address_of[key] not in loaded_addresses]
+    unexpected = [key for key in loaded_tensors if key not in tensors]
+    if missing or unexpected:
+        problems = [f"{words} {some(keys)}" for words, keys in (("without", missing), ("with", unexpected)) if keys]
         raise ConvertError(
-            "{key} holds the module's state_dict.",
+            "{key} must hold the module's state_dict.",
             key="weights",
-            got=f"{path}, {' and '.join(found)}",
+            got=f"{path}, {' and '.join(problems)}",
             fix="Save it with torch.save(module.state_dict(), …) or safetensors; convert.init takes weights by other "
             "names.",
         )
     with torch().no_grad():
-        for key, array in given.items():
-            if held[key].shape != array.shape:
-                got = f"{key}: {list(array.shape)} in {path}, {list(held[key].shape)} in the module"
-                rule, fix = "Weights have the module's shapes.", "Choose {at}params that fit the file."
-                raise ConvertError(rule, key="weights", got=got, fix=fix)
-            held[key].copy_(array)
+        for key, array in loaded_tensors.items():
+            if tensors[key].shape != array.shape:
+                actual = f"{key}: {list(array.shape)} in {path}, {list(tensors[key].shape)} in the module"
+                rule, fix = "Weights must have the module's shapes.", "Choose {at}params that fit the file."
+                raise ConvertError(rule, key="weights", got=actual, fix=fix)
+            tensors[key].copy_(array)
 
 
 def _read_weights(path: Path) -> Mapping[str, Any]:
@@ -113,30 +115,33 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
             from safetensors.torch import load
 
             return load(path.read_bytes())
-        held = torch().load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
+        content = torch().load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
     except Exception as error:
-        rule, fix = "{key} must hold tensors alone.", "Save it with torch.save(module.state_dict(), …) or safetensors."
+        rule, fix = (
+            "{key} must hold only tensors.",
+            "Save it with torch.save(module.state_dict(), …) or safetensors.",
+        )
         raise ConvertError(rule, key="weights", got=f"{path}: {_last_line(error)}", fix=fix) from error
-    inner = next((held[name] for name in STATES if isinstance(held, Mapping) and name in held), held)
+    inner = next((content[name] for name in STATES if isinstance(content, Mapping) and name in content), content)
     if isinstance(inner, Mapping) and all(isinstance(value, torch().Tensor) for value in inner.values()):
         return inner
     rule, fix = "{key} must hold a state_dict.", "Save it with torch.save(module.state_dict(), …)."
     raise ConvertError(rule, key="weights", got=f"{path}: a {type(inner).__name__}", fix=fix)
 
 
-IN_INFERENCE = "is in inference mode as it comes, and is trained as module.train() has it"
+IN_INFERENCE = "is in inference mode, and is trained as after module.train()"
 
 
 def from_module(module: Any, settings: GraphSettings, data: Data | None, types: Mapping[str, str] = NOTHING) -> Forward:
-    """Return a module's forward model: exported as it trains, and compared with what it predicts."""
+    """Return a module's forward model: exported in training mode, and compared with the module's predictions."""
     if data is None:
-        rule, fix = "A module is exported with real rows, whose types and shapes it takes.", "Give data."
+        rule, fix = "Exporting a module needs real rows, for the types and shapes of its inputs.", "Give data."
         raise NoRowsError(rule, got=f"{settings.origin} and no data", fix=fix)
     floats = next((p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch().float32)
     examples = _examples(module, types, data, str(floats).removeprefix("torch."))
     with _mode(module, None if module.training else True):
         check_momentum(module)
-        program = _exported(module, examples, settings)
+        program = _export(module, examples, settings)
     modes = Modes(program)
     notes = [IN_INFERENCE] if not module.training and any(trains for _, _, trains in modes.nodes) else []
     frozen = {name: "requires_grad is False" for name, p in module.named_parameters() if not p.requires_grad}
@@ -151,7 +156,7 @@ def from_module(module: Any, settings: GraphSettings, data: Data | None, types: 
 
 
 def from_program(program: Any, settings: GraphSettings, data: Data | None) -> Forward:
-    """Return a program's forward model; where it was exported in inference mode, as it trains."""
+    """Return a program's forward model, in training mode even if it was exported in inference mode."""
     modes = Modes(program)
     notes = modes.restore()
     names = _output_names(program)
@@ -182,63 +187,68 @@ def _forward(
     forward = from_model(model, dataclasses.replace(settings, lift=False), data)
     initializers, specs = forward.model.graph.initializers, program.graph_signature.input_specs
     parameters = {spec.target for spec in specs if spec.kind.name == "PARAMETER"}
-    said = {name: frozen.get(name) if name in parameters else "a buffer" for name in initializers}
+    reasons = {name: frozen.get(name) if name in parameters else "a buffer" for name in initializers}
     statistics = {name for spec in specs if (name := str(spec.target)).endswith(("running_mean", "running_var"))}
-    said = {name: why for name, why in said.items() if name not in statistics}
-    by_place: dict[int, list[str]] = {}
+    reasons = {name: why for name, why in reasons.items() if name not in statistics}
+    by_address: dict[int, list[str]] = {}
     for key, array in program.state_dict.items():
-        by_place.setdefault(array.data_ptr(), []).append(key)
-    for keys in by_place.values():
-        held = [key for key in keys if key in initializers]
-        if len(keys) > 1 and held:
-            mark(initializers[held[0]], {"state_dict": [held[0], *(key for key in keys if key != held[0])]})
+        by_address.setdefault(array.data_ptr(), []).append(key)
+    for keys in by_address.values():
+        names = [key for key in keys if key in initializers]
+        if len(keys) > 1 and names:
+            mark(initializers[names[0]], {"state_dict": [names[0], *(key for key in keys if key != names[0])]})
 
     def expected(inputs: Mapping[str, np.ndarray], output: str) -> np.ndarray:
-        found = None if run is None else run(inputs, output)
-        return forward.expected(inputs, output) if found is None else found  # type: ignore[misc]
+        values = None if run is None else run(inputs, output)
+        return forward.expected(inputs, output) if values is None else values  # type: ignore[misc]
 
     return dataclasses.replace(
-        forward, expected=expected, said=said, notes=(*notes[0], *notes[1].notes(), *forward.notes)
+        forward, expected=expected, untrained_reasons=reasons, notes=(*notes[0], *notes[1].notes(), *forward.notes)
     )
 
 
 def _examples(module: Any, types: Mapping[str, str], data: Data, floats: str) -> dict[str, Any]:
-    """Return a few rows as the module's arguments: by name, or where there is one, as its first."""
+    """Return a few rows as the module's arguments, by name; a single array may be the first argument."""
     signature = inspect.signature(module.forward).parameters.values()
-    plain = [p for p in signature if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    needed = [p.name for p in plain if p.default is p.empty]
+    parameters = [p for p in signature if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    required = [p.name for p in parameters if p.default is p.empty]
     count = 2
     rows = data.train.head(1)
     while any(count in array.shape[1:] for array in rows.inputs.values()):
-        count += 1  # a size that is no other axis's, which export would tell from no other
-    given = {name: array[np.zeros(count, int)] for name, array in rows.inputs.items()}
-    if len(given) == 1 and len(plain) >= 1 and len(needed) <= 1 and next(iter(given)) not in [p.name for p in plain]:
-        given = {(needed or [plain[0].name])[0]: next(iter(given.values()))}
-    strange = [name for name in given if name not in [p.name for p in plain]]
-    missing = [name for name in needed if name not in given]
-    if strange or missing:
+        count += 1  # export would take axes of equal size for the same
+    given_rows = {name: array[np.zeros(count, int)] for name, array in rows.inputs.items()}
+    if (
+        len(given_rows) == 1
+        and len(parameters) >= 1
+        and len(required) <= 1
+        and next(iter(given_rows)) not in [p.name for p in parameters]
+    ):
+        given_rows = {(required or [parameters[0].name])[0]: next(iter(given_rows.values()))}
+    unexpected = [name for name in given_rows if name not in [p.name for p in parameters]]
+    missing = [name for name in required if name not in given_rows]
+    if unexpected or missing:
         raise ConvertError(
             "Data must hold the arguments of the module's forward by name.",
-            got=f"arrays {', '.join(sorted(given))} for forward({', '.join(p.name for p in plain)})",
+            got=f"arrays {', '.join(sorted(given_rows))} for forward({', '.join(p.name for p in parameters)})",
             fix="Give the arrays these names, and leave out others.",
         )
-    text = [name for name, array in given.items() if array.dtype.kind in "OUST"]
-    if text:
+    text_inputs = [name for name, array in given_rows.items() if array.dtype.kind in "OUST"]
+    if text_inputs:
         raise ConvertError(
-            "A PyTorch module takes numbers.",
-            got=f"text in {some(text)}",
+            "Inputs of a PyTorch module must be numbers.",
+            got=f"text in {some(text_inputs)}",
             fix="Give codes: data.source.encode=codes, or a column of text as token ids.",
         )
-    unknown = [name for name in types if name not in given]
-    if unknown:
-        rule, fix = "{key} are by the names of inputs.", listing("{key}", next(iter(given)))
-        raise ConvertError(rule, key="types", got=some(unknown), fix=fix)
-    kinds = {name: types.get(name) or array_type(array, floats) for name, array in given.items()}
-    return {name: torch().as_tensor(array).to(getattr(torch(), kinds[name])) for name, array in given.items()}
+    unknown_names = [name for name in types if name not in given_rows]
+    if unknown_names:
+        rule, fix = "{key} must be by names of inputs.", listing("{key}", next(iter(given_rows)))
+        raise ConvertError(rule, key="types", got=some(unknown_names), fix=fix)
+    kinds = {name: types.get(name) or array_type(array, floats) for name, array in given_rows.items()}
+    return {name: torch().as_tensor(array).to(getattr(torch(), kinds[name])) for name, array in given_rows.items()}
 
 
-def _exported(module: Any, examples: Mapping[str, Any], settings: GraphSettings) -> Any:
-    """Return a module as a program, for any number of rows where it can be."""
+def _export(module: Any, examples: Mapping[str, Any], settings: GraphSettings) -> Any:
+    """Export a module as a program, for any number of rows if possible."""
     rows = {name: {0: torch().export.Dim.AUTO} for name in examples}
     try:
         with _quiet():
@@ -246,22 +256,22 @@ def _exported(module: Any, examples: Mapping[str, Any], settings: GraphSettings)
     except Exception as error:
         shapes = ", ".join(f"{name} {list(array.shape)} {array.dtype}" for name, array in examples.items())
         raise ConvertError(
-            "A module must be one that torch.export can export.",
+            "torch.export must be able to export a module.",
             got=f"{settings.origin} with {shapes}: {type(error).__name__}: {_last_line(error)}",
-            fix="Where the types of inputs are others, set {at}types; else rewrite what the message names, or export "
+            fix="If inputs need other types, set {at}types; else rewrite what the message names, or export "
             "the module yourself and give the file as {at}path.",
         ) from error
 
 
 def _model(program: Any, modes: Modes, names: Sequence[str], settings: GraphSettings) -> onnx.ModelProto:
-    """Return a program as a model: parameters by their names in state_dict, training behaviour as in the program."""
-    modes.refuse()
+    """Return a program as a model, with parameters named as in state_dict, and training behaviour as in the program."""
+    modes.check_supported()
     try:
         with _quiet():
-            exported = torch().onnx.export(
-                modes.decomposed(),
+            result = torch().onnx.export(
+                modes.with_plain_dropout(),
                 dynamo=True,
-                optimize=False,  # which would fold weights, and batch norm into convolutions
+                optimize=False,  # it would fold weights, and batch norm into convolutions
                 verbose=False,
                 opset_version=OPSET,
                 output_names=list(names),
@@ -273,9 +283,9 @@ def _model(program: Any, modes: Modes, names: Sequence[str], settings: GraphSett
             got=f"{settings.origin}: {_reason(error)}",
             fix="Write it with other operations, or end the module in front of it.",
         ) from error
-    model: onnx.ModelProto = exported.model_proto
+    model: onnx.ModelProto = result.model_proto
     for node in model.graph.node:
-        del node.metadata_props[:]  # where in the code it was written: other bytes on another machine
+        del node.metadata_props[:]  # holds paths of the code, which differ between machines
         if node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute):
             node.metadata_props.add(key=VARIANCE, value=UNBIASED)
     for holder in (model, model.graph, *model.graph.value_info, *model.graph.input, *model.graph.output):
@@ -284,7 +294,7 @@ def _model(program: Any, modes: Modes, names: Sequence[str], settings: GraphSett
 
 
 def _output_names(program: Any) -> list[str]:
-    """Return a name for each output: its key in a dict, `output` where there is one, else `output_0`, `output_1` …"""
+    """Return a name for each output: its key in a dict, `output` if there is only one, else `output_0`, `output_1` …"""
     pytree = torch().utils._pytree
 
     spec = program.call_spec.out_spec
@@ -301,7 +311,7 @@ def _output_names(program: Any) -> list[str]:
 def _runner(
     predict: Callable[[Mapping[str, Any]], Any], examples: Mapping[str, Any], names: Sequence[str]
 ) -> Callable[[Mapping[str, np.ndarray], str], np.ndarray | None]:
-    """Return what gives an output of rows as the module itself predicts it, None of what is no output of it."""
+    """Return a function that computes an output with the module itself; None for values that are no output of it."""
 
     def run(inputs: Mapping[str, np.ndarray], output: str) -> np.ndarray | None:
         if output not in names:
@@ -313,8 +323,8 @@ def _runner(
         arrays |= {name: torch().from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
         with torch().no_grad(), _quiet():
             leaves = pytree.tree_leaves(predict(arrays))
-        found: np.ndarray = _numpy(leaves, names, output)
-        return found
+        result: np.ndarray = _numpy(leaves, names, output)
+        return result
 
     return run
 
@@ -325,20 +335,20 @@ def _numpy(leaves: Sequence[Any], names: Sequence[str], output: str) -> np.ndarr
 
 @contextlib.contextmanager
 def _mode(module: Any, training: bool | None) -> Iterator[None]:
-    """Put a module in a mode, as its own train() does, and each of its parts back afterwards."""
+    """Set a module's mode by its own train(), and restore that of each submodule afterwards."""
     before = {part: part.training for part in module.modules()}
     if training is not None:
         module.train(training)
     try:
         yield
     finally:
-        for part, was in before.items():
-            part.training = was
+        for part, training_before in before.items():
+            part.training = training_before
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what PyTorch says of its own work to itself: what fails is raised."""
+    """Silence PyTorch's logs, warnings and prints; failures still raise."""
     names = ("torch.onnx", "torch.export", "torch._export", "onnxscript")
     levels = {name: logging.getLogger(name).level for name in names}
     for name in names:
@@ -353,7 +363,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the innermost cause of what the exporter raises around it."""
+    """Return the innermost cause of the exporter's error."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -366,7 +376,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def array_type(array: np.ndarray, floats: str) -> str:
-    """Return the type in which a module reads an array: floats as its weights are, whole numbers as int64.
+    """Return the type in which a module reads an array: floats as its weights, integers as int64.
 
     >>> array_type(np.zeros(2, np.uint8), "float32"), array_type(np.zeros(2), "float32")
     ('int64', 'float32')

@@ -1,4 +1,4 @@
-"""What of a PyTorch program behaves otherwise in training: restored where export drops it, said where it stays out."""
+"""Operators of a PyTorch program that behave differently in training: restored where export drops them, else noted."""
 
 import copy
 import importlib.util
@@ -9,25 +9,25 @@ from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.graph.parameters import some
 
 PACKAGES = ("torch", "onnxscript")
-FLAGS = ("train", "training")  # arguments of operators that say whether they train
-NO_FORM = ("alpha_dropout", "feature_alpha_dropout", "rrelu")  # in training; in inference they are plain functions
-LAYERS = ("dropout", "feature_dropout", "batch_norm")  # which a program in inference mode still holds
+FLAGS = ("train", "training")  # arguments that switch an operator to training
+NO_FORM = ("alpha_dropout", "feature_alpha_dropout", "rrelu")  # in training mode
+LAYERS = ("dropout", "feature_dropout", "batch_norm")  # which a program exported in inference mode still has
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 def check_installed() -> None:
-    """Refuse the source where its packages are missing."""
+    """Raise if packages are missing."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
-            "PyTorch's modules and programs come in through its own exporter.",
+            "A PyTorch source needs PyTorch and its ONNX exporter.",
             got=f"no package {', '.join(missing)}",
             fix="pip install 'ortpipe[torch]'",
         )
 
 
 def torch() -> Any:
-    """Return the package."""
+    """Import torch."""
     check_installed()
     import torch
 
@@ -35,33 +35,33 @@ def torch() -> Any:
 
 
 def check_momentum(module: Any) -> None:
-    """Refuse running statistics that are means over all batches, whose weight the batches so far would have to set."""
+    """Reject running statistics that are means over all batches so far: ONNX has a fixed momentum only."""
     norm = torch().nn.modules.batchnorm._BatchNorm
     layers = [(name, m) for name, m in module.named_modules() if isinstance(m, norm) and m.training]
     if means := [name or "the module" for name, m in layers if m.momentum is None and m.track_running_stats]:
         raise ConvertError(
-            "A batch norm's statistics run with a momentum.",
+            "A batch norm's running statistics need a momentum.",
             got=f"momentum=None, the mean of all batches, in {some(means)}",
             fix="Give momentum a number, such as 0.1, or call .eval() on that layer.",
         )
 
 
 class Modes:
-    """The nodes of a program that train, or could."""
+    """The nodes of a program with a training mode."""
 
     def __init__(self, program: Any) -> None:
         self._program = program
-        self.nodes = _flagged(program.graph)
+        self.nodes = _mode_flags(program.graph)
 
     def restore(self) -> list[str]:
-        """Let a program that was exported in inference mode train, in place; return what to say of it."""
+        """Switch a program that was exported in inference mode to training, in place; return notes."""
         if not self.nodes or any(flag for _, _, flag in self.nodes):
             return []
         changed = [(node, place) for node, place, _ in self.nodes if _name(node) in LAYERS]
         for node, place in changed:
             node.update_arg(place, True)
         self._program.graph_module.recompile()
-        self.nodes = _flagged(self._program.graph)
+        self.nodes = _mode_flags(self._program.graph)
         names = [_name(node) for node, _ in changed]
         counts = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
         return [
@@ -70,9 +70,9 @@ class Modes:
         ]
 
     def inference(self) -> Callable[..., Any]:
-        """Return the program as a module that predicts."""
+        """Return the program as a module in inference mode."""
         module = copy.deepcopy(self._program).module(check_guards=False)
-        for node, place, flag in _flagged(module.graph):
+        for node, place, flag in _mode_flags(module.graph):
             if flag:
                 node.update_arg(place, False)
         for node in _calls(module.graph):
@@ -82,38 +82,40 @@ class Modes:
         return module
 
     def notes(self) -> list[str]:
-        """Return what to say of layers that do not train, or not as they do in PyTorch."""
+        """Return notes about layers that do not train, or not as in PyTorch."""
         norms = [(node, flag) for node, _, flag in self.nodes if _name(node) == "batch_norm"]
         frozen = [self._layer(node) for node, flag in norms if not flag]
-        alone = [self._layer(node) for node, flag in norms if flag and _argument(node, "running_mean")[1] is None]
-        still = [node for node, _, flag in self.nodes if "dropout" in _name(node) and not flag]
-        between = [node for node, _, flag in self.nodes if _name(node) in RECURRENT and _argument(node, "dropout")[1]]
-        found = []
+        per_batch = [self._layer(node) for node, flag in norms if flag and _argument(node, "running_mean")[1] is None]
+        inactive = [node for node, _, flag in self.nodes if "dropout" in _name(node) and not flag]
+        recurrent = [node for node, _, flag in self.nodes if _name(node) in RECURRENT and _argument(node, "dropout")[1]]
+        notes = []
         if frozen:
-            found.append(f"keeps batch norm frozen, as the module has it: {some(frozen)}")
-        if alone:
-            found.append(f"normalizes by the statistics of each batch in inference too: {some(alone)} keeps no others")
-        if still:
-            found.append(f"drops nothing in {len(still)} dropout layers, which the module has in inference mode")
-        if between:
-            names = some([_name(node) for node in between])
-            found.append(f"drops nothing between the layers of {names}: ONNX has no such dropout")
-        return found
+            notes.append(f"keeps batch norm frozen, as the module has it: {some(frozen)}")
+        if per_batch:
+            notes.append(
+                f"normalizes by the statistics of each batch in inference too: {some(per_batch)} keeps no others"
+            )
+        if inactive:
+            notes.append(f"drops nothing in {len(inactive)} dropout layers, which the module has in inference mode")
+        if recurrent:
+            names = some([_name(node) for node in recurrent])
+            notes.append(f"drops nothing between the layers of {names}: ONNX has no such dropout")
+        return notes
 
-    def refuse(self) -> None:
-        """Refuse what has no form in training before it is exported as something else."""
-        wrong = [node for node, _, flag in self.nodes if flag and _name(node) in NO_FORM]
-        wrong = [node for node in wrong if _name(node) == "rrelu" or _argument(node, "p")[1]]
-        if wrong:
-            names = some(list(dict.fromkeys(_name(node) for node in wrong)))
+    def check_supported(self) -> None:
+        """Reject operators whose training mode has no ONNX form, before export writes something else."""
+        unsupported = [node for node, _, flag in self.nodes if flag and _name(node) in NO_FORM]
+        unsupported = [node for node in unsupported if _name(node) == "rrelu" or _argument(node, "p")[1]]
+        if unsupported:
+            names = some(list(dict.fromkeys(_name(node) for node in unsupported)))
             raise ConvertError(
-                "What a module does in training must have a form in ONNX.",
+                "A module's operations in training must have a form in ONNX.",
                 got=names,
-                fix="Take nn.Dropout, or nn.LeakyReLU; or call .eval() on that layer: it trains as it predicts.",
+                fix="Use nn.Dropout, or nn.LeakyReLU; or call .eval() on that layer, to keep it in inference mode.",
             )
 
-    def decomposed(self) -> Any:
-        """Return the program with what drops within other operators, or whole channels, as dropout of its own."""
+    def with_plain_dropout(self) -> Any:
+        """Return the program with dropout of channels, and within attention, written as plain dropout."""
         aten = torch().ops.aten
         program = copy.deepcopy(self._program)
         graph = program.graph
@@ -123,9 +125,9 @@ class Modes:
                 sizes = [graph.call_function(aten.sym_size.int, (x, axis)) for axis in range(2)]
                 ones = [1] * (x.meta["val"].dim() - 2)
                 ones = graph.call_function(aten.new_ones.default, (x, [*sizes, *ones]))
-                kept = graph.call_function(aten.dropout.default, (ones, p, True))
-                dropped = graph.call_function(aten.mul.Tensor, (x, kept))
-            node.replace_all_uses_with(dropped)
+                mask = graph.call_function(aten.dropout.default, (ones, p, True))
+                masked = graph.call_function(aten.mul.Tensor, (x, mask))
+            node.replace_all_uses_with(masked)
             graph.erase_node(node)
         program.graph_module.recompile()
         return program.run_decompositions({aten.scaled_dot_product_attention.default: _attention})
@@ -133,12 +135,12 @@ class Modes:
     def _layer(self, node: Any) -> str:
         """Return the name of a batch norm's layer."""
         by_input = {s.arg.name: str(s.target) for s in self._program.graph_signature.input_specs if s.target}
-        held = [by_input[value.name] for value in node.args if getattr(value, "name", None) in by_input]
-        return held[0].rpartition(".")[0] if held else str(node.name)
+        keys = [by_input[value.name] for value in node.args if getattr(value, "name", None) in by_input]
+        return keys[0].rpartition(".")[0] if keys else str(node.name)
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """Return the operators that the exporter writes otherwise than they train."""
+    """Return translations of operators that the exporter would write without their training behaviour."""
     from onnxscript import opset18 as op
 
     def batch_norm(
@@ -147,11 +149,13 @@ def translations() -> dict[Any, Callable[..., Any]]:
         zeros = op.CastLike(op.ConstantOfShape(op.Shape(x, start=1, end=2)), x)
         scale = op.Exp(zeros) if weight is None else weight
         shift = zeros if bias is None else bias
-        kept = {"epsilon": eps, "momentum": 1 - m}
+        momentum = {"epsilon": eps, "momentum": 1 - m}
         if not training:
-            y = op.BatchNormalization(x, scale, shift, mean, variance, **kept)
+            y = op.BatchNormalization(x, scale, shift, mean, variance, **momentum)
             return y, mean, variance, mean, variance
-        y, next_mean, next_variance = op.BatchNormalization(x, scale, shift, mean, variance, training_mode=1, **kept)
+        y, next_mean, next_variance = op.BatchNormalization(
+            x, scale, shift, mean, variance, training_mode=1, **momentum
+        )
         return y, next_mean, next_variance, next_mean, next_variance
 
     return {torch().ops.aten._native_batch_norm_legit_functional.default: batch_norm}
@@ -168,7 +172,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """softmax(scale · Q·Kᵀ + mask) · V with dropout of the softmax, which the exporter would leave out."""
+    """softmax(scale · Q·Kᵀ + mask) · V with dropout of the softmax, which the exporter would omit."""
     if not dropout_p or enable_gqa:
         return NotImplemented
     scores = torch().matmul(query * (query.shape[-1] ** -0.5 if scale is None else scale), key.transpose(-2, -1))
@@ -184,19 +188,19 @@ def _calls(graph: Any) -> list[Any]:
     return [node for node in graph.nodes if node.op == "call_function" and hasattr(node.target, "_schema")]
 
 
-def _flagged(graph: Any) -> list[tuple[Any, int, bool]]:
-    """Return the nodes whose operator says whether it trains: node, place of that argument, and what it says."""
-    found = []
+def _mode_flags(graph: Any) -> list[tuple[Any, int, bool]]:
+    """Return the nodes with a training flag: node, position of that argument, and its value."""
+    flagged = []
     for node in _calls(graph):
         for name in FLAGS:
             place, value = _argument(node, name)
             if place is not None and len(node.args) > place:
-                found.append((node, place, bool(value)))
-    return found
+                flagged.append((node, place, bool(value)))
+    return flagged
 
 
 def _argument(node: Any, name: str) -> tuple[Any, Any]:
-    """Return the place of an operator's argument and what it is given, (None, None) where there is none such."""
+    """Return the position and value of an operator's argument; (None, None) if there is no such argument."""
     names = [argument.name for argument in node.target._schema.arguments]
     if name not in names:
         return None, None
@@ -206,5 +210,5 @@ def _argument(node: Any, name: str) -> tuple[Any, Any]:
 
 
 def _name(node: Any) -> str:
-    """Return an operator's name, whether it works in place or not."""
+    """Return an operator's name without the underscore of in-place variants."""
     return str(node.target._schema.name.partition("::")[2]).rstrip("_")

@@ -19,16 +19,16 @@ Kind = Literal["float16", "float32", "float64", "int32", "int64", "bool"]
 
 @dataclass(frozen=True)
 class Torch(GraphSettings):
-    """A module by import path, with the weights that it draws or those of a file; or a program on disk.
+    """A module by import path, with its own initial weights or those of a file; or a program on disk.
 
     Attributes:
-        module: import path `module:name` of a class or a function that makes an nn.Module, or of an instance.
-        params: the keywords that it is called with.
+        module: import path `module:name` of a class or a function that returns an nn.Module, or of an instance.
+        params: keyword arguments for the class or function.
         path: instead of `module`, a program that torch.export.save wrote (`.pt2`), with `trust: true`.
         trust: a program runs code when it is opened; say true only for files you made.
-        weights: a state_dict on disk, `.safetensors` or `.pt`, of which nothing but tensors is read.
-        types: of inputs that are not what the rows are: floats as the weights are, whole numbers int64.
-        seed: of the weights that a module draws when it is made; by default convert's.
+        weights: a state_dict on disk, `.safetensors` or `.pt`; only its tensors are read.
+        types: of inputs; by default floats have the weights' type, and integers are int64.
+        seed: of the module's random initial weights; by default convert's.
     """
 
     module: str | None = None
@@ -53,8 +53,8 @@ class Torch(GraphSettings):
         if not own.is_path(self.module):
             rule, fix = "{key} must be the import path of a module.", "Write package.file:Name."
             raise ConfigError(rule, key="module", got=repr(self.module), fix=fix)
-        with export.drawn(self.seed or 0):  # an instance draws as it is imported
-            own.load(self.module, "module")  # here, so that its code is known wherever its name is
+        with export.seeded(self.seed or 0):  # an instance samples its weights on import
+            own.load(self.module, "module")  # load now, so that its code counts in the identity
 
     @property
     def origin(self) -> str:
@@ -62,17 +62,17 @@ class Torch(GraphSettings):
         return str(self.module or self.path)
 
     def files(self) -> tuple[Path, ...]:
-        """Return what is read, of that what is there: the program and the weights."""
+        """Return the existing files that are read: the program and the weights."""
         return tuple(path for name in (self.path, self.weights) if name is not None and (path := Path(name)).is_file())
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Make the module, or read the program, and export it."""
         if self.lift is not True:
             raise ConvertError(
-                "{key} is of files, whose weights may be constants; of a PyTorch model its parameters are trained.",
+                "{key} is for files, whose weights may be constants; a PyTorch model's parameters are trained.",
                 key="lift",
                 got=self.lift,
-                fix="Leave it out; make what training shall move an nn.Parameter.",
+                fix="Leave {key} out; make each tensor that shall be trained an nn.Parameter.",
             )
         if self.path is not None:
             program = export.read_program(Path(self.path), self.trust)

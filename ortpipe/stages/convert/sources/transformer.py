@@ -1,4 +1,4 @@
-"""A small Transformer encoder over sequences: pre-norm blocks, learned positions, the mean of what comes out."""
+"""A small Transformer encoder over sequences: pre-norm blocks, learned positions, the mean over steps."""
 
 import math
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from ortpipe.settings import Count, Seed, Share
 from ortpipe.stages.convert.layers import Activation, Layers, shape, with_type_of
 from ortpipe.stages.convert.sources.network import LabelKind, Network, number_input, only_input
 
-FAR = -1e4  # added to the score of what nobody attends to; float16 holds it
+FAR = -1e4  # added to the scores of padding; within float16's range
 
 
 @dataclass(frozen=True)
 class Transformer(Network):
-    """An encoder as PyTorch's TransformerEncoder(norm_first=True, norm=LayerNorm), and a linear layer on its mean.
+    """PyTorch's TransformerEncoder(norm_first=True, norm=LayerNorm), and a linear layer on its mean.
 
     A block is x ← x + attention(norm₁(x)), x ← x + W₂·f(W₁·norm₂(x)), attention softmax(q·kᵀ/√d)·v of each head. Its
     input is a sequence of vectors [N, T, F] or numbers [N, T], through a linear layer, or of tokens, int [N, T].
 
     Attributes:
-        sequence: [steps, numbers in each] of one that the data hold as a vector; null: they hold [N, T, F] or [N, T].
-        tokens: how many there are, from 0; null: the input is numbers.
-        padding: the token that fills a sequence: nothing attends to it, and the mean leaves it out.
+        sequence: [steps, numbers in each] of sequences that the data hold as vectors; null: [N, T, F] or [N, T].
+        tokens: number of different tokens, from 0; null: the input is numbers.
+        padding: the token that fills up sequences; attention and mean leave it out.
         width: of a step's vector.
         heads: of attention, which divide the width.
         blocks: their number.
@@ -46,25 +46,25 @@ class Transformer(Network):
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
-            got, fix = f"width {self.width}, heads {self.heads}", "Set {key}=4 for a width of 64."
-            raise ConfigError("The heads divide the width.", key="heads", got=got, fix=fix)
+            actual, fix = f"width {self.width}, heads {self.heads}", "Set {key}=4 for a width of 64."
+            raise ConfigError("{key} must divide the width.", key="heads", got=actual, fix=fix)
         if self.padding is not None and self.padding >= (self.tokens or 0):
             fix = "Set {at}tokens, or leave out {key}."
-            raise ConfigError("{key} is one of the tokens.", key="padding", got=self.padding, fix=fix)
+            raise ConfigError("{key} must be one of the tokens.", key="padding", got=self.padding, fix=fix)
 
     def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
         """Return raw outputs [N, K]."""
         x, counts = self._steps(layers, rows)
         op, steps = layers.op, shape(x)[1]
         x = op.Add(x, layers.normal("positions", [steps, self.width], 0.02))
-        far = None
+        mask = None
         if counts is not None:
             with op.formulas():
-                far = op.Unsqueeze((1 - counts) * FAR, [1, 2])  # [N, 1, 1, T]
-            far.shape = ir.Shape(["N", 1, 1, steps])
+                mask = op.Unsqueeze((1 - counts) * FAR, [1, 2])  # [N, 1, 1, T]
+            mask.shape = ir.Shape(["N", 1, 1, steps])
         for i in range(self.blocks):
             name = f"encoder.layers.{i}"
-            y = self._attention(layers, layers.norm(x, f"{name}.norm1", "layer"), f"{name}.self_attn", far)
+            y = self._attention(layers, layers.norm(x, f"{name}.norm1", "layer"), f"{name}.self_attn", mask)
             x = op.Add(x, layers.dropout(y, self.dropout))
             y = layers.linear(layers.norm(x, f"{name}.norm2", "layer"), f"{name}.linear1", self.inner)
             y = layers.dropout(layers.activation(y, self.activation), self.dropout)
@@ -74,30 +74,32 @@ class Transformer(Network):
         )
 
     def _steps(self, layers: Layers, rows: Rows) -> tuple[ir.Value, ir.Value | None]:
-        """Return the vectors of steps [N, T, width], and 1 where a step counts, [N, T]; None: all do."""
+        """Return the vectors of steps [N, T, width], and 1 where a step is no padding [N, T]; None: all are none."""
         name, array = only_input(rows, "sequences")
         sizes = list(self.sequence or array.shape[1:])
         if self.sequence is not None and (self.tokens is not None or math.prod(sizes) != array[0].size):
-            got = f"{list(array.shape[1:])} per row" + (f", tokens={self.tokens}" if self.tokens is not None else "")
+            actual = f"{list(array.shape[1:])} per row" + (f", tokens={self.tokens}" if self.tokens is not None else "")
             fix = "Set {key}=[8,8] of 8 steps of 8 numbers that the data hold as vectors of 64."
-            raise ConvertError("{key} is [steps, numbers in each].", key="sequence", got=got, fix=fix)
+            raise ConvertError("{key} must be [steps, numbers in each].", key="sequence", got=actual, fix=fix)
         if self.sequence is None and array.ndim - (self.tokens is None) not in (1, 2):
             raise ConvertError(
-                "A sequence has steps, and numbers in each; of tokens, steps alone.",
+                "A sequence must have steps, and numbers in each; a sequence of tokens only steps.",
                 key="tokens",
                 got=f"{list(array.shape[1:])} per row",
-                fix="Set {key} to how many tokens there are, or give [N, T, F].",
+                fix="Set {key} to the number of tokens, or give [N, T, F].",
             )
         if self.tokens is None:
             x = number_input(layers, name, rows, standardize=self.standardize)
             steps = [*sizes, 1][:2]
             x = x if list(array.shape[1:]) == steps else layers.reshape(x, ["N", *steps])
             return layers.linear(x, "input", self.width), None
-        whole = array.dtype.kind in "biu" or (array.dtype.kind == "f" and (array % 1 == 0).all())
-        if array.ndim != 2 or not whole or array.min() < 0 or array.max() >= self.tokens:
-            got = f"{array.dtype} {list(array.shape[1:])} per row" + (f", up to {array.max()}" if whole else "")
-            fix = "Set {key} to the greatest token + 1, or to null where the numbers are no tokens."
-            raise ConvertError("Tokens are whole numbers from 0 to {key} − 1.", key="tokens", got=got, fix=fix)
+        whole_numbers = array.dtype.kind in "biu" or (array.dtype.kind == "f" and (array % 1 == 0).all())
+        if array.ndim != 2 or not whole_numbers or array.min() < 0 or array.max() >= self.tokens:
+            actual = f"{array.dtype} {list(array.shape[1:])} per row" + (
+                f", up to {array.max()}" if whole_numbers else ""
+            )
+            fix = "Set {key} to the greatest token + 1, or to null if the numbers are no tokens."
+            raise ConvertError("Tokens must be integers from 0 to {key} − 1.", key="tokens", got=actual, fix=fix)
         ids = layers.op.input(name, ir.DataType.INT64, ["N", array.shape[1]])
         table = layers.normal("embedding.weight", [self.tokens, self.width])
         x = with_type_of(layers.op.Gather(table, ids, axis=0), table, ["N", array.shape[1], self.width])
@@ -105,8 +107,8 @@ class Transformer(Network):
             return x, None
         return x, layers.op.cast(layers.op.Not(layers.op.Equal(ids, self.padding)), table)
 
-    def _attention(self, layers: Layers, x: ir.Value, name: str, far: ir.Value | None) -> ir.Value:
-        """Return softmax(q·kᵀ/√d + far)·v of each head, and a linear layer on all of them; far is −∞ at padding."""
+    def _attention(self, layers: Layers, x: ir.Value, name: str, mask: ir.Value | None) -> ir.Value:
+        """Return softmax(q·kᵀ/√d + mask)·v of each head, and a linear layer on all of them."""
         op, e, steps, d = layers.op, self.width, shape(x)[1], self.width // self.heads
         weight = layers.uniform(f"{name}.in_proj_weight", [3 * e, e], np.sqrt(6 / (4 * e)))
         projected = layers.product(x, weight, layers.full(f"{name}.in_proj_bias", [3 * e], 0))
@@ -114,10 +116,12 @@ class Transformer(Network):
         q, k, v = (layers.reshape(with_type_of(p, x), ["N", steps, self.heads, d]) for p in parts)
         scores = op.Einsum(op.Mul(q, layers.const(d**-0.5)), k, equation="nqhd,nkhd->nhqk")
         with_type_of(scores, x, ["N", self.heads, steps, steps])
-        share = layers.dropout(op.Softmax(scores if far is None else op.Add(scores, far), axis=-1), self.dropout)
+        share = layers.dropout(op.Softmax(scores if mask is None else op.Add(scores, mask), axis=-1), self.dropout)
         heads = with_type_of(op.Einsum(share, v, equation="nhqk,nkhd->nqhd"), x, ["N", steps, self.heads, d])
-        out = layers.weight(f"{name}.out_proj.weight", [e, e])
-        return layers.product(layers.reshape(heads, ["N", steps, e]), out, layers.full(f"{name}.out_proj.bias", [e], 0))
+        output = layers.weight(f"{name}.out_proj.weight", [e, e])
+        return layers.product(
+            layers.reshape(heads, ["N", steps, e]), output, layers.full(f"{name}.out_proj.bias", [e], 0)
+        )
 
     def _mean(self, layers: Layers, x: ir.Value, counts: ir.Value | None) -> ir.Value:
         """Return the mean over the steps that count, [N, width]."""
