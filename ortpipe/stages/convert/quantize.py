@@ -26,7 +26,7 @@ from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.int8 import computed_from_weights
 from ortpipe.graph.modes import to_inference
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.dialects.integers import same
+from ortpipe.stages.convert.dialects.integers import stop_gradient
 
 ROWS, PIECE = 512, 64
 PRODUCTS = ("Conv", "Gemm", "MatMul")
@@ -199,7 +199,7 @@ def _round_weight(op: Builder, weight: ir.Value, axis: int | None) -> ir.Value:
     else:
         largest = op.ReduceMax(largest, axes=other_axes, keepdims=0)
     zero = op.const(np.zeros([] if axis is None else [sizes[axis] or 0], np.int8))
-    scale = same(op, op.Max(largest, LEAST * 127) / 127)
+    scale = stop_gradient(op, op.Max(largest, LEAST * 127) / 127)
     return op.DequantizeLinear(op.QuantizeLinear(weight, scale, zero, **axis_attribute), scale, zero, **axis_attribute)
 
 

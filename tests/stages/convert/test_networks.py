@@ -359,7 +359,7 @@ def test_labels_that_are_not_of_the_task_and_what_does_not_run_are_refused(label
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("mlp", {"hidden": [8], "residual": True}, "first size"),
+        ("mlp", {"hidden": [8], "residual": True}, "common width"),
         ("transformer", {"heads": 3}, "heads must divide the width"),
         ("transformer", {"tokens": 5, "padding": 5}, "one of the tokens"),
     ],
@@ -376,8 +376,8 @@ def test_settings_that_contradict_each_other_are_refused(name, settings, said):
         ("cnn", X, {}, "channels, rows and columns"),
         ("cnn", IMAGES, {"image": [1, 5, 4]}, "channels, rows and columns"),
         ("transformer", TOKENS, {"tokens": 4}, "up to 4"),
-        ("transformer", X, {"tokens": 4}, "whole numbers"),
-        ("transformer", IMAGES, {}, "has steps"),
+        ("transformer", X, {"tokens": 4}, "integers"),
+        ("transformer", IMAGES, {}, "must have steps"),
         ("transformer", X, {"sequence": [2, 2]}, r"\[3\] per row"),
         ("cnn", {"a": IMAGES, "b": IMAGES}, {}, "must have one input"),
         ("mlp", np.array([["a", "b"]] * 24), {}, "columns of numbers"),

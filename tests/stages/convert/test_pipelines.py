@@ -258,11 +258,11 @@ def test_steps_of_a_config_make_the_pipeline_that_python_makes():
     [
         ("[StandardScalar, Ridge]", r"source\.steps\.0(.|\n)*StandardScalar(.|\n)*Did you mean 'StandardScaler'"),
         ("[os.system, Ridge]", r"source\.steps\.0(.|\n)*os\.system"),
-        ("[sklearn.utils.os.system, Ridge]", r"class of scikit-learn's"),
+        ("[sklearn.utils.os.system, Ridge]", r"class of scikit-learn"),
         ("[{Ridge: {alpha: 1, beta: 2}}]", r"source\.steps\.0 must be parameters of Ridge(.|\n)*beta"),
-        ("[{PCA: {}, Ridge: {}}]", r"a class and its parameters"),
+        ("[{PCA: {}, Ridge: {}}]", r"a class with its parameters"),
         ("[{ColumnTransformer: {transformers: {a: [x]}}}, Ridge]", r"transformers\.a(.|\n)*columns and steps"),
-        ("[{FunctionTransformer: {func: numpy.fft}}, Ridge]", r"has an operator(.|\n)*numpy\.fft"),
+        ("[{FunctionTransformer: {func: numpy.fft}}, Ridge]", r"has an ONNX operator(.|\n)*numpy\.fft"),
         ("[sklearn.impute.KNNImputer, Ridge]", "KNNImputer"),
     ],
 )

@@ -23,7 +23,7 @@ def test_a_source_is_a_module_or_a_file(settings):
 
 def test_what_only_files_can_is_refused(monkeypatch):
     monkeypatch.setattr(torch_module, "check_installed", lambda: None)
-    with pytest.raises(ConvertError, match=r"(?s)lift is of files.*got: False"):
+    with pytest.raises(ConvertError, match=r"(?s)lift is for files.*got: False"):
         SOURCES["torch"](path="net.pt2", lift=False)(None, "float32")
 
 

@@ -13,16 +13,16 @@ from onnx_ir import Node, Value
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.rewrite import Rewrite
 from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
-from ortpipe.stages.convert.dialects.layers import normalized
+from ortpipe.stages.convert.dialects.layers import layer_normalization
 
-MASKED = -10000.0  # what a mask adds where a file says nothing else
+MASKED = -10000.0  # default of what a mask adds
 
 
 def embed_layer_normalization(op: Builder, node: Node) -> list[Value | None]:
-    """LayerNormalization of word[ids] + position[places] + segment[segments]; how many of each mask are 1; the sum."""
+    """LayerNormalization of word[ids] + position[places] + segment[segments]; the ones in each mask; the sum."""
     ids, segments, words, positions, segment, gamma, beta, mask, places = (*node.inputs, None, None)[:9]
-    at = op.Gather(positions, places) if places is not None else op.Slice(positions, [0], _size(op, ids, 1), [0])
-    total = op.Gather(words, ids) + at
+    position = op.Gather(positions, places) if places is not None else op.Slice(positions, [0], _size(op, ids, 1), [0])
+    total = op.Gather(words, ids) + position
     if segment is not None:
         total = total + op.Gather(segment, segments)
     count = None
@@ -31,7 +31,7 @@ def embed_layer_normalization(op: Builder, node: Node) -> list[Value | None]:
             count = op.Expand(op.const(np.int32(0)), _size(op, ids, 0))
         else:
             count = op.ReduceSum(op.Cast(op.Equal(mask, 1), to=ir.DataType.INT32), [1], keepdims=0)
-    return [normalized(op, node, total, gamma, beta)[0], count, total][: len(node.outputs)]
+    return [layer_normalization(op, node, total, gamma, beta)[0], count, total][: len(node.outputs)]
 
 
 def rotary_embedding(op: Builder, node: Node) -> list[Value]:
@@ -46,19 +46,19 @@ def rotary_embedding(op: Builder, node: Node) -> list[Value]:
     if rank == 3:
         head = [0, 0, heads, -1] if size else [0, 0, -1, _last(cosines, node) * 2]
         split = op.Reshape(x, head)
-    if rank_of(places) == 1:  # the place of the first
+    if rank_of(places) == 1:  # position of the first token
         length = op.Squeeze(_size(op, x, rank - 2 if rank == 4 else 1))
         places = op.Unsqueeze(op.Add(op.Range(0, length, 1), places), [0])
     cos, sin = (op.Unsqueeze(op.Gather(table, places), [2 if rank == 3 else 1]) for table in (cosines, sines))
-    y = _turned(op, split, cos, sin, size // 2 or _last(cosines, node), get("interleaved", 0), partly=bool(size))
+    y = _rotate(op, split, cos, sin, size // 2 or _last(cosines, node), get("interleaved", 0), partly=bool(size))
     return [op.Reshape(y, [0, 0, -1]) if rank == 3 else y]
 
 
-def _turned(op: Builder, x: Value, cos: Any, sin: Any, half: int, interleaved: int, *, partly: bool) -> Value:
-    """Return heads, [.., .., .., H], turned by their angles: all of each, or its first 2 · half numbers."""
-    rest = None
+def _rotate(op: Builder, x: Value, cos: Any, sin: Any, half: int, interleaved: int, *, partly: bool) -> Value:
+    """Rotate heads [.., .., .., H] by their angles; if `partly`, only the first 2 · half numbers."""
+    unrotated = None
     if partly:
-        x, rest = op.Slice(x, [0], [2 * half], [-1]), op.Slice(x, [2 * half], [np.iinfo(np.int64).max], [-1])
+        x, unrotated = op.Slice(x, [0], [2 * half], [-1]), op.Slice(x, [2 * half], [np.iinfo(np.int64).max], [-1])
     first: Any
     second: Any
     if interleaved:
@@ -66,18 +66,18 @@ def _turned(op: Builder, x: Value, cos: Any, sin: Any, half: int, interleaved: i
         first, second = (op.Gather(pairs, op.const(np.int64(i)), axis=-1) for i in (0, 1))
     else:
         first, second = op.Slice(x, [0], [half], [-1]), op.Slice(x, [half], [2 * half], [-1])
-    turned = [first * cos - second * sin, first * sin + second * cos]
+    rotated = [first * cos - second * sin, first * sin + second * cos]
     if interleaved:
-        y = op.Concat(*(op.Unsqueeze(part, [-1]) for part in turned), axis=-1)
+        y = op.Concat(*(op.Unsqueeze(part, [-1]) for part in rotated), axis=-1)
         y = op.Reshape(y, [0, 0, 0, -1])
     else:
-        y = op.Concat(*turned, axis=-1)
-    return y if rest is None else op.Concat(y, rest, axis=-1)
+        y = op.Concat(*rotated, axis=-1)
+    return y if unrotated is None else op.Concat(y, unrotated, axis=-1)
 
 
 def attention(op: Builder, node: Node) -> list[Value | None]:
     """Attention of x · weights + bias with itself."""
-    x, weights, bias, mask, past, added, length = (*node.inputs, *[None] * 5)[:7]
+    x, weights, bias, mask, past, attention_bias, length = (*node.inputs, *[None] * 5)[:7]
     assert weights is not None
     get = node.attributes.get_int
     if get("do_rotary", 0) or get("past_present_share_buffer", 0) or length is not None:
@@ -88,11 +88,11 @@ def attention(op: Builder, node: Node) -> list[Value | None]:
     if bias is not None:
         projected = projected + bias
     q, k, v = (_heads(op, part, heads) for part in op.Split(projected, sizes, axis=-1, outputs=3))
-    olds: list[Value | None] = [None]
+    past_parts: list[Value | None] = [None]
     if past is not None:
-        olds = [_slice(op, past, i, 0) for i in (0, 1)]
-        k, v = (op.Concat(old, new, axis=2) for old, new in zip(olds, (k, v), strict=True))
-    y = _attend(op, node, q, k, v, sizes[0] // heads, mask, added, olds[0])
+        past_parts = [_slice(op, past, i, 0) for i in (0, 1)]
+        k, v = (op.Concat(old, new, axis=2) for old, new in zip(past_parts, (k, v), strict=True))
+    y = _attend(op, node, q, k, v, sizes[0] // heads, mask, attention_bias, past_parts[0])
     present = None
     if len(node.outputs) > 1:
         present = op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0)
@@ -100,11 +100,11 @@ def attention(op: Builder, node: Node) -> list[Value | None]:
 
 
 def multi_head_attention(op: Builder, node: Node) -> list[Value | None]:
-    """Attention of queries, keys and values, which are packed, or three inputs, plus their biases."""
-    query, key, value, bias, mask, added, past_key, past_value, *more = (*node.inputs, *[None] * 7)[:10]
+    """Attention of queries, keys and values, packed or three inputs, plus their biases."""
+    query, key, value, bias, mask, attention_bias, past_key, past_value, *more = (*node.inputs, *[None] * 7)[:10]
     assert query is not None
     if any(x is not None for x in more) or len(node.outputs) > 3:
-        raise unsupported(node, "a cache that is shared, or scores as an output")
+        raise unsupported(node, "a shared cache, or scores as an output")
     heads, packed = node.attributes.get_int("num_heads"), rank_of(query) == 5
     size = _last(query, node) // (1 if packed else heads)
     ranks = [rank_of(x) if x is not None else 0 for x in (query, key, value)]
@@ -119,24 +119,24 @@ def multi_head_attention(op: Builder, node: Node) -> list[Value | None]:
         sizes = [heads * size] * 2
         biases = op.Split(bias, [*sizes, _last(bias, node) - sum(sizes)], axis=0, outputs=3)
         parts = [x if rank == 4 else x + b for x, rank, b in zip(parts, ranks, biases, strict=True)]
-    # keys and values of four axes are those of a cross attention, computed beforehand
+    # keys and values of four axes are already split into heads, as for cross attention
     q, k, v = (x if rank == 4 else _heads(op, x, heads) for x, rank in zip(parts, ranks, strict=True))
     if past_key is not None:
         k, v = op.Concat(past_key, k, axis=2), op.Concat(past_value, v, axis=2)
-    return [_attend(op, node, q, k, v, size, mask, added, past_key), k, v][: len(node.outputs)]
+    return [_attend(op, node, q, k, v, size, mask, attention_bias, past_key), k, v][: len(node.outputs)]
 
 
 def group_query_attention(op: Builder, node: Node) -> list[Value]:
-    """Causal attention in which several queries' heads share those of keys and values, of whole rows: no padding."""
+    """Causal attention in which several query heads share a key and value head; without padding."""
     query, key, value, *pasts = node.inputs[:5]
-    cosines, sines, places, added, *more = (*node.inputs[7:], *[None] * 4)[: max(4, len(node.inputs) - 7)]
+    cosines, sines, places, added_bias, *more = (*node.inputs[7:], *[None] * 4)[: max(4, len(node.inputs) - 7)]
     get = node.attributes.get_int
     assert query is not None
-    kinds = {"a cache in integers": get("kv_cache_bit_width", 0), "smooth_softmax": get("smooth_softmax", 0)}
-    kinds |= {"causal=0": not get("causal", 1), "scores as an output": len(node.outputs) > 3}
-    kinds |= {"heads that sink, scales of a cache, or normalized heads": any(x is not None for x in more)}
-    if refused := [name for name, found in kinds.items() if found]:
-        raise unsupported(node, refused[0])
+    problems = {"a cache in integers": get("kv_cache_bit_width", 0), "smooth_softmax": get("smooth_softmax", 0)}
+    problems |= {"causal=0": not get("causal", 1), "scores as an output": len(node.outputs) > 3}
+    problems |= {"attention sinks, cache scales, or normalized heads": any(x is not None for x in more)}
+    if reasons := [name for name, is_set in problems.items() if is_set]:
+        raise unsupported(node, reasons[0])
     heads, groups = get("num_heads"), get("kv_num_heads")
     size = _last(query, node) // (heads if key is not None else heads + 2 * groups)
     parts: Any = [query, key, value]
@@ -151,27 +151,29 @@ def group_query_attention(op: Builder, node: Node) -> list[Value]:
             places = places if past is None else op.Add(places, _size(op, past, 2))
         cos, sin = (op.Unsqueeze(op.Gather(table, places), [1]) for table in (cosines, sines))
         half, kind = _last(cosines, node), get("rotary_interleaved", 0)  # type: ignore[arg-type]
-        q, k = (_turned(op, x, cos, sin, half, kind, partly=2 * half < size) for x in (q, k))
+        q, k = (_rotate(op, x, cos, sin, half, kind, partly=2 * half < size) for x in (q, k))
     if past is not None:
         k, v = op.Concat(past, k, axis=2), op.Concat(past_value, v, axis=2)
     keys, values = k, v
     if groups < heads:
         times = op.const(np.array([1, 1, heads // groups, 1, 1]))
         keys, values = (op.Reshape(op.Expand(op.Unsqueeze(x, [2]), times), [0, heads, -1, size]) for x in (k, v))
-    look = _Look(causal=True, cap=node.attributes.get_float("softcap", 0.0), window=get("local_window_size", -1))
-    return [_attend(op, node, q, keys, values, size, None, added, past, look), k, v][: len(node.outputs)]
+    visible = _Visibility(
+        causal=True, cap=node.attributes.get_float("softcap", 0.0), window=get("local_window_size", -1)
+    )
+    return [_attend(op, node, q, keys, values, size, None, added_bias, past, visible), k, v][: len(node.outputs)]
 
 
-class _Look(NamedTuple):
-    """What a query may look at."""
+class _Visibility(NamedTuple):
+    """The keys that a query attends to."""
 
-    causal: bool = False  # itself and what is before it
-    cap: float = 0.0  # the largest score; 0: any
-    window: int = -1  # how many, itself among them (onnxruntime 1.19.2: one more); -1: all
+    causal: bool = False  # only its own and earlier positions
+    cap: float = 0.0  # the largest score; 0: unbounded
+    window: int = -1  # number of positions, its own included (onnxruntime 1.19.2: one more); -1: all
 
 
 def _slice(op: Builder, x: Value | None, index: int, axis: int) -> Value:
-    """Return one entry along an axis, which goes."""
+    """Return one entry along an axis, without that axis."""
     return op.Gather(x, op.const(np.int64(index)), axis=axis)
 
 
@@ -188,37 +190,37 @@ def _attend(
     v: Value,
     size: int,
     mask: Value | None,
-    added: Value | None,
+    attention_bias: Value | None,
     past: Value | None,
-    look: _Look | None = None,
+    visibility: _Visibility | None = None,
 ) -> Value:
-    """softmax(scale · q · kᵀ + added, masked) · v, heads joined: [B, S, N·H]."""
-    look = look or _Look(causal=bool(node.attributes.get_int("unidirectional", 0)))
+    """softmax(scale · q · kᵀ + attention_bias, masked) · v, heads concatenated: [B, S, N·H]."""
+    visibility = visibility or _Visibility(causal=bool(node.attributes.get_int("unidirectional", 0)))
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(size)
     scores = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2])) * scale
-    if look.cap:
-        scores = op.Tanh(scores / look.cap) * look.cap
-    if added is not None:
-        scores = scores + added
+    if visibility.cap:
+        scores = op.Tanh(scores / visibility.cap) * visibility.cap
+    if attention_bias is not None:
+        scores = scores + attention_bias
     if mask is not None:
         assert q.dtype is not None
         filler = max(node.attributes.get_float("mask_filter_value", MASKED), float(q.dtype.min))
-        scores = scores + op.Where(_kept(op, node, mask, q, k), op.like(0, q), op.like(filler, q))
-    if look.causal:
+        scores = scores + op.Where(_visible(op, node, mask, q, k), op.like(0, q), op.like(filler, q))
+    if visibility.causal:
         assert q.dtype is not None
         rows = op.Range(0, op.Squeeze(_size(op, q, 2)), 1)
         rows = op.Unsqueeze(rows if past is None else op.Add(rows, _size(op, past, 2)), [1])
         keys = op.Range(0, op.Squeeze(_size(op, k, 2)), 1)
-        seen = op.LessOrEqual(keys, rows)
-        if look.window >= 0:
-            seen = op.And(seen, op.Greater(keys, op.Sub(rows, look.window)))
-        scores = op.Where(seen, scores, op.like(float(q.dtype.min), q))
+        visible = op.LessOrEqual(keys, rows)
+        if visibility.window >= 0:
+            visible = op.And(visible, op.Greater(keys, op.Sub(rows, visibility.window)))
+        scores = op.Where(visible, scores, op.like(float(q.dtype.min), q))
     y = op.MatMul(op.Softmax(scores, axis=-1), v)
     return op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1])
 
 
-def _kept(op: Builder, node: Node, mask: Value, q: Value, k: Value) -> Value:
-    """Return where a mask lets look, as booleans that broadcast to [B, N, S, T]."""
+def _visible(op: Builder, node: Node, mask: Value, q: Value, k: Value) -> Value:
+    """Return the positions that a mask leaves visible, as booleans that broadcast to [B, N, S, T]."""
     match rank_of(mask):
         case 2:
             return op.Greater(op.Unsqueeze(mask, [1, 2]), 0)
@@ -228,12 +230,12 @@ def _kept(op: Builder, node: Node, mask: Value, q: Value, k: Value) -> Value:
             places = op.Cast(op.Range(0, op.Squeeze(_size(op, k, 2)), 1), to=ir.DataType.INT32)
             rows = _size(op, q, 0)
             ends = op.Slice(mask, [0], rows)
-            kept = op.Less(places, op.Unsqueeze(ends, [1, 2, 3]))
+            before_end = op.Less(places, op.Unsqueeze(ends, [1, 2, 3]))
             batch = node.inputs[0].shape if node.inputs[0] is not None else None
             if mask.shape is not None and batch is not None and mask.shape[0] == batch[0]:
-                return kept
+                return before_end
             starts = op.Slice(op.Concat(mask, op.Sub(ends, ends), axis=0), rows, rows + rows)
-            return op.And(kept, op.GreaterOrEqual(places, op.Unsqueeze(starts, [1, 2, 3])))
+            return op.And(before_end, op.GreaterOrEqual(places, op.Unsqueeze(starts, [1, 2, 3])))
         case rank:
             raise unsupported(node, f"a mask of {rank} axes")
 
@@ -248,7 +250,7 @@ def _last(value: Value, node: Node) -> int:
     rank_of(value)
     size = value.shape[-1] if value.shape is not None else None
     if not isinstance(size, int):
-        raise unsupported(node, f"the last dimension of {value.name!r} is not known")
+        raise unsupported(node, f"the last dimension of {value.name!r} is unknown")
     return size
 
 

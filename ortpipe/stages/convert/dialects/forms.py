@@ -1,4 +1,4 @@
-"""What the rewrites of operators from other domains share."""
+"""Common helpers for the rewrites of operators from other domains."""
 
 from onnx_ir import Node, Value
 
@@ -9,7 +9,7 @@ MICROSOFT = "com.microsoft"
 
 
 class Unranked(Exception):
-    """A rewrite needs the rank of a value whose shape inference has not been asked about yet."""
+    """A rewrite needs the rank of a value whose shape has not been inferred yet."""
 
     def __init__(self, value: Value) -> None:
         super().__init__(value.name)
@@ -17,16 +17,16 @@ class Unranked(Exception):
 
 
 def rank_of(value: Value) -> int:
-    """Return a value's number of axes (Unranked: not known)."""
+    """Return a value's number of axes; raise Unranked if it is unknown."""
     if value.shape is None:
         raise Unranked(value)
     return value.shape.rank()
 
 
 def unsupported(node: Node, why: str) -> ConvertError:
-    """Return the error for a form of an operator that no rewrite covers."""
+    """Return the error for a form of an operator without a rewrite."""
     return ConvertError(
-        "onnxruntime's fused operators are written as ONNX's own where their form has an equal there.",
+        "A fused operator of onnxruntime must have an equivalent in ONNX's own operators.",
         got=f"{called(node)}: {why}",
         fix="Take another file of this model, from before it was optimised or quantized; or cut this one so that the "
         "operator is outside (onnx.utils.extract_model).",

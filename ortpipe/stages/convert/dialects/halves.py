@@ -1,4 +1,4 @@
-"""float16 and bfloat16 as float32: kernels for halves are few on CPUs, and small updates vanish in them."""
+"""float16 and bfloat16 as float32: CPUs have few kernels for 16-bit floats, and small updates vanish in them."""
 
 from collections.abc import Iterator
 
@@ -8,29 +8,29 @@ import onnx_ir as ir
 from ortpipe.graph import query
 from ortpipe.graph.check import infer
 
-HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+FLOATS16 = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 KINDS = ("to", "dtype")  # attributes that name a type
 
 
 def write_float32(model: ir.Model) -> bool:
-    """Rewrite in place every half as a float32, inputs and outputs too; say whether there was any."""
-    found = False
+    """Rewrite every float16 and bfloat16 as float32, inputs and outputs too, in place; return whether there was any."""
+    changed = False
     for graph in _graphs(model.graph):
         outputs = [y for node in graph for y in node.outputs]
         for value in {*graph.inputs, *graph.outputs, *graph.initializers.values(), *outputs}:
-            if value.dtype in HALVES:
-                found = True
+            if value.dtype in FLOATS16:
+                changed = True
                 value.type = ir.TensorType(ir.DataType.FLOAT)
                 if value.const_value is not None and value.is_initializer():
-                    value.const_value = _single(value.const_value)
+                    value.const_value = _as_float32(value.const_value)
         for node, attribute in [(n, a) for n in graph for a in n.attributes.values()]:
-            if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in HALVES:
-                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, _single(attribute.as_tensor()))
-            elif attribute.name in KINDS and attribute.type == ir.AttributeType.INT and attribute.as_int() in HALVES:
+            if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in FLOATS16:
+                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, _as_float32(attribute.as_tensor()))
+            elif attribute.name in KINDS and attribute.type == ir.AttributeType.INT and attribute.as_int() in FLOATS16:
                 node.attributes[attribute.name] = ir.AttrInt64(attribute.name, ir.DataType.FLOAT.value)
-    if found:
+    if changed:
         infer(model)
-    return found
+    return changed
 
 
 def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
@@ -40,5 +40,5 @@ def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
             yield from _graphs(inner)
 
 
-def _single(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+def _as_float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)

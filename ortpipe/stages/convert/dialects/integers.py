@@ -1,4 +1,4 @@
-"""Integers of quantized models as floats: of the same values, so that gradients pass."""
+"""The integers of quantized models as floats of the same values, so that gradients pass."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,85 +14,85 @@ from ortpipe.graph.origins import mark, take
 from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
 
 INTEGERS = ("INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16", "INT32")
-MOVES = (  # operators that give elements of their first input
+MOVES = (  # operators whose output is elements of their first input
     *("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
 )
 
 
-def same(op: Builder, x: Any) -> Value:
-    """Return x, through which no gradient passes: every float of at least 2⁻¹⁷ is a whole multiple of 2⁻⁴⁰."""
+def stop_gradient(op: Builder, x: Any) -> Value:
+    """Return x without a gradient, by rounding to multiples of 2⁻⁴⁰; every float32 of at least 2⁻¹⁷ is one."""
     return op.Round(x * 2.0**40) * 2.0**-40
 
 
 @dataclass(frozen=True)
-class Held:
+class QuantizedValue:
     """A quantized value."""
 
-    steps: Any  # its integers less the zero point, as floats
+    steps: Any  # its integers minus the zero point, as floats
     zero: Any  # a Value, or its array
 
 
 class Integers:
-    """What stands for integers in a graph, and which parameters were some."""
+    """The floats that represent integers in a graph, and the parameters that were integers."""
 
     def __init__(self, fake: bool) -> None:
         self.fake = fake
-        self.held: dict[Value, Held | None] = {}  # floats that stand for integers
+        self.values: dict[Value, QuantizedValue | None] = {}  # floats that represent integers
         self.weights: dict[tuple[Value, bytes], Value] = {}
         self.scales: dict[Value, None] = {}
-        self.replaced: dict[Value, ir.Graph] = {}  # integers, and where they were
+        self.replaced: dict[Value, ir.Graph] = {}  # integers → the graph that they were in
 
-    def quantized(self, op: Builder, node: Node, x: Any, scale: Any, zero: Any, axis: int = 1) -> Value:
-        """Return integers for floats, as floats; the zero point is a constant."""
+    def quantize(self, op: Builder, node: Node, x: Any, scale: Any, zero: Any, axis: int = 1) -> Value:
+        """Return the quantized integers of floats, as floats; the zero point must be constant."""
         y = node.outputs[0]
-        kind = y.dtype or (zero.dtype if zero is not None else ir.DataType.UINT8)
-        offset = query.constant(zero) if zero is not None else np.zeros((), np.uint8)
-        if kind.name not in INTEGERS or offset is None:
-            raise unsupported(node, f"integers of type {kind}, or a zero point that is computed")
+        dtype = y.dtype or (zero.dtype if zero is not None else ir.DataType.UINT8)
+        shift = query.constant(zero) if zero is not None else np.zeros((), np.uint8)
+        if dtype.name not in INTEGERS or shift is None:
+            raise unsupported(node, f"integers of type {dtype}, or a computed zero point")
         y.type = None
-        offset = offset.astype(np.float32)
-        shifted = along(op, x, op.const(offset), axis, offset.size) if offset.size > 1 else float(offset.ravel()[0])
-        low, high = float(kind.min), float(kind.max)
-        steps = x / along(op, x, scale, axis, size_of(scale))
-        if offset.size > 1:
-            steps = op.Min(op.Max(steps, low - shifted), high - shifted)
+        shift = shift.astype(np.float32)
+        shifts = along_axis(op, x, op.const(shift), axis, shift.size) if shift.size > 1 else float(shift.ravel()[0])
+        low, high = float(dtype.min), float(dtype.max)
+        steps = x / along_axis(op, x, scale, axis, size_of(scale))
+        if shift.size > 1:
+            steps = op.Min(op.Max(steps, low - shifts), high - shifts)
         else:
-            steps = op.Clip(steps, low - shifted, high - shifted)
+            steps = op.Clip(steps, low - shifts, high - shifts)
         if self.fake:
-            steps = steps + (op.Round(steps) - same(op, steps))
-        whole = op.Identity(steps) if offset.size == 1 and not shifted else steps + shifted
-        self.held[whole] = Held(steps, offset)
-        return whole
+            steps = steps + (op.Round(steps) - stop_gradient(op, steps))
+        integers = op.Identity(steps) if shift.size == 1 and not shifts else steps + shifts
+        self.values[integers] = QuantizedValue(steps, shift)
+        return integers
 
-    def dequantized(self, op: Builder, x: Any, scale: Any, zero: Any, axis: int, node: Node) -> Value:
-        """Return the floats of integers: of an initializer, or what only moves one, a parameter."""
+    def dequantize(self, op: Builder, x: Any, scale: Any, zero: Any, axis: int, node: Node) -> Value:
+        """Return the floats of integers; for an initializer, possibly behind operators of MOVES, a parameter."""
         root, moves = x, []
-        while size_of(scale) == 1 and (maker := root.producer()) is not None and maker.op_type in MOVES:
-            if root in self.held:
+        while size_of(scale) == 1 and (producer := root.producer()) is not None and producer.op_type in MOVES:
+            if root in self.values:
                 break
-            moves.append(maker)
-            root = maker.inputs[0]
+            moves.append(producer)
+            root = producer.inputs[0]
         if root in self.replaced or (root.is_initializer() and not root.is_graph_input()):
             value = self.weight(op, root, scale, zero, axis, node)
             for move in reversed(moves):
                 attributes = {name: a.value for name, a in move.attributes.items()}
                 value = getattr(op, move.op_type)(value, *move.inputs[1:], **attributes)
             return value
-        return self.less(op, x, zero, axis) * along(op, x, scale, axis, size_of(scale))
+        return self.subtract_zero(op, x, zero, axis) * along_axis(op, x, scale, axis, size_of(scale))
 
-    def weight(self, op: Builder, held: Value, scale: Any, zero: Any, axis: int, node: Node) -> Value:
-        """Return the float parameter that an initializer of integers is, under its name."""
+    def weight(self, op: Builder, integers: Value, scale: Any, zero: Any, axis: int, node: Node) -> Value:
+        """Return the float parameter of an initializer of integers, under its name."""
         factor, offset = query.constant(scale), query.constant(zero) if zero is not None else None
         if factor is None or (zero is not None and offset is None):
-            raise unsupported(node, f"a scale of {held.name!r} that is computed")
+            raise unsupported(node, f"a scale of {integers.name!r} that is computed")
         if scale.is_initializer():
             self.scales[scale] = None
-        key = (held, factor.tobytes() + (b"" if offset is None else offset.tobytes()))
+        key = (integers, factor.tobytes() + (b"" if offset is None else offset.tobytes()))
         if key not in self.weights:
-            integers, block = query.array(held), node.attributes.get_int("block_size", 0)
-            shapes = [shaped(a, integers, axis, block) for a in (factor, np.zeros(()) if offset is None else offset)]
-            array = ((integers.astype(np.float64) - shapes[1]) * shapes[0]).astype(factor.dtype)
-            name, parameter = str(held.name), self.parameter(held, array)
+            array, block = query.array(integers), node.attributes.get_int("block_size", 0)
+            shapes = [per_channel(a, array, axis, block) for a in (factor, np.zeros(()) if offset is None else offset)]
+            floats = ((array.astype(np.float64) - shapes[1]) * shapes[0]).astype(factor.dtype)
+            name, parameter = str(integers.name), self.parameter(integers, floats)
             zero_name = zero.name if zero is not None else None
             if not block and factor.ndim < 2 and scale.is_initializer() and (zero is None or zero.is_initializer()):
                 mark(parameter, {"initializer": name, "transform": [["dequantize", scale.name, zero_name, axis]]})
@@ -100,40 +100,46 @@ class Integers:
         return self.weights[key]
 
     def from_blocks(
-        self, held: Value, shape: tuple[int, ...], sizes: tuple[int, int], scales: Value, zero: Value | None, *more: Any
+        self,
+        packed: Value,
+        shape: tuple[int, ...],
+        sizes: tuple[int, int],
+        scales: Value,
+        zero: Value | None,
+        *more: Any,
     ) -> Value:
-        """Return the float parameter that packed rows of integers are: of so many bits, so many in a row."""
-        given = [held, scales, *([] if zero is None else [zero])]
-        if not all(v in self.replaced or (v.is_initializer() and not v.is_graph_input()) for v in given):
+        """Return the float parameter of packed rows of integers; `sizes` are bits and integers per row."""
+        tensors = [packed, scales, *([] if zero is None else [zero])]
+        if not all(v in self.replaced or (v.is_initializer() and not v.is_graph_input()) for v in tensors):
             raise ConvertError(
-                "The weights of a quantized product are initializers, with their scales and zero points.",
-                got=f"{held.name!r} or what scales it is computed",
+                "The weights of a quantized product, their scales and zero points must be initializers.",
+                got=f"{packed.name!r}, its scale or zero point is computed",
                 fix="Convert the file from which this one was quantized.",
             )
         names = [None if v is None else str(v.name) for v in (scales, zero)]
         steps = [["reshape", *shape], ["blocks", *sizes, *names], *more]
-        key = (held, repr(steps).encode())
+        key = (packed, repr(steps).encode())
         if key not in self.weights:
-            arrays, name = {str(v.name): query.array(v) for v in given}, str(held.name)
+            arrays, name = {str(v.name): query.array(v) for v in tensors}, str(packed.name)
             floats = take(arrays[name], steps, arrays.__getitem__).astype(arrays[str(scales.name)].dtype)
-            self.weights[key] = mark(self.parameter(held, floats), {"initializer": name, "transform": steps})
+            self.weights[key] = mark(self.parameter(packed, floats), {"initializer": name, "transform": steps})
         return self.weights[key]
 
-    def parameter(self, held: Value, array: np.ndarray) -> Value:
-        """Put floats under the name of integers, which are left without a graph (`written` looks after them)."""
-        name, graph = str(held.name), held.graph
+    def parameter(self, integers: Value, array: np.ndarray) -> Value:
+        """Register floats under the name of integers, and remove these from the graph (see `restore_integers`)."""
+        name, graph = str(integers.name), integers.graph
         assert isinstance(graph, ir.Graph)
-        if name in graph.initializers and graph.initializers[name] is held:
+        if name in graph.initializers and graph.initializers[name] is integers:
             del graph.initializers[name]
-        else:  # floats of another scale have the name
+        else:  # floats of another scale took the name
             name = Names(used_names(graph)).fresh(name)
         value = ir.val(name, const_value=ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=name))
         graph.register_initializer(value)
-        self.replaced[held] = graph
+        self.replaced[integers] = graph
         return value
 
-    def put_back(self) -> None:
-        """Give integers that something else reads, too, a place and a name again; what scales them is a constant."""
+    def restore_integers(self) -> None:
+        """Register integers that still have readers again, under a new name, and turn scales into constants."""
         for scale in self.scales:
             if scale.uses() and not scale.is_graph_input():
                 graph, name = scale.graph, scale.name
@@ -143,36 +149,36 @@ class Integers:
                 del graph.initializers[str(name)]
                 constant.outputs[0].name, constant.outputs[0].type = name, scale.type
                 graph.insert_before(graph[0], constant)
-        for held, graph in self.replaced.items():
-            if uses := [(node, place) for node, place in held.uses() if node.graph is not None]:
-                name = Names(used_names(graph)).fresh(str(held.name))
-                value = ir.val(name, const_value=ir.tensor(query.array(held), name=name))
+        for integers, graph in self.replaced.items():
+            if uses := [(node, place) for node, place in integers.uses() if node.graph is not None]:
+                name = Names(used_names(graph)).fresh(str(integers.name))
+                value = ir.val(name, const_value=ir.tensor(query.array(integers), name=name))
                 graph.register_initializer(value)
                 for node, place in uses:
                     node.replace_input_with(place, value)
 
-    def less(self, op: Builder, x: Any, zero: Any, axis: int = 1) -> Any:
-        """Return integers less their zero point, as floats."""
-        held = self.held.get(x)
+    def subtract_zero(self, op: Builder, x: Any, zero: Any, axis: int = 1) -> Any:
+        """Return integers minus their zero point, as floats."""
+        value = self.values.get(x)
         constant = query.constant(zero) if zero is not None else np.zeros(())
-        if held is not None and (
-            held.zero is zero
-            or (constant is not None and isinstance(held.zero, np.ndarray) and np.array_equal(held.zero, constant))
+        if value is not None and (
+            value.zero is zero
+            or (constant is not None and isinstance(value.zero, np.ndarray) and np.array_equal(value.zero, constant))
         ):
-            return held.steps
-        whole = x if x in self.held else op.Cast(x, to=ir.DataType.FLOAT)
+            return value.steps
+        integers = x if x in self.values else op.Cast(x, to=ir.DataType.FLOAT)
         if constant is None:
-            return whole - (zero if zero in self.held else op.Cast(zero, to=ir.DataType.FLOAT))
+            return integers - (zero if zero in self.values else op.Cast(zero, to=ir.DataType.FLOAT))
         if not constant.any():
-            return whole
-        shifted = op.const(constant.astype(np.float32).reshape(() if constant.size == 1 else constant.shape))
-        return whole - along(op, x, shifted, axis, constant.size)
+            return integers
+        zero_point = op.const(constant.astype(np.float32).reshape(() if constant.size == 1 else constant.shape))
+        return integers - along_axis(op, x, zero_point, axis, constant.size)
 
     def bias(self, op: Builder, node: Node, bias: Any, xs: Any, ws: Any, beta: float = 1.0) -> Value:
-        """Return the float bias of integers in units of both scales."""
+        """Return the float bias of integers in units of the product of both scales."""
         factors = [query.constant(scale) for scale in (xs, ws)]
         if not (bias.is_initializer() or bias in self.replaced) or factors[0] is None or factors[1] is None:
-            raise unsupported(node, "a bias, or scales, that are computed")
+            raise unsupported(node, "a computed bias, or computed scales")
         integers, name = query.array(bias), str(bias.name)
         array = integers * (factors[0].astype(np.float64) * factors[1].astype(np.float64)).ravel() * beta
         steps = [["dequantize", xs.name, None, 0], ["scale", ws.name]]
@@ -181,31 +187,31 @@ class Integers:
 
 
 def size_of(scale: Any) -> int:
-    """Return how many numbers a scale has; one that is computed is one."""
-    held = query.constant(scale)
-    return 1 if held is None else held.size
+    """Return the size of a scale; that of a computed scale is 1."""
+    constant = query.constant(scale)
+    return 1 if constant is None else constant.size
 
 
-def along(op: Builder, x: Value, numbers: Any, axis: int, size: int) -> Any:
-    """Return numbers per channel so that they broadcast along an axis of x; one number as a scalar."""
-    held = query.constant(numbers)
+def along_axis(op: Builder, x: Value, numbers: Any, axis: int, size: int) -> Any:
+    """Return numbers per channel in a shape that broadcasts along an axis of x; one number as a scalar."""
+    constant = query.constant(numbers)
     if size == 1:
-        if held is not None:
-            return op.const(held.reshape(()))
+        if constant is not None:
+            return op.const(constant.reshape(()))
         if numbers.shape is None or numbers.shape.rank() == 0 or numbers.shape[0] == 1:
             return numbers
     rank = rank_of(x)
-    wide = [-1 if i == axis % rank else 1 for i in range(rank)]
-    return op.Reshape(numbers, wide) if held is None else op.const(held.reshape(wide))
+    sizes = [-1 if i == axis % rank else 1 for i in range(rank)]
+    return op.Reshape(numbers, sizes) if constant is None else op.const(constant.reshape(sizes))
 
 
-def shaped(numbers: np.ndarray, integers: np.ndarray, axis: int, block: int = 0) -> np.ndarray:
-    """Return numbers so that they broadcast to weights: one, one per channel of an axis, or one per block."""
+def per_channel(numbers: np.ndarray, integers: np.ndarray, axis: int, block: int = 0) -> np.ndarray:
+    """Return numbers in a shape that broadcasts to weights: one, one per channel of an axis, or one per block."""
     numbers = np.asarray(numbers, np.float64)
     if block and numbers.ndim:
         return np.repeat(numbers, block, axis)[tuple(slice(d) for d in integers.shape)]
     if numbers.size == 1:
         return numbers.reshape(())
     if numbers.ndim > 1:
-        return numbers if numbers.ndim == integers.ndim else numbers[..., None, :]  # of each direction of an LSTM
+        return numbers if numbers.ndim == integers.ndim else numbers[..., None, :]  # for each direction of an LSTM
     return numbers.reshape([-1 if i == axis % integers.ndim else 1 for i in range(integers.ndim)])

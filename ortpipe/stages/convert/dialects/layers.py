@@ -1,4 +1,4 @@
-"""onnxruntime's fused layers: products, convolutions, activations and normalizations with what stood beside them."""
+"""onnxruntime's fused layers: products, convolutions, activations and normalizations fused with their neighbours."""
 
 import math
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from ortpipe.graph.builder import Builder
 from ortpipe.graph.rewrite import Rewrite
 from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
 
-EPSILON = 1e-12  # of com.microsoft's normalizations where a file says none
-ACTIVATIONS: dict[str, tuple[str, ...]] = {  # what a fused operator may end in, and what its numbers are called
+EPSILON = 1e-12  # default of com.microsoft's normalizations
+ACTIVATIONS: dict[str, tuple[str, ...]] = {  # activation of a fused operator → names of its parameters
     "Clip": ("min", "max"),
     "HardSigmoid": ("alpha", "beta"),
     "LeakyRelu": ("alpha",),
@@ -28,8 +28,8 @@ def gelu(op: Builder, x: Value) -> Value:
 
 
 def fast_gelu(op: Builder, node: Node) -> list[Value]:
-    """Gelu's approximation by tanh, of x + bias: ½x · (1 + tanh(√(2/π) · (x + 0.044715·x³)))."""
-    x = _biased(op, *node.inputs)
+    """Gelu's tanh approximation, of x + bias: ½x · (1 + tanh(√(2/π) · (x + 0.044715·x³)))."""
+    x = _add_bias(op, *node.inputs)
     return [x * ((op.Tanh(x * (1 + x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1) * 0.5)]
 
 
@@ -40,7 +40,7 @@ def quick_gelu(op: Builder, node: Node) -> list[Value]:
 
 
 def fused_mat_mul(op: Builder, node: Node) -> list[Value]:
-    """alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾; transBatch moves the first axis behind the batches, where MatMul's rows are."""
+    """alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾; transBatch moves the first axis behind the batch axes, to MatMul's rows."""
     operands = []
     for x, side in zip(node.inputs, "AB", strict=True):
         assert x is not None
@@ -59,15 +59,15 @@ def fused_mat_mul(op: Builder, node: Node) -> list[Value]:
 def fused_gemm(op: Builder, node: Node) -> list[Value]:
     """activation(Gemm(a, b, c))."""
     numbers = [node.attributes.get_float(f"activation_{name}", None) for name in ("alpha", "beta", "gamma")]
-    y = op.Gemm(*node.inputs, **_rest(node, "activation"))
-    return [_activated(op, node, y, [n for n in numbers if n is not None])]
+    y = op.Gemm(*node.inputs, **_attributes(node, "activation"))
+    return [_activate(op, node, y, [n for n in numbers if n is not None])]
 
 
 def fused_conv(op: Builder, node: Node) -> list[Value]:
     """activation(Conv(x, w, b) + z)."""
     x, w, b, z = (*node.inputs, None, None)[:4]
-    y = op.Conv(x, w, b, **_rest(node, "activation"))
-    return [_activated(op, node, y if z is None else y + z, node.attributes.get_floats("activation_params", ()))]
+    y = op.Conv(x, w, b, **_attributes(node, "activation"))
+    return [_activate(op, node, y if z is None else y + z, node.attributes.get_floats("activation_params", ()))]
 
 
 def nhwc_conv(op: Builder, node: Node) -> list[Value]:
@@ -75,8 +75,8 @@ def nhwc_conv(op: Builder, node: Node) -> list[Value]:
     x, *weights = node.inputs
     assert x is not None
     rank = rank_of(x)
-    turned = op.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
-    return [op.Transpose(op.Conv(turned, *weights, **_rest(node)), perm=[0, *range(2, rank), 1])]
+    channels_first = op.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
+    return [op.Transpose(op.Conv(channels_first, *weights, **_attributes(node)), perm=[0, *range(2, rank), 1])]
 
 
 def rms_normalization(op: Builder, node: Node) -> list[Value | None]:
@@ -91,14 +91,14 @@ def rms_normalization(op: Builder, node: Node) -> list[Value | None]:
 def skip_layer_normalization(op: Builder, node: Node) -> list[Value | None]:
     """LayerNormalization of x + skip + bias, which is the fourth output."""
     x, skip, gamma, beta, bias = (*node.inputs, None, None)[:5]
-    total = _biased(op, _biased(op, x, skip), bias)
-    return [*normalized(op, node, total, gamma, beta), total]
+    total = _add_bias(op, _add_bias(op, x, skip), bias)
+    return [*layer_normalization(op, node, total, gamma, beta), total]
 
 
 def skip_rms_normalization(op: Builder, node: Node) -> list[Value | None]:
     """SkipSimplifiedLayerNormalization: the same without the mean."""
     x, skip, gamma, bias = (*node.inputs, None)[:4]
-    total = _biased(op, _biased(op, x, skip), bias)
+    total = _add_bias(op, _add_bias(op, x, skip), bias)
     return [*_by_root(op, node, total, gamma, -1), None, total][: len(node.outputs)]
 
 
@@ -106,27 +106,27 @@ def bias_dropout(op: Builder, node: Node) -> list[Value]:
     """Dropout(x + bias) + residual, and the mask."""
     x, bias, residual, *settings = (*node.inputs, None, None)[: max(len(node.inputs), 3)]
     seed = {"seed": node.attributes["seed"].as_int()} if "seed" in node.attributes else {}
-    y, mask = op.Dropout(_biased(op, x, bias), *settings, outputs=2, **seed)
-    return [_biased(op, y, residual), mask]
+    y, mask = op.Dropout(_add_bias(op, x, bias), *settings, outputs=2, **seed)
+    return [_add_bias(op, y, residual), mask]
 
 
-def renamed(op: Builder, node: Node) -> list[Value]:
-    """An operator that ONNX has as well, as it is there."""
-    attributes = _rest(node)
+def same_operator(op: Builder, node: Node) -> list[Value]:
+    """An operator that ONNX has as well."""
+    attributes = _attributes(node)
     if len(node.outputs) == 1:
         return [getattr(op, node.op_type)(*node.inputs, **attributes)]
     return list(getattr(op, node.op_type)(*node.inputs, outputs=len(node.outputs), **attributes))
 
 
-def _biased(op: Builder, x: Value | None, bias: Value | None = None) -> Value:
+def _add_bias(op: Builder, x: Value | None, bias: Value | None = None) -> Value:
     assert x is not None
     return x if bias is None else op.Add(x, bias)
 
 
-def normalized(
+def layer_normalization(
     op: Builder, node: Node, x: Value | None, gamma: Value | None, beta: Value | None = None
 ) -> list[Value | None]:
-    """Return LayerNormalization's outputs, as many as the node has of them."""
+    """Return as many of LayerNormalization's outputs as the node has."""
     epsilon = node.attributes.get_float("epsilon", EPSILON)
     if any(y.uses() or y.is_graph_output() for y in node.outputs[1:3]) and node.op_type.startswith("Skip"):
         return list(op.LayerNormalization(x, gamma, beta, axis=-1, epsilon=epsilon, outputs=3))
@@ -134,17 +134,17 @@ def normalized(
 
 
 def _by_root(op: Builder, node: Node, x: Value | None, gamma: Value | None, axis: int) -> list[Value | None]:
-    """Return gamma · x / √(mean x² + epsilon), and 1 / √…; halves are joined in float32."""
+    """Return gamma · x / √(mean x² + epsilon), and 1 / √…; the mean of 16-bit floats is taken in float32."""
     assert x is not None and gamma is not None
     default = 1e-5 if node.op_type == "SimplifiedLayerNormalization" else EPSILON
-    wide = op.Cast(x, to=ir.DataType.FLOAT) if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else x
+    floats = op.Cast(x, to=ir.DataType.FLOAT) if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else x
     axes = [-1] if axis == -1 else range(axis, rank_of(x))
-    root = op.Sqrt(op.ReduceMean(wide * wide, axes) + node.attributes.get_float("epsilon", default))
+    root = op.Sqrt(op.ReduceMean(floats * floats, axes) + node.attributes.get_float("epsilon", default))
     inverse = op.Reciprocal(root)
-    return [op.cast(wide * inverse, gamma) * gamma, inverse]
+    return [op.cast(floats * inverse, gamma) * gamma, inverse]
 
 
-def _activated(op: Builder, node: Node, y: Value, numbers: Sequence[float]) -> Value:
+def _activate(op: Builder, node: Node, y: Value, numbers: Sequence[float]) -> Value:
     name = node.attributes.get_string("activation", "")
     if not name:
         return y
@@ -155,27 +155,27 @@ def _activated(op: Builder, node: Node, y: Value, numbers: Sequence[float]) -> V
     return getattr(op, name)(y, **dict(zip(ACTIVATIONS[name], numbers, strict=False)))
 
 
-def _rest(node: Node, *without: str) -> dict[str, Any]:
-    """Return a node's attributes but those whose names begin so."""
+def _attributes(node: Node, *without: str) -> dict[str, Any]:
+    """Return a node's attributes except those with one of these prefixes."""
     return {name: a.value for name, a in node.attributes.items() if not (without and name.startswith(without))}
 
 
 LAYERS: dict[str, Rewrite] = {
     "BiasDropout": bias_dropout,
-    "BiasGelu": lambda op, node: [gelu(op, _biased(op, *node.inputs))],
+    "BiasGelu": lambda op, node: [gelu(op, _add_bias(op, *node.inputs))],
     "FastGelu": fast_gelu,
     "FusedConv": fused_conv,
     "FusedGemm": fused_gemm,
     "FusedMatMul": fused_mat_mul,
-    "GatherND": renamed,
-    "Gelu": lambda op, node: [gelu(op, _biased(op, *node.inputs))],
+    "GatherND": same_operator,
+    "Gelu": lambda op, node: [gelu(op, _add_bias(op, *node.inputs))],
     "NhwcConv": nhwc_conv,
-    "Pad": renamed,
+    "Pad": same_operator,
     "QuickGelu": quick_gelu,
-    "Range": renamed,
+    "Range": same_operator,
     "SimplifiedLayerNormalization": rms_normalization,
     "SkipLayerNormalization": skip_layer_normalization,
     "SkipSimplifiedLayerNormalization": skip_rms_normalization,
     "TransposeMatMul": fused_mat_mul,
-    "Trilu": renamed,
+    "Trilu": same_operator,
 }

@@ -1,9 +1,9 @@
-"""Quantized models read as float models: integers stay integers in value, but floats that gradients pass.
+"""Quantized models read as float models: floats with the integers' values, so that gradients pass.
 
 QuantizeLinear rounds clip(x / scale) to integers, and passes the gradient inside the range as if it did not round (the
-straight-through estimator, Bengio et al. 2013), or only clips with `quantized=float`: a Relu that a quantizer found in
-front of it is in its bounds, and nowhere else. Weights become float parameters once: (w − zero point) · scale; scales
-and zero points are constants.
+straight-through estimator, Bengio et al. 2013); with `quantized=float` it only clips, because a quantizer may have
+folded a Relu into its bounds. Weights become float parameters once: (w − zero point) · scale; scales and zero points
+are constants.
 """
 
 import contextlib
@@ -20,37 +20,44 @@ from ortpipe.graph.check import clean, infer
 from ortpipe.graph.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.dialects import blocks
 from ortpipe.stages.convert.dialects.forms import MICROSOFT, Unranked, rank_of, unsupported
-from ortpipe.stages.convert.dialects.integers import INTEGERS, MOVES, Held, Integers, same, shaped
+from ortpipe.stages.convert.dialects.integers import (
+    INTEGERS,
+    MOVES,
+    Integers,
+    QuantizedValue,
+    per_channel,
+    stop_gradient,
+)
 
 Mode = Literal["fake", "float"]
-CARRIES = (  # … and of others, or that keep their order
+CARRIES = (  # MOVES, and operators of several inputs, or that keep the order of values
     *(*MOVES, "Clip", "Concat", "DepthToSpace", "GatherElements", "GatherND", "Max", "MaxPool", "Min", "Pad", "Relu"),
     *("Resize", "SpaceToDepth", "Split", "Where", "Add", "Mul", "Sub"),
 )
 
 
 def write_float(model: ir.Model, mode: Mode) -> tuple[str, ...]:
-    """Rewrite in place a quantized model's operators in float ones; return their names."""
-    reader = _Reader(mode == "fake")
+    """Rewrite a quantized model's operators as float ones, in place; return their names."""
+    reader = _QuantizedReader(mode == "fake")
     rules = reader.rules()
-    found = [n for n in model.graph.all_nodes() if n.op_type in rules and n.domain in ("", MICROSOFT)]
-    if not found:
+    quantized_nodes = [n for n in model.graph.all_nodes() if n.op_type in rules and n.domain in ("", MICROSOFT)]
+    if not quantized_nodes:
         return ()
     infer(model)
-    for node in found:
+    for node in quantized_nodes:
         node.domain = ""
-    names = tuple(dict.fromkeys(node.op_type for node in found))
+    names = tuple(dict.fromkeys(node.op_type for node in quantized_nodes))
     nodes = list(model.graph.all_nodes())
     table = {**dict.fromkeys((n.op_type for n in nodes), reader.carry), **rules}
-    rewrite(model.graph, {name: _known(model, rule) for name, rule in table.items()}, nodes=nodes)
+    rewrite(model.graph, {name: _with_ranks(model, rule) for name, rule in table.items()}, nodes=nodes)
     clean(model)
-    reader.own.put_back()
+    reader.integers.restore_integers()
     infer(model)
     return names
 
 
-def _known(model: ir.Model, rule: Rewrite) -> Rewrite:
-    """Return the rule, which is asked again with shapes inferred anew where it lacks one."""
+def _with_ranks(model: ir.Model, rule: Rewrite) -> Rewrite:
+    """Return a rule that infers shapes and retries if it lacks one."""
 
     def write(op: Builder, node: Node) -> Any:
         with contextlib.suppress(Unranked):
@@ -59,20 +66,20 @@ def _known(model: ir.Model, rule: Rewrite) -> Rewrite:
         try:
             return rule(op, node)
         except Unranked as error:
-            raise unsupported(node, f"the rank of {error.value.name!r} is not known") from error
+            raise unsupported(node, f"the rank of {error.value.name!r} is unknown") from error
 
     return write
 
 
-class _Reader:
-    """Writes quantized operators as float ones, in the graph's order."""
+class _QuantizedReader:
+    """Rewrites quantized operators as float ones, in the graph's order."""
 
     def __init__(self, fake: bool) -> None:
-        self.own = Integers(fake)
+        self.integers = Integers(fake)
 
     def rules(self) -> Mapping[str, Rewrite]:
         """Return the rules by operator."""
-        plain: dict[str, Callable[..., Any]] = {
+        unary: dict[str, Callable[..., Any]] = {
             "QLinearLeakyRelu": lambda op, x, node: op.LeakyRelu(x, alpha=node.attributes.get_float("alpha", 0.01)),
             "QLinearReduceMean": _reduce_mean,
             "QLinearSigmoid": lambda op, x, node: op.Sigmoid(x),
@@ -80,23 +87,23 @@ class _Reader:
             "QLinearAveragePool": _average_pool,
             "QLinearGlobalAveragePool": _global_average_pool,
         }
-        pairs: dict[str, Callable[..., Any]] = {
+        binary: dict[str, Callable[..., Any]] = {
             "QLinearAdd": lambda op, a, b, node: a + b,
             "QLinearMatMul": lambda op, a, b, node: op.MatMul(a, b),
             "QLinearMul": lambda op, a, b, node: a * b,
         }
         return {
-            **{name: self.of_one(write) for name, write in plain.items()},
-            **{name: self.of_two(write) for name, write in pairs.items()},
+            **{name: self.of_one(write) for name, write in unary.items()},
+            **{name: self.of_two(write) for name, write in binary.items()},
             "ConvInteger": self.conv_integer,
             "DequantizeLinear": self.dequantize_linear,
             "DynamicQuantizeLSTM": self.dynamic_lstm,
             "DynamicQuantizeLinear": self.dynamic_quantize_linear,
             "DynamicQuantizeMatMul": self.dynamic_mat_mul,
-            "GatherBlockQuantized": partial(blocks.gather, self.own),
+            "GatherBlockQuantized": partial(blocks.gather, self.integers),
             "MatMulInteger": self.mat_mul_integer,
             "MatMulIntegerToFloat": self.mat_mul_to_float,
-            "MatMulNBits": partial(blocks.mat_mul, self.own),
+            "MatMulNBits": partial(blocks.mat_mul, self.integers),
             "NhwcMaxPool": self.max_pool,
             "QAttention": self.attention,
             "QEmbedLayerNormalization": self.embed,
@@ -108,52 +115,52 @@ class _Reader:
         }
 
     def carry(self, op: Builder, node: Node) -> None:
-        """Note what integers become behind operators that only move or compare them."""
-        if node.op_type in ("Shape", "Size", "Cast") or not any(x in self.own.held for x in node.inputs):
+        """Mark the outputs of operators that only move or compare integers as integers."""
+        if node.op_type in ("Shape", "Size", "Cast") or not any(x in self.integers.values for x in node.inputs):
             return
-        whole = [y for y in node.outputs if y.dtype is None or y.dtype.name in INTEGERS]
-        if node.op_type not in CARRIES or not whole:
+        integers = [y for y in node.outputs if y.dtype is None or y.dtype.name in INTEGERS]
+        if node.op_type not in CARRIES or not integers:
             raise unsupported(
-                node, f"it reads the integers of {next(x for x in node.inputs if x in self.own.held).name!r}"
+                node, f"it reads the integers of {next(x for x in node.inputs if x in self.integers.values).name!r}"
             )
         for place, x in enumerate(node.inputs):
-            if x is not None and x not in self.own.held and x.dtype in {y.dtype for y in whole} - {None}:
+            if x is not None and x not in self.integers.values and x.dtype in {y.dtype for y in integers} - {None}:
                 node.replace_input_with(place, op.Cast(x, to=ir.DataType.FLOAT))
-        for y in whole:
+        for y in integers:
             y.type = ir.TensorType(ir.DataType.FLOAT)
-            self.own.held[y] = None
+            self.integers.values[y] = None
 
     def quantize_linear(self, op: Builder, node: Node) -> list[Value]:
         """Round(clip(x / scale, low − zero, high − zero)) + zero, halves to even."""
         x, scale, zero = (*node.inputs, None)[:3]
-        return [self.own.quantized(op, node, x, scale, zero, node.attributes.get_int("axis", 1))]
+        return [self.integers.quantize(op, node, x, scale, zero, node.attributes.get_int("axis", 1))]
 
     def dynamic_quantize_linear(self, op: Builder, node: Node) -> list[Value]:
-        """The same by the range of x: scale = (max(x, 0) − min(x, 0)) / 255; no gradient passes the range."""
+        """Quantization by the range of x, scale = (max(x, 0) − min(x, 0)) / 255; no gradient passes the range."""
         [x] = node.inputs
         assert x is not None
-        x.type = x.type or ir.TensorType(ir.DataType.FLOAT)  # nothing else is one's input
-        low = same(op, op.Min(op.ReduceMin(x, keepdims=0), 0))
-        high = same(op, op.Max(op.ReduceMax(x, keepdims=0), 0))
+        x.type = x.type or ir.TensorType(ir.DataType.FLOAT)  # the operator accepts no other type
+        low = stop_gradient(op, op.Min(op.ReduceMin(x, keepdims=0), 0))
+        high = stop_gradient(op, op.Max(op.ReduceMax(x, keepdims=0), 0))
         span = high - low
         scale = op.Where(op.Equal(span, 0), 1, span) / 255
         zero: Any = op.Clip(op.Round(op.Neg(low) / scale), 0, 255)
         steps: Any = x / scale
-        if self.own.fake:
+        if self.integers.fake:
             steps = op.Min(op.Max(steps, op.Neg(zero)), 255 - zero)
-            steps = steps + (op.Round(steps) - same(op, steps))
-        whole = steps + zero
+            steps = steps + (op.Round(steps) - stop_gradient(op, steps))
+        integers = steps + zero
         for place in (0, 2):
             node.outputs[place].type = None
-        self.own.held |= {whole: Held(steps, zero), zero: None}
-        return [whole, scale, zero]
+        self.integers.values |= {integers: QuantizedValue(steps, zero), zero: None}
+        return [integers, scale, zero]
 
     def dequantize_linear(self, op: Builder, node: Node) -> list[Value] | None:
-        """(x − zero) · scale; of weights, once."""
+        """(x − zero) · scale; of weights, computed once."""
         x, scale, zero = (*node.inputs, None)[:3]
         if node.attributes.get_int("block_size", 0) and query.constant(x) is None:
-            raise unsupported(node, "blocks of what is no weight")
-        y = self.own.dequantized(op, x, scale, zero, node.attributes.get_int("axis", 1), node)
+            raise unsupported(node, "blocks of a value that is no weight")
+        y = self.integers.dequantize(op, x, scale, zero, node.attributes.get_int("axis", 1), node)
         return [op.Identity(y) if y.is_initializer() else y]
 
     def of_one(self, write: Callable[..., Any]) -> Rewrite:
@@ -161,7 +168,8 @@ class _Reader:
 
         def rule(op: Builder, node: Node) -> list[Value]:
             x, xs, xz, ys, yz = (*node.inputs, None)[:5]
-            return [self.own.quantized(op, node, write(op, self.own.dequantized(op, x, xs, xz, 1, node), node), ys, yz)]
+            y = write(op, self.integers.dequantize(op, x, xs, xz, 1, node), node)
+            return [self.integers.quantize(op, node, y, ys, yz)]
 
         return rule
 
@@ -170,51 +178,51 @@ class _Reader:
 
         def rule(op: Builder, node: Node) -> list[Value]:
             a, a_scale, a_zero, b, b_scale, b_zero, ys, yz = (*node.inputs, None)[:8]
-            left = self.own.dequantized(op, a, a_scale, a_zero, -2, node)
-            right = self.own.dequantized(op, b, b_scale, b_zero, -1, node)
-            return [self.own.quantized(op, node, write(op, left, right, node), ys, yz)]
+            first = self.integers.dequantize(op, a, a_scale, a_zero, -2, node)
+            second = self.integers.dequantize(op, b, b_scale, b_zero, -1, node)
+            return [self.integers.quantize(op, node, write(op, first, second, node), ys, yz)]
 
         return rule
 
     def conv(self, op: Builder, node: Node) -> list[Value]:
         """QLinearConv."""
         x, xs, xz, w, ws, wz, ys, yz, bias = (*node.inputs, None)[:9]
-        weight = self.own.dequantized(op, w, ws, wz, 0, node)
-        inputs = [self.own.dequantized(op, x, xs, xz, 1, node), weight]
+        weight = self.integers.dequantize(op, w, ws, wz, 0, node)
+        inputs = [self.integers.dequantize(op, x, xs, xz, 1, node), weight]
         if bias is not None:
-            inputs.append(self.own.bias(op, node, bias, xs, ws))
+            inputs.append(self.integers.bias(op, node, bias, xs, ws))
         rank = rank_of(weight)
-        y = _channels_first(op, node, inputs[0], rank, lambda x, **rest: op.Conv(x, *inputs[1:], **rest))
-        return [self.own.quantized(op, node, y, ys, yz)]
+        y = _channels_first(op, node, inputs[0], rank, lambda x, **attributes: op.Conv(x, *inputs[1:], **attributes))
+        return [self.integers.quantize(op, node, y, ys, yz)]
 
     def max_pool(self, op: Builder, node: Node) -> list[Value]:
         """NhwcMaxPool, which compares integers."""
         [x] = node.inputs
         assert x is not None
-        whole, rank = x if x in self.own.held else op.Cast(x, to=ir.DataType.FLOAT), len(_kernel(node)) + 2
+        floats, rank = x if x in self.integers.values else op.Cast(x, to=ir.DataType.FLOAT), len(_kernel(node)) + 2
         node.attributes["channels_last"] = ir.AttrInt64("channels_last", 1)
-        return [self.sums(node, _channels_first(op, node, whole, rank, op.MaxPool))]
+        return [self.mark_integer(node, _channels_first(op, node, floats, rank, op.MaxPool))]
 
     def where(self, op: Builder, node: Node) -> list[Value]:
         """QLinearWhere."""
         condition, a, a_scale, a_zero, b, b_scale, b_zero, ys, yz = node.inputs
-        left = self.own.dequantized(op, a, a_scale, a_zero, -2, node)
-        right = self.own.dequantized(op, b, b_scale, b_zero, -1, node)
-        return [self.own.quantized(op, node, op.Where(condition, left, right), ys, yz)]
+        first = self.integers.dequantize(op, a, a_scale, a_zero, -2, node)
+        second = self.integers.dequantize(op, b, b_scale, b_zero, -1, node)
+        return [self.integers.quantize(op, node, op.Where(condition, first, second), ys, yz)]
 
     def attention(self, op: Builder, node: Node) -> list[Value]:
         """QAttention: com.microsoft's Attention of floats."""
         x, w, bias, xs, ws, mask, xz, wz, past = (*node.inputs, *[None] * 4)[:9]
-        inputs = [self.own.dequantized(op, x, xs, xz, -1, node), self.own.dequantized(op, w, ws, wz, 1, node)]
+        inputs = [self.integers.dequantize(op, x, xs, xz, -1, node), self.integers.dequantize(op, w, ws, wz, 1, node)]
         attributes = {name: a.value for name, a in node.attributes.items()}
-        found = op.Attention(*inputs, bias, mask, past, domain=MICROSOFT, outputs=len(node.outputs), **attributes)
-        return [found] if isinstance(found, Value) else list(found)
+        outputs = op.Attention(*inputs, bias, mask, past, domain=MICROSOFT, outputs=len(node.outputs), **attributes)
+        return [outputs] if isinstance(outputs, Value) else list(outputs)
 
     def embed(self, op: Builder, node: Node) -> list[Value]:
         """QEmbedLayerNormalization: com.microsoft's EmbedLayerNormalization of floats."""
         ids, segments, *tables = node.inputs[:7]
         pairs = zip(tables, node.inputs[8:13], node.inputs[13:18], strict=True)
-        floats = [x if x is None else self.own.dequantized(op, x, scale, zero, 1, node) for x, scale, zero in pairs]
+        floats = [x if x is None else self.integers.dequantize(op, x, scale, zero, 1, node) for x, scale, zero in pairs]
         attributes = {name: a.value for name, a in node.attributes.items()}
         return list(
             op.EmbedLayerNormalization(
@@ -226,74 +234,74 @@ class _Reader:
         """QGemm: alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾ + c, quantized where a scale is given."""
         a, a_scale, a_zero, b, b_scale, b_zero, c, ys, yz = (*node.inputs, None, None, None)[:9]
         get = node.attributes.get_int
-        left = self.own.dequantized(op, a, a_scale, a_zero, 1, node)
-        right = self.own.dequantized(op, b, b_scale, b_zero, 0 if get("transB", 0) else 1, node)
+        first = self.integers.dequantize(op, a, a_scale, a_zero, 1, node)
+        second = self.integers.dequantize(op, b, b_scale, b_zero, 0 if get("transB", 0) else 1, node)
         alpha = node.attributes.get_float("alpha", 1.0)
-        bias = [self.own.bias(op, node, c, a_scale, b_scale, alpha)] if c is not None else []
-        y = op.Gemm(left, right, *bias, alpha=alpha, transA=get("transA", 0), transB=get("transB", 0))
-        return [y if ys is None else self.own.quantized(op, node, y, ys, yz)]
+        bias = [self.integers.bias(op, node, c, a_scale, b_scale, alpha)] if c is not None else []
+        y = op.Gemm(first, second, *bias, alpha=alpha, transA=get("transA", 0), transB=get("transB", 0))
+        return [y if ys is None else self.integers.quantize(op, node, y, ys, yz)]
 
     def concat(self, op: Builder, node: Node) -> list[Value]:
-        """QLinearConcat: of (x, scale, zero) each."""
-        ys, yz, *rest = node.inputs
-        triples = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
-        parts = [self.own.dequantized(op, x, scale, zero, 1, node) for x, scale, zero in triples]
-        return [self.own.quantized(op, node, op.Concat(*parts, axis=node.attributes.get_int("axis")), ys, yz)]
+        """QLinearConcat of (x, scale, zero) triples."""
+        ys, yz, *operands = node.inputs
+        triples = zip(operands[::3], operands[1::3], operands[2::3], strict=True)
+        parts = [self.integers.dequantize(op, x, scale, zero, 1, node) for x, scale, zero in triples]
+        return [self.integers.quantize(op, node, op.Concat(*parts, axis=node.attributes.get_int("axis")), ys, yz)]
 
     def mat_mul_integer(self, op: Builder, node: Node) -> list[Value]:
-        """(a − zero) · (b − zero), in units of the scale that comes behind it: b is a parameter over that."""
+        """(a − zero) · (b − zero), in units of the scale behind it: b is a parameter divided by that scale."""
         a, b, a_zero, b_zero = (*node.inputs, None, None)[:4]
-        right = self.in_steps(op, node, b, b_zero, 1)
-        return [self.sums(node, op.MatMul(self.own.less(op, a, a_zero, -2), right))]
+        second = self.in_steps(op, node, b, b_zero, 1)
+        return [self.mark_integer(node, op.MatMul(self.integers.subtract_zero(op, a, a_zero, -2), second))]
 
     def conv_integer(self, op: Builder, node: Node) -> list[Value]:
-        """Conv of (x − zero) and (w − zero); the same."""
+        """Conv of (x − zero) and (w − zero), in units of the scale behind it."""
         x, w, x_zero, w_zero = (*node.inputs, None, None)[:4]
         weight = self.in_steps(op, node, w, w_zero, 0)
         attributes = {name: a.value for name, a in node.attributes.items()}
-        return [self.sums(node, op.Conv(self.own.less(op, x, x_zero), weight, **attributes))]
+        return [self.mark_integer(node, op.Conv(self.integers.subtract_zero(op, x, x_zero), weight, **attributes))]
 
-    def sums(self, node: Node, y: Value) -> Value:
-        """Note that a float stands for an integer."""
+    def mark_integer(self, node: Node, y: Value) -> Value:
+        """Mark a float as the node's integer output."""
         node.outputs[0].type = None
-        self.own.held[y] = None
+        self.integers.values[y] = None
         return y
 
     def in_steps(self, op: Builder, node: Node, w: Any, zero: Any, axis: int) -> Any:
-        """Return a weight in steps of its scale, which is found where the result is multiplied with it."""
-        if not (w.is_initializer() or w in self.own.replaced):
-            return self.own.less(op, w, zero, axis)
+        """Return a weight in steps of its scale, by which the product is multiplied behind the node."""
+        if not (w.is_initializer() or w in self.integers.replaced):
+            return self.integers.subtract_zero(op, w, zero, axis)
         scale = _scale_behind(node)
         if scale is None:
             raise unsupported(node, "no constant scale behind it")
-        parameter = self.own.weight(op, w, scale, zero, axis, node)
+        parameter = self.integers.weight(op, w, scale, zero, axis, node)
         factor = query.constant(scale)
         assert factor is not None
-        return parameter / op.const(shaped(factor, query.array(w), axis).astype(factor.dtype))
+        return parameter / op.const(per_channel(factor, query.array(w), axis).astype(factor.dtype))
 
     def mat_mul_to_float(self, op: Builder, node: Node) -> list[Value]:
         """MatMulIntegerToFloat: a · b + bias."""
         a, b, a_scale, b_scale, a_zero, b_zero, bias = (*node.inputs, *[None] * 3)[:7]
-        left = self.own.less(op, a, a_zero, -2) * a_scale
-        y = op.MatMul(left, self.own.dequantized(op, b, b_scale, b_zero, 1, node))
+        first = self.integers.subtract_zero(op, a, a_zero, -2) * a_scale
+        y = op.MatMul(first, self.integers.dequantize(op, b, b_scale, b_zero, 1, node))
         return [y if bias is None else y + bias]
 
     def dynamic_mat_mul(self, op: Builder, node: Node) -> list[Value]:
-        """DynamicQuantizeMatMul: a, which is quantized by its range, · b + bias."""
+        """DynamicQuantizeMatMul: a · b + bias, with a quantized by its range."""
         a, b, b_scale, b_zero, bias = (*node.inputs, None, None)[:5]
         quantize = ir.node("DynamicQuantizeLinear", [a], num_outputs=3)
-        whole, scale, _ = self.dynamic_quantize_linear(op, quantize)
-        held = self.own.held[whole]
-        assert held is not None
+        integers, scale, _ = self.dynamic_quantize_linear(op, quantize)
+        value = self.integers.values[integers]
+        assert value is not None
         quantize.resize_inputs(0)
-        y = op.MatMul(held.steps * scale, self.own.dequantized(op, b, b_scale, b_zero, 1, node))
+        y = op.MatMul(value.steps * scale, self.integers.dequantize(op, b, b_scale, b_zero, 1, node))
         return [y if bias is None else y + bias]
 
     def dynamic_lstm(self, op: Builder, node: Node) -> list[Value]:
-        """DynamicQuantizeLSTM as an LSTM of its weights; what it reads is not rounded."""
+        """DynamicQuantizeLSTM as an LSTM of its weights; its inputs are not rounded."""
         x, w, r, bias, lengths, h, c, peep, ws, wz, rs, rz = node.inputs
         pair = [
-            op.Transpose(self.own.weight(op, weight, scale, zero, 0, node), perm=[0, 2, 1])  # type: ignore[arg-type]
+            op.Transpose(self.integers.weight(op, weight, scale, zero, 0, node), perm=[0, 2, 1])  # type: ignore[arg-type]
             for weight, scale, zero in ((w, ws, wz), (r, rs, rz))
         ]
         attributes = {name: a.value for name, a in node.attributes.items()}
@@ -328,25 +336,25 @@ def _kernel(node: Node) -> tuple[int, ...]:
 
 
 def _channels_first(op: Builder, node: Node, x: Value, rank: int, write: Callable[..., Value]) -> Value:
-    """Return what an operator gives that may take channels last, with the attributes that it has in ONNX."""
+    """Apply an ONNX operator to x, whose channels may be last."""
     attributes = {name: a.value for name, a in node.attributes.items()}
     if not attributes.pop("channels_last", 0):
         return write(x, **attributes)
-    turned = op.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
-    return op.Transpose(write(turned, **attributes), perm=[0, *range(2, rank), 1])
+    channels_first = op.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
+    return op.Transpose(write(channels_first, **attributes), perm=[0, *range(2, rank), 1])
 
 
 def _scale_behind(node: Node) -> Value | None:
-    """Return the constant that a product of integers is multiplied with: alone, or with the other factor's scale."""
+    """Return the constant by which a product of integers is multiplied, alone or times the other factor's scale."""
     sums = [node.outputs[0]]
     for total in sums:
         for cast, _ in total.uses():
-            if cast.op_type == "Add":  # of a bias in integers
+            if cast.op_type == "Add":  # an integer bias
                 sums.append(cast.outputs[0])
             for product, _ in cast.outputs[0].uses() if cast.op_type == "Cast" else ():
-                for other in product.inputs if product.op_type == "Mul" else ():
-                    made = other.producer() if other is not None else None
-                    for scale in made.inputs if made is not None and made.op_type == "Mul" else [other]:
+                for factor in product.inputs if product.op_type == "Mul" else ():
+                    producer = factor.producer() if factor is not None else None
+                    for scale in producer.inputs if producer is not None and producer.op_type == "Mul" else [factor]:
                         if query.constant(scale) is not None:
                             return scale
     return None

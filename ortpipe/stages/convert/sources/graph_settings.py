@@ -39,7 +39,7 @@ class GraphSettings(Config, ABC):
         batch_axis: the axis of rows where it is not the first, for all inputs and outputs or by name.
         quantized: of a quantized file, whose integer weights become floats, whether activations are still rounded to
             its integers (`fake`: gradients pass as if not, but for what is clipped) or only clipped (`float`).
-        dtype: float32 makes halves (float16, bfloat16) float32, inputs and outputs too; by default types stay.
+        dtype: float32 reads float16 and bfloat16 as float32, inputs and outputs too; by default types stay.
     """
 
     prediction: str | int | None = None

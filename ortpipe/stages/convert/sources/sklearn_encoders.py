@@ -1,7 +1,7 @@
-"""Encoders and imputers: each column by itself, numbers or words.
+"""Encoders and imputers, column by column, of numbers or words.
 
-An encoder is one table per column, whose rows are what it makes of each category, asked of the fitted encoder itself:
-dropped and rare categories, target means and everything else that it does are in there.
+An encoder becomes one table per column, whose rows are the encoder's own output for each category. So dropped and rare
+categories, target means and all other settings need no code of their own.
 """
 
 import warnings
@@ -16,29 +16,29 @@ from ortpipe.graph.builder import Builder
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
 
 ML = "ai.onnx.ml"
-ML_VERSION = 3  # which onnxruntime 1.19.2 has, and every later one
+ML_VERSION = 3  # supported since onnxruntime 1.19.2, at least
 
 
 def frame(columns: Mapping[str, np.ndarray]) -> Any:
-    """Return named columns as scikit-learn reads them."""
+    """Return named columns as a pandas frame."""
     import pandas as pd
 
-    def lacks(array: np.ndarray) -> bool:
+    def has_none(array: np.ndarray) -> bool:
         return array.dtype == object and any(value is None for value in array)
 
-    # pandas makes nan of None where it takes a column for words, and encoders tell the two apart
-    return pd.DataFrame({k: pd.Series(a, dtype=object) if lacks(a) else a for k, a in columns.items()})
+    # pandas may turn None into nan in a column of words, and encoders distinguish the two
+    return pd.DataFrame({k: pd.Series(a, dtype=object) if has_none(a) else a for k, a in columns.items()})
 
 
-def transformed(step: Any, rows: np.ndarray) -> np.ndarray:
-    """Return what a fitted step makes of rows, as a dense array."""
-    given: Any = rows
+def apply_step(step: Any, rows: np.ndarray) -> np.ndarray:
+    """Return a fitted step's output for rows, as a dense array."""
+    features: Any = rows
     if (names := getattr(step, "feature_names_in_", None)) is not None:
-        given = frame(dict(zip(names, rows.T, strict=True)))
+        features = frame(dict(zip(names, rows.T, strict=True)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of unknown categories, which are asked on purpose
-        made = step.transform(given)
-    return np.asarray(made.toarray() if hasattr(made, "toarray") else made)
+        warnings.simplefilter("ignore")  # unknown categories are passed on purpose
+        output = step.transform(features)
+    return np.asarray(output.toarray() if hasattr(output, "toarray") else output)
 
 
 def is_missing(value: Any) -> bool:
@@ -50,27 +50,27 @@ def lookup(flow: Flow, encoder: Any, columns: Columns) -> Columns:
     """Return table[code] of every column, for OneHotEncoder, OrdinalEncoder and TargetEncoder."""
     op, categories = flow.op, [list(values) for values in encoder.categories_]
     strict = getattr(encoder, "handle_unknown", "") == "error"
-    most = max(map(len, categories))
-    rows = np.empty((1 + most, len(categories)), object)
+    largest = max(map(len, categories))
+    rows = np.empty((1 + largest, len(categories)), object)
     for j, values in enumerate(categories):
-        rows[:, j] = [values[0] if strict else _unknown(values), *values, *[values[0]] * (most - len(values))]
-    made = transformed(encoder, rows).astype(flow.dtype)
-    widths = getattr(encoder, "_n_features_outs", None) or [made.shape[1] // len(categories)] * len(categories)
-    blocks = np.split(made, np.cumsum(widths)[:-1], axis=1)
+        rows[:, j] = [values[0] if strict else _unknown(values), *values, *[values[0]] * (largest - len(values))]
+    encoded = apply_step(encoder, rows).astype(flow.dtype)
+    widths = getattr(encoder, "_n_features_outs", None) or [encoded.shape[1] // len(categories)] * len(categories)
+    blocks = np.split(encoded, np.cumsum(widths)[:-1], axis=1)
     if strict:
         flow.notes.append(
             f"{type(encoder).__name__}: an unknown category becomes nan, where scikit-learn raises: "
-            "handle_unknown says what else it may become"
+            "set handle_unknown for another result"
         )
-    found = []
+    outputs = []
     for column, values, block in zip(columns.each(), categories, blocks, strict=True):
         table = block[: 1 + len(values)].copy()
         if strict:
             table[0] = np.nan
         if block.shape[1]:
             value = op.Gather(op.const(table), op.Squeeze(_code(flow, column, values), [1]), axis=0)
-            found.append(Columns.of(flow, value, table.shape[1]))
-    return Columns.side_by_side(flow, found)
+            outputs.append(Columns.of(flow, value, table.shape[1]))
+    return Columns.side_by_side(flow, outputs)
 
 
 def _unknown(values: Sequence[Any]) -> Any:
@@ -81,14 +81,14 @@ def _unknown(values: Sequence[Any]) -> Any:
 
 
 def _code(flow: Flow, column: Columns, values: Sequence[Any]) -> ir.Value:
-    """Return each row's category, int64 [N, 1] from 1; 0 of unknown ones."""
-    op, known = flow.op, [value for value in values if not is_missing(value)]
-    if all(isinstance(value, str) for value in known) and known:
+    """Return each row's category, int64 [N, 1] from 1; 0 for unknown ones."""
+    op, present = flow.op, [value for value in values if not is_missing(value)]
+    if all(isinstance(value, str) for value in present) and present:
         return _code_of_words(flow, column, values)
-    if any(isinstance(value, str | bytes) for value in known):
+    if any(isinstance(value, str | bytes) for value in present):
         raise ConvertError(
-            "The categories of a column are words, or they are numbers.",
-            got=", ".join(map(repr, known[:5])),
+            "The categories of a column must be all words or all numbers.",
+            got=", ".join(map(repr, present[:5])),
             fix="Make the column all words before the Pipeline is fitted.",
         )
     x = column.floats()
@@ -102,24 +102,24 @@ def _code(flow: Flow, column: Columns, values: Sequence[Any]) -> ir.Value:
 
 def _code_of_words(flow: Flow, column: Columns, values: Sequence[Any]) -> ir.Value:
     """Return each word's category; "" is the empty word if the encoder knows that, else None, else nan."""
-    kept = [(str(value), i) for i, value in enumerate(values, 1) if not is_missing(value)]
+    code_by_word = [(str(value), i) for i, value in enumerate(values, 1) if not is_missing(value)]
     if "" in values:
-        _say_empty(flow, column, "")
+        _set_empty(flow, column, "")
     elif nones := [i for i, value in enumerate(values, 1) if value is None]:
-        _say_empty(flow, column, None)
-        kept.append(("", nones[0]))
+        _set_empty(flow, column, None)
+        code_by_word.append(("", nones[0]))
     else:
-        kept += [("", i) for i, value in enumerate(values, 1) if is_missing(value)]
-    keys, codes = zip(*kept, strict=True)
+        code_by_word += [("", i) for i, value in enumerate(values, 1) if is_missing(value)]
+    keys, codes = zip(*code_by_word, strict=True)
     return code_of_words(flow.op, column.words(), keys, codes)
 
 
-def _say_empty(flow: Flow, columns: Columns, value: str | None) -> None:
+def _set_empty(flow: Flow, columns: Columns, value: str | None) -> None:
     flow.empty.update({part.name: value for part in columns.parts if part.name is not None})
 
 
 def code_of_words(op: Builder, x: ir.Value, keys: Sequence[str], codes: Sequence[int]) -> ir.Value:
-    """Return the code of each word, int64; 0 of unknown ones."""
+    """Return the code of each word, int64; 0 for unknown ones."""
     op.graph.opset_imports.setdefault(ML, ML_VERSION)
     value = op.LabelEncoder(x, domain=ML, keys_strings=list(keys), values_int64s=list(codes), default_int64=0)
     value.type, value.shape = ir.TensorType(ir.DataType.INT64), x.shape
@@ -127,37 +127,37 @@ def code_of_words(op: Builder, x: ir.Value, keys: Sequence[str], codes: Sequence
 
 
 def simple_imputer(flow: Flow, imputer: Any, columns: Columns) -> Columns:
-    """Return columns with a statistic of theirs where a value is missing, and where it was, if the imputer says so."""
-    op, found, masks = flow.op, list[Columns](), list[Columns]()
+    """Fill missing values with the columns' statistics; with `add_indicator`, append columns that mark them."""
+    op, outputs, masks = flow.op, list[Columns](), list[Columns]()
     for group, places in _by_kind(columns, imputer.missing_values, imputer.statistics_):
         words = isinstance(imputer.statistics_[places[0]], str) or isinstance(imputer.missing_values, str)
         x = group.words() if words else group.floats()
         mask = _missing(flow, group, x, imputer.missing_values)
         masks.append(Columns.of(flow, op.Cast(mask, to=ir.DataType.from_numpy(flow.dtype)), len(places)))
-        empty = [is_missing(imputer.statistics_[i]) for i in places]  # nothing was known of them in training
-        nothing = "missing_value" if words else 0
-        fill = [nothing if e else imputer.statistics_[i] for i, e in zip(places, empty, strict=True)]
-        filled = op.Where(mask, op.const(np.array([fill], str if words else flow.dtype)), x)
-        kept = [i for i, e in enumerate(empty) if imputer.keep_empty_features or not e]
-        found.append(Columns.of(flow, filled, len(places), words=words).pick(kept))
+        all_missing = [is_missing(imputer.statistics_[i]) for i in places]  # columns without any value in training
+        fill_of_empty = "missing_value" if words else 0
+        fill = [fill_of_empty if e else imputer.statistics_[i] for i, e in zip(places, all_missing, strict=True)]
+        values = op.Where(mask, op.const(np.array([fill], str if words else flow.dtype)), x)
+        places_to_keep = [i for i, e in enumerate(all_missing) if imputer.keep_empty_features or not e]
+        outputs.append(Columns.of(flow, values, len(places), words=words).pick(places_to_keep))
     if imputer.add_indicator:
-        found.append(Columns.side_by_side(flow, masks).pick(imputer.indicator_.features_))
-    return Columns.side_by_side(flow, found)
+        outputs.append(Columns.side_by_side(flow, masks).pick(imputer.indicator_.features_))
+    return Columns.side_by_side(flow, outputs)
 
 
 def missing_indicator(flow: Flow, indicator: Any, columns: Columns) -> Columns:
-    """Return 1 where a value is missing, of the columns that the indicator looks at."""
-    found = []
+    """Return 1 where a value is missing, for the columns that the indicator covers."""
+    outputs = []
     for group, _ in _by_kind(columns.pick(indicator.features_), indicator.missing_values):
         words = isinstance(indicator.missing_values, str) or group.parts[0].words is True
         x = group.words() if words else group.floats()
         mask = _missing(flow, group, x, indicator.missing_values)
-        found.append(Columns.of(flow, flow.op.Cast(mask, to=ir.DataType.from_numpy(flow.dtype)), group.width))
-    return Columns.side_by_side(flow, found)
+        outputs.append(Columns.of(flow, flow.op.Cast(mask, to=ir.DataType.from_numpy(flow.dtype)), group.width))
+    return Columns.side_by_side(flow, outputs)
 
 
 def _by_kind(columns: Columns, marker: Any, values: Sequence[Any] = ()) -> list[tuple[Columns, list[int]]]:
-    """Return all columns of numbers together, or each by itself where words are among them; with their places."""
+    """Group columns: all together if they are numbers, else one by one; return each group with its places."""
     words = [isinstance(value, str) for value in (marker, *values)] + [part.words is True for part in columns.parts]
     places = list(range(columns.width))
     return [(columns.pick([i]), [i]) for i in places] if any(words) else [(columns, places)]
@@ -167,7 +167,7 @@ def _missing(flow: Flow, columns: Columns, x: ir.Value, marker: Any) -> ir.Value
     if x.dtype != ir.DataType.STRING:
         return flow.op.IsNaN(x) if is_missing(marker) else flow.op.Equal(x, float(marker))
     if not is_missing(marker) or marker is None:
-        _say_empty(flow, columns, marker and "")
+        _set_empty(flow, columns, marker and "")
     return flow.op.Equal(x, flow.op.const(np.array("" if is_missing(marker) else marker)))
 
 

@@ -1,4 +1,4 @@
-"""Transformers that look numbers up in tables of each column: bins, quantiles and splines; and powers."""
+"""Transformers that search a table for each column: bins, quantiles and splines; and powers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,29 +13,29 @@ EDGE = 5.199337582605575  # −Φ⁻¹(THRESHOLD − 2⁻⁵²), beyond which it
 
 
 class Tables:
-    """One sorted table per column of x [N, F], of one length, and what lies at a place of it."""
+    """One sorted table per column of x [N, F], padded to one length."""
 
     def __init__(self, op: Builder, tables: Sequence[np.ndarray], dtype: Any) -> None:
         self.op, self.count, self.dtype = op, max(map(len, tables)), dtype
-        self.size = 1 << self.count.bit_length()  # more than the count: a search ends below it
+        self.size = 1 << self.count.bit_length()  # a power of two above the count, for the binary search
         ends = [np.concatenate([t, np.full(self.size - len(t), np.inf)]) for t in tables]
         self.table = op.const(np.concatenate(ends).astype(dtype))
         self.starts = op.const(np.arange(len(tables), dtype=np.int64) * self.size)
 
     def search(self, x: ir.Value, *, right: bool) -> ir.Value:
-        """Return how many entries are below x, or not above it (`right`), int64 [N, F]."""
+        """Return the number of entries < x, or with `right` ≤ x, int64 [N, F]."""
         op, step = self.op, self.size // 2
         place: Any = None
         while step:
-            ahead = op.Add(place, step) if place is not None else op.const(np.array([[step]], np.int64))
-            entry = self.at(op.Sub(ahead, 1))
-            passed = op.GreaterOrEqual(x, entry) if right else op.Greater(x, entry)
-            gain = op.Mul(op.Cast(passed, to=ir.DataType.INT64), op.const(np.array(step, np.int64)))
+            candidate = op.Add(place, step) if place is not None else op.const(np.array([[step]], np.int64))
+            entry = self.at(op.Sub(candidate, 1))
+            is_passed = op.GreaterOrEqual(x, entry) if right else op.Greater(x, entry)
+            gain = op.Mul(op.Cast(is_passed, to=ir.DataType.INT64), op.const(np.array(step, np.int64)))
             place, step = gain if place is None else op.Add(place, gain), step // 2
         return place
 
     def at(self, place: ir.Value, table: ir.Value | None = None) -> ir.Value:
-        """Return the entries at places [N, F] of the tables, or of others that are laid out alike."""
+        """Return the entries at places [N, F] of the tables, or of another table with the same layout."""
         return self.op.Gather(self.table if table is None else table, self.op.Add(place, self.starts))
 
 
@@ -51,26 +51,26 @@ def kbins(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
 
 
 def quantile(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """The share of the training rows below x, between two quantiles by a line; `normal`: its normal quantile.
+    """The share of the training rows below x, interpolated between quantiles; `normal`: its normal quantile.
 
-    Where a quantile repeats, the mean of both ends. In float64, as shares near 1 need.
+    For a repeated quantile, the mean of its first and last share. In float64, because of shares near 1.
     """
-    out, x = x.dtype, op.Cast(x, to=ir.DataType.DOUBLE)
-    quantiles = step.quantiles_.astype(dtype).astype(np.float64)  # so that a number of the data still equals its own
+    dtype_out, x = x.dtype, op.Cast(x, to=ir.DataType.DOUBLE)
+    quantiles = step.quantiles_.astype(dtype).astype(np.float64)  # rounded like the data: equal numbers stay equal
     columns, shares = quantiles.T, step.references_
     tables, last = Tables(op, columns, np.float64), len(shares) - 1
     share = op.const(np.tile(np.concatenate([shares, np.zeros(tables.size - len(shares))]), len(columns)))
 
-    def between(low: ir.Value) -> ir.Value:
+    def interpolate(low: ir.Value) -> ir.Value:
         low = op.Min(op.Max(low, op.const(np.array(0, np.int64))), op.const(np.array(max(0, last - 1), np.int64)))
         high = op.Add(low, 1) if last else low
         below, above = tables.at(low), tables.at(high)
-        left, right, gap = tables.at(low, share), tables.at(high, share), op.Sub(above, below)
-        one = op.const(np.array(1.0))
-        slope = op.Div(op.Sub(right, left), op.Where(op.Greater(gap, op.const(np.array(0.0))), gap, one))
-        return op.Add(left, op.Mul(op.Sub(x, below), slope))
+        share_below, share_above, gap = tables.at(low, share), tables.at(high, share), op.Sub(above, below)
+        unit = op.const(np.array(1.0))
+        slope = op.Div(op.Sub(share_above, share_below), op.Where(op.Greater(gap, op.const(np.array(0.0))), gap, unit))
+        return op.Add(share_below, op.Mul(op.Sub(x, below), slope))
 
-    up, down = (between(op.Sub(tables.search(x, right=right), 1)) for right in (True, False))
+    up, down = (interpolate(op.Sub(tables.search(x, right=share_above), 1)) for share_above in (True, False))
     y = op.Clip(op.Mul(op.Add(up, down), 0.5), 0.0, 1.0)
     lowest, highest = op.const(quantiles[:1]), op.const(quantiles[-1:])
     if step.output_distribution == "normal":
@@ -81,7 +81,7 @@ def quantile(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     y = op.Where(lower, op.const(np.array(0.0)), y)
     if step.output_distribution == "normal":
         y = op.Clip(normal_quantile(op, y), -EDGE, EDGE)
-    return op.Cast(op.Where(op.IsNaN(x), x, y), to=out)
+    return op.Cast(op.Where(op.IsNaN(x), x, y), to=dtype_out)
 
 
 # Wichura, Algorithm AS 241 (PPND16): numerators and denominators, highest power first
@@ -110,8 +110,8 @@ FAR = (
 def normal_quantile(op: Builder, p: ir.Value) -> ir.Value:
     """Φ⁻¹(p) to about 16 digits, by Wichura's rational functions; for p of float64."""
 
-    def ratio(of: tuple[tuple[float, ...], tuple[float, ...]], r: ir.Value) -> ir.Value:
-        top, bottom = (_horner(op, coefficients, r) for coefficients in of)
+    def ratio(terms: tuple[tuple[float, ...], tuple[float, ...]], r: ir.Value) -> ir.Value:
+        top, bottom = (_horner(op, coefficients, r) for coefficients in terms)
         return op.Div(top, bottom)
 
     q = op.Sub(p, 0.5)
@@ -133,11 +133,11 @@ def _horner(op: Builder, coefficients: Sequence[float], x: ir.Value) -> ir.Value
 
 
 def power(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """Box-Cox (x^λ − 1)/λ, or Yeo-Johnson: that of 1 + x, of negative numbers −that of 1 − x with 2 − λ.
+    """Box-Cox (x^λ − 1)/λ, or Yeo-Johnson: for x ≥ 0 that of 1 + x, for x < 0 −that of 1 − x with 2 − λ.
 
-    In float64, because x^λ may leave little of what float32 can hold.
+    In float64, because x^λ − 1 may cancel most digits of float32.
     """
-    out, x, lambdas = x.dtype, op.Cast(x, to=ir.DataType.DOUBLE), step.lambdas_.astype(np.float64)
+    dtype_out, x, lambdas = x.dtype, op.Cast(x, to=ir.DataType.DOUBLE), step.lambdas_.astype(np.float64)
     if step.method == "box-cox":
         y = _box_cox(op, op.Log(x), lambdas)
     else:
@@ -147,14 +147,14 @@ def power(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     if step.standardize:
         scaler = step._scaler
         y = op.Div(op.Sub(y, op.const(scaler.mean_)), op.const(scaler.scale_))
-    return op.Cast(y, to=out)
+    return op.Cast(y, to=dtype_out)
 
 
 def _box_cox(op: Builder, log: ir.Value, lambdas: np.ndarray) -> ir.Value:
     """(e^(λ·log) − 1)/λ; log where λ is 0."""
-    flat = np.abs(lambdas) < np.spacing(1.0)
-    curve = op.Div(op.Sub(op.Exp(op.Mul(log, op.const(lambdas))), 1.0), op.const(np.where(flat, 1, lambdas)))
-    return op.Where(op.const(flat), log, curve) if flat.any() else curve
+    is_zero = np.abs(lambdas) < np.spacing(1.0)
+    curve = op.Div(op.Sub(op.Exp(op.Mul(log, op.const(lambdas))), 1.0), op.const(np.where(is_zero, 1, lambdas)))
+    return op.Where(op.const(is_zero), log, curve) if is_zero.any() else curve
 
 
 def spline(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
@@ -162,33 +162,33 @@ def spline(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
 
     Bᵢ,ₖ = (x − tᵢ)/(tᵢ₊ₖ − tᵢ) · Bᵢ,ₖ₋₁ + (tᵢ₊ₖ₊₁ − x)/(tᵢ₊ₖ₊₁ − tᵢ₊₁) · Bᵢ₊₁,ₖ₋₁. In float64, as scikit-learn's.
     """
-    out, x = x.dtype, op.Unsqueeze(op.Cast(x, to=ir.DataType.DOUBLE), [2])  # [N, F, 1]
+    dtype_out, x = x.dtype, op.Unsqueeze(op.Cast(x, to=ir.DataType.DOUBLE), [2])  # [N, F, 1]
     degree, knots = step.degree, np.stack([s.t for s in step.bsplines_]).astype(dtype).astype(np.float64)  # [F, T]
     count = knots.shape[1] - degree - 1  # of splines
     low, high = knots[:, degree, None], knots[:, count, None]  # [F, 1]
     missing = op.IsNaN(x)
     if step.extrapolation == "periodic":
         period = np.where(high > low, high - low, 1)
-        turns = op.Floor(op.Div(op.Sub(x, op.const(low)), op.const(period)))
-        x = op.Sub(x, op.Mul(turns, op.const(period)))
+        periods = op.Floor(op.Div(op.Sub(x, op.const(low)), op.const(period)))
+        x = op.Sub(x, op.Mul(periods, op.const(period)))
     inside = op.Max(op.Min(x, op.const(high)), op.const(low))
     at = x if step.extrapolation in ("continue", "periodic") else inside
     starts, ends = knots[:, degree:count].copy(), knots[:, degree + 1 : count + 1].copy()
     starts[:, 0], ends[:, -1] = -np.inf, np.inf
-    within = op.And(op.GreaterOrEqual(inside, op.const(starts)), op.Less(inside, op.const(ends)))
-    basis = op.Cast(within, to=ir.DataType.DOUBLE)  # [N, F, pieces]
+    is_inside = op.And(op.GreaterOrEqual(inside, op.const(starts)), op.Less(inside, op.const(ends)))
+    basis = op.Cast(is_inside, to=ir.DataType.DOUBLE)  # [N, F, pieces]
     basis = op.Pad(basis, [0, 0, degree, 0, 0, degree]) if degree else basis
     for k in range(1, degree + 1):
         m = knots.shape[1] - k - 1
         rising, falling = knots[:, k : k + m] - knots[:, :m], knots[:, k + 1 :] - knots[:, 1 : 1 + m]
-        up, down = (np.where(gap > 0, 1 / np.where(gap > 0, gap, 1), 0) for gap in (rising, falling))
-        left, right = op.Slice(basis, [0], [m], [2]), op.Slice(basis, [1], [m + 1], [2])
-        rise = op.Mul(op.Sub(at, op.const(knots[:, :m])), op.const(up))
-        fall = op.Mul(op.Sub(op.const(knots[:, k + 1 :]), at), op.const(down))
-        basis = op.Add(op.Mul(rise, left), op.Mul(fall, right))
+        rise_factor, fall_factor = (np.where(gap > 0, 1 / np.where(gap > 0, gap, 1), 0) for gap in (rising, falling))
+        current, following = op.Slice(basis, [0], [m], [2]), op.Slice(basis, [1], [m + 1], [2])
+        rise = op.Mul(op.Sub(at, op.const(knots[:, :m])), op.const(rise_factor))
+        fall = op.Mul(op.Sub(op.const(knots[:, k + 1 :]), at), op.const(fall_factor))
+        basis = op.Add(op.Mul(rise, current), op.Mul(fall, following))
     if step.extrapolation == "linear":
         ends_of = [(s.t[degree], s.t[-degree - 1]) for s in step.bsplines_]
-        slopes = np.array([[s(e, nu=1) for e in both] for s, both in zip(step.bsplines_, ends_of, strict=True)])
+        slopes = np.array([[s(e, nu=1) for e in pair] for s, pair in zip(step.bsplines_, ends_of, strict=True)])
         below, above = op.Min(op.Sub(x, op.const(low)), 0.0), op.Max(op.Sub(x, op.const(high)), 0.0)
         basis = op.Add(basis, op.Add(op.Mul(below, op.const(slopes[:, 0])), op.Mul(above, op.const(slopes[:, 1]))))
     if step.extrapolation == "periodic" and degree:
@@ -199,4 +199,4 @@ def spline(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     if not step.include_bias:
         count -= 1
         basis = op.Slice(basis, [0], [count], [2])
-    return op.Cast(op.Reshape(basis, [-1, len(knots) * count]), to=out)
+    return op.Cast(op.Reshape(basis, [-1, len(knots) * count]), to=dtype_out)

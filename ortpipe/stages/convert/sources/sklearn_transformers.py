@@ -8,15 +8,15 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
-from ortpipe.stages.convert.sources.sklearn_encoders import transformed
+from ortpipe.stages.convert.sources.sklearn_encoders import apply_step
 from ortpipe.stages.convert.sources.sklearn_tables import kbins, power, quantile, spline
 
 Transform = Callable[[Builder, Any, ir.Value, Any], ir.Value]
-AT_ONCE = 256  # rows that a step is asked about in one go
+PROBES = 256  # rows per call of a step's transform
 
 
 def standard_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """(x − mean) / scale, each part only if the scaler was told to."""
+    """(x − mean) / scale, each part if the scaler has that setting."""
     if scaler.mean_ is not None and scaler.with_mean:
         x = op.Sub(x, op.const(scaler.mean_.astype(dtype)))
     if scaler.scale_ is not None and scaler.with_std:
@@ -25,7 +25,7 @@ def standard_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Val
 
 
 def min_max_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """x · scale + min, clipped to the feature range if the scaler was told to."""
+    """x · scale + min, clipped to the feature range if the scaler clips."""
     x = op.Add(op.Mul(x, op.const(scaler.scale_.astype(dtype))), op.const(scaler.min_.astype(dtype)))
     if scaler.clip:
         x = op.Clip(x, *map(float, scaler.feature_range))
@@ -33,13 +33,13 @@ def min_max_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Valu
 
 
 def max_abs_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """x / scale, clipped to [−1, 1] if the scaler was told to."""
+    """x / scale, clipped to [−1, 1] if the scaler clips."""
     x = op.Div(x, op.const(scaler.scale_.astype(dtype)))
     return op.Clip(x, -1.0, 1.0) if getattr(scaler, "clip", False) else x
 
 
 def robust_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """(x − center) / scale, each part only if the scaler was told to."""
+    """(x − center) / scale, each part if the scaler has that setting."""
     if scaler.with_centering:
         x = op.Sub(x, op.const(scaler.center_.astype(dtype)))
     return op.Div(x, op.const(scaler.scale_.astype(dtype))) if scaler.with_scaling else x
@@ -64,18 +64,18 @@ def binarizer(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
 
 
 def affine(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """(x − c) · A + b, where c is the step's mean; A and b are asked of the fitted step."""
+    """(x − c) · A + b with the step's mean c; A and b are measured by the fitted step's output for probes."""
     names = ("mean_", "xbar_", "_x_mean")
     center = next((value for name in names if (value := getattr(step, name, None)) is not None), None)
     center = np.zeros(step.n_features_in_) if center is None else np.asarray(center, np.float64)
-    reach = np.maximum(1, np.abs(center))  # so that it does not drown in the mean
+    distance = np.maximum(1, np.abs(center))  # large enough not to be lost to rounding beside the mean
     rows = []
-    for first in range(0, len(center), AT_ONCE):
-        of = np.arange(first, min(len(center), first + AT_ONCE))
-        probe = np.repeat(center[None], 1 + len(of), axis=0)
-        probe[1 + np.arange(len(of)), of] += reach[of]
-        bias, *apart = transformed(step, probe)
-        rows.append((np.array(apart) - bias) / reach[of, None])
+    for first in range(0, len(center), PROBES):
+        places = np.arange(first, min(len(center), first + PROBES))
+        probe = np.repeat(center[None], 1 + len(places), axis=0)
+        probe[1 + np.arange(len(places)), places] += distance[places]
+        bias, *outputs = apply_step(step, probe)
+        rows.append((np.array(outputs) - bias) / distance[places, None])
     if center.any():
         x = op.Sub(x, op.const(center.astype(dtype)))
     x = op.MatMul(x, op.const(np.concatenate(rows).astype(dtype)))
@@ -83,22 +83,22 @@ def affine(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
 
 
 def polynomial(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """Π xⱼ^power, as products of columns; a column of ones stands where a product has fewer factors."""
-    one = op.Add(op.Mul(op.Gather(x, [0], axis=1), 0.0), 1.0)
+    """Π xⱼ^power, as products of columns; a column of ones fills up products with fewer factors."""
+    ones = op.Add(op.Mul(op.Gather(x, [0], axis=1), 0.0), 1.0)
     degree = int(step.powers_.sum(axis=1).max())
     factors = np.full((len(step.powers_), max(1, degree)), step.n_features_in_)
     for row, powers in zip(factors, step.powers_, strict=True):
         columns = np.repeat(np.arange(len(powers)), powers)
         row[: len(columns)] = columns
-    x = op.Concat(x, one, axis=-1)
-    first, *rest = (op.Gather(x, column, axis=1) for column in factors.T)
-    for factor in rest:
-        first = op.Mul(first, factor)
-    return first
+    x = op.Concat(x, ones, axis=-1)
+    product, *further_factors = (op.Gather(x, column, axis=1) for column in factors.T)
+    for factor in further_factors:
+        product = op.Mul(product, factor)
+    return product
 
 
 def cosine(op: Builder, x: ir.Value) -> ir.Value:
-    """cos x; of float64, for which the runtime has no kernel, sin(x + π/2)."""
+    """cos x; for float64, where onnxruntime has no kernel, sin(x + π/2)."""
     return op.Cos(x) if x.dtype != ir.DataType.DOUBLE else op.Sin(op.Add(x, float(np.pi / 2)))
 
 
@@ -129,36 +129,36 @@ def additive_chi2_sampler(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir
 def distances(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     """‖x − center‖ of each cluster."""
     centers = step.subcluster_centers_ if hasattr(step, "subcluster_centers_") else step.cluster_centers_
-    apart = op.Sub(op.Unsqueeze(x, [1]), op.const(centers.astype(dtype)))
-    return op.Sqrt(op.ReduceSum(op.Mul(apart, apart), [-1], keepdims=0))
+    differences = op.Sub(op.Unsqueeze(x, [1]), op.const(centers.astype(dtype)))
+    return op.Sqrt(op.ReduceSum(op.Mul(differences, differences), [-1], keepdims=0))
 
 
 def nystroem(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     """K(x, components) · normalizationᵀ."""
-    kept, given = step.components_, step._get_kernel_params()
-    gamma = float(given.get("gamma") or 1 / kept.shape[1])
+    components, settings = step.components_, step._get_kernel_params()
+    gamma = float(settings.get("gamma") or 1 / components.shape[1])
     if step.kernel == "rbf":
-        apart = op.Sub(op.Unsqueeze(x, [1]), op.const(kept.astype(dtype)))
-        similar = op.Exp(op.Mul(op.ReduceSum(op.Mul(apart, apart), [-1], keepdims=0), -gamma))
+        differences = op.Sub(op.Unsqueeze(x, [1]), op.const(components.astype(dtype)))
+        kernel = op.Exp(op.Mul(op.ReduceSum(op.Mul(differences, differences), [-1], keepdims=0), -gamma))
     else:
-        similar = op.MatMul(x, op.const(kept.T.astype(dtype)))
+        kernel = op.MatMul(x, op.const(components.T.astype(dtype)))
         if step.kernel != "linear":
-            shift, degree = given.get("coef0"), given.get("degree")
-            similar = op.Add(op.Mul(similar, gamma), float(1 if shift is None else shift))
+            shift, degree = settings.get("coef0"), settings.get("degree")
+            kernel = op.Add(op.Mul(kernel, gamma), float(1 if shift is None else shift))
             power = op.const(np.array(3 if degree is None else degree, dtype))
-            similar = op.Tanh(similar) if step.kernel == "sigmoid" else op.Pow(similar, power)
-    return op.MatMul(similar, op.const(step.normalization_.T.astype(dtype)))
+            kernel = op.Tanh(kernel) if step.kernel == "sigmoid" else op.Pow(kernel, power)
+    return op.MatMul(kernel, op.const(step.normalization_.T.astype(dtype)))
 
 
 def check_settings(step: Any) -> None:
-    """Refuse the settings of a step for which it has no operators."""
+    """Reject settings of a step that have no operators."""
     if type(step).__name__ == "FunctionTransformer":
         check_function(step)
     elif type(step).__name__ == "Nystroem" and step.kernel not in ("rbf", "linear", "poly", "polynomial", "sigmoid"):
         rule, fix = "A kernel must be rbf, linear, poly or sigmoid.", "Choose one of these."
         raise ConvertError(rule, got=f"kernel={step.kernel!r} of Nystroem", fix=fix)
     elif type(step).__name__ == "FeatureAgglomeration" and step.pooling_func is not np.mean:
-        rule, fix = "Clusters of columns become their means.", "Leave pooling_func as it is."
+        rule, fix = "Clusters of columns must become their means.", "Leave out pooling_func."
         raise ConvertError(rule, got=f"pooling_func={step.pooling_func}", fix=fix)
 
 
@@ -169,7 +169,7 @@ def bernoulli_rbm(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
 
 
 def function_transformer(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """A function of NumPy that has an operator, or none."""
+    """A NumPy function that has an operator; without a function, x itself."""
     if step.func is None:
         return x
     check_function(step)
@@ -177,7 +177,7 @@ def function_transformer(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.
 
 
 def elementwise(op: Builder, name: str, x: ir.Value) -> ir.Value:
-    """Return what a function of NumPy, one of FUNCTIONS, makes of each number."""
+    """Apply a NumPy function, one of FUNCTIONS, to each number."""
     match name:
         case "log1p":
             return op.Log(op.Add(x, 1.0))
@@ -194,7 +194,7 @@ def elementwise(op: Builder, name: str, x: ir.Value) -> ir.Value:
     return getattr(op, FUNCTIONS[name])(x)
 
 
-FUNCTIONS = {  # of NumPy; those without an operator are written as several
+FUNCTIONS = {  # NumPy function → operator; "": several operators
     **{name: name.capitalize() for name in ("sqrt", "exp", "log", "floor", "ceil", "sin", "tanh")},
     **dict.fromkeys(("log1p", "expm1", "log2", "log10", "square", "cbrt", "cos"), ""),
     "absolute": "Abs",
@@ -207,9 +207,9 @@ FUNCTIONS = {  # of NumPy; those without an operator are written as several
 
 
 def check_function(step: Any) -> None:
-    """Refuse a FunctionTransformer whose function has no operator."""
-    known = step.func is None or (isinstance(step.func, np.ufunc) and step.func.__name__ in FUNCTIONS)
-    if not known or step.kw_args:
+    """Reject a FunctionTransformer whose function has no operator."""
+    has_operator = step.func is None or (isinstance(step.func, np.ufunc) and step.func.__name__ in FUNCTIONS)
+    if not has_operator or step.kw_args:
         raise ConvertError(
             "A FunctionTransformer's function must have an operator: one of NumPy's, without keywords.",
             got=f"{getattr(step.func, '__name__', step.func)} with keywords {step.kw_args or 'none'}",

@@ -1,7 +1,7 @@
-"""The catalogue of scikit-learn's predictors that have differentiable parameters, as graphs of standard operators.
+"""The catalogue of scikit-learn's predictors with differentiable parameters, as graphs of standard operators.
 
-Parameters have the names that scikit-learn's users know. Each function is of one kind of fitted estimator: it gets its
-features [N, K] and returns the `End`, with the objective that scikit-learn fits it by.
+Parameters have the names that scikit-learn's users know. Each function converts one kind of fitted estimator: it gets
+the features [N, K] and returns the `End`, with the objective that scikit-learn fits the estimator by.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ HERE = f"{AROUND}.estimators"
 
 
 def _paths(module: str, members: Mapping[str, str]) -> dict[str, str | Ends]:
-    """Return class path → function, from function → the classes of a module of scikit-learn."""
+    """Return class path → function, given function → classes of a scikit-learn module."""
     functions = {name: function for function, names in members.items() for name in names.split()}
     return {f"sklearn.{module}.{name}": f"{HERE}.{function}" for name, function in functions.items()}
 
@@ -39,7 +39,7 @@ ESTIMATORS: Catalogue[Ends] = Catalogue(
             {
                 "linear:least_squares": "LinearRegression",
                 "meta:inner": "RANSACRegressor",
-                "linear:chosen_features": "Lars LarsCV OrthogonalMatchingPursuit OrthogonalMatchingPursuitCV",
+                "linear:sparse_features": "Lars LarsCV OrthogonalMatchingPursuit OrthogonalMatchingPursuitCV",
                 "linear:ridge": "Ridge RidgeCV",
                 "linear:elastic_net": "Lasso LassoCV LassoLars LassoLarsCV LassoLarsIC ElasticNet ElasticNetCV",
                 "linear:multi_task": "MultiTaskLasso MultiTaskLassoCV MultiTaskElasticNet MultiTaskElasticNetCV",
@@ -122,8 +122,8 @@ ESTIMATORS: Catalogue[Ends] = Catalogue(
         ),
     },
 )
-# estimators that hand on a table's columns to their members as they are
-HANDING_ON = {
+# estimators that pass a table's columns on to their members unchanged
+PASSES_COLUMNS = {
     *(
         path
         for path in ESTIMATORS
@@ -136,19 +136,19 @@ HANDING_ON = {
 
 
 def check_estimator(estimator: Any) -> None:
-    """Refuse a final estimator that has no graph here, fitted or not."""
+    """Reject a final estimator, fitted or not, that has no graph."""
     check_supported(ESTIMATORS, class_path(estimator), "The estimator")
 
 
 def end_of(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
-    """Return the end of a fitted final estimator's graph, given its features: a value, or columns of a table."""
+    """Write the graph of a fitted final estimator behind its features, a value or a table's columns; return its end."""
     check_estimator(estimator)
     path = class_path(estimator)
-    return ESTIMATORS[path](op, estimator, x if path in HANDING_ON else as_floats(x), dtype)
+    return ESTIMATORS[path](op, estimator, x if path in PASSES_COLUMNS else as_floats(x), dtype)
 
 
 def check_supported(table: Mapping[str, Any], path: str, role: str, key: str | None = None) -> None:
-    """Refuse a class path, named by a setting `key`, that is not in a table."""
+    """Reject a class path, named by a setting `key`, that is not in a table."""
     if path in table:
         return
     if (why := reason(path)) is not None and table is ESTIMATORS:

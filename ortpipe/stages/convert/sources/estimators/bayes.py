@@ -1,4 +1,4 @@
-"""Classifiers that know the classes' distributions: their logits are log P(class) + log P(x | class)."""
+"""Generative classifiers: their logits are log P(class) + log P(x | class)."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ COUNTED = "it counts, or fits a distribution to each class, and minimizes no los
 
 
 def joint(op: Builder, estimator: Any, logits: ir.Value) -> End:
-    """softmax(log P(class, x)), trained by the loss of labels that this is for."""
+    """softmax(log P(class, x)), trained by the log loss or cross-entropy of labels."""
     return softmax_end(op, logits, estimator.classes_, generative(estimator))._replace(ranking=logits)
 
 
@@ -31,8 +31,8 @@ def gaussian(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     variance = parameter(op, estimator, "log_variance", "var_", ["log"], dtype=dtype)
     prior = parameter(op, estimator, "log_prior", "class_prior_", ["log"], dtype=dtype)
     with op.formulas():
-        off: Any = op.Unsqueeze(x, [1]) - mean  # [N, classes, K]
-        terms = off * off * op.Exp(op.Neg(variance)) + (variance + math.log(2 * math.pi))
+        difference: Any = op.Unsqueeze(x, [1]) - mean  # [N, classes, K]
+        terms = difference * difference * op.Exp(op.Neg(variance)) + (variance + math.log(2 * math.pi))
         logits = prior - op.ReduceSum(terms, [-1], keepdims=0) * 0.5
     return joint(op, estimator, logits)
 
@@ -47,14 +47,14 @@ def multinomial(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 
 
 def bernoulli(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """Σ x·log p + (1 − x)·log(1 − p) + log P(class), of x cut at `binarize`."""
+    """Σ x·log p + (1 − x)·log(1 − p) + log P(class), of x binarized at `binarize`."""
     if estimator.binarize is not None:
         x = op.cast(op.Greater(x, op.like(float(estimator.binarize), x)), x)
-    # the logarithms of odds are any number, those of p below 0 alone
+    # log odds are unbounded, log p is not
     odds = parameter(op, estimator, "feature_logit", "feature_log_prob_", ["log_odds"], ["transpose"], dtype=dtype)
     prior = parameter(op, estimator, "class_log_prior", "class_log_prior_", dtype=dtype)
-    none = op.ReduceSum(log_sigmoid(op, op.Neg(odds)), [0], keepdims=0)  # Σ log(1 − p)
-    return joint(op, estimator, op.Gemm(x, odds, op.Add(prior, none)))
+    all_zero_log = op.ReduceSum(log_sigmoid(op, op.Neg(odds)), [0], keepdims=0)  # Σ log(1 − p)
+    return joint(op, estimator, op.Gemm(x, odds, op.Add(prior, all_zero_log)))
 
 
 def categorical(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -78,8 +78,8 @@ def quadratic(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
         rotation = parameter(op, estimator, f"class{i}.rotation", "rotations_", dtype=dtype, index=i)
         scaling = parameter(op, estimator, f"class{i}.log_scaling", "scalings_", ["log"], dtype=dtype, index=i)
         with op.formulas():
-            off: Any = op.MatMul(x - op.Gather(means, op.const(np.array(i)), axis=0), rotation)
-            distance = op.ReduceSum(off * off * op.Exp(op.Neg(scaling)) + scaling, [-1], keepdims=1)
+            difference: Any = op.MatMul(x - op.Gather(means, op.const(np.array(i)), axis=0), rotation)
+            distance = op.ReduceSum(difference * difference * op.Exp(op.Neg(scaling)) + scaling, [-1], keepdims=1)
             columns.append(distance * -0.5)
     return joint(op, estimator, op.Add(op.Concat(*columns, axis=-1), prior))
 
@@ -91,10 +91,10 @@ def nearest_centroid(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> En
         raise ConvertError(rule, got=f"metric={estimator.metric!r}, which gives no scores", fix=fix)
     centroids = parameter(op, estimator, "centroids", "centroids_", dtype=dtype)
     deviation, prior = estimator.within_class_std_dev_, np.asarray(estimator.class_prior_)
-    off = op.Sub(op.Unsqueeze(x, [1]), centroids)
-    scaled = op.Div(off, const(op, np.where(deviation == 0, 1, deviation), dtype))
+    difference = op.Sub(op.Unsqueeze(x, [1]), centroids)
+    scaled = op.Div(difference, const(op, np.where(deviation == 0, 1, deviation), dtype))
     logits = op.Sub(const(op, 2 * np.log(prior), dtype), op.ReduceSum(op.Mul(scaled, scaled), [-1], keepdims=0))
     end = joint(op, estimator, logits)
-    if np.isclose(prior, 1 / len(prior)).all():  # predict then compares plain distances
-        return end._replace(ranking=op.Neg(op.ReduceSum(op.Mul(off, off), [-1], keepdims=0)))
+    if np.isclose(prior, 1 / len(prior)).all():  # predict then compares distances without priors
+        return end._replace(ranking=op.Neg(op.ReduceSum(op.Mul(difference, difference), [-1], keepdims=0)))
     return end

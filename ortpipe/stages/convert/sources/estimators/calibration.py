@@ -1,4 +1,4 @@
-"""Classifiers behind calibrated probabilities: Platt's sigmoid, or one temperature."""
+"""Classifiers with calibrated probabilities: Platt's sigmoid, or one temperature."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from ortpipe.stages.convert.sources.estimators.objective import averaged
 
 
 def calibrated(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
-    """The mean of σ(−(a·z + b)), of several classes scaled to sum 1, over classifiers and their calibrators."""
+    """The mean of σ(−(a·z + b)) over calibrated classifiers; for several classes scaled to sum 1."""
     parts = []
     for i, part in enumerate(estimator.calibrated_classifiers_):
         with member(op, f"fold{i}", "calibrated_classifiers_", i):
@@ -50,7 +50,7 @@ def _part(op: Builder, part: Any, x: Any, dtype: Any) -> End:
 
 
 def _scores(op: Builder, estimator: Any, end: End) -> ir.Value:
-    """Return what the calibrators read: decision_function where the classifier has one, else probabilities."""
+    """Return the input of the calibrators: decision_function if the classifier has one, else probabilities."""
     if hasattr(estimator, "decision_function"):
         scores = end.ranking if end.ranking is not None else end.logits
         if scores is not None:
@@ -61,7 +61,7 @@ def _scores(op: Builder, estimator: Any, end: End) -> ir.Value:
 
 
 def _platt(op: Builder, part: Any, scores: ir.Value, count: int, dtype: Any) -> End:
-    """Σ of one column is p of the second class; several are scaled to sum 1."""
+    """σ(−(a·z + b)): of one column the second class's p; several are scaled to sum 1."""
     columns = []
     for k, calibrator in enumerate(part.calibrators):
         with member(op, f"calibrator{k}", "calibrators", k):

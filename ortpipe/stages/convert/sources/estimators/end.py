@@ -1,4 +1,4 @@
-"""The end of an estimator's graph: what its values are, the labels, and what scikit-learn itself says there."""
+"""The end of an estimator's graph: its prediction, its labels, and scikit-learn's own prediction to compare with."""
 
 from typing import Any, NamedTuple
 
@@ -16,16 +16,16 @@ Classes = tuple[int | str, ...]
 class End(NamedTuple):
     """The end of an estimator's graph before its outputs are named.
 
-    A classifier that scikit-learn gives no probabilities has its scores as prediction: they are its logits too.
+    A classifier without probabilities in scikit-learn predicts its scores, which are its logits too.
     """
 
     task: Task
     logits: ir.Value | None  # [N, K], or [N, 1] for two classes
     prediction: ir.Value  # values [N, K], probabilities [N, K], or the logits
-    ranking: ir.Value | None = None  # what the label is the largest of, where that is not the prediction
+    ranking: ir.Value | None = None  # the label is the class of its largest entry; None: of the prediction's
     objective: Objective | None = None
     notes: tuple[str, ...] = ()
-    rounding: float = 0.0  # how far scikit-learn's own prediction may be off
+    rounding: float = 0.0  # error of scikit-learn's own prediction
 
     @property
     def is_scores(self) -> bool:
@@ -38,8 +38,8 @@ def two_columns(op: Builder, p: ir.Value) -> ir.Value:
     return op.Concat(op.Sub(1, p), p, axis=-1)
 
 
-def shaped(value: ir.Value, width: int) -> ir.Value:
-    """Return a value that is said to be [N, width], which later operators and the label are written by."""
+def with_width(value: ir.Value, width: int) -> ir.Value:
+    """Set a value's shape to [N, width], which later operators and the label depend on."""
     value.shape = ir.Shape(["N", width])
     return value
 
@@ -52,35 +52,35 @@ def log_sigmoid(op: Builder, z: ir.Value) -> ir.Value:
 
 
 def scores_end(op: Builder, scores: ir.Value, classes: Any, objective: Objective | None = None) -> End:
-    """Return the end of a classifier that predicts raw scores, [N, 1] of two classes."""
+    """Return the end of a classifier that predicts raw scores, [N, 1] for two classes."""
     task: Task = "binary" if len(classes) == 2 else "multiclass"
-    shaped(scores, 1 if task == "binary" else len(classes))
+    with_width(scores, 1 if task == "binary" else len(classes))
     return End(task, scores, scores, objective=objective)
 
 
 def softmax_end(op: Builder, logits: ir.Value, classes: Any, objective: Objective | None = None) -> End:
-    """Return the end of a classifier whose probabilities are the softmax of one column for each class."""
+    """Return the end of a classifier whose probabilities are the softmax of logits [N, classes]."""
     task: Task = "binary" if len(classes) == 2 else "multiclass"
-    return End(task, shaped(logits, len(classes)), op.Softmax(logits, axis=-1), objective=objective)
+    return End(task, with_width(logits, len(classes)), op.Softmax(logits, axis=-1), objective=objective)
 
 
 def sigmoid_end(op: Builder, logits: ir.Value, objective: Objective | None = None) -> End:
     """Return the end of a classifier of two classes whose p is σ(z)."""
-    return End("binary", shaped(logits, 1), two_columns(op, op.Sigmoid(logits)), objective=objective)
+    return End("binary", with_width(logits, 1), two_columns(op, op.Sigmoid(logits)), objective=objective)
 
 
 def plain_classes(classes: Any) -> Classes:
     """Return class labels as int or str."""
-    plain = np.asarray(classes).tolist()
-    for label in plain:
+    labels = np.asarray(classes).tolist()
+    for label in labels:
         if not isinstance(label, str) and not float(label).is_integer():
-            rule = "Class labels are strings or whole numbers."
+            rule = "Class labels must be strings or integers."
             raise ConvertError(rule, got=repr(label), fix="Encode the labels first.")
-    return tuple(label if isinstance(label, str) else int(label) for label in plain)
+    return tuple(label if isinstance(label, str) else int(label) for label in labels)
 
 
 def label_of(op: Builder, end: End, classes: Classes | None) -> ir.Value:
-    """Return the predicted label: the class that ranks highest, z > 0 of one score, of several labels each p > ½."""
+    """Return the predicted label: the class that ranks highest, z > 0 for one score, p > ½ for several labels."""
     values = end.prediction if end.ranking is None else end.ranking
     if classes is None:
         return op.Cast(op.Greater(values, 0 if end.is_scores else 0.5), to=ir.DataType.INT64)
@@ -93,10 +93,10 @@ def label_of(op: Builder, end: End, classes: Classes | None) -> ir.Value:
 
 
 def source_values(estimator: Any, end: End, rows: Any) -> np.ndarray:
-    """Return what scikit-learn predicts for rows, in the form of the graph's prediction."""
+    """Return scikit-learn's prediction for rows, in the form of the graph's prediction."""
     if end.task == "regression":
         return np.asarray(estimator.predict(rows))
     values = estimator.decision_function(rows) if end.is_scores else estimator.predict_proba(rows)
     if isinstance(values, list):  # one [N, 2] for each label
-        return np.stack([one[:, 1] if one.ndim == 2 else one for one in values], axis=1)
+        return np.stack([columns[:, 1] if columns.ndim == 2 else columns for columns in values], axis=1)
     return np.asarray(values)

@@ -28,7 +28,7 @@ def scores(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Value:
 
 
 def regressor(op: Builder, estimator: Any, x: ir.Value, dtype: Any, objective: Objective | None) -> End:
-    """Return ŷ with an objective."""
+    """Return the end of a linear regressor with an objective."""
     return End("regression", None, scores(op, estimator, x, dtype), objective=objective)
 
 
@@ -43,8 +43,8 @@ def least_squares(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     return regressor(op, estimator, x, dtype, summed("l2", missing=missing))
 
 
-def chosen_features(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """Σ (ŷ − y)² of at most so many coefficients that are not 0."""
+def sparse_features(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """Σ (ŷ − y)² with a limited number of nonzero coefficients."""
     missing = "only the chosen features have a coefficient; training moves all of them"
     return regressor(op, estimator, x, dtype, summed("l2", missing=missing))
 
@@ -55,7 +55,7 @@ def ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 
 
 def ridge_objective(estimator: Any, loss: str | Mapping[str, Any]) -> Objective:
-    """Σ l + α·‖w‖², of a RidgeCV with the α that it chose."""
+    """Σ l + α·‖w‖²; for a RidgeCV with its selected α."""
     alpha = np.ravel(getattr(estimator, "alpha_", getattr(estimator, "alpha", 0)))
     if np.ptp(alpha):
         return summed(loss, missing="its alpha, another one for each column")
@@ -82,7 +82,7 @@ def multi_task(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 
 
 def bayesian_ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """½·α·Σ (ŷ − y)² + ½·λ·‖w‖², its posterior's mode for the α and λ that it found."""
+    """½·α·Σ (ŷ − y)² + ½·λ·‖w‖², the posterior's mode for the estimated α and λ."""
     penalty, missing = coefficient(l2=float(estimator.lambda_ / estimator.alpha_)), JOINT.format("alpha_ and lambda_")
     return regressor(op, estimator, x, dtype, summed("l2", penalty, missing))
 
@@ -133,7 +133,7 @@ def sgd_penalty(estimator: Any, factor: float = 1.0) -> Mapping[str, Strengths]:
 
 
 def passive_aggressive(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """Row after row the smallest step that brings l to 0, or one bounded by C."""
+    """For each row the smallest step that brings l to 0, or one bounded by C."""
     loss = {"name": estimator.loss, "epsilon": float(estimator.epsilon)}
     objective = averaged(loss, missing="it takes steps of its own size, bounded by C, and minimizes no sum")
     return regressor(op, estimator, x, dtype, objective)
@@ -158,7 +158,7 @@ def glm(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
         loss, penalty = {"name": "l2"}, float(estimator.alpha)
     elif power not in names:
         loss |= {"power": power}
-    # without the logarithm nothing keeps a mean above 0, which these losses need
+    # these losses need a mean above 0, which only the logarithmic link guarantees
     objective = averaged(loss, coefficient(l2=penalty)) if is_log or power == 0 else None
     return End("regression", None, op.Exp(z) if is_log else z, objective=objective)
 

@@ -1,4 +1,4 @@
-"""Linear classifiers: probabilities where scikit-learn gives them, else raw scores."""
+"""Linear classifiers: probabilities if scikit-learn gives them, else raw scores."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ SCORES = {  # SGDClassifier's losses of scores, by ortpipe's names, and its fact
 
 
 def of_classes(estimator: Any, loss: str) -> dict[str, Any]:
-    """Return a loss of two classes, or the sum of that of each class against the rest."""
+    """Return a loss of two classes, or its sum over each class against the rest."""
     return {"name": loss} if len(estimator.classes_) == 2 else {"name": "one_vs_rest", "loss": loss}
 
 
@@ -56,7 +56,7 @@ def logistic_objective(estimator: Any) -> Objective:
     share = {"l1": 1.0, "l2": 0.0}.get(kind, share)
     inverse = 0.0 if kind in (None, "none") else 1 / float(strengths[0])
     penalty = {**coefficient(l1=share * inverse, l2=(1 - share) * inverse / 2)}
-    if estimator.solver == "liblinear" and estimator.fit_intercept:  # it charges the intercept too
+    if estimator.solver == "liblinear" and estimator.fit_intercept:  # it penalizes the intercept too
         scale = float(estimator.intercept_scaling)
         penalty["intercept"] = {"l1": share * inverse / scale, "l2": (1 - share) * inverse / 2 / scale**2}
     return summed(loss, penalty, missing(estimator))
@@ -68,12 +68,12 @@ def sgd(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     objective = sgd_objective(estimator)
     if estimator.loss == "log_loss":
         return sigmoid_end(op, z, objective) if len(estimator.classes_) == 2 else one_vs_rest(op, z, objective)
-    # the probabilities of modified_huber, (clip(z, −1, 1) + 1)/2, are flat where a row is far off: it has scores here
+    # the probabilities of modified_huber, (clip(z, −1, 1) + 1)/2, have no gradient far from the boundary: use scores
     return scores_end(op, z, estimator.classes_, objective)
 
 
 def sgd_objective(estimator: Any) -> Objective | None:
-    """Return the objective of a loss of scores; its losses of values have none here."""
+    """Return the objective of a loss of scores; None for its losses of values."""
     if estimator.loss not in SCORES:
         return None
     loss, factor = SCORES[estimator.loss]
@@ -88,10 +88,10 @@ def perceptron(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 
 
 def passive_aggressive(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """Row after row the smallest step that brings the hinge loss to 0, or one bounded by C."""
+    """For each row the smallest step that brings the hinge loss to 0, or one bounded by C."""
     loss = of_classes(estimator, "hinge" if estimator.loss == "hinge" else "squared_hinge")
-    own = "it takes steps of its own size, bounded by C, and minimizes no sum"
-    objective = averaged(loss, missing=missing(estimator, own))
+    lacking = "it takes steps of its own size, bounded by C, and minimizes no sum"
+    objective = averaged(loss, missing=missing(estimator, lacking))
     return scores_end(op, scores(op, estimator, x, dtype), estimator.classes_, objective)
 
 
@@ -120,7 +120,7 @@ def _svc_loss(estimator: Any) -> dict[str, Any]:
 
 
 def _with_intercept(estimator: Any, penalty: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Charge b/intercept_scaling as one more coefficient."""
+    """Penalize b/intercept_scaling like a coefficient."""
     terms = {"coefficient": penalty}
     if estimator.fit_intercept:
         scale = float(estimator.intercept_scaling)

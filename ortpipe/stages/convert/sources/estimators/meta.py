@@ -1,4 +1,4 @@
-"""Estimators of estimators, whose members' graphs are joined: one member, or the mean of several."""
+"""Meta-estimators: the graph of an inner estimator, or several joined as their mean or by a last estimator."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ortpipe.graph.builder import Builder
 from ortpipe.graph.origins import within
 from ortpipe.stages.convert.sources.estimators import end_of
 from ortpipe.stages.convert.sources.estimators.attributes import member
-from ortpipe.stages.convert.sources.estimators.end import End, shaped
+from ortpipe.stages.convert.sources.estimators.end import End, with_width
 from ortpipe.stages.convert.sources.estimators.objective import averaged
 from ortpipe.stages.convert.sources.sklearn_columns import as_floats
 
@@ -29,14 +29,14 @@ def searched(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
 
 
 def inner(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
-    """The estimator inside, which predicts as it does alone; it was fitted on rows that were chosen for it."""
+    """The inner estimator, which was fitted on selected rows."""
     end = _only(op, estimator.estimator_, x, dtype, "estimator_")
     lacking = "its choice of rows: training takes all of them"
     return end._replace(objective=end.objective and dataclasses.replace(end.objective, missing=lacking))
 
 
 def frozen(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
-    """The estimator inside, already fitted."""
+    """The inner estimator, already fitted."""
     return _only(op, estimator.estimator, x, dtype, "estimator")
 
 
@@ -46,7 +46,7 @@ def _only(op: Builder, estimator: Any, x: Any, dtype: Any, *step: str) -> End:
 
 
 def threshold(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
-    """The classifier inside, whose label is that of a score above another threshold."""
+    """The inner classifier, with another threshold of scores for its label."""
     step = "estimator_" if hasattr(estimator, "estimator_") else "estimator"
     classifier = getattr(estimator, step)
     end = _only(op, classifier, x, dtype, step)
@@ -59,9 +59,9 @@ def threshold(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
     sign = -1 if positive is not None and positive == classifier.classes_[0] else 1
     if by_probability:
         column = op.Gather(end.prediction, op.const(np.array([max(sign, 0)])), axis=1)
-        return end._replace(ranking=shaped(op.Mul(op.Sub(column, op.like(float(limit), column)), sign), 1))
+        return end._replace(ranking=with_width(op.Mul(op.Sub(column, op.like(float(limit), column)), sign), 1))
     z = margin(op, end)
-    return end._replace(ranking=shaped(op.Mul(op.Sub(op.Mul(z, sign), op.like(float(limit), z)), sign), 1))
+    return end._replace(ranking=with_width(op.Mul(op.Sub(op.Mul(z, sign), op.like(float(limit), z)), sign), 1))
 
 
 def margin(op: Builder, end: End) -> ir.Value:
@@ -75,7 +75,7 @@ def margin(op: Builder, end: End) -> ir.Value:
     if z.shape[-1] == 1:
         return z
     signs = np.array([[-1.0], [1.0]], z.dtype.numpy() if z.dtype is not None else np.float32)
-    return shaped(op.MatMul(z, op.const(signs)), 1)
+    return with_width(op.MatMul(z, op.const(signs)), 1)
 
 
 def weighted_mean(op: Builder, values: Sequence[ir.Value], weights: Any = None) -> ir.Value:
@@ -88,7 +88,7 @@ def weighted_mean(op: Builder, values: Sequence[ir.Value], weights: Any = None) 
 
 
 def probabilities(end: End, name: str) -> ir.Value:
-    """Return a member's probabilities; refuse one that has scores only."""
+    """Return a member's probabilities; reject a member with scores only."""
     if end.is_scores:
         rule, fix = "A mean of members needs their probabilities.", "Choose members with predict_proba."
         raise ConvertError(rule, got=f"{name}, whose labels would be counted: a vote has no gradient", fix=fix)
@@ -98,11 +98,11 @@ def probabilities(end: End, name: str) -> ir.Value:
 def mean_of_members(
     op: Builder, estimator: Any, members: Sequence[tuple[str, Any]], xs: Any, dtype: Any, w: Any = None
 ) -> End:
-    """The weighted mean of what members predict."""
+    """The weighted mean of the members' predictions."""
     ends = []
-    for i, (name, one) in enumerate(members):
+    for i, (name, fitted) in enumerate(members):
         with member(op, name, "estimators_", i):
-            ends.append(end_of(op, one, xs[i], dtype))
+            ends.append(end_of(op, fitted, xs[i], dtype))
     if not hasattr(estimator, "classes_"):
         value = weighted_mean(op, [end.prediction for end in ends], w)
         return End("regression", None, value, objective=averaged("l2", missing=ALONE))
@@ -117,41 +117,41 @@ def voting(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
     if getattr(estimator, "voting", "soft") == "hard":
         rule, fix = "A vote has no gradient.", "Set voting='soft'."
         raise ConvertError(rule, got="voting='hard'", fix=fix)
-    names = [name for name, one in estimator.estimators if not isinstance(one, str)]  # 'drop'
+    names = [name for name, part in estimator.estimators if not isinstance(part, str)]  # 'drop'
     members = list(zip(names, estimator.estimators_, strict=True))
     return mean_of_members(op, estimator, members, [x] * len(members), dtype, estimator._weights_not_none)
 
 
 def bagging(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """The mean of members that each read some of the columns."""
-    members = [(f"member{i}", one) for i, one in enumerate(estimator.estimators_)]
-    every = np.arange(estimator.n_features_in_)
+    """The mean of members that read some of the columns each."""
+    members = [(f"member{i}", fitted) for i, fitted in enumerate(estimator.estimators_)]
+    all_columns = np.arange(estimator.n_features_in_)
     xs = [
-        x if np.array_equal(columns, every) else op.Gather(x, op.const(np.asarray(columns, np.int64)), axis=1)
+        x if np.array_equal(columns, all_columns) else op.Gather(x, op.const(np.asarray(columns, np.int64)), axis=1)
         for columns in estimator.estimators_features_
     ]
     return mean_of_members(op, estimator, members, xs, dtype)
 
 
 def stacking(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
-    """A last estimator of what the members predict, and of the features where it passes them on."""
+    """A last estimator that reads the members' predictions and, with `passthrough`, the features."""
     columns: list[ir.Value] = []
-    names = [name for name, one in estimator.estimators if not isinstance(one, str)]
+    names = [name for name, fitted in estimator.estimators if not isinstance(fitted, str)]
     methods = [method for method in estimator.stack_method_ if method is not None]
-    for i, (name, one, method) in enumerate(zip(names, estimator.estimators_, methods, strict=True)):
+    for i, (name, fitted, method) in enumerate(zip(names, estimator.estimators_, methods, strict=True)):
         with member(op, name, "estimators_", i):
-            end = end_of(op, one, x, dtype)
-        columns.append(_stacked(op, end, name, method))
+            end = end_of(op, fitted, x, dtype)
+        columns.append(_member_column(op, end, name, method))
     if estimator.passthrough:
         columns.append(as_floats(x))
-    joined = op.Concat(*columns, axis=-1) if len(columns) > 1 else columns[0]
+    features = op.Concat(*columns, axis=-1) if len(columns) > 1 else columns[0]
     with member(op, "final", "final_estimator_"):
-        end = end_of(op, estimator.final_estimator_, joined, dtype)
+        end = end_of(op, estimator.final_estimator_, features, dtype)
     objective = None if end.objective is None else end.objective.under("final.")
     return end._replace(objective=objective and dataclasses.replace(objective, missing=ALONE))
 
 
-def _stacked(op: Builder, end: End, name: str, method: str) -> ir.Value:
+def _member_column(op: Builder, end: End, name: str, method: str) -> ir.Value:
     if method == "predict" and end.task != "regression":
         rule, fix = "A label has no gradient.", "Set stack_method to predict_proba or decision_function."
         raise ConvertError(rule, got=f"member {name!r}, whose labels the last estimator reads", fix=fix)

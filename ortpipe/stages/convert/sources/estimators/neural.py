@@ -38,7 +38,7 @@ def mlp(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 
 
 def _objective(estimator: Any, loss: Any, factor: float = 1.0) -> Objective:
-    """1/N·(Σ l + ½·α·Σ ‖weight‖²), of a batch with its own N; here times N and a factor."""
+    """1/N·(Σ l + ½·α·Σ ‖weight‖²) with the batch's N; here times N and a factor."""
     strength = factor * float(estimator.alpha) / 2
     penalty = {f"layer{i}.weight": {"l2": strength} for i in range(len(estimator.coefs_))}
     return summed(loss, penalty)

@@ -1,4 +1,4 @@
-"""The objective that scikit-learn fits an estimator by, in ortpipe's words: a loss, and penalties of parameters."""
+"""The objective that scikit-learn fits an estimator by, in ortpipe's terms: a loss, and penalties of parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ class Objective:
     Attributes:
         loss: a member of add_loss's catalogue with its settings, `{"name": "huber", "delta": 1.35}`.
         penalty: parameter → {penalty: strength}, as `penalty.terms`.
-        reduction: how the loss joins rows where these strengths hold.
-        missing: what of scikit-learn's own is not in it, in words.
+        reduction: of the loss over rows, for which these strengths hold.
+        missing: the parts of scikit-learn's objective that are left out, as text.
     """
 
     loss: Mapping[str, Any]
@@ -25,7 +25,7 @@ class Objective:
     missing: str = ""
 
     def under(self, prefix: str) -> "Objective":
-        """Return it for parameters whose names begin with `prefix`."""
+        """Return the objective with `prefix` in front of the parameters' names."""
         return Objective(
             self.loss, {prefix + name: terms for name, terms in self.penalty.items()}, self.reduction, self.missing
         )
@@ -33,22 +33,22 @@ class Objective:
 
 def summed(loss: Any, penalty: Mapping[str, Strengths] | None = None, missing: str = "") -> Objective:
     """Return Σᵢ lᵢ + penalties."""
-    return _made(loss, penalty, "sum", missing)
+    return _objective(loss, penalty, "sum", missing)
 
 
 def averaged(loss: Any, penalty: Mapping[str, Strengths] | None = None, missing: str = "") -> Objective:
     """Return 1/N · Σᵢ lᵢ + penalties."""
-    return _made(loss, penalty, "mean", missing)
+    return _objective(loss, penalty, "mean", missing)
 
 
-def missing(estimator: Any, other: str = "") -> str:
-    """Return what an objective lacks where rows are weighted by their class."""
-    return "; ".join(filter(None, [other, ROWS_WEIGHTS if getattr(estimator, "class_weight", None) else ""]))
+def missing(estimator: Any, further: str = "") -> str:
+    """Return the missing parts of an objective, with the class weights of rows if there are any."""
+    return "; ".join(filter(None, [further, ROWS_WEIGHTS if getattr(estimator, "class_weight", None) else ""]))
 
 
-def _made(loss: Any, penalty: Any, reduction: Any, missing: str) -> Objective:
+def _objective(loss: Any, penalty: Any, reduction: Any, missing: str) -> Objective:
     terms = {}
     for name, strengths in (penalty or {}).items():
-        if kept := {kind: float(strength) for kind, strength in strengths.items() if strength}:
-            terms[name] = kept
+        if nonzero := {kind: float(strength) for kind, strength in strengths.items() if strength}:
+            terms[name] = nonzero
     return Objective({"name": loss} if isinstance(loss, str) else dict(loss), terms, reduction, missing)

@@ -1,4 +1,4 @@
-"""One score of each class from those of pairs of classes, as scikit-learn's `_ovr_decision_function`."""
+"""Scores of classes from scores of pairs of classes, as in scikit-learn's `_ovr_decision_function`."""
 
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +11,7 @@ REMAINDER = "scores are counted votes of pairs and a bounded remainder: gradient
 def per_class(op: Builder, second: ir.Value, chosen: ir.Value, count: int) -> tuple[ir.Value, ir.Value]:
     """Return votes + s/(3·(|s| + 1)) of sums s of confidences, [N, classes], and the votes.
 
-    `second` [N, pairs] is how sure a pair's machine is of its second class, `chosen` where it votes for it.
+    `second` [N, pairs] is the confidence in a pair's second class, `chosen` whether the pair votes for it.
     """
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
     signs = np.zeros((len(pairs), count))
@@ -19,7 +19,7 @@ def per_class(op: Builder, second: ir.Value, chosen: ir.Value, count: int) -> tu
         signs[p, i], signs[p, j] = -1, 1
     dtype = second.dtype.numpy() if second.dtype is not None else np.float32
     total = op.MatMul(second, op.const(signs.astype(dtype)))
-    votes = op.cast(chosen, second)
-    # a vote for the second is +1 there; of the first, 1 − that
-    counted = op.Add(op.MatMul(votes, op.const(signs.astype(dtype))), op.const((signs < 0).sum(axis=0).astype(dtype)))
-    return op.Add(counted, op.Div(total, op.Mul(op.Add(op.Abs(total), 1), 3))), counted
+    is_second = op.cast(chosen, second)
+    # is_second is the second class's vote; the first gets 1 − that
+    votes = op.Add(op.MatMul(is_second, op.const(signs.astype(dtype))), op.const((signs < 0).sum(axis=0).astype(dtype)))
+    return op.Add(votes, op.Div(total, op.Mul(op.Add(op.Abs(total), 1), 3))), votes

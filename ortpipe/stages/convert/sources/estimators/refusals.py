@@ -1,4 +1,4 @@
-"""Why predictors of scikit-learn are not converted, by class path."""
+"""Reasons why predictors of scikit-learn are not converted, by class path."""
 
 TREES = "trees: which leaf a row falls into has no gradient"
 NEIGHBOURS = "neighbours: it looks rows up, and has no parameters"
@@ -28,7 +28,7 @@ REASONS = {
 
 
 def reason(path: str) -> str | None:
-    """Return why a class path is not converted, None where that is not known.
+    """Return why a class path is not converted; None if no reason is known.
 
     >>> reason("sklearn.ensemble.RandomForestClassifier")
     'trees: which leaf a row falls into has no gradient'
