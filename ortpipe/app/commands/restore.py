@@ -31,8 +31,8 @@ from ortpipe.stages.convert.restore import (
     verify,
     weights_of,
 )
-from ortpipe.stages.convert.sources.kept import stored_estimator
 from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator
+from ortpipe.stages.convert.sources.stored_estimator import stored_estimator
 
 ABOUT = """Write the trained weights of a run into what it read; everything else stays as it is there.
 FILE.onnx: names, opset, metadata, operators and the layout of the weights stay, and every byte of what was not trained.

@@ -23,7 +23,7 @@ from ortpipe.graph.draw import to_dot, to_mermaid
 from ortpipe.graph.query import all_nodes
 from ortpipe.graph.show import to_text, type_of
 from ortpipe.metrics import label
-from ortpipe.stages.convert.sources.kept import KEY as KEPT
+from ortpipe.stages.convert.sources.stored_estimator import KEY as KEPT
 
 ABOUT = """Print what a model is: inputs, outputs, parameters, sizes, operators, the state tensors beside it, its
 lineage back to the source, and its graph. The key=value pairs say where a run is recorded, as they did for the

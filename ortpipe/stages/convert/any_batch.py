@@ -20,7 +20,7 @@ from ortpipe.graph.check import finish
 from ortpipe.graph.modes import to_inference
 from ortpipe.graph.show import type_of
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.free import free_batch_size
+from ortpipe.stages.convert.free_batch import free_batch_size
 from ortpipe.stages.convert.heads import Head
 from ortpipe.stages.convert.inputs import turn
 from ortpipe.stages.convert.original import Original

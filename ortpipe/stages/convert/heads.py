@@ -11,7 +11,6 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.convert import patterns
-from ortpipe.stages.convert.moves import SILENT, axis_after, nodes_between, reapply
 from ortpipe.stages.convert.patterns import (
     DEPTH,
     SAME_VALUES,
@@ -22,6 +21,7 @@ from ortpipe.stages.convert.patterns import (
     rank_of,
     width_of,
 )
+from ortpipe.stages.convert.shape_changes import SILENT, axis_after, nodes_between, reapply
 
 Kind = Literal["softmax", "sigmoid", "pair", "log_softmax", "log_sigmoid", "opposite"]
 Bound = Literal["sum", "unit"]  # of values in [0, 1]: "sum" if each row is known to sum to 1

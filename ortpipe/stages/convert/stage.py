@@ -31,9 +31,9 @@ from ortpipe.stages.convert.objective_note import objective_note
 from ortpipe.stages.convert.quantize import calibration_rows, quantize
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.graph_settings import Given, GraphSettings
-from ortpipe.stages.convert.sources.kept import record_of
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import divides_weights_by_mean, from_estimator
+from ortpipe.stages.convert.sources.stored_estimator import record_of
 from ortpipe.stages.convert.sources.torch_export import IN_INFERENCE, from_module
 
 VERSION = 18

@@ -28,8 +28,8 @@ from ortpipe.errors import ModelError
 from ortpipe.graph.edit import set_initializers
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.restore import convert_record, named_as_in_state_dict, weights_of
-from ortpipe.stages.convert.sources.kept import record_of, stored_estimator
 from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator
+from ortpipe.stages.convert.sources.stored_estimator import record_of, stored_estimator
 
 X = np.random.default_rng(0).normal(100, 10, (30, 3)).astype(np.float32)
 TWO, THREE, VALUES = np.arange(30) % 2, np.arange(30) % 3, X[:, 0] / 10

@@ -30,7 +30,7 @@ from ortpipe.graph.sound import check_sound
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.any_batch import fixed_batch, run_in_batches, set_free
 from ortpipe.stages.convert.dialects import read_dialects
-from ortpipe.stages.convert.dialects.halves import write_float32
+from ortpipe.stages.convert.dialects.float16 import write_float32
 from ortpipe.stages.convert.heads import read_head
 from ortpipe.stages.convert.inputs import (
     check_data_inputs,

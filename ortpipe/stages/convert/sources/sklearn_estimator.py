@@ -12,10 +12,10 @@ from ortpipe.errors import ConfigError, ConvertError, NoRowsError
 from ortpipe.settings import Config, Seed, one_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported
-from ortpipe.stages.convert.sources.kept import check_only_predicts
 from ortpipe.stages.convert.sources.sklearn_graph import build, check_supported_estimator, steps_of
 from ortpipe.stages.convert.sources.sklearn_rows import form_for
 from ortpipe.stages.convert.sources.sklearn_steps import pipeline_of
+from ortpipe.stages.convert.sources.stored_estimator import check_only_predicts
 
 TRUSTED = [  # in addition to skops's own; a file's own list of types is never trusted
     *(f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")),

@@ -17,7 +17,7 @@ from ortpipe.stages.convert.sources.estimators.end import label_of as label_of
 from ortpipe.stages.convert.sources.estimators.end import plain_classes as plain_classes
 from ortpipe.stages.convert.sources.estimators.end import source_values as source_values
 from ortpipe.stages.convert.sources.estimators.end import two_columns as two_columns
-from ortpipe.stages.convert.sources.estimators.refusals import reason
+from ortpipe.stages.convert.sources.estimators.unsupported import reason
 from ortpipe.stages.convert.sources.sklearn_columns import as_floats
 
 Ends = Callable[[Builder, Any, ir.Value, Any], End]
