@@ -52,14 +52,14 @@ class WeightsFrom(Config):
 
 
 @dataclass(frozen=True)
-class Initialized:
+class InitResult:
     """The weights that were set."""
 
     weights: Mapping[str, str]  # name in the model → name in the file
     note: str
 
 
-def initialize(model: ir.Model, needed: Sequence[str], config: WeightsFrom) -> Initialized:
+def initialize(model: ir.Model, needed: Sequence[str], config: WeightsFrom) -> InitResult:
     """Set a model's float initializers to their values in another file, in place.
 
     Args:
@@ -116,7 +116,7 @@ def initialize(model: ir.Model, needed: Sequence[str], config: WeightsFrom) -> I
     note = f"takes {len(source_of)} weights from {Path(config.path).name}: {some(list(source_of))}"
     note += f"; of the model, {some(missing)} had none there" if missing else ""
     note += f"; not used: {some(unused)}" if unused else ""
-    return Initialized(source_of, note)
+    return InitResult(source_of, note)
 
 
 def _read(file: Path) -> dict[str, np.ndarray]:

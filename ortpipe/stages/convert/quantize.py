@@ -54,7 +54,7 @@ def quantize(model: ir.Model, facts: Facts, rows: Rows) -> QuantizedModel:
 
     Args:
         model: the model; its outputs keep their names.
-        facts: name its inputs.
+        facts: of the model; they name its inputs.
         rows: to measure the activations' ranges on.
 
     Raises:
@@ -109,7 +109,7 @@ def _roots(graph: ir.Graph, products: list[ir.Node], constant: set[ir.Value]) ->
             assert node.inputs[0] is not None
             source_of[y] = node.inputs[0]
             want(node.inputs[:1])
-        elif y in source_of and node.op_type == "Dropout":  # which scales the entries that it keeps up in training
+        elif y in source_of and node.op_type == "Dropout":  # in training it scales up the entries that it keeps
             assert node.inputs[0] is not None
             source_of[y] = node.inputs[0]
             dropped.add(y)

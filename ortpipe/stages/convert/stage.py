@@ -118,13 +118,13 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     if config is not None and config.head is not None:
         with under("head"):
             task_and_classes = (getattr(config.source, name, None) for name in ("task", "classes"))
-            replaced = replace_head(forward.model, prediction, config.head, *task_and_classes)
-        choice, predicted_as = choose(graph, replaced.prediction, said=forward.untrained_reasons), replaced.meaning
+            new_head = replace_head(forward.model, prediction, config.head, *task_and_classes)
+        choice, predicted_as = choose(graph, new_head.prediction, said=forward.untrained_reasons), new_head.meaning
         source_weights = {}  # there is no source to compare a new head with
-        unset_weights = [name for name in choice.trained if name not in replaced.parameters]
-        record["head"] = {"cut": replaced.cut, "layers": str(config.head), "seed": config.head.seed}
-        notes.append(replaced.note)
-        facts, objective = _facts(forward.model.graph, str(replaced.prediction.name), choice, facts), {}
+        unset_weights = [name for name in choice.trained if name not in new_head.parameters]
+        record["head"] = {"cut": new_head.cut, "layers": str(config.head), "seed": config.head.seed}
+        notes.append(new_head.note)
+        facts, objective = _facts(forward.model.graph, str(new_head.prediction.name), choice, facts), {}
     else:
         record |= {"scaled": True} if forward.scaled else {}
         with under("source"):
@@ -135,9 +135,9 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
             heads_as[name] = meaning_of(predictions.get(name))
     if config is not None and config.init is not None:
         with under("init"):
-            initialized = initialize(forward.model, unset_weights, config.init)
-        record["init"] = {"file": Path(config.init.path).name, "weights": dict(initialized.weights)}
-        notes.append(initialized.note)
+            init_result = initialize(forward.model, unset_weights, config.init)
+        record["init"] = {"file": Path(config.init.path).name, "weights": dict(init_result.weights)}
+        notes.append(init_result.note)
     if config is not None and config.quantize is not None:
         if data is None:
             rule, fix = "{key} measures ranges on training rows.", "Give data."
@@ -145,12 +145,12 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         if forward.rounding and getattr(config.source, "quantized", None) == "fake":
             rule, fix = "{key} rounds a model of floats.", "Set {at}source.quantized=float: it is then rounded once."
             raise ConvertError(rule, key="quantize", got="a quantized file, read as it rounds", fix=fix)
-        quantized = quantize(forward.model, facts, calibration_rows(data.train.sample()))
+        quantized_model = quantize(forward.model, facts, calibration_rows(data.train.sample()))
         record["quantize"], facts = (
             config.quantize,
-            dataclasses.replace(facts, constants=(*facts.constants, *quantized.scales)),
+            dataclasses.replace(facts, constants=(*facts.constants, *quantized_model.scales)),
         )
-        notes.append(quantized.note)
+        notes.append(quantized_model.note)
         source_weights = {}  # the quantized model's weights are no longer the source's
     if not record.keys().isdisjoint(("head", "init", "quantize")):
         model, weights = finish_apart(forward.model)

@@ -251,8 +251,8 @@ class _QuantizedReader:
     def mat_mul_integer(self, op: Builder, node: Node) -> list[Value]:
         """(a − zero) · (b − zero), in units of the scale behind it: b is a parameter divided by that scale."""
         a, b, a_zero, b_zero = (*node.inputs, None, None)[:4]
-        second = self.in_steps(op, node, b, b_zero, 1)
-        return [self.mark_integer(node, op.MatMul(self.integers.subtract_zero(op, a, a_zero, -2), second))]
+        weight = self.in_steps(op, node, b, b_zero, 1)
+        return [self.mark_integer(node, op.MatMul(self.integers.subtract_zero(op, a, a_zero, -2), weight))]
 
     def conv_integer(self, op: Builder, node: Node) -> list[Value]:
         """Conv of (x − zero) and (w − zero), in units of the scale behind it."""
@@ -282,8 +282,8 @@ class _QuantizedReader:
     def mat_mul_to_float(self, op: Builder, node: Node) -> list[Value]:
         """MatMulIntegerToFloat: a · b + bias."""
         a, b, a_scale, b_scale, a_zero, b_zero, bias = (*node.inputs, *[None] * 3)[:7]
-        first = self.integers.subtract_zero(op, a, a_zero, -2) * a_scale
-        y = op.MatMul(first, self.integers.dequantize(op, b, b_scale, b_zero, 1, node))
+        floats = self.integers.subtract_zero(op, a, a_zero, -2) * a_scale
+        y = op.MatMul(floats, self.integers.dequantize(op, b, b_scale, b_zero, 1, node))
         return [y if bias is None else y + bias]
 
     def dynamic_mat_mul(self, op: Builder, node: Node) -> list[Value]:

@@ -16,7 +16,7 @@ from ortpipe.graph.builder import Builder
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
 
 ML = "ai.onnx.ml"
-ML_VERSION = 3  # supported since onnxruntime 1.19.2, at least
+ML_VERSION = 3  # supported by onnxruntime 1.19.2 and later
 
 
 def frame(columns: Mapping[str, np.ndarray]) -> Any:

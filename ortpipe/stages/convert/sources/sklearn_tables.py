@@ -70,7 +70,7 @@ def quantile(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
         slope = op.Div(op.Sub(share_above, share_below), op.Where(op.Greater(gap, op.const(np.array(0.0))), gap, unit))
         return op.Add(share_below, op.Mul(op.Sub(x, below), slope))
 
-    up, down = (interpolate(op.Sub(tables.search(x, right=share_above), 1)) for share_above in (True, False))
+    up, down = (interpolate(op.Sub(tables.search(x, right=right), 1)) for right in (True, False))
     y = op.Clip(op.Mul(op.Add(up, down), 0.5), 0.0, 1.0)
     lowest, highest = op.const(quantiles[:1]), op.const(quantiles[-1:])
     if step.output_distribution == "normal":

@@ -102,7 +102,9 @@ def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any) -> End:
     row_of_pair = np.stack([np.where(owner == i, j - 1, i) for i, j in pairs]).astype(np.int64)
     in_pair = np.stack([(owner == i) | (owner == j) for i, j in pairs])
     dual = parameter(op, estimator, "dual_coefficient", "dual_coef_", dtype=dtype, also=[("_dual_coef_", [])])
-    weight = op.Mul(op.GatherElements(dual, op.const(row_of_pair), axis=0), const(op, in_pair, dtype))  # [pairs, kept]
+    weight = op.Mul(
+        op.GatherElements(dual, op.const(row_of_pair), axis=0), const(op, in_pair, dtype)
+    )  # [pairs, vectors]
     intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=[("_intercept_", [])])
     pair_scores = op.Gemm(kernel, weight, intercept, transB=1)  # > 0: the first of the pair
     scores, votes = per_class(op, op.Neg(pair_scores), op.Less(pair_scores, op.like(0, pair_scores)), count)

@@ -136,7 +136,7 @@ def bagging(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 def stacking(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
     """A last estimator that reads the members' predictions and, with `passthrough`, the features."""
     columns: list[ir.Value] = []
-    names = [name for name, fitted in estimator.estimators if not isinstance(fitted, str)]
+    names = [name for name, part in estimator.estimators if not isinstance(part, str)]
     methods = [method for method in estimator.stack_method_ if method is not None]
     for i, (name, fitted, method) in enumerate(zip(names, estimator.estimators_, methods, strict=True)):
         with member(op, name, "estimators_", i):
