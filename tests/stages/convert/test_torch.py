@@ -280,7 +280,7 @@ class Branching(nn.Module):
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (Branching(), "torch.export can export"),
+        (Branching(), "torch.export must be able to export"),
         (nn.Sequential(nn.Linear(10, 3), nn.AlphaDropout(0.5)), "must have a form in ONNX"),
         (nn.Sequential(nn.Linear(10, 3), nn.BatchNorm1d(3, momentum=None)), "statistics need a momentum"),
         (nn.Bilinear(10, 10, 3), "arguments of the module's forward"),
