@@ -355,7 +355,7 @@ def test_class_labels_that_are_neither_words_nor_whole_numbers_are_refused():
     x, _ = regression()
     estimator = LogisticRegression().fit(x[:8], [0, 1] * 4)
     estimator.classes_ = np.array([0.5, 1.5])
-    with pytest.raises(ConvertError, match=r"whole numbers(.|\n)*0\.5"):
+    with pytest.raises(ConvertError, match=r"strings or integers(.|\n)*0\.5"):
         convert(estimator)
 
 

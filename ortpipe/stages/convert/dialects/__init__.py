@@ -115,5 +115,5 @@ def _check_remaining(graph: ir.Graph) -> None:
                 got=query.called(node) + (", whose output type is unknown" if node.domain == MICROSOFT else ""),
                 fix=f"Declare the type of {value.name!r} in the file (value_info); freeze the weights in front of it."
                 if node.domain == MICROSOFT
-                else "Its weights have a layout for one processor: convert the file from which this one was optimised.",
+                else "Its weights have one processor's layout: convert the file from which this one was optimised.",
             )
