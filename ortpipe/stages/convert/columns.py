@@ -82,7 +82,10 @@ def features(
     if parts:
         numbers, names = _join(op, parts, rows.sample_weight, dtype, impute if kinds else None, standardize)
         gaps = {
-            name: None for part in parts for name, gap in zip(part.of, np.isnan(part.rows).any(0), strict=True) if gap
+            name: None
+            for part in parts
+            for name, gap in zip(part.sources, np.isnan(part.rows).any(0), strict=True)
+            if gap
         }
         if gaps and kinds:
             notes.append(f"a missing value is the {impute} of the training rows, and 1 beside it: {some([*gaps])}")
@@ -108,7 +111,7 @@ class _Numbers:
 
     value: ir.Value
     names: Sequence[str]
-    of: Sequence[str]
+    sources: Sequence[str]
     rows: np.ndarray
 
 
@@ -177,7 +180,7 @@ def _join(
     standardize: bool,
 ) -> tuple[ir.Value, list[str]]:
     """Return all numbers [N, K], without gaps and on one scale, and their names."""
-    names, columns = [name for part in parts for name in part.names], [name for part in parts for name in part.of]
+    names, columns = [name for part in parts for name in part.names], [name for part in parts for name in part.sources]
     rows = np.concatenate([part.rows for part in parts], axis=1)
     x = op.Concat(*(part.value for part in parts), axis=1) if len(parts) > 1 else parts[0].value
     x, gaps, flagged = _with_width(x, len(names)), np.isnan(rows), list[int]()

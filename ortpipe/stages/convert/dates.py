@@ -33,14 +33,14 @@ def date_numbers(op: Builder, text: ir.Value) -> DateNumbers:
     is_date = _matches(op, text, f"{DATE}({TIME})?")
     text = op.Where(is_date, text, _const(op, "1970-01-01"))
     has_time = _matches(op, text, f"{DATE}{TIME}")  # give every text a time
-    text = op.Where(has_time, text, _joined(op, text, "T00:00"))
+    text = op.Where(has_time, text, _concat(op, text, "T00:00"))
     year, month, tail = _split(op, text, "-", 3, max_splits=2)
     has_space = _matches(op, tail, ".* .*")  # a space instead of a T in front of the time
-    (day, time), (day_of_spaced, time_of_spaced) = (_split(op, _joined(op, tail, by), by, 2) for by in ("T", " "))
-    day, time = op.Where(has_space, day_of_spaced, day), op.Where(has_space, time_of_spaced, time)
-    [time] = _split(op, _joined(op, time, "Z"), "Z", 1)
-    time, ahead = _split(op, _joined(op, time, "+00:00"), "+", 2)
-    time, behind = _split(op, _joined(op, time, "-00:00"), "-", 2)
+    (day, time), (spaced_day, spaced_time) = (_split(op, _concat(op, tail, mark), mark, 2) for mark in ("T", " "))
+    day, time = op.Where(has_space, spaced_day, day), op.Where(has_space, spaced_time, time)
+    [time] = _split(op, _concat(op, time, "Z"), "Z", 1)
+    time, ahead = _split(op, _concat(op, time, "+00:00"), "+", 2)
+    time, behind = _split(op, _concat(op, time, "-00:00"), "-", 2)
     hour, minute = (_integer(op, part) for part in _split(op, time, ":", 2))
     with op.formulas():
         days = _days(op, _integer(op, year), _integer(op, month), _integer(op, day))
@@ -69,11 +69,11 @@ def _month_and_day(op: Builder, days: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 def _minutes(op: Builder, offset: ir.Value) -> ir.Value:
     """Return the minutes of an offset such as 02:30 or 0230."""
-    first, second = _split(op, _joined(op, offset, ":"), ":", 2)
+    first, second = _split(op, _concat(op, offset, ":"), ":", 2)
     number = _integer(op, first)  # 02, or 0230
     is_hours = op.Cast(op.Less(number, 100), to=ir.DataType.INT64)
     minutes_of_four = number / 100 * 60 + op.Mod(number, 100)
-    return is_hours * (number * 60 + _integer(op, _joined(op, second, front="0"))) + (1 - is_hours) * minutes_of_four
+    return is_hours * (number * 60 + _integer(op, _concat(op, second, front="0"))) + (1 - is_hours) * minutes_of_four
 
 
 def _matches(op: Builder, text: ir.Value, pattern: str) -> ir.Value:
@@ -83,10 +83,10 @@ def _matches(op: Builder, text: ir.Value, pattern: str) -> ir.Value:
     return value
 
 
-def _split(op: Builder, text: ir.Value, by: str, count: int, max_splits: int | None = None) -> list[ir.Value]:
+def _split(op: Builder, text: ir.Value, delimiter: str, count: int, max_splits: int | None = None) -> list[ir.Value]:
     """Return the first `count` parts of each text; every text must have as many."""
     attributes = {} if max_splits is None else {"maxsplit": max_splits}
-    parts, _ = op.StringSplit(text, outputs=2, delimiter=by, **attributes)
+    parts, _ = op.StringSplit(text, outputs=2, delimiter=delimiter, **attributes)
     parts.type = ir.TensorType(ir.DataType.STRING)
     first_parts = []
     for place in range(count):
@@ -96,7 +96,7 @@ def _split(op: Builder, text: ir.Value, by: str, count: int, max_splits: int | N
     return first_parts
 
 
-def _joined(op: Builder, text: ir.Value, end: str = "", front: str = "") -> ir.Value:
+def _concat(op: Builder, text: ir.Value, end: str = "", front: str = "") -> ir.Value:
     value: ir.Value = op.StringConcat(*([_const(op, front), text] if front else [text, _const(op, end)]))
     value.type, value.shape = text.type, text.shape
     return value

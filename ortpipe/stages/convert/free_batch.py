@@ -36,7 +36,7 @@ def free_batch_size(model: ir.Model, size: int) -> ir.Model:
         value.shape = ir.Shape([None, *list(value.shape or ())[1:]])
     for output in free_model.graph.outputs:
         output.shape = None
-    names, done = Names(used_names(free_model.graph)), set[ir.Node]()
+    names, rewritten_nodes = Names(used_names(free_model.graph)), set[ir.Node]()
     name_batch(free_model)
     fold_sizes(free_model, deep=True)
     for _ in range(ROUNDS):
@@ -44,11 +44,11 @@ def free_batch_size(model: ir.Model, size: int) -> ir.Model:
         for node in list(free_model.graph):
             if not changed.isdisjoint([x for x in (*node.inputs, *query.captured(node)) if x is not None]):
                 changed.update(node.outputs)
-            elif node.op_type in RULES and not node.domain and node not in done:
+            elif node.op_type in RULES and not node.domain and node not in rewritten_nodes:
                 op = Builder(free_model.graph, node.name or node.op_type, before=node, names=names)
                 if RULES[node.op_type](_BatchRewriter(op, size, fixed, data[0]), node):
                     changed.update(node.outputs)
-                    done.add(node)
+                    rewritten_nodes.add(node)
         if not changed:
             break
         name_batch(free_model)
@@ -75,7 +75,7 @@ class _BatchRewriter:
     def before(self, value: ir.Value | None) -> Dims | None:
         return None if value is None else self.fixed.get(str(value.name))
 
-    def expanded(self, value: ir.Value, axis: int) -> ir.Value:
+    def expand(self, value: ir.Value, axis: int) -> ir.Value:
         """Return a constant with equal entries along an axis, one for each row."""
         op = self.op
         count = op.Gather(op.Shape(self.rows), op.const([0]))
@@ -137,7 +137,7 @@ def _concat(rule: _BatchRewriter, node: ir.Node) -> bool:
     [axis], changed = row_axes, False
     for i, value in enumerate(node.inputs):
         if value is not None and axes[i] is None and (query.sizes(value) or [])[axis : axis + 1] == [rule.size]:
-            node.replace_input_with(i, rule.expanded(value, axis))
+            node.replace_input_with(i, rule.expand(value, axis))
             changed = True
     return changed
 
@@ -147,7 +147,7 @@ def _recurrent(rule: _BatchRewriter, node: ir.Node) -> bool:
     for place in STATES[node.op_type] if x is None or x[1] is None else ():
         value = node.inputs[place] if place < len(node.inputs) else None
         if value is not None and (query.sizes(value) or [])[1:2] == [rule.size]:
-            node.replace_input_with(place, rule.expanded(value, 1))
+            node.replace_input_with(place, rule.expand(value, 1))
             changed = True
     return changed
 

@@ -224,8 +224,8 @@ def _move_activation(
     assert producer is not None and output.dtype is not None and logits.dtype is not None
     op = Builder(graph, "head", before=producer)
     width = 1 if kind == "pair" else width_of(output)
-    shaped = reapply(op, nodes, logits) if nodes else op.Reshape(logits, op.const(np.array([-1, width])))
-    z = op.cast(shaped, output) if logits.dtype != output.dtype else shaped
+    reshaped = reapply(op, nodes, logits) if nodes else op.Reshape(logits, op.const(np.array([-1, width])))
+    z = op.cast(reshaped, output) if logits.dtype != output.dtype else reshaped
     z.type, z.shape = ir.TensorType(output.dtype), output.shape if nodes else ir.Shape(["N", width])
     is_wider = output.dtype.itemsize > logits.dtype.itemsize  # keep the activation in its own, narrower type
     inner = op.cast(z, logits) if is_wider else z

@@ -90,8 +90,8 @@ def initialize(model: ir.Model, needed: Sequence[str], config: WeightsFrom) -> I
             if config.strict
             else "At least one weight of the model must get a value.",
             key="strict",
-            got=f"no value for {_listed(missing, shapes)}; "
-            f"not used: {_listed(unused, {name: array.shape for name, array in source_arrays.items()})}",
+            got=f"no value for {_name_list(missing, shapes)}; "
+            f"not used: {_name_list(unused, {name: array.shape for name, array in source_arrays.items()})}",
             fix="Map names with {at}map={'theirs': 'ours'}, globs too, null for those to leave out"
             + ("; or set {key}=false." if config.strict else "."),
         )
@@ -171,7 +171,7 @@ def _new_names(names: Sequence[str], patterns: Mapping[str, str | None]) -> dict
             new_names[name] = None if target is None else re.sub(r"[*?]", lambda _, p=parts: p.pop(0), target)  # type: ignore[misc]
             break
     if unused_patterns := [pattern for pattern in patterns if pattern not in used_patterns]:
-        actual, fix = f"{unused_patterns[0]!r} is none", f"The file has {_listed(names)}."
+        actual, fix = f"{unused_patterns[0]!r} is none", f"The file has {_name_list(names)}."
         raise ConvertError(
             "Every pattern in {key} must be the first match of a name in the file.", key="map", got=actual, fix=fix
         )
@@ -183,7 +183,7 @@ def _new_names(names: Sequence[str], patterns: Mapping[str, str | None]) -> dict
     return new_names
 
 
-def _listed(names: Sequence[str], shapes: Mapping[str, Sequence[int]] | None = None) -> str:
+def _name_list(names: Sequence[str], shapes: Mapping[str, Sequence[int]] | None = None) -> str:
     entries = [f"{name} {list(shapes[name])}" if shapes and name in shapes else name for name in names[:SHOWN]]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return (", ".join(entries) or "none") + more

@@ -67,7 +67,7 @@ def fix(graph: ir.Graph, values: Mapping[str, Any], rows: Collection[str]) -> di
         rows: names of the first dimension of the data inputs.
     """
     inputs = {str(v.name): v for v in graph.inputs}
-    fixed = {name: _fixed(_input(inputs, name, f"fixed.{name}"), value, rows) for name, value in values.items()}
+    fixed = {name: _fixed_input(_input(inputs, name, f"fixed.{name}"), value, rows) for name, value in values.items()}
     data = [v for v in query.data_inputs(graph) if v.name not in fixed]
     if fixed and not data:
         rule = "At least one input must hold the data."
@@ -97,7 +97,7 @@ def check_data_inputs(graph: ir.Graph, data_names: Collection[str] | None) -> No
     if not missing or (not scalars and data_names is not None and len(inputs) == len(data_names) == 1):
         return
     if len(missing) == len(inputs):  # no names match: take the input that looks most like rows as the data's
-        missing.remove(min(missing, key=lambda v: (v in scalars, _first_is_fixed(v))))
+        missing.remove(min(missing, key=lambda v: (v in scalars, _has_fixed_rows(v))))
     data_text = "" if data_names is None else f"; the data hold {', '.join(sorted(data_names))}"
     example = ", ".join(f"{v.name}: {'false' if v.dtype == ir.DataType.BOOL else 0}" for v in missing)
     lacks_token_types = "input_ids" in (data_names or ()) and any(v.name == "token_type_ids" for v in missing)
@@ -170,7 +170,7 @@ def _is_rows(name: str | None) -> bool:
     return name is not None and name.lower() in ROWS_NAMES
 
 
-def _first_is_fixed(value: ir.Value) -> bool:
+def _has_fixed_rows(value: ir.Value) -> bool:
     return value.shape is not None and value.shape.rank() > 0 and isinstance(value.shape[0], int)
 
 
@@ -180,7 +180,7 @@ def _input(inputs: Mapping[str, ir.Value], name: str, key: str) -> ir.Value:
     return inputs[name]
 
 
-def _fixed(value: ir.Value, entries: Any, rows: Collection[str]) -> Fixed:
+def _fixed_input(value: ir.Value, entries: Any, rows: Collection[str]) -> Fixed:
     name, shape, dtype = str(value.name), value.shape, value.dtype
     if shape is None or dtype is None:
         rule = "An input with a constant value must have a known shape."

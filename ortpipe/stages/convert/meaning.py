@@ -93,7 +93,7 @@ class Prediction:
         return Meaning(task, self.name, classes, opposite, notes)
 
     @functools.cached_property
-    def _observed(self) -> Seen | None:
+    def _value_range(self) -> Seen | None:
         return None if self._columns is None else look(self._columns)
 
     @functools.cached_property
@@ -112,7 +112,7 @@ class Prediction:
                 raise ConvertError(
                     "{key} must be an axis of the prediction after that of the rows, or none.",
                     key="class_axis",
-                    got=f"{class_axis} for output {self.name!r} of shape {self._shown}",
+                    got=f"{class_axis} for output {self.name!r} of shape {self._sizes}",
                     fix="Leave it out if the graph ends in a Softmax; set none if each number is its own prediction.",
                 )
             return None if (axis, rank) == (1, 2) else axis
@@ -150,7 +150,7 @@ class Prediction:
             return ()
         where = "on no axis: each number stands alone" if self._axis == len(shape) else f"along axis {self._axis}"
         return (
-            f"the classes (or columns) of output {self.name!r} of shape {self._shown} are taken to lie {where}; if "
+            f"the classes (or columns) of output {self.name!r} of shape {self._sizes} are taken to lie {where}; if "
             f"they do not, set {self._at}class_axis",
         )
 
@@ -169,7 +169,7 @@ class Prediction:
         return "leave out the head" if self.is_head else "choose another output with {at}prediction"
 
     @property
-    def _shown(self) -> str:
+    def _sizes(self) -> str:
         shape = self.shape if self.shape is not None else ["N", *self.rows.shape[1:]] if self.rows is not None else []
         return f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
 
@@ -178,15 +178,15 @@ class Prediction:
         head = self.head
         if head.bound is not None:
             return "probabilities"
-        if head.kind == "log_softmax" or self._observed == "outside":
+        if head.kind == "log_softmax" or self._value_range == "outside":
             return "logits"
-        if self._observed == "sum":
+        if self._value_range == "sum":
             if head.linear and self.settings.task != "regression":
                 raise self._doubt("but it comes straight from a product with weights")
             return "probabilities"
         if head.linear:
             return "logits"
-        return "probabilities" if self._is_called_probabilities and self._observed is not None else None
+        return "probabilities" if self._is_called_probabilities and self._value_range is not None else None
 
     def _task(self, form: Form | None) -> Task:
         head = self.head
@@ -200,10 +200,10 @@ class Prediction:
             return "binary" if self.width in (1, 2) else "multiclass"
         if self.settings.scores is not None:
             return "binary" if self.width == 1 else "multiclass"
-        if form != "probabilities" or (head.bound is None and self._observed != "sum"):
+        if form != "probabilities" or (head.bound is None and self._value_range != "sum"):
             self._check_labels()
             return "regression"
-        if "sum" in (head.bound, self._observed):
+        if "sum" in (head.bound, self._value_range):
             return "multiclass"
         if self.width == 1:
             return "binary"
@@ -227,7 +227,7 @@ class Prediction:
         raise ConvertError(
             "It must be certain whether labels are classes or values.",
             key="task",
-            got=f"labels {first}{' …' if len(distinct) > FEW else ''} for output {self.name!r} of shape {self._shown}",
+            got=f"labels {first}{' …' if len(distinct) > FEW else ''} for output {self.name!r} of shape {self._sizes}",
             fix=f"Set {{key}}={task} if they are classes (a text is one: list them in {{at}}classes, as the columns "
             "stand), =regression if they are values.",
         )
@@ -259,8 +259,8 @@ class Prediction:
     def _check_probabilities(self, task: Task) -> None:
         """Reject values outside [0, 1], and mutually exclusive classes whose probabilities do not sum to 1."""
         exclusive = self.head.bound != "sum" and (task == "multiclass" or (task == "binary" and self.width == 2))
-        if self._observed == "outside" or (self._observed == "unit" and exclusive):
-            hint = "{at}task=multilabel if each column is a label of its own, " if self._observed == "unit" else ""
+        if self._value_range == "outside" or (self._value_range == "unit" and exclusive):
+            hint = "{at}task=multilabel if each column is a label of its own, " if self._value_range == "unit" else ""
             raise ConvertError(
                 "Probabilities lie in [0, 1], and those of classes that exclude each other sum to 1 in each row.",
                 got=f"output {self.name!r} of a {task} model: {self._values}",
@@ -279,7 +279,9 @@ class Prediction:
             rule = "Two opposite scores [−s, s] belong to one binary label."
             raise ConvertError(rule, got=f"output {self.name!r} of a {task} model", fix="Set {at}task=binary.")
         if self.settings.scores is None and self._is_called_probabilities:
-            evidence = "come straight from a product with weights" if self._observed is None else "lie outside [0, 1]"
+            evidence = (
+                "come straight from a product with weights" if self._value_range is None else "lie outside [0, 1]"
+            )
             raise ConvertError(
                 "An output named like probabilities must hold probabilities.",
                 got=f"output {self.name!r}: its values {evidence}, as those of hinge losses do",
@@ -291,20 +293,20 @@ class Prediction:
         return "prob" in self.name.lower()
 
     def _doubt(self, why: str) -> ConvertError:
-        return (NoRowsError if self._observed is None else ConvertError)(
+        return (NoRowsError if self._value_range is None else ConvertError)(
             "It must be certain whether a prediction holds probabilities or raw scores.",
             got=f"output {self.name!r}: {self._values}, {why}",
             fix="Set {at}scores=probabilities or {at}scores=logits (raw scores); if it holds "
-            f"plain values, {{at}}task=regression{'; or give rows, which tell' if self._observed is None else ''}.",
+            f"plain values, {{at}}task=regression{'; or give rows, which tell' if self._value_range is None else ''}.",
         )
 
     @property
     def _values(self) -> str:
-        if self._observed is None:
+        if self._value_range is None:
             return "there are no rows to look at"
-        if self._observed == "outside":
+        if self._value_range == "outside":
             return "values outside [0, 1]"
-        sums = {"sum": ", and each row sums to 1", "unit": ", but not every row sums to 1"}[self._observed]
+        sums = {"sum": ", and each row sums to 1", "unit": ", but not every row sums to 1"}[self._value_range]
         return f"values in [0, 1]{sums if self.width != 1 else ''}"
 
     def _note(self, form: Form, task: Task) -> str:

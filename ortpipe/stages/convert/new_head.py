@@ -91,11 +91,11 @@ def replace_head(model: ir.Model, output: ir.Value, head: NewHead, task: Task | 
     if len(stack.dims) != 2:
         fix = "Add {pool: mean} or flatten to {key}, and {linear: …} for another width."
         raise ConvertError("A head must end with shape [N, K].", key="layers", got=f"shape {stack.shown}", fix=fix)
-    prediction = stack.named("prediction")
+    prediction = stack.add_output("prediction")
     meaning = _meaning(head.parts[-1][0], stack.dims[1], str(prediction.name), str(scores.name), task, classes)
     keep_outputs(model, [str(prediction.name)])
     new = f"new weights {some(stack.parameters)}" if stack.parameters else "no new weights"
-    note = f"cuts at {value.name!r} {_shown(query.sizes(value))}; behind it {head}: {new}; {meaning.task}"
+    note = f"cuts at {value.name!r} {_shape_text(query.sizes(value))}; behind it {head}: {new}; {meaning.task}"
     return HeadReplacement(str(value.name), prediction, meaning, tuple(stack.parameters), note)
 
 
@@ -111,7 +111,7 @@ class _LayerStack:
 
     @property
     def shown(self) -> str:
-        return _shown(self.dims)
+        return _shape_text(self.dims)
 
     def add(self, place: int, name: str, setting: Any) -> None:
         """Add one layer."""
@@ -155,7 +155,7 @@ class _LayerStack:
         self.parameters += [str(parameter.name) for parameter in parameters]
         self.value, self.dims = self._op.Gemm(self.value, *parameters, transB=1), (None, width)
 
-    def named(self, name: str) -> ir.Value:
+    def add_output(self, name: str) -> ir.Value:
         """Return the last layer's result as an output of the graph."""
         value = self._op.rename(self.value, name)
         self._graph.outputs.append(value)
@@ -165,14 +165,14 @@ class _LayerStack:
         return ConvertError(f"A layer {layer} reads {expected}.", key="layers", got=f"shape {self.shown}", fix=fix)
 
 
-def _parse_layer(written: str | Mapping[str, Any]) -> tuple[str, Any]:
-    setting_by_name = {written: None} if isinstance(written, str) else written
+def _parse_layer(entry: str | Mapping[str, Any]) -> tuple[str, Any]:
+    setting_by_name = {entry: None} if isinstance(entry, str) else entry
     name, setting = next(iter(setting_by_name.items()), ("", None))
     if len(setting_by_name) != 1 or name not in LAYERS:
         raise ConfigError(
             "Each entry of {key} must be a layer, with its setting if it has one: {linear: 10}.",
             key="layers",
-            got=repr(written),
+            got=repr(entry),
             fix=nearest(str(name), LAYERS),
         )
     is_valid = {
@@ -182,7 +182,7 @@ def _parse_layer(written: str | Mapping[str, Any]) -> tuple[str, Any]:
     }
     if not is_valid.get(name, setting is None):
         rule = f"A layer {name} has {SETTINGS.get(name, 'no setting')}."
-        raise ConfigError(rule, key="layers", got=repr(written), fix="Correct it in {key}.")
+        raise ConfigError(rule, key="layers", got=repr(entry), fix="Correct it in {key}.")
     return name, setting
 
 
@@ -194,7 +194,7 @@ def _value_to_cut(graph: ir.Graph, output: ir.Value, cut: str | None) -> ir.Valu
         value, sizes = values[matches[0]], query.sizes(values[matches[0]])
         if value.dtype in query.FLOATS and sizes is not None and len(sizes) > 1 and sizes[0] is None:
             return value
-        actual = f"{value.name!r} of type {value.dtype} and shape {_shown(sizes)}"
+        actual = f"{value.name!r} of type {value.dtype} and shape {_shape_text(sizes)}"
         rule = "A network can be cut at a float value with one entry per row, [N, F] or [N, C, …]."
         raise ConvertError(rule, key="cut", got=actual, fix=f"Nearest the end: {_candidates(graph, output)}.")
     raise ConvertError(
@@ -217,14 +217,14 @@ def _candidates(graph: ir.Graph, output: ir.Value) -> str:
         for value in node.outputs:
             sizes = query.sizes(value)
             if value in needed and value.dtype in query.FLOATS and sizes and len(sizes) > 1 and sizes[0] is None:
-                candidates += [f"{value.name} {_shown(sizes)}"] if sizes[1] not in (None, 1) else []
+                candidates += [f"{value.name} {_shape_text(sizes)}"] if sizes[1] not in (None, 1) else []
     return ", ".join(candidates[: -SHOWN - 1 : -1]) or "none"
 
 
-def _shown(sizes: Sequence[int | None] | None) -> str:
+def _shape_text(sizes: Sequence[int | None] | None) -> str:
     """Return a shape as text.
 
-    >>> _shown([None, 64, None, 7])
+    >>> _shape_text([None, 64, None, 7])
     '[N, 64, ?, 7]'
     """
     if sizes is None:
@@ -234,21 +234,21 @@ def _shown(sizes: Sequence[int | None] | None) -> str:
 
 def _meaning(last: str, width: int, name: str, scores: str, task: Task | None, classes: Any) -> Meaning:
     """Return a head's meaning, by its last layer, else by the task in the config."""
-    kinds = FITTING.get(last)
-    chosen = task or ("regression" if kinds is None else "binary" if last == "sigmoid" and width == 1 else kinds[0])
-    columns = {"softmax": 2, "sigmoid": 1}.get(last) if chosen == "binary" else None
-    fits = width in ((columns,) if columns else (1, 2)) if chosen == "binary" else chosen != "multiclass" or width > 1
-    if (kinds is not None and chosen not in kinds) or not fits:
+    tasks = FITTING.get(last)
+    kind = task or ("regression" if tasks is None else "binary" if last == "sigmoid" and width == 1 else tasks[0])
+    columns = {"softmax": 2, "sigmoid": 1}.get(last) if kind == "binary" else None
+    fits = width in ((columns,) if columns else (1, 2)) if kind == "binary" else kind != "multiclass" or width > 1
+    if (tasks is not None and kind not in tasks) or not fits:
         raise ConvertError(
             "A head must end as its task needs: multiclass in a softmax, multilabel in a sigmoid, binary in a sigmoid "
             "of one column or a softmax of two; or without these layers in as many raw scores.",
             key="layers",
-            got=f"{width} columns behind {last} of a {chosen} model",
+            got=f"{width} columns behind {last} of a {kind} model",
             fix="Correct {key}, or convert.source.task.",
         )
-    count = {"binary": 2, "multiclass": width}.get(chosen)
+    count = {"binary": 2, "multiclass": width}.get(kind)
     labels = None if count is None else tuple(classes or range(count))
     if labels is not None and len(labels) != count:
         actual, fix = f"{len(labels)} labels, {count} classes", "Correct convert.source.classes, or the last width."
         raise ConvertError("A classifier must have one label per class.", key="layers", got=actual, fix=fix)
-    return Meaning(chosen, None if chosen == "regression" else scores if kinds else name, labels)  # type: ignore[arg-type]
+    return Meaning(kind, None if kind == "regression" else scores if tasks else name, labels)  # type: ignore[arg-type]

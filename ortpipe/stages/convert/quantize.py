@@ -115,7 +115,7 @@ def _roots(graph: ir.Graph, products: list[ir.Node], constant: set[ir.Value]) ->
             dropped.add(y)
             want(node.inputs[:1])
     paths = {x: _path_to_root(x, source_of) for x in reversed(source_of)}
-    return {x: way[-1] for x, way in paths.items() if dropped.isdisjoint(way)}
+    return {x: path[-1] for x, path in paths.items() if dropped.isdisjoint(path)}
 
 
 def _fused_result(y: ir.Value, kinds: Sequence[str]) -> ir.Value:

@@ -138,14 +138,14 @@ def _check_layout(source: StateDict, label: str, source_arrays: Arrays, origins:
 
 
 def _check_folded(
-    source: StateDict, label: str, began: Arrays, names: Collection[str], origins: Mapping[str, Origin]
+    source: StateDict, label: str, arrays: Arrays, names: Collection[str], origins: Mapping[str, Origin]
 ) -> None:
     """Reject weights into which an exporter folded the normalization behind them."""
     used_keys = {origins.get(name, {}).get("initializer", name) for name in names}
     unused = [key for key in source.tensors if key.endswith("running_var") and key not in used_keys]
-    places = {name: source.find(name, origins.get(name)) for name in began if name not in origins}
+    places = {name: source.find(name, origins.get(name)) for name in arrays if name not in origins}
     changed = [
-        n for n, place in places.items() if place and not np.array_equal(place.array.astype(began[n].dtype), began[n])
+        n for n, place in places.items() if place and not np.array_equal(place.array.astype(arrays[n].dtype), arrays[n])
     ]
     if unused and changed:
         raise ModelError(
@@ -184,8 +184,8 @@ def _array_of(value: Any) -> np.ndarray | None:
     if not hasattr(value, "is_floating_point") or not value.is_floating_point():
         return None
     tensor = value.detach().cpu()
-    wide = tensor.float() if tensor.element_size() < 4 else tensor  # NumPy has no bfloat16
-    return np.asarray(wide.numpy())
+    floats = tensor.float() if tensor.element_size() < 4 else tensor  # NumPy has no bfloat16
+    return np.asarray(floats.numpy())
 
 
 def _like(value: Any, array: np.ndarray) -> Any:
@@ -272,8 +272,8 @@ def into_estimator(estimator: Any, weights: Weights) -> tuple[Any, Decision[Attr
     decision = decide(EstimatorArrays(estimator), label, trained, weights.untrained, origins)
     for place, array in decision.changed.items():
         place.set(array)
-    written, same = (tuple(n for n in names if n in weights.trained) for names in (decision.written, decision.kept))
-    return estimator, replace(decision, written=written, kept=same)
+    written, intact = (tuple(n for n in names if n in weights.trained) for names in (decision.written, decision.kept))
+    return estimator, replace(decision, written=written, kept=intact)
 
 
 def verify(estimator: Any, model: onnx.ModelProto, facts: Facts, data: Data | None) -> tuple[int, float]:
@@ -285,11 +285,11 @@ def verify(estimator: Any, model: onnx.ModelProto, facts: Facts, data: Data | No
     assert forward.expected is not None
     source_inputs = rows.inputs if rows is not None and forward.as_given else inputs
     try:
-        predicted = forward.expected(source_inputs, facts.prediction)
+        estimator_output = forward.expected(source_inputs, facts.prediction)
     except ValueError as error:  # random rows are no counts or categories
         raise ModelError(NEEDS_ROWS, got=f"{type(estimator).__name__}: {error}", fix="Give data.") from error
     [output] = Session(model).run(inputs, [facts.prediction])
-    expected = np.asarray(predicted, np.float64).reshape(output.shape)
+    expected = np.asarray(estimator_output, np.float64).reshape(output.shape)
     difference = float(np.abs(output - expected).max() / max(1.0, np.abs(expected).max()))
     if not difference <= TOLERANCE.get(output.dtype.name, 1e-2):
         raise ModelError(

@@ -98,8 +98,8 @@ def from_model(
     if weights is None:
         check_sound(model)
         model, weights = take_apart(model)
-    sized_model = _with_sizes(plain_dimensions(model), config)  # first: the rewrites of some operators depend on sizes
-    original, zipped = without_zip_map(lowered(sized_model, weights))
+    with_sizes = _with_sizes(plain_dimensions(model), config)  # first: the rewrites of some operators depend on sizes
+    original, zip_map_classes = without_zip_map(lowered(with_sizes, weights))
     metadata = read_metadata(model)
     forward = parsed(original)
     attach(forward, weights)
@@ -112,7 +112,7 @@ def from_model(
         file_notes.append("reads float16 and bfloat16 as float32, inputs and outputs too")
     graph = forward.graph
     constants = {*float_constants(graph)}
-    classes = config.classes or tuple(metadata.get("classes", ())) or zipped or classes_in(graph)
+    classes = config.classes or tuple(metadata.get("classes", ())) or zip_map_classes or classes_in(graph)
     dialects = read_dialects(forward, config.quantized)
     if dialects.notes and data is not None and (why := _load_error(original, weights)):
         original, weights = proto_apart(forward)
@@ -134,13 +134,13 @@ def from_model(
         name_batch(forward)
         take_branches(forward)
         notes.append(
-            f"fixes sizes at those of the rows, which the gradients of some operators need: {_listed(graph, free)} "
+            f"fixes sizes at those of the rows, which the gradients of some operators need: {_shapes(graph, free)} "
             "(convert.source.shape)"
         )
     constants &= {*float_constants(graph)}
-    lifted = _lift(graph, [v for v in float_constants(graph) if v in constants], config, written=bool(metadata))
-    if lifted:
-        notes.append(f"lifts {len(lifted)} weights from constants: {some(lifted)}")
+    weight_names = _lift(graph, [v for v in float_constants(graph) if v in constants], config, written=bool(metadata))
+    if weight_names:
+        notes.append(f"lifts {len(weight_names)} weights from constants: {some(weight_names)}")
     output = _prediction(graph, config.prediction if config.prediction is not None else metadata.get("prediction"))
     if not query.float_initializers(graph, output):
         raise ConvertError(
@@ -171,13 +171,13 @@ def from_model(
     written = {str(metadata.get("prediction")): metadata, **metadata.get("heads", {})}  # by ortpipe, into the file
     settings = OutputSettings(config.task, config.scores, classes, config.class_axis)
 
-    def meaning(of: str, rows: np.ndarray | None) -> Meaning:
-        head, output = heads[outputs.index(of)]
-        explicit = _output_settings(of, config.heads.get(of, settings), written.get(of, {}))
-        is_main = of == name
+    def meaning(output_name: str, rows: np.ndarray | None) -> Meaning:
+        head, output = heads[outputs.index(output_name)]
+        explicit = _output_settings(output_name, config.heads.get(output_name, settings), written.get(output_name, {}))
+        is_main = output_name == name
         sizes = query.sizes(output)
         labels = data.train.labels if data is not None and is_main else None
-        return Prediction(of, sizes, labelled and is_main, head, explicit, rows, not is_main, labels).meaning()
+        return Prediction(output_name, sizes, labelled and is_main, head, explicit, rows, not is_main, labels).meaning()
 
     return Forward(
         forward,
@@ -206,9 +206,9 @@ def _check_tensors(model: onnx.ModelProto) -> None:
 def _with_sizes(model: onnx.ModelProto, config: GraphSettings) -> onnx.ModelProto:
     if not config.shape:
         return model
-    sized = ir.from_proto(model)
-    set_shapes(sized.graph, config.shape)
-    return ir.to_proto(sized)
+    with_sizes = ir.from_proto(model)
+    set_shapes(with_sizes.graph, config.shape)
+    return ir.to_proto(with_sizes)
 
 
 def _end_at_values(model: ir.Model, config: GraphSettings) -> str | None:
@@ -293,7 +293,7 @@ def _first(data: Data) -> Mapping[str, np.ndarray]:
     return data.train.head(1).inputs
 
 
-def _listed(graph: ir.Graph, names: Collection[str]) -> str:
+def _shapes(graph: ir.Graph, names: Collection[str]) -> str:
     return ", ".join(f"{v.name} {type_of(v)}" for v in graph.inputs if v.name in names)
 
 
@@ -346,11 +346,11 @@ def _prediction(graph: ir.Graph, choice: str | int | None) -> ir.Value:
         raise ConvertError(rule, key="prediction", got=repr(choice), fix=nearest(choice, {*names, *close}))
     floats = [o for o in graph.outputs if o.dtype in query.FLOATS and choice in (None, o.name)]
     if not floats:
-        chosen = [o for o in graph.outputs if choice in (None, o.name)]
-        scores = _scores(graph, chosen)
+        candidates = [o for o in graph.outputs if choice in (None, o.name)]
+        scores = _scores(graph, candidates)
         raise ConvertError(
             "A model needs a float output to train.",
-            got=f"outputs {', '.join(str(o.name) for o in chosen)}",
+            got=f"outputs {', '.join(str(o.name) for o in candidates)}",
             key="prediction",
             fix="Name a float value inside of the graph with {key}, such as the scores in front of the labels"
             + (f": {scores!r}." if scores is not None else "."),

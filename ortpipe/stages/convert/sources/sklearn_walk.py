@@ -116,7 +116,7 @@ def _column_transformer(flow: Flow, step: Any, columns: Columns) -> Columns:
         if part is None or part == "drop" or not len(places):
             continue
         output = transform(flow, part, columns.pick(places))
-        outputs.append(_weighted(flow, output, (step.transformer_weights or {}).get(name)))
+        outputs.append(_apply_weight(flow, output, (step.transformer_weights or {}).get(name)))
     return Columns.side_by_side(flow, outputs)
 
 
@@ -128,11 +128,11 @@ def _feature_union(flow: Flow, step: Any, columns: Columns) -> Columns:
     outputs, weights = [], step.transformer_weights or {}
     for name, part in step.transformer_list:
         if not (isinstance(part, str) and part == "drop"):
-            outputs.append(_weighted(flow, transform(flow, part, columns), weights.get(name)))
+            outputs.append(_apply_weight(flow, transform(flow, part, columns), weights.get(name)))
     return Columns.side_by_side(flow, outputs)
 
 
-def _weighted(flow: Flow, columns: Columns, weight: float | None) -> Columns:
+def _apply_weight(flow: Flow, columns: Columns, weight: float | None) -> Columns:
     if weight is None:
         return columns
     return Columns.of(flow, flow.op.Mul(columns.floats(), float(weight)), columns.width)

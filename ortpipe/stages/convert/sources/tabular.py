@@ -59,7 +59,7 @@ class Tabular(TableNetwork):
 
     def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
         """Return raw outputs [N, members, K]."""
-        x, chunks = self._embedded(layers, self.features(layers, rows), rows)
+        x, chunks = self._embed(layers, self.features(layers, rows), rows)
         k, width, op = self.members, shape(x)[1], layers.op
         first = layers.signs if self.numbers == "plain" else layers.normal  # as in the package
         name = "backbone.affine.weight" if self.mini else "backbone.blocks.0.0.r"
@@ -85,7 +85,7 @@ class Tabular(TableNetwork):
         x = op.Mul(x, layers.full(f"{name}.s", [k, self.width], 1))
         return op.Add(x, layers.bias(f"{name}.bias", self.width, inner, rows=k))
 
-    def _embedded(self, layers: Layers, features: ColumnFeatures, rows: Rows) -> tuple[ir.Value, list[int]]:
+    def _embed(self, layers: Layers, features: ColumnFeatures, rows: Rows) -> tuple[ir.Value, list[int]]:
         """Return rows as vectors [N, D], and the number of entries from each column."""
         parts, chunks = list[ir.Value](), list[int]()
         if features.numbers is not None:
