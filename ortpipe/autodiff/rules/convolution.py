@@ -23,10 +23,14 @@ from ortpipe.autodiff.windows import (
 
 # Measured on onnxruntime 1.19 (CPU): up to a 3×3 kernel, a matrix product for each of its places takes less than half
 # the time of a convolution whose kernel is dy; from 5×5 on the copies cost more than they save.
-COLUMNS = 9
-# Up to 6×6 images, products with matrices of 0 and 1 make columns of x 1.2 to 3 times as fast as slices, which copy
-# row by row, of a few numbers each. At 8×8 both take as long, at 16×16 slices are six times as fast.
-PLACES = 36
+PLACES = 9
+# Joined, what the places see is one product: 1.3 to 4 times as fast for few channels or small images; 1.2 to 1.6 times
+# as slow from 16 channels of 16×16 on, where it leaves the cache.
+COLUMNS, CACHED = 32, 5000
+# With the batch behind the image, slices of lines of up to 16 numbers copy longer ones: 1.1 to 2.4 times as fast.
+SHORT = 16
+# Beyond 16×16, where no more kernels than channels are turned, their Conv is 1.1 to 1.4 times as fast as ConvTranspose.
+LARGE = 256
 # Depthwise, the products of lines take half to a third of the time of places up to 32 numbers, as long with 64.
 LINE = 64
 
@@ -34,9 +38,17 @@ LINE = 64
 def conv(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: Value | None = None) -> Gradients:
     """Conv y = x ⋆ w + b: dx = dy transposed-convolved with w, dw = x ⋆ dy, db = Σ dy."""
     windows, group = window(node), node.attributes.get_int("group", 1)
-    turns = group > 1 and all(windows.strides == 1)
+    turns = group > 1 or windows.kernel.prod() == 1 or _large(node, x, *_channels(w, group))
+    turns = turns and all(windows.strides == 1)
     dx = (_spread_by_turned_kernels if turns else _spread)(op, node, dy, w, x, windows, group)
     return [dx, _kernel(op, node, x, dy, w, windows, group), _bias(op, dy) if b is not None else None]
+
+
+def _large(node: Node, x: Value, kernels: int | None, channels: int | None) -> bool:
+    """Return whether images are large, and kernels not more than channels, as far as is known."""
+    if None in spatial(x) or kernels is None or channels is None:
+        return False
+    return kernels <= channels and math.prod(static(node, x)) > LARGE
 
 
 def conv_transpose(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: Value | None = None) -> Gradients:
@@ -72,21 +84,23 @@ def _spread(op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Wi
 def _spread_by_turned_kernels(
     op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Window, group: int
 ) -> Value:
-    """Return dx, where strides are 1, by a grouped Conv of dy with kernels turned around.
+    """Return dx, where strides are 1, by a Conv of dy with kernels turned around.
 
     Twice as fast as a grouped ConvTranspose, which onnxruntime computes group by group; with strides, where dy had to
-    be spread by zeros, that is two to three times as fast.
+    be spread by zeros, that is two to three times as fast. A kernel of one place is a plain product: 1.1 to 2.5 times.
     """
-    outer = _channels(w, group)[0]
-    if outer is None:
-        raise not_static(node, w, "the first axis")
     n = len(windows.kernel)
     begin, end = windows.extents - 1 - windows.begin, windows.extents - 1 - windows.end
     if min(*begin, *end) < 0:  # x was padded by more than a window reaches
         dy = op.Slice(dy, np.maximum(-begin, 0), np.where(end < 0, end, FAR), range(2, n + 2))
-    turned = op.Reshape(w, [group, outer, -1, *windows.kernel])
-    turned = op.Transpose(turned, perm=[0, 2, 1, *range(3, n + 3)])
-    turned = op.Reshape(turned, [-1, outer, *windows.kernel])
+    if group == 1:
+        turned = op.Transpose(w, perm=[1, 0, *range(2, n + 2)])
+    elif (outer := _channels(w, group)[0]) is not None:
+        turned = op.Reshape(w, [group, outer, -1, *windows.kernel])
+        turned = op.Transpose(turned, perm=[0, 2, 1, *range(3, n + 3)])
+        turned = op.Reshape(turned, [-1, outer, *windows.kernel])
+    else:
+        raise not_static(node, w, "the first axis")
     if flipped := [i + 2 for i, k in enumerate(windows.kernel) if k > 1]:
         last, first = ([v] * len(flipped) for v in (-1, -FAR))
         turned = op.Slice(turned, last, first, flipped, last)
@@ -96,13 +110,16 @@ def _spread_by_turned_kernels(
 
 def _kernel(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
     """dw[m, c, j] = Σₙₒ dy[n, m, o] · x[n, c, o · stride − begin + j · dilation]."""
+    channels, places = _channels(w, group), windows.kernel.prod()
+    depthwise, known = group > 1 and channels == (1, 1), None not in channels
     sizes, counts = spatial(x), spatial(dy)
-    if windows.kernel.prod() <= COLUMNS and None not in (*sizes, *counts, *_channels(w, group)):
-        depthwise = group > 1 and _channels(w, group) == (1, 1)
-        if depthwise and windows.kernel.prod() > 1 and static(node, x)[-1] <= LINE:
+    images = None in counts or math.prod(static(node, dy)) >= 16  # smaller ones are many small products
+    if places == 1 and images and not any(windows.pads) and not depthwise and (known or group == 1):
+        return _kernel_by_images(op, x, dy, w, windows, group)
+    if places <= PLACES and known and None not in (*sizes, *counts):
+        if depthwise and places > 1 and static(node, x)[-1] <= LINE:
             return _kernel_by_lines(op, node, x, dy, windows, group)
-        few = windows.kernel.prod() > 1 and math.prod(static(node, x)) <= PLACES
-        return (_kernel_by_columns if few else _kernel_by_places)(op, node, x, dy, w, windows, group)
+        return _kernel_by_places(op, node, x, dy, w, windows, group)
     n = len(windows.kernel)
     swap = [1, 0, *range(2, n + 2)]
     if group == 1:
@@ -121,37 +138,14 @@ def _kernel(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Wi
     return dw
 
 
-def _kernel_by_columns(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
-    """Return dw as one matrix product per group: dy (M × N·O) with the columns of x (K·C × N·O), K kernel places."""
-    outer, inner = _channels(w, group)
-    assert outer is not None and inner is not None
-    n, swap = len(windows.kernel), [1, 0, *range(2, len(windows.kernel) + 2)]
-    data = op.Transpose(x, perm=swap)
-    joined = _columns_by_products(op, data, static(node, x), static(node, dy), windows, group, inner)
-    if group == 1:
-        rows = op.Reshape(op.Transpose(dy, perm=swap), [outer, -1])
-        dw = op.Gemm(rows, op.Squeeze(joined, [0]), transB=1)
-        dw = op.Reshape(dw, [outer, *windows.kernel, inner])
-        return op.Transpose(dw, perm=[0, n + 1, *range(1, n + 1)])
-    rows = op.Transpose(op.Reshape(dy, [0, group, outer, -1]), perm=[1, 0, 3, 2])
-    dw = op.MatMul(joined, op.Reshape(rows, [group, -1, outer]))
-    dw = op.Reshape(dw, [group, *windows.kernel, inner, outer])
-    dw = op.Transpose(dw, perm=[0, n + 2, n + 1, *range(1, n + 1)])
-    return op.Reshape(dw, [group * outer, inner, *windows.kernel])
-
-
-def _columns_by_products(
-    op: Backward, data: Value, sizes: list[int], counts: list[int], windows: Window, group: int, inner: int
-) -> Value:
-    """Return the columns (G × K·C × N·O) of data (channels first): products with P[k, i, o] = 1 where o's k is at i."""
-    assert data.dtype is not None
-    picks = np.ones((1, 1, 1), data.dtype.numpy())
-    for axis, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-        starts = np.arange(count) * windows.strides[axis] - windows.begin[axis]
-        at = np.arange(windows.kernel[axis])[:, None] * windows.dilations[axis] + starts
-        picks = np.kron(picks, np.arange(size)[:, None] == at[:, None]).astype(picks.dtype)
-    images = op.Reshape(data, [*([group] if group > 1 else []), 1, -1, math.prod(sizes)])
-    return op.Reshape(op.MatMul(images, op.const(picks)), [group, len(picks) * inner, -1])
+def _kernel_by_images(op: Backward, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
+    """Return dw of kernels of one place: Σₙ dy[n] (M × O) · x[n]ᵀ (O × C) per group, with no turned copy of either."""
+    n, heads = len(windows.kernel), [[0, group, c] if group > 1 else [0, 0] for c in _channels(w, group)]
+    if any(windows.strides > 1):
+        x = op.Slice(x, [0] * n, [FAR] * n, range(2, n + 2), windows.strides)
+    rows, seen = (op.Reshape(v, [*head, -1]) for v, head in zip((dy, x), heads, strict=True))
+    turned = op.Transpose(seen, perm=[0, 1, 3, 2] if group > 1 else [0, 2, 1])
+    return op.reshape_like(op.sum(op.MatMul(rows, turned), [0]), w)
 
 
 def _kernel_by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
@@ -161,27 +155,32 @@ def _kernel_by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, w
     """
     outer, inner = _channels(w, group)
     assert outer is not None and inner is not None
-    n, swap = len(windows.kernel), [1, 0, *range(2, len(windows.kernel) + 2)]
-    data, spans = op.Transpose(x, perm=swap), (np.array(static(node, dy)) - 1) * windows.strides + 1
-    behind = np.maximum(0, spans + windows.extents - 1 - static(node, x) - windows.begin)
+    n, sizes, places = len(windows.kernel), static(node, x), windows.kernel.prod()
+    turn, first = ([1, *range(2, n + 2), 0], 1) if sizes[-1] <= SHORT else ([1, 0, *range(2, n + 2)], 2)
+    data, turned, axes = op.Transpose(x, perm=turn), op.Transpose(dy, perm=turn), range(first, first + n)
+    spans = (np.array(static(node, dy)) - 1) * windows.strides + 1
+    behind = np.maximum(0, spans + windows.extents - 1 - sizes - windows.begin)
     if any(windows.begin) or any(behind):
-        data = op.Pad(data, [0, 0, *windows.begin, 0, 0, *behind])
-    turned, parts = op.Transpose(dy, perm=swap), list[Value]()
+        data = op.Pad(data, [v for pads in (windows.begin, behind) for v in np.insert([0, 0], first, pads)])
     rows = op.Reshape(turned, [outer, -1] if group == 1 else [group, outer, -1])
     if group > 1 and outer * inner > 1:
         rows = op.Transpose(rows, perm=[0, 2, 1])
+    joins = group == 1 and (inner * places <= COLUMNS or inner * places * math.prod(sizes) <= CACHED)
+    parts = list[Value]()
     for place in np.ndindex(*windows.kernel):
         start = place * windows.dilations
-        seen = op.Slice(data, start, start + spans, range(2, n + 2), windows.strides)
+        seen = op.Slice(data, start, start + spans, axes, windows.strides)
         if group == 1:
-            part = op.Gemm(rows, op.Reshape(seen, [inner, -1]), transB=1)
+            part = op.Reshape(seen, [inner, -1])
+            part = part if joins else op.Gemm(rows, part, transB=1)
         elif outer * inner == 1:  # of long lines; a product of one row and one column takes six times as long
             part = op.ReduceSum(seen * turned, [*range(1, n + 2)], keepdims=0)
         else:
             part = op.MatMul(op.Reshape(seen, [group, inner, -1]), rows)
-        parts.append(op.Reshape(part, [outer, 1, inner] if group == 1 else [group, 1, inner, outer]))
-    dw = parts[0] if len(parts) == 1 else op.Concat(*parts, axis=1)
+        parts.append(part if joins else op.Reshape(part, [outer, 1, inner] if group == 1 else [group, 1, inner, outer]))
+    dw = parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0 if joins else 1)
     if group == 1:
+        dw = op.Gemm(rows, dw, transB=1) if joins else dw
         return op.Transpose(op.Reshape(dw, [outer, *windows.kernel, inner]), perm=[0, n + 1, *range(1, n + 1)])
     dw = op.Reshape(dw, [group, *windows.kernel, inner, outer])
     dw = op.Transpose(dw, perm=[0, n + 2, n + 1, *range(1, n + 1)])

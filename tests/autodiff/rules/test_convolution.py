@@ -15,6 +15,8 @@ from autodiff.rules.onnx_cases import (
 )
 from engines import native
 
+from ortpipe.autodiff.rules import convolution
+
 # Worst seen: 2e-7 in float64, 2e-5 between the runtimes in float32.
 TOLERANCE, SINGLE = 1e-6, 1e-4
 OMITTED: dict[str, str] = {}
@@ -37,6 +39,11 @@ VARIANTS = {
         *((2, 4, 11, 10), (8, 1, 4, 4), None),
     ),
     "large kernel": ("Conv", "pads=[1,0,2,1], strides=[3,2], dilations=[1,2]", (2, 3, 11, 10), (4, 3, 4, 3), None),
+    "one place, 3-D": ("Conv", "strides=[2,1,3]", (2, 3, 3, 4, 8), (4, 3, 1, 1, 1), 4),
+    "one place, groups": ("Conv", "group=2, strides=[2,1]", (2, 4, 7, 5), (6, 2, 1, 1), None),
+    "one place, depthwise": ("Conv", "group=4", (2, 4, 5, 4), (4, 1, 1, 1), None),
+    "one place, pads": ("Conv", "pads=[1,0,2,1]", (2, 3, 5, 4), (4, 3, 1, 1), None),
+    "large image": ("Conv", "pads=[1,0,2,1], dilations=[1,2]", (1, 3, 17, 18), (2, 3, 3, 2), 2),
     "one place": ("Conv", "strides=[2,2]", (2, 3, 6, 6), (4, 3, 1, 1), None),
     "3-D": ("Conv", "pads=[1,1,0,0,1,0], strides=[2,1,2]", (1, 2, 5, 4, 5), (2, 2, 2, 2, 2), 2),
     "3-D, groups, large kernel": (
@@ -91,6 +98,28 @@ def test_a_variant_agrees_with_central_differences_and_onnxruntime_with_the_refe
     model, feeds = case(*VARIANTS[name])
     assert worst_error(model, feeds) < TOLERANCE
     assert disagreement(model, feeds) < SINGLE
+
+
+FORMS = {
+    "products of places": {"COLUMNS": 0, "CACHED": 0},
+    "products of places, batch behind": {"COLUMNS": 0, "CACHED": 0, "SHORT": 100},
+    "joined columns": {"COLUMNS": 10**6, "SHORT": 0},
+    "joined columns, batch behind": {"COLUMNS": 10**6, "SHORT": 100},
+    "convolution with dy": {"PLACES": 0},
+    "turned kernels": {"LARGE": 0},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["few places", "one place, 3-D", "3-D", "groups, strides", "transpose, 3-D"])
+def test_every_form_of_a_gradient_has_the_same_values(name, form, monkeypatch):
+    model, feeds = case(*VARIANTS[name])
+    usual = gradients(model, feeds)
+    for constant, value in FORMS[form].items():
+        monkeypatch.setattr(convolution, constant, value)
+    other = gradients(model, feeds)
+    for key, expected in usual.items():
+        np.testing.assert_allclose(other[key], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from autodiff.rules.onnx_cases import (
     worst_error_in_runtime,
 )
 
+from ortpipe.autodiff.rules import pooling
+
 POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 # Worst seen: 4e-7 in float64 (|x|³ of large sums), 2e-3 in float32 differences, 5e-7 between the runtimes.
 # Central differences of a loss of 10⁴ in float64 round at 10⁻⁶.
@@ -57,6 +59,11 @@ VARIANTS = {
     "max, ceil, opset 13": ("MaxPool", "kernel_shape=[2,2], strides=[2,2], ceil_mode=1", (2, 2, 7, 6), 13),
     "max, side by side": ("MaxPool", "kernel_shape=[2,3], strides=[2,3]", (2, 2, 6, 6), 21),
     "max, side by side, opset 13": ("MaxPool", "kernel_shape=[2], strides=[2]", (2, 2, 6), 13),
+    "max, side by side, begun in the pads": (
+        *("MaxPool", "kernel_shape=[2,2], strides=[2,2], pads=[1,0,0,0]"),
+        *((2, 2, 6, 6), 21),
+    ),
+    "max, side by side, 3-D": ("MaxPool", "kernel_shape=[2,1,3], strides=[2,1,3]", (2, 2, 4, 2, 6), 21),
     "max, column-major": ("MaxPool", "kernel_shape=[2,2], strides=[2,2], storage_order=1", (2, 2, 7, 6), 21),
     "max, dilations, ceil": (
         *("MaxPool", "kernel_shape=[3,2], strides=[2,1], dilations=[2,1], ceil_mode=1"),
@@ -153,12 +160,34 @@ def test_max_pool_sends_everything_to_the_first_of_equal_values_in_row_major_ord
     np.testing.assert_array_equal(hit, np.array([[0, 1, 1, 0], [0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 0, 0]], bool))
 
 
-def test_windows_side_by_side_are_undone_in_one_node():
-    model = model_of("g (float[N,3,6,8] x) => (float[a,b,c,d] y) { y = MaxPool<kernel_shape=[2,4], strides=[2,4]>(x) }")
-    x = np.random.default_rng(0).integers(0, 4, (2, 3, 6, 8)).astype(np.float32)  # with ties
-    windows = x.reshape(2, 3, 3, 2, 2, 4).transpose(0, 1, 2, 4, 3, 5).reshape(2, 3, 3, 2, 8)
-    first = np.eye(8)[windows.argmax(axis=-1)].reshape(2, 3, 3, 2, 2, 4).transpose(0, 1, 2, 4, 3, 5).reshape(x.shape)
-    np.testing.assert_array_equal(gradients(model, {"x": x})["x"] != 0, first.astype(bool))
+@pytest.mark.parametrize("strip", [0, 128], ids=["MaxUnpool", "strips"])
+@pytest.mark.parametrize("shape", [(2, 3, 6, 8), (2, 3, 2, 4, 8)])
+def test_windows_side_by_side_send_everything_to_the_first_maximum(shape, strip, monkeypatch):
+    monkeypatch.setattr(pooling, "STRIP", strip)
+    n = len(shape) - 2
+    kernel, dims = ([1, 2, 4][-n:], ",".join(map(str, shape[1:])))
+    model = model_of(
+        f"g (float[N,{dims}] x) => (float[{','.join('abcde'[: n + 2])}] y)"
+        f"{{ y = MaxPool<kernel_shape={kernel}, strides={kernel}>(x) }}"
+    )
+    x = np.random.default_rng(0).integers(0, 4, shape).astype(np.float32)  # with ties
+    expected = np.zeros(shape, bool)
+    for window in np.ndindex(*shape[:2], *(size // k for size, k in zip(shape[2:], kernel, strict=True))):
+        spans = [slice(i * k, (i + 1) * k) for i, k in zip(window[2:], kernel, strict=True)]
+        values, hit = (array[(*window[:2], *spans)] for array in (x, expected))
+        hit[np.unravel_index(values.argmax(), values.shape)] = True
+    np.testing.assert_array_equal(gradients(model, {"x": x})["x"] != 0, expected)
+
+
+def test_strips_give_the_bytes_of_max_unpool(monkeypatch):
+    model = model_of(
+        "g (float[N,3,8,16] x) => (float[a,b,c,d] y) { y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }"
+    )
+    x = np.maximum(0, np.random.default_rng(0).standard_normal((2, 3, 8, 16))).astype(np.float32)
+    x *= 10.0 ** np.random.default_rng(1).integers(-30, 30, (2, 3, 8, 1)).astype(np.float32)
+    strips = gradients(model, {"x": x})["x"]
+    monkeypatch.setattr(pooling, "STRIP", 0)
+    np.testing.assert_array_equal(strips, gradients(model, {"x": x})["x"])
 
 
 def test_global_max_pool_sends_everything_to_the_first_of_equal_values():
@@ -197,11 +226,20 @@ def test_a_maximum_of_windows_that_auto_pad_places_over_free_sizes():
     np.testing.assert_array_equal(gradients(free, feeds)["x"], gradients(model, feeds)["x"])
 
 
+@pytest.mark.parametrize("strip", [0, 128], ids=["MaxUnpool", "strips"])
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_windows_without_a_maximum_leave_the_gradients_of_others_alone(value):
+def test_windows_without_a_maximum_leave_the_gradients_of_others_alone(value, strip, monkeypatch):
     """The runtime gives such a window a place below 0: training goes on until its loss is reported not to be finite."""
+    monkeypatch.setattr(pooling, "STRIP", strip)
     model = model_of("g (float[1,1,4,4] x) => (float[a,b,c,d] y) { y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }")
     x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
     expected = (gradients(model, {"x": x})["x"] != 0)[..., 2:, :]
     x[0, 0, :2, :2] = value
     assert ((gradients(model, {"x": x})["x"] != 0)[..., 2:, :] == expected).all()
+
+
+def test_infinities_do_not_spread_over_their_strip():
+    model = model_of("g (float[1,1,2,6] x) => (float[a,b,c,d] y) { y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }")
+    x = np.full((1, 1, 2, 6), -np.inf, np.float32)  # all of the first window, as PyTorch its first place
+    x[0, 0, :, 2:] = [[1, np.inf, 3, 3], [np.inf, 2, -np.inf, 0]]
+    assert np.flatnonzero(gradients(model, {"x": x})["x"]).tolist() == [0, 3, 4]
