@@ -9,6 +9,7 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer
 from ortpipe.graph.sizes import fold_sizes
+from ortpipe.stages.train.batch_statistics import read_batch_statistics
 from ortpipe.stages.train.epoch import EpochGraph
 from ortpipe.stages.train.hoist import hoist
 
@@ -132,7 +133,13 @@ def _first_axis_only(node: ir.Node) -> bool:
 
 
 # in order: what the first leaves is what the next looks for
-PASSES: tuple[Callable[[EpochGraph], None], ...] = (start_at_rate, accumulate_in_products, hoist, carry_biases_as_rows)
+PASSES: tuple[Callable[[EpochGraph], None], ...] = (
+    read_batch_statistics,
+    start_at_rate,
+    accumulate_in_products,
+    hoist,
+    carry_biases_as_rows,
+)
 
 
 def for_batch_size(epoch: EpochGraph, size: int) -> ir.Model:
