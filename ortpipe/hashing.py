@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+SMALL = 4096  # bytes
+_JSON = json.JSONEncoder(separators=(",", ":"))
+
 
 class Hasher:
     """A sha256 that grows by parts: text, bytes, arrays, and any other plain JSON value.
@@ -17,7 +20,7 @@ class Hasher:
     """
 
     def __init__(self, tag: str) -> None:
-        self._sha = hashlib.sha256()
+        self._sha, self._small = hashlib.sha256(), bytearray()  # what is not yet hashed: many parts are a few bytes
         self.add(tag)
 
     def add(self, *parts: Any) -> Hasher:
@@ -30,11 +33,12 @@ class Hasher:
             elif isinstance(part, np.ndarray):
                 self._array(part)
             else:
-                self._put(b"j", json.dumps(part, separators=(",", ":")).encode())
+                self._put(b"j", _JSON.encode(part).encode())
         return self
 
     def hexdigest(self) -> str:
         """Return the sha256 of what was added so far."""
+        self._hash_small()
         return self._sha.hexdigest()
 
     def _array(self, array: np.ndarray) -> None:
@@ -47,8 +51,17 @@ class Hasher:
         self._put(b"a", little.reshape(-1).view(np.uint8).data)
 
     def _put(self, kind: bytes, data: bytes | memoryview) -> None:
-        self._sha.update(kind + len(data).to_bytes(8, "little"))
-        self._sha.update(data)
+        self._small += kind + len(data).to_bytes(8, "little")
+        if len(data) < SMALL:
+            self._small += data
+        if len(self._small) >= SMALL or len(data) >= SMALL:
+            self._hash_small()
+        if len(data) >= SMALL:
+            self._sha.update(data)
+
+    def _hash_small(self) -> None:
+        self._sha.update(self._small)
+        self._small.clear()
 
 
 def digest_of(tag: str, *parts: Any) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Categories = Mapping[str, tuple[Category, ...]]
 MANY_INPUTS, MANY_OF_ONE = 1000, 100  # beyond these, a user has surely not meant so many
 LISTED = 12
+FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # as Arrow and NumPy call them
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def _kind(source: TableSource, name: str, file: str, kind: pa.DataType, dates: b
     if dates and (is_.is_date(kind) or is_.is_timestamp(kind) or is_.is_time(kind)):
         return None
     if is_.is_integer(kind) or is_.is_floating(kind):
-        return np.dtype(kind.to_pandas_dtype())
+        return np.dtype(FLOATS.get(str(kind), str(kind)))  # pyarrow knows it too, and imports pandas to say so
     if is_.is_decimal(kind) or is_.is_null(kind):  # nulls are refused when they are read
         return np.dtype(np.float64)
     way_out = "" if is_.is_nested(kind) else f"; {list_it(name)}"
