@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
+from ortpipe.data.ahead import ahead
 from ortpipe.data.config import PARTS, SplitConfig, refuse_other_parts
 from ortpipe.data.files import paths_of
 from ortpipe.data.float32 import LostDigits
 from ortpipe.data.position import behind, by_row
+from ortpipe.data.reader import Labelled
 from ortpipe.data.rows import Rows, RowSet, check_finite, row_bytes
 from ortpipe.data.stream import Labels, Windowed
 from ortpipe.errors import DataError, nearest
@@ -123,13 +125,8 @@ class ArrayReader:
             raise DataError("Data must hold at least one row.", got=f"none in {sets[0].where}", fix="Give rows.")
         self.counts = np.zeros((len(self._groups), len(PARTS)), np.int64)
         hasher, labels, digits = Hasher("arrays"), {name: Labels() for name in ("", *self._heads)}, LostDigits()
-        for number, (array_set, cut) in enumerate(self._groups):
-            try:
-                [piece] = self.pieces(number)
-            except DataError:
-                for name in (*self._inputs, label, *self._heads.values(), *filter(None, [sample_weight])):
-                    check_finite(f"{name!r} of {array_set.where}", array_set.arrays[name][cut], first=cut.start)
-                raise
+        pieces = ahead(map(self._checked, range(len(self._groups))))
+        for number, ((array_set, cut), piece) in enumerate(zip(self._groups, pieces, strict=True)):
             part = np.zeros(len(piece), np.int64) if piece.part is None else piece.part
             self.counts[number] = np.bincount(part, minlength=len(PARTS))
             for name, seen in labels.items():
@@ -142,6 +139,18 @@ class ArrayReader:
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield the rows of a group, all at once."""
         array_set, cut = self._groups[group]
+        [(labels, part)] = self.read_labels(group)
+        yield Rows(
+            inputs={name: array_set.arrays[name][cut] for name in self._inputs},
+            label=labels.pop(""),
+            sample_weight=None if self._weight is None else array_set.arrays[self._weight][cut],
+            heads=labels,
+            part=part,
+        )
+
+    def read_labels(self, group: int) -> Iterator[Labelled]:
+        """Yield a group's labels, all at once."""
+        array_set, cut = self._groups[group]
         label = array_set.arrays[self._label][cut]
         part = None if array_set.part is None else np.full(len(label), array_set.part, np.int8)
         if self._column is not None:
@@ -149,13 +158,18 @@ class ArrayReader:
             for code, name in enumerate(PARTS):
                 part[words == name] = code
             refuse_other_parts(part, words, self._column, behind(by_row(array_set.where), cut.start))
-        yield Rows(
-            inputs={name: array_set.arrays[name][cut] for name in self._inputs},
-            label=label,
-            sample_weight=None if self._weight is None else array_set.arrays[self._weight][cut],
-            heads={head: array_set.arrays[name][cut] for head, name in self._heads.items()},
-            part=part,
-        )
+        yield {"": label, **{head: array_set.arrays[name][cut] for head, name in self._heads.items()}}, part
+
+    def _checked(self, group: int) -> Rows:
+        """Return the rows of a group; name the array and row of a value that is not finite."""
+        try:
+            [piece] = self.pieces(group)
+        except DataError:
+            array_set, cut = self._groups[group]
+            for name in (*self._inputs, self._label, *self._heads.values(), *filter(None, [self._weight])):
+                check_finite(f"{name!r} of {array_set.where}", array_set.arrays[name][cut], first=cut.start)
+            raise
+        return piece
 
     def _refuse(self, array_set: ArraySet, first: Mapping[str, Array]) -> None:
         """Refuse a set that lacks an array which is named or in the first set, or has one of another shape."""

@@ -19,8 +19,9 @@ def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """Return a column's values, nan for a missing number; decimals as float64."""
-    decimal = str(column.type).startswith("decimal")
-    return plain(column.cast("float64") if decimal else column).to_numpy(zero_copy_only=False)
+    if str(column.type).startswith("decimal"):
+        column = column.cast("float64")
+    return plain(column).to_numpy(zero_copy_only=False)
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ortpipe.data.ahead import ahead
 from ortpipe.data.rows import Rows, RowSet
 
-CHUNK = 32 * 2**20  # bytes of shuffled rows that are held at a time
+CHUNK = 32 * 2**20  # bytes of shuffled rows that are held at a time; of a stream half as many
+AHEAD = 3  # chunks of a stream that are made before they are asked for
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -70,12 +72,19 @@ class Batches:
     def epoch(self, number: int) -> Iterator[dict[str, np.ndarray]]:
         """Yield chunks, name → array [batches, size, …]; the partial batch comes last, as a chunk of its own.
 
+        Those of a stream are made ahead in a second thread: a window is filled while the last one's chunks are used.
+
         >>> batches = Batches(Rows({"x": np.arange(5)}, np.arange(5)), lambda rows: rows.inputs, 2, shuffle=False)
         >>> [chunk["x"].tolist() for chunk in batches.epoch(1)]
         [[[0, 1], [2, 3]], [[4]]]
         """
+        made = self._chunks(number)
+        return made if isinstance(self._rows, Rows) else ahead(made, AHEAD)
+
+    def _chunks(self, number: int) -> Iterator[dict[str, np.ndarray]]:
+        most = CHUNK if isinstance(self._rows, Rows) else CHUNK // 2
         for arrays, index in self._windows(number):
-            yield from chunks(arrays, index, self.size, 0 if self._single else CHUNK)
+            yield from chunks(arrays, index, self.size, 0 if self._single else most)
             if rest := len(index) % self.size:
                 yield {name: array[index[-rest:]][None] for name, array in arrays.items()}
 

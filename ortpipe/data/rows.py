@@ -55,6 +55,15 @@ class RowSet(ABC):
     def of(self, head: str) -> Self:
         """Return the rows with the label of this further output as theirs; themselves of ""."""
 
+    def read_labels(self, groups: Iterable[int] | None = None) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """Yield the labels of these groups alone, and the parts of their rows where the data say them."""
+        for rows in self.read(groups):
+            yield rows.label, rows.part
+
+    def laid_aside(self) -> tuple[str, ...]:
+        """Return what is said of rows that are kept in a temporary file, if any will be."""
+        return ()
+
     def pieces(self, most: int | None = None) -> Iterator[Rows]:
         """Yield all rows in pieces of PIECE bytes; of more than `most` only every k-th, with the least such k."""
         step = 1 if most is None else max(1, -(-len(self) // most))

@@ -59,7 +59,7 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
             fix = f"Mark rows as {name!r} in it." if config.column is not None else "Give a file with rows."
             raise DataError("Every part of the split must have rows.", got=f"no {name} rows in {where}", fix=fix)
     labels = (
-        (piece.label if piece.part is None else piece.label[piece.part == 0] for piece in rows.read([group]))
+        (label if part is None else label[part == 0] for label, part in rows.read_labels([group]))
         for group in range(len(counts))
     )
     draw = draw_of(config, counts[:, 0], labels)
@@ -76,4 +76,5 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
             f"{len(train):,} rows to train on are shuffled through a window of {train.window:,}, and as many at most "
             "are fitted on (data.source.window): their order on disk should say nothing of their labels",
         )
+    notes = (*notes, *train.laid_aside())
     return Data(train, validation if len(validation) else None, test if len(test) else None, notes=notes)

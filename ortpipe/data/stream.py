@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
-from ortpipe.data.draw import Draw
+from ortpipe.data.ahead import ahead
+from ortpipe.data.aside import Aside
+from ortpipe.data.draw import TRAIN, Draw
+from ortpipe.data.reader import Reader, groups_with, parted, parted_labels
 from ortpipe.data.rows import Rows, RowSet, joined
+from ortpipe.data.spill import Spill
 from ortpipe.errors import ConfigError
 from ortpipe.hashing import digest_of
 from ortpipe.settings import Config, Count
@@ -18,19 +22,7 @@ MIB = 2**20
 LIMIT = 256 * MIB  # bytes of rows, beyond which they are not held in memory unless the user says so
 WINDOW = 64  # MiB of rows that are shuffled together
 DISTINCT = 2**16  # labels that are remembered
-
-
-class Reader(Protocol):
-    """Where the rows of a stream are: groups that can be read in any order, any number of times; see `RowSet`."""
-
-    counts: np.ndarray
-    labels: dict[str, np.ndarray | None]  # of the prediction, "", and of each head
-    row_bytes: int
-    notes: tuple[str, ...]
-    digest: str  # sha256 (hex) of the content
-
-    def pieces(self, group: int) -> Iterator[Rows]:
-        """Yield the rows of a group in pieces; each says which part its rows are in, unless all are to train on."""
+FIRST = 512  # rows that are kept of the first ones
 
 
 class Labels:
@@ -52,21 +44,37 @@ class Labels:
 
 
 class Stream(RowSet):
-    """The rows of a reader in its order, or of one part: its place in `PARTS`, and the draw of those to train on."""
+    """The rows of a reader in its order, or of one part: its place in `PARTS`, and the draw of those to train on.
+
+    Args:
+        reader: of all rows.
+        window: how many rows are shuffled together, or held as a sample; None: all.
+        part: the part, and the draw.
+        head: the output whose label is the rows' own.
+        aside: where parts and samples are read once they were laid there.
+        first: the first rows that somebody asked for, kept here.
+    """
 
     on_disk: ClassVar[bool] = True
 
     def __init__(
-        self, reader: Reader, window: int | None, part: tuple[int, Draw] | None = None, head: str = ""
+        self,
+        reader: Reader,
+        window: int | None,
+        part: tuple[int, Draw] | None = None,
+        head: str = "",
+        aside: Aside | None = None,
+        first: list[Rows] | None = None,
     ) -> None:
         self._reader, self._part, self._head, self.window, self.notes = reader, part, head, window, reader.notes
         self.counts, self.labels, self.row_bytes = reader.counts, reader.labels.get(head), reader.row_bytes
+        self._aside, self._first = aside, [] if first is None else first
 
     def __len__(self) -> int:
         if self._part is None:
             return int(self.counts.sum())
         part, draw = self._part
-        return int(self.counts[:, part].sum()) * (part > 0) + draw.counts[part]
+        return int(self.counts[:, part].sum()) * (part != TRAIN) + draw.counts[part]
 
     def digest(self) -> str:
         """Return the sha256 (hex) of the content, of which rows these are, and of a window that does not hold all."""
@@ -75,28 +83,75 @@ class Stream(RowSet):
         return digest_of("stream", self._reader.digest, part, order)
 
     def select(self, part: int, draw: Draw) -> Stream:
-        """Return the rows of one part, a place in `PARTS`."""
-        return Stream(self._reader, self.window, (part, draw), self._head)
+        """Return the rows of one part, a place in `PARTS`; parts of the same draw lie aside together."""
+        if self._aside is None or not self._aside.is_of(draw):
+            self._aside = Aside(self._reader, draw, self.window)
+        return Stream(self._reader, self.window, (part, draw), self._head, self._aside)
 
     def of(self, head: str) -> Stream:
         """Return the rows with the label of this further output as theirs; themselves of ""."""
-        return Stream(self._reader, self.window, self._part, head)
+        return Stream(self._reader, self.window, self._part, head, self._aside, self._first)
 
     def read(self, groups: Iterable[int] | None = None) -> Iterator[Rows]:
         """Yield the rows of these groups in this order (all, as they are), as the reader gives them."""
-        for group in range(len(self.counts)) if groups is None else groups:
-            if self._part is None:
-                yield from (piece.of(self._head) for piece in self._reader.pieces(group))
-                continue
-            part, draw = self._part
-            if not (self.counts[group, 0] or self.counts[group, part]):
-                continue
-            seen = draw.before[group].copy()
-            for piece in self._reader.pieces(group):
-                places = np.flatnonzero(draw.parts(piece.label, piece.part, seen) == part)
-                if len(places):
-                    yield piece.take(places).replace(part=None).of(self._head)
-            draw.check_group(group, seen)
+        laid = self._laid_aside(self._part[0]) if groups is None and self._part and self._part[0] != TRAIN else None
+        for piece in self._read(groups) if laid is None else laid.read():
+            yield piece.of(self._head)
+
+    def _read(self, groups: Iterable[int] | None) -> Iterator[Rows]:
+        """Yield the rows with the labels of all heads, from their groups."""
+        if self._part is None:
+            for group in range(len(self.counts)) if groups is None else groups:
+                yield from self._reader.pieces(group)
+            return
+        part, draw = self._part
+        held = groups_with(self.counts, draw, part)
+        chosen = np.flatnonzero(held).tolist() if groups is None else [group for group in groups if held[group]]
+        for piece, codes in parted(self._reader, draw, chosen):
+            places = np.flatnonzero(codes == part)
+            if len(places):
+                yield piece.take(places).replace(part=None)
+
+    def read_labels(self, groups: Iterable[int] | None = None) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """Yield the labels of these groups alone, and the parts of their rows where the data say them."""
+        if self._part is None:
+            for group in range(len(self.counts)) if groups is None else groups:
+                for labels, said in self._reader.read_labels(group):
+                    yield labels[self._head], said
+            return
+        part, draw = self._part
+        held = groups_with(self.counts, draw, part)
+        chosen = np.flatnonzero(held).tolist() if groups is None else [group for group in groups if held[group]]
+        for label, codes in parted_labels(self._reader, draw, chosen, self._head):
+            yield label[codes == part], None
+
+    def pieces(self, most: int | None = None) -> Iterator[Rows]:
+        """Yield all rows in pieces of PIECE bytes, which a second thread reads ahead; see `RowSet`."""
+        return ahead(super().pieces(most))
+
+    def head(self, count: int) -> Rows:
+        """Return the first so many rows; what was read for it is kept for later, up to FIRST rows."""
+        if not self._first or len(self._first[0]) < min(count, len(self)):
+            held, most = list[Rows](), max(count, FIRST)
+            for piece in self._read(None):
+                held.append(piece.take(slice(most - sum(map(len, held)))))
+                if sum(map(len, held)) >= count:
+                    break
+            self._first[:] = [joined(held)]
+        return self._first[0].take(slice(count)).of(self._head)
+
+    def sample(self) -> Rows:
+        """Return rows that fit in memory: all of them, or as many as the window, evenly spaced."""
+        if self._part is not None and self._part[0] == TRAIN and (laid := self._laid_aside(TRAIN)) is not None:
+            return joined(list(laid.read())).of(self._head)
+        return super().sample()
+
+    def _laid_aside(self, part: int) -> Spill | None:
+        return None if self._aside is None else self._aside.part(part)
+
+    def laid_aside(self) -> tuple[str, ...]:
+        """Return what is said of rows that are laid aside."""
+        return () if self._aside is None else self._aside.notes
 
     def rows(self) -> Rows:
         """Return every row, in memory."""

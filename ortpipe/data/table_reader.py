@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ortpipe.data.ahead import ahead
 from ortpipe.data.arrow import as_numpy, is_text, places, plain
 from ortpipe.data.config import PARTS, refuse_other_parts
 from ortpipe.data.float32 import LostDigits
 from ortpipe.data.kept import KeptColumn
 from ortpipe.data.layout import kept_notes, lay_out
 from ortpipe.data.position import Position, behind, by_row
+from ortpipe.data.reader import Labelled
 from ortpipe.data.rows import PIECE, Category, Rows, row_bytes
 from ortpipe.data.stream import Labels
 from ortpipe.data.table import TableSource
@@ -24,6 +26,7 @@ from ortpipe.hashing import Hasher
 if TYPE_CHECKING:
     import pyarrow as pa
 
+CACHED = 256  # rows that are turned at a time
 MANY = 10_000  # values of a column, beyond which one column each is surely not meant
 
 
@@ -55,6 +58,8 @@ class TableReader:
     ) -> None:
         self._groups = groups
         self.layout = layout = lay_out(source, schemas, part)
+        raw = layout.raw
+        self._plain_numbers = {name: dtype for name, dtype in layout.dtypes.items() if name not in raw}
         hasher, self._digits = Hasher("table").add(layout.key), LostDigits()
         labels = {head: Labels() for head in ("", *source.heads)}
         features = dict.fromkeys(c for name, names in layout.inputs.items() if not layout.is_kept(name) for c in names)
@@ -65,16 +70,21 @@ class TableReader:
         self._texts = {name: TextColumn(name, kept=name in layout.raw) for name in texts}
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
         size = max(1, PIECE // (sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8))
-        for number, group in enumerate(groups):
-            first = 0
-            hasher.add("group", group.part)
-            for table in group.read(layout.used, size):
-                for name in layout.used:
-                    self._learn(table, name, hasher, group.file, behind(group.position, first))
-                self.counts[number] += self._counted(table, group, behind(group.position, first))
-                for head, seen in labels.items():
-                    seen.see(layout.label(table, head))
-                first += table.num_rows
+        first = 0
+        for number, table in ahead(self._tables(size)):
+            group = groups[number]
+            if table is None:
+                hasher.add("group", group.part)
+                first = 0
+                continue
+            position = behind(group.position, first)
+            for name in layout.used:
+                if not self._learn_numbers(table, name, hasher, position):
+                    self._learn(table, name, hasher, group.file, position)
+            self.counts[number] += self._counted(table, group, position)
+            for head, seen in labels.items():
+                seen.see(layout.label(table, head))
+            first += table.num_rows
         if not self.counts.sum():
             files = ", ".join(dict.fromkeys(group.file for group in groups))
             raise DataError("Data must hold at least one row.", got=f"none in {files}", fix="Give rows.")
@@ -106,12 +116,33 @@ class TableReader:
         of_inputs = [*layout.notes(self._categories), *kept_notes(self._kept_as, source.labels)]
         self.notes = (*of_inputs, *of_texts, *self._digits.notes())
 
+    def _tables(self, most: int) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+        """Yield every group's number, and behind it its rows, in tables of at most so many."""
+        for number, group in enumerate(self._groups):
+            yield number, None
+            for table in group.read(self.layout.used, most):
+                yield number, table
+
     def pieces(self, group: int) -> Iterator[Rows]:
         """Yield a group's rows in pieces of bounded size."""
         chosen = self._groups[group]
         for table in chosen.read(self.layout.used, max(1, PIECE // self.row_bytes)):
             if table.num_rows:
                 yield self._rows(table, chosen.part)
+
+    def read_labels(self, group: int) -> Iterator[Labelled]:
+        """Yield a group's labels, from the columns of labels and of parts alone."""
+        chosen, layout = self._groups[group], self.layout
+        columns = list(dict.fromkeys(filter(None, (*layout.source.labels, layout.part))))
+        for table in chosen.read(columns, max(1, PIECE // self.row_bytes)):
+            labels = {head: layout.label(table, head) for head in ("", *layout.source.heads)}
+            yield labels, self._part(table, chosen.part)
+
+    def _part(self, table: pa.RecordBatch, part: int | None) -> np.ndarray | None:
+        """Return the part of each row, as the group says, or a column."""
+        if self.layout.part is not None:
+            return _codes(table.column(self.layout.part), PARTS).astype(np.int8)
+        return None if part is None else np.full(table.num_rows, part, np.int8)
 
     def _rows(self, table: pa.RecordBatch, part: int | None) -> Rows:
         """Return a table as rows, all of them in a part if one is given."""
@@ -120,6 +151,9 @@ class TableReader:
             if layout.is_kept(name):
                 [column] = columns
                 inputs[name] = self._kept[column].read(layout.column(table, column))
+                continue
+            if all(column in layout.dtypes for column in columns):
+                inputs[name] = _side_by_side([layout.numbers(table, column) for column in columns], layout.dtype(name))
                 continue
             inputs[name] = array = np.zeros((table.num_rows, len(columns)), layout.dtype(name))
             at = 0
@@ -133,7 +167,6 @@ class TableReader:
                     array[:, at] = _codes(layout.column(table, column), self._categories[column])
                 at += len(values) or 1
         weight = layout.source.sample_weight
-        parts = None if part is None else np.full(table.num_rows, part, np.int8)
         return Rows(
             inputs=inputs,
             label=layout.label(table),
@@ -142,8 +175,20 @@ class TableReader:
             columns={name: columns for name, columns in self._columns.items() if not layout.is_kept(name)},
             categories=self._categories,
             kept=self._kept_as,
-            part=parts if layout.part is None else _codes(table.column(layout.part), PARTS).astype(np.int8),
+            part=self._part(table, part),
         )
+
+    def _learn_numbers(self, table: pa.RecordBatch, name: str, hasher: Hasher, position: Position) -> bool:
+        """Do as `_learn` does of a column of finite numbers; return whether it is one. A table may have thousands."""
+        dtype = self._plain_numbers.get(name)
+        if dtype is None or (column := table.column(name)).null_count:
+            return False
+        numbers = as_numpy(column)
+        if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+            return False
+        self._digits.see(f"column {name!r}", numbers, position)
+        hasher.add(name, numbers.astype(dtype, copy=False))
+        return True
 
     def _learn(self, table: pa.RecordBatch, name: str, hasher: Hasher, file: str, position: Position) -> None:
         """Check a column, and take its content into the digest, and its values where it has categories."""
@@ -193,6 +238,14 @@ class TableReader:
         codes = places(words, PARTS)
         refuse_other_parts(codes, words, self.layout.part, position)
         return np.bincount(codes, minlength=len(PARTS))
+
+
+def _side_by_side(columns: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """Return columns [N] as one array [N, columns], by as many rows at a time as stay in the processor's cache."""
+    together, array = np.stack(columns, dtype=dtype, casting="unsafe"), np.empty((len(columns[0]), len(columns)), dtype)
+    for first in range(0, len(array), CACHED):
+        array[first : first + CACHED] = together[:, first : first + CACHED].T
+    return array
 
 
 def _codes(column: pa.Array, values: Sequence[Category]) -> np.ndarray:

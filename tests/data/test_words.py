@@ -229,7 +229,8 @@ def test_many_inputs_of_one_column_are_warned_of(tmp_path):
 def test_notes_reach_the_data_of_a_run_streamed_too(tmp_path):
     for stream in (False, True):
         own = source("parquet", FRAME.assign(id=2**24 + 1 + np.arange(len(FRAME))), tmp_path, stream=stream)
-        first, second = load(DataConfig(own, SplitConfig(test=0.25))).notes
+        first, second, *more = load(DataConfig(own, SplitConfig(test=0.25))).notes
+        assert ["are laid aside in" in note for note in more] == [True] * stream
         assert first == "3 inputs from 3 columns: age, bmi, id; label target"
         assert "column 'id', row 0 of " in second
         assert "rows.parquet: 16777217 becomes 16777216 in float32" in second

@@ -10,8 +10,9 @@ from ortpipe import own
 from ortpipe.data.arrays import ArrayReader, ArraySet
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.frames import without_intervals
+from ortpipe.data.reader import Reader
 from ortpipe.data.rows import Rows
-from ortpipe.data.stream import Reader, Stream
+from ortpipe.data.stream import Stream
 from ortpipe.data.table import TableSource
 from ortpipe.data.table_reader import TableReader, group_of
 from ortpipe.errors import ConfigError, DataError

@@ -31,11 +31,11 @@ def check_labels(bound: Must, loss: str, data: Data, padding: int | float | str 
         if rows is None or (rows.labels is not None and _outside(bound, rows.labels, padding) is None):
             continue
         first, count, shown = 0, 0, list[str]()
-        for piece in rows.read():
-            if (places := _outside(bound, piece.label, padding)) is not None:
-                shown += [f"{piece.label[p].tolist()} in row {first + p}" for p in places[: SHOWN - len(shown)]]
+        for label, _ in rows.read_labels():
+            if (places := _outside(bound, label, padding)) is not None:
+                shown += [f"{label[p].tolist()} in row {first + p}" for p in places[: SHOWN - len(shown)]]
                 count += len(places)
-            first += len(piece)
+            first += len(label)
         if count:
             more = f", and {count - len(shown):,} more" if count > len(shown) else ""
             raise LossError(
