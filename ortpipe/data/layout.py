@@ -92,8 +92,12 @@ class TableLayout:
             return np.stack([self.numbers(table, column) for column in name], axis=1)
         if name in self.dtypes:
             return self.numbers(table, name)
-        values = np.array(self.column(table, name).to_pylist())
-        return values.astype(np.int64) if values.dtype == bool else values
+        column = self.column(table, name)
+        if column.null_count:
+            return np.array(column.to_pylist())
+        coded = column.dictionary_encode()
+        values = np.array(coded.dictionary.to_pylist())  # NumPy's text, as wide as the longest of these words
+        return (values.astype(np.int64) if values.dtype == bool else values)[coded.indices.to_numpy()]
 
     def notes(self, categories: Categories) -> list[str]:
         """Return how many inputs came from which columns, and a warning where they are surely too many."""

@@ -357,7 +357,7 @@ def joined(pieces: Sequence[Rows]) -> Rows:
 
 
 def _is_text(array: np.ndarray) -> bool:
-    return all(isinstance(value, str) for value in array.ravel())
+    return all(issubclass(kind, str) for kind in set(map(type, array.ravel().tolist())))
 
 
 def check_finite(

@@ -265,11 +265,13 @@ def _refuse_missing(column: pa.Array, name: str, position: Position, source: Tab
 
     Of a column that is read as it stands (`raw`) values may be missing.
     """
-    wrong = column.is_null().to_numpy(zero_copy_only=False) & (not raw)
+    wrong = np.zeros(0, bool)
     if str(column.type) in ("halffloat", "float", "double"):
         wrong = np.isinf(as_numpy(column)) if raw else ~np.isfinite(as_numpy(column))
     elif is_text(column.type) and not raw:
-        wrong |= places(column, ["", *source.missing]) >= 0
+        wrong = places(column, [None, "", *source.missing]) >= 0
+    elif column.null_count and not raw:
+        wrong = column.is_null().to_numpy(zero_copy_only=False)
     if wrong.any():
         row = int(np.argmax(wrong))
         value = column[row].as_py()
