@@ -38,11 +38,12 @@ class Group:
     part: int | None  # of all of its rows, as a place in `PARTS`; None where files do not say it
     read: Callable[[list[str], int], Iterator[pa.RecordBatch]]  # these columns, in tables of at most so many rows
     position: Position  # of its rows, in messages
+    follows: bool = False  # it goes on with the rows of the one before: how a table is cut is no content
 
 
 def group_of(table: pa.Table, name: str, part: int | None = None, position: Position | None = None) -> Group:
     """Return a table in memory as a group."""
-    read = lambda columns, most: table.select(columns).to_batches(most)  # noqa: E731
+    read = lambda columns, most: iter(table.select(columns).to_batches(most))  # noqa: E731
     return Group(name, part, read, position or by_row(name))
 
 
@@ -74,7 +75,7 @@ class TableReader:
         for number, table in ahead(self._tables(size)):
             group = groups[number]
             if table is None:
-                hasher.add("group", group.part)
+                hasher.add(*([] if group.follows else ["group", group.part]))
                 first = 0
                 continue
             position = behind(group.position, first)

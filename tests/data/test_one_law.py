@@ -45,6 +45,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr("ortpipe.data.rows.PIECE", 2000)
     monkeypatch.setattr("ortpipe.data.table_reader.PIECE", 1000)
     monkeypatch.setattr("ortpipe.data.arrays.GROUP", 1500)
+    monkeypatch.setattr("ortpipe.data.sources.csv.BLOCK", 1500)
     monkeypatch.setattr("ortpipe.data.draw.BLOCK", 90)
     monkeypatch.setattr("ortpipe.data.stream.MIB", 24)
     monkeypatch.setattr("ortpipe.data.batches.CHUNK", 3000)
@@ -57,7 +58,7 @@ def written(kind, folder, split, window=200):
         frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "y": Y, **part})
         if kind == "csv":
             frame.to_csv(folder / "rows.csv", index=False)
-            return Csv(path=str(folder / "rows.csv"), label="y")
+            return Csv(path=str(folder / "rows.csv"), **settings)
         frame.to_parquet(folder / "rows.parquet", row_group_size=60)
         return Parquet(path=str(folder / "rows.parquet"), **settings)
     if kind == "npz":
@@ -85,7 +86,7 @@ def trained(source, split, stream=None, **settings):
     return data, result, evaluate(result, EvaluateConfig(rows=100), data=data)
 
 
-KINDS = ("parquet", "npy", "npz")
+KINDS = ("parquet", "npy", "npz", "csv")
 
 
 # Every kind with every split; unshuffled each kind, and each split, once.
@@ -93,7 +94,7 @@ KINDS = ("parquet", "npy", "npz")
     ("kind", "split", "shuffle"),
     [
         *((kind, split, True) for kind in KINDS for split in SPLITS),
-        *((*case, False) for case in zip(KINDS, SPLITS, strict=True)),
+        *((*case, False) for case in zip(KINDS, (*SPLITS, SPLITS[1]), strict=True)),
     ],
 )
 def test_streamed_rows_train_to_the_bytes_of_rows_in_memory(kind, split, shuffle, tmp_path):
@@ -113,7 +114,15 @@ def test_streamed_rows_train_to_the_bytes_of_rows_in_memory(kind, split, shuffle
 @pytest.mark.parametrize("split", SPLITS[:2], ids=["fractions", "stratified"])
 def test_the_same_rows_of_any_kind_of_file_train_to_the_same_bytes(split, tmp_path):
     """As long as all of them fit in a window: a larger file's groups come in an order of their own."""
-    kinds = [("csv", None), ("parquet", True), ("parquet", False), ("npy", True), ("npy", False), ("npz", True)]
+    kinds = [
+        ("csv", False),
+        ("csv", True),
+        ("parquet", True),
+        ("parquet", False),
+        ("npy", True),
+        ("npy", False),
+        ("npz", True),
+    ]
     (_, first, _), *others = (
         trained(written(kind, tmp_path, split, window=1000), split, stream) for kind, stream in kinds
     )

@@ -85,7 +85,8 @@ def test_the_file_has_no_name_and_is_closed_with_its_object(tmp_path, monkeypatc
 
 
 KILLED = """
-import numpy as np, time
+import numpy as np, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
 from ortpipe.data.spill import SpillFile
 file = SpillFile()
 file.put(np.zeros(10**6))

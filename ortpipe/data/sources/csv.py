@@ -1,29 +1,32 @@
 """Tables in CSV files."""
 
-from __future__ import annotations
-
 import codecs
+import contextlib
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
+
+import pyarrow as pa
+from pyarrow import csv
 
 from ortpipe.data.arrow import matches
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.csv_text import CsvBatches, CsvText, in_memory, spilled
 from ortpipe.data.files import parted
 from ortpipe.data.layout import TableLayout
-from ortpipe.data.position import Position, by_line
-from ortpipe.data.rows import Rows
-from ortpipe.data.stream import Stream
+from ortpipe.data.position import Position, behind, by_line
+from ortpipe.data.rows import RowSet
+from ortpipe.data.stream import LIMIT, Windowed
 from ortpipe.data.table import TableSource
-from ortpipe.data.table_reader import TableReader, group_of
+from ortpipe.data.table_reader import Group, TableReader
 from ortpipe.errors import DataError, listing
 from ortpipe.settings import Fix, Must
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow import csv
-
+BLOCK = 2**20  # bytes of text that are parsed at a time
 SHOWN = 12  # bytes of what is no text
+PACKED = 8  # times the bytes of a .gz file that its text may have
 
 
 def is_encoding(name: str) -> bool:
@@ -71,8 +74,11 @@ Encoding = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Csv(TableSource):
-    """A CSV file, or a folder of them, in memory; types are read off the values.
+class Csv(TableSource, Windowed):
+    """A CSV file, or a folder of them; types are read off the values.
+
+    One that does not fit in memory streams: its columns are laid down in a file without a name, as Arrow holds them,
+    and read from there, so that text is parsed once.
 
     Attributes:
         path: the file (also `.gz`), or a folder whose `.csv` files are read, sorted by name.
@@ -86,33 +92,45 @@ class Csv(TableSource):
     names: tuple[str, ...] | None = None
     encoding: Encoding = "utf-8"
 
-    def __call__(self, split: SplitConfig | None = None) -> Rows:
+    def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Read every row."""
         files = parted(self.path, split, (".csv", ".csv.gz"))
-        tables = {file: self._read(file) for file, _ in files}
-        groups = [group_of(tables[file], str(file), part, self._position(file)) for file, part in files]
+        size = sum(file.stat().st_size * (PACKED if file.suffix == ".gz" else 1) for file, _ in files)
+        streams = self.window is not None and (4 * size > LIMIT if self.stream is None else self.stream)
+        tables: dict[Path, CsvBatches] = {}
+        for file in dict.fromkeys(file for file, _ in files):
+            with self._explained(file) as parse:
+                tables[file] = (spilled if streams else in_memory)(self._opened(file, parse))
+        groups = [group for file, part in files for group in self._groups(file, tables[file], part)]
         schemas = {str(file): table.schema for file, table in tables.items()}
         reader = TableReader(self, schemas, groups, split.column if split else None)
         zeros = {name: note for file in tables for name, note in self._leading_zeros(file, reader.layout).items()}
-        return Stream(reader, window=None).rows().replace(notes=(*reader.notes, *zeros.values()))
+        laid = [table.note(str(file)) for file, table in tables.items() if table.size]
+        reader.notes = (*reader.notes, *zeros.values(), *laid)
+        return self.opened(reader)
 
-    def _read(self, file: Path) -> pa.Table:
-        from pyarrow import ArrowInvalid, csv
+    def _groups(self, file: Path, table: CsvBatches, part: int | None) -> Iterator[Group]:
+        """Yield a group for each block of a file, at least one."""
+        first = 0
+        for number, rows in enumerate(table.lengths or [0]):
+            position = behind(self._position(file), first)
+            yield Group(str(file), part, functools.partial(table.read, number), position, follows=number > 0)
+            first += rows
 
+    def _opened(self, file: Path, parse: csv.ParseOptions) -> CsvText:
+        convert = csv.ConvertOptions(
+            null_values=[*csv.ConvertOptions().null_values, *self.missing],
+            column_types=dict.fromkeys(self.categorical, "string"),
+        )
+        return CsvText(file, self._options, parse, convert, functools.partial(self._check_text, self._position(file)))
+
+    @contextlib.contextmanager
+    def _explained(self, file: Path) -> Iterator[csv.ParseOptions]:
+        """Hand out how lines are parsed; say of what is no such text, or no such lines, where it is."""
         wrong, position = InvalidRows(), self._position(file)
         try:
             self._check_mark(file)
-            table = csv.read_csv(
-                file,
-                self._options,
-                csv.ParseOptions(delimiter=separator(self.delimiter), invalid_row_handler=wrong),
-                csv.ConvertOptions(
-                    null_values=[*csv.ConvertOptions().null_values, *self.missing],
-                    column_types=dict.fromkeys(self.categorical, "string"),
-                ),
-            )
-            self._check_text(table, position)
-            return table
+            yield csv.ParseOptions(delimiter=separator(self.delimiter), invalid_row_handler=wrong)
         except UnicodeDecodeError as error:
             is_utf_16 = error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             bad = error.object[max(0, error.start - SHOWN) : error.start + SHOWN]
@@ -124,7 +142,7 @@ class Csv(TableSource):
                 if is_utf_16
                 else "Set {key}=cp1252 (Excel in western Europe) or latin-1, or write it as UTF-8.",
             ) from error
-        except ArrowInvalid as error:
+        except pa.ArrowInvalid as error:
             fix = "Check the file and {at}delimiter."
             wrong.refuse(position, names=self.names is None, fix=fix)
             rule = "A CSV file holds lines with one field per column."
@@ -135,10 +153,8 @@ class Csv(TableSource):
 
     @property
     def _options(self) -> csv.ReadOptions:
-        from pyarrow import csv
-
         # one thread counts its lines
-        return csv.ReadOptions(use_threads=False, column_names=self.names, encoding=self.encoding)
+        return csv.ReadOptions(use_threads=False, block_size=BLOCK, column_names=self.names, encoding=self.encoding)
 
     def _check_mark(self, file: Path) -> None:
         """Refuse the mark at the beginning of UTF-16: read as UTF-8, its text would be torn apart by zero bytes."""
@@ -147,7 +163,7 @@ class Csv(TableSource):
         if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and codecs.lookup(self.encoding).name == "utf-8":
             mark.decode()
 
-    def _check_text(self, table: pa.Table, position: Position) -> None:
+    def _check_text(self, position: Position, table: pa.Table | pa.RecordBatch, first: int = 0) -> None:
         """Decode names and values, and note the place of what is no text: of such bytes Arrow makes another type."""
         row: int | None = None
         try:
@@ -157,14 +173,14 @@ class Csv(TableSource):
                     (value or b"").decode()
         except UnicodeDecodeError as error:
             error.add_note(
-                f"the name of column {number} in {position(-1)}" if row is None else f"column {name!r}, {position(row)}"
+                f"the name of column {number} in {position(-1)}"
+                if row is None
+                else f"column {name!r}, {position(first + row)}"
             )
             raise
 
     def _leading_zeros(self, file: Path, layout: TableLayout) -> dict[str, str]:
         """Return what is lost of codes such as 01234, by column: read as numbers, they lose their zeros."""
-        from pyarrow import csv
-
         whole = [name for name in layout.used if name in layout.dtypes and layout.dtypes[name].kind == "i"]
         notes: dict[str, str] = {}
         if not whole:
