@@ -1,10 +1,13 @@
 """Files that are written anew between the split and the reading of a stream are rejected, not read as other rows."""
 
+import threading
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from ortpipe.data.batches import Batches
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.split import DataConfig, load
@@ -39,6 +42,18 @@ def test_classes_that_changed_since_a_stratified_split(tmp_path, labels, got):
     written(path, labels)
     with pytest.raises(DataError, match=got):
         list(rows.read())
+
+
+def test_what_a_second_thread_finds_is_raised_where_batches_are_read(tmp_path):
+    path = tmp_path / "rows.parquet"
+    written(path, np.tile([0, 1], ROWS // 2))
+    rows = stream(path, SplitConfig(test=0.25, stratify=True))
+    batches = Batches(rows, lambda piece: {"x": piece.inputs["X"]}, 4)
+    assert len(list(batches.epoch(1))) > 0
+    written(path, np.tile([0, 2], ROWS // 2))
+    with pytest.raises(DataError, match="a row of class 2, of which there was none"):
+        list(batches.epoch(2))
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("ahead")] == []
 
 
 def test_a_split_column_that_changed(tmp_path):

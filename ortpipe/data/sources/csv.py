@@ -17,8 +17,8 @@ from ortpipe.data.csv_text import CsvBatches, CsvText, in_memory, spilled
 from ortpipe.data.files import parted
 from ortpipe.data.layout import TableLayout
 from ortpipe.data.position import Position, behind, by_line
-from ortpipe.data.rows import RowSet
-from ortpipe.data.stream import LIMIT, Windowed
+from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.stream import LIMIT, Stream, Windowed
 from ortpipe.data.table import TableSource
 from ortpipe.data.table_reader import Group, TableReader
 from ortpipe.errors import DataError, listing
@@ -106,8 +106,12 @@ class Csv(TableSource, Windowed):
         reader = TableReader(self, schemas, groups, split.column if split else None)
         zeros = {name: note for file in tables for name, note in self._leading_zeros(file, reader.layout).items()}
         laid = [table.note(str(file)) for file, table in tables.items() if table.size]
-        reader.notes = (*reader.notes, *zeros.values(), *laid)
-        return self.opened(reader)
+        rows = self.opened(reader)
+        notes = (*reader.notes, *zeros.values(), *(laid if isinstance(rows, Stream) else []))
+        if isinstance(rows, Rows):
+            return rows.replace(notes=notes)
+        rows.notes = notes
+        return rows
 
     def _groups(self, file: Path, table: CsvBatches, part: int | None) -> Iterator[Group]:
         """Yield a group for each block of a file, at least one."""
