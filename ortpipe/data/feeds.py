@@ -179,7 +179,7 @@ def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
         raise DataError(rule, got=got, fix=fix)
     try:
         with np.errstate(over="raise", invalid="ignore"):
-            cast = np.ascontiguousarray(array.astype(dtype))
+            cast = np.ascontiguousarray(array.astype(dtype, copy=False))
         if dtype.kind in "iu" and array.dtype.kind in "iuf" and (wrong := cast != array).any():
             raise ValueError(f"{array[wrong][0]} is no {dtype}")
         return cast

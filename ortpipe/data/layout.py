@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ class TableLayout:
     part: str | None  # the column that says which part a row is in
     dtypes: Mapping[str, np.dtype]  # column of numbers → its NumPy type; a column that is not here has categories
 
-    @property
+    @functools.cached_property
     def used(self) -> list[str]:
         """Every column that is read, once."""
         others = filter(None, (*self.source.labels, self.source.sample_weight, self.part))
