@@ -1,20 +1,15 @@
 """The arrays of an epoch's end, which a training keeps to go back to."""
 
 import contextlib
-import math
-import tempfile
-import weakref
-from typing import IO
-
-import numpy as np
 
 from ortpipe.artifact import Arrays
-from ortpipe.graph.apart import bytes_of
+from ortpipe.data.spill import ArrayPlace, SpillFile
 
 
 class Snapshot:
     """Arrays in memory or, once they are moved, in a temporary file without a name, which goes with this object.
 
+    >>> import numpy as np
     >>> snapshot = Snapshot({"w": np.array([1.0, 2.0])})
     >>> snapshot.move_to_disk()
     >>> snapshot.arrays["w"]
@@ -23,8 +18,8 @@ class Snapshot:
 
     def __init__(self, arrays: Arrays) -> None:
         self._arrays: Arrays | None = arrays
-        self._file: IO[bytes] | None = None
-        self._kinds = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+        self._file: SpillFile | None = None
+        self._places = dict[str, ArrayPlace]()
 
     @property
     def arrays(self) -> Arrays:
@@ -32,27 +27,13 @@ class Snapshot:
         if self._arrays is not None:
             return self._arrays
         assert self._file is not None
-        self._file.seek(0)
-        return {
-            name: np.frombuffer(self._file.read(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
-            for name, (dtype, shape) in self._kinds.items()
-        }
+        return {name: self._file.get(place) for name, place in self._places.items()}
 
     def move_to_disk(self) -> None:
         """Leave memory; where the disk is full the arrays stay, for they matter more than memory does."""
         if self._arrays is None:
             return
-        try:
-            file = tempfile.TemporaryFile()  # noqa: SIM115 -- it is open for as long as this object is
-        except OSError:
-            return
-        try:
-            for array in self._arrays.values():
-                file.write(bytes_of(array))
-            file.flush()
-        except OSError:
-            with contextlib.suppress(OSError):  # of what is still in its buffer
-                file.close()
-            return
-        weakref.finalize(self, file.close)
-        self._arrays, self._file = None, file
+        with contextlib.suppress(OSError):
+            file = SpillFile()
+            self._places = {name: file.put(array) for name, array in self._arrays.items()}
+            self._arrays, self._file = None, file

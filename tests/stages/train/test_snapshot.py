@@ -1,4 +1,4 @@
-import functools
+import io
 import os
 import tempfile
 
@@ -40,7 +40,7 @@ def test_arrays_come_back_from_the_disk_as_they_were_as_often_as_they_are_read(a
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of open files here")
 def test_the_file_has_no_name_and_goes_with_the_snapshot(arrays, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     before, snapshot = open_files(), Snapshot(arrays)
     snapshot.move_to_disk()
     assert open_files() == before + 1
@@ -51,7 +51,7 @@ def test_the_file_has_no_name_and_goes_with_the_snapshot(arrays, tmp_path, monke
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full disk here")
 def test_where_the_disk_is_full_the_arrays_stay_in_memory(arrays, monkeypatch):
-    monkeypatch.setattr(tempfile, "TemporaryFile", functools.partial(open, "/dev/full", "w+b"))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: io.FileIO("/dev/full", "r+"))
     snapshot = Snapshot(arrays)
     snapshot.move_to_disk()
     assert snapshot.arrays is arrays
