@@ -1,4 +1,4 @@
-"""Adapters apart from their model: the model takes them as optional inputs, and a file of onnxruntime's holds them.
+"""Export adapters separately: the model takes them as optional inputs, and a file for onnxruntime holds them.
 
 The file (`.onnx_adapter`) is the flatbuffer of onnxruntime's lora/adapter_format/adapter_schema.fbs, identifier TORT::
 
@@ -19,35 +19,35 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def apart(model: ir.Model, adapters: Mapping[str, Adapter], tensors: Arrays) -> dict[str, np.ndarray]:
-    """Take what was trained out of a model with merged adapters, in place; return it by the optional inputs for it.
+    """Remove the training from a model with merged adapters, in place; return the trained arrays by input name.
 
-    Without them the model predicts what it did before training: by default R or L is 0, and what was trained beside
-    adapters what it was. The scale is a factor of R or L. Any other adapter of the same shapes can be given to it.
+    Without those inputs the model predicts as before training: by default R or L is 0, and other trained initializers
+    have their initial values. R or L includes the scale. The inputs take any other adapter of the same shapes.
 
     Args:
-        model: what train gave, whose weights are W + s · L·R.
-        adapters: by weight, as they were trained.
-        tensors: train's, which hold W as `initial/…`, and L and R as `parameter/…` and `initial/…`.
+        model: train's model, whose weights are W + s · L·R.
+        adapters: the trained adapters by weight.
+        tensors: train's tensors, with W as `initial/…`, and L and R as `parameter/…` and `initial/…`.
     """
-    graph, held = model.graph, dict[str, np.ndarray]()
+    graph, trained_inputs = model.graph, dict[str, np.ndarray]()
     moved = [name for name in graph.initializers if f"initial/{name}" in tensors]
     for name in (name for name in moved if name not in adapters):
-        held[name] = tensors[f"parameter/{name}"].astype(query.array(graph.initializers[name]).dtype)
+        trained_inputs[name] = tensors[f"parameter/{name}"].astype(query.array(graph.initializers[name]).dtype)
     set_initializers(model, {name: tensors[f"initial/{name}"] for name in moved})
     for name, old in adapters.items():
         rank = tensors[f"parameter/{old.left}"].shape[1]
         new = insert(graph, [name], rank, 1.0, np.random.default_rng(0))[name]
-        for fresh, known in ((new.left, old.left), (new.right, old.right)):
-            began, trained = (tensors[f"{folder}/{known}"] for folder in ("initial", "parameter"))
-            dtype = query.array(graph.initializers[fresh]).dtype
-            held[fresh] = (trained if began.any() else old.scale * trained).astype(dtype)
-            set_initializers(model, {fresh: began})
-    open_initializers(model, held)
-    return held
+        for new_name, old_name in ((new.left, old.left), (new.right, old.right)):
+            initial, trained = (tensors[f"{folder}/{old_name}"] for folder in ("initial", "parameter"))
+            dtype = query.array(graph.initializers[new_name]).dtype
+            trained_inputs[new_name] = (trained if initial.any() else old.scale * trained).astype(dtype)
+            set_initializers(model, {new_name: initial})
+    open_initializers(model, trained_inputs)
+    return trained_inputs
 
 
 def to_bytes(arrays: Arrays) -> bytes:
-    """Return the file of these arrays.
+    """Return the content of an adapter file with these arrays.
 
     >>> to_bytes({"w/lora_A": np.ones((2, 1), np.float32)})[4:8]
     b'TORT'

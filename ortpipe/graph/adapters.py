@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, Hu et al., 2021): W + s · L·R in the place of a weight W, of which only L and R are trained.
+"""Low-rank adapters (LoRA, Hu et al., 2021): W + s · L·R replaces a weight W, and only L and R are trained.
 
 L is [p, r] and R [r, q] beside a weight [p, q] of rank r « p, q. A convolution's weight [out, in/g, k…] is, in each of
 its g groups, a matrix [out/g, in/g · k…]: there L is a kernel [out, r, 1…], and R one of [g · r, in/g, k…].
@@ -31,12 +31,12 @@ class Adapter(NamedTuple):
 
     @classmethod
     def of(cls, fact: Mapping[str, Any]) -> "Adapter":
-        """Return the adapter that an entry in `Facts.adapters` is of."""
+        """Return the adapter of an entry in `Facts.adapters`."""
         return cls(fact["left"], fact["right"], fact["scale"])
 
 
 def why_not(weight: ir.Value, finder: UseFinder, rank: int) -> str | None:
-    """Return why a weight gets no adapter, if it gets none.
+    """Return the reason why a weight gets no adapter, or None.
 
     >>> text = '''<ir_version: 10, opset_import: ["": 21]> g (float[N,3] X) => (float[N,2] y)
     ...   <float[3,2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {1, 2}> { h = MatMul(X, w) y = Add(h, b) }'''
@@ -68,74 +68,76 @@ def why_not(weight: ir.Value, finder: UseFinder, rank: int) -> str | None:
 def insert(
     graph: ir.Graph, names: Sequence[str], rank: int, scale: float, rng: np.random.Generator
 ) -> dict[str, Adapter]:
-    """Put adapters beside weights that `why_not` has nothing against, in place: the graph gives what it gave.
+    """Add adapters to weights for which `why_not` is None, in place; the graph's outputs stay the same.
 
-    It does to the last bit, but where a runtime folded a normalization into the convolution in front of it, which it no
-    longer can.
+    They do to the last bit, unless a runtime folded a normalization into the convolution before it, which the adapter
+    prevents.
 
-    Of the two, what reads the data is drawn as a layer's weights are, U(±1/√fan_in), and the other one is 0. They are
+    The matrix that reads the data is drawn from U(±1/√fan_in), like a layer's weights; the other one is 0. They become
     new initializers, `<weight>/lora_A` and `<weight>/lora_B`.
     """
     finder, adapters, taken = UseFinder(graph), dict[str, Adapter](), Names(used_names(graph))
-    found = {name: finder.uses(graph.initializers[name]) for name in names}  # before any branch reads them
-    for name, uses in found.items():
+    uses_by_name = {name: finder.uses(graph.initializers[name]) for name in names}  # before any branch reads them
+    for name, uses in uses_by_name.items():
         array, op = query.array(graph.initializers[name]), Builder(graph, name, names=taken)
         group = uses[0].node.attributes.get_int("group", 1)
         left = np.zeros((len(array), rank, *(1,) * (array.ndim - 2)), array.dtype)
         right = np.zeros((group * rank, *array.shape[1:]), array.dtype)
-        reads, fan_in = (left, len(left)) if _meets_left(uses[0]) else (right, math.prod(right.shape[1:]))
-        reads[...] = rng.uniform(-(fan_in**-0.5), fan_in**-0.5, reads.shape)
-        first, second = (op.parameter(f"{name}/lora_{'A' if one is reads else 'B'}", one) for one in (left, right))
+        data_side, fan_in = (left, len(left)) if _meets_left(uses[0]) else (right, math.prod(right.shape[1:]))
+        data_side[...] = rng.uniform(-(fan_in**-0.5), fan_in**-0.5, data_side.shape)
+        first, second = (
+            op.parameter(f"{name}/lora_{'A' if matrix is data_side else 'B'}", matrix) for matrix in (left, right)
+        )
         for use in uses:
             _add_branch(use, (first, second), scale, taken)
         adapters[name] = Adapter(str(first.name), str(second.name), scale)
     return adapters
 
 
-def _is_turned(use: Use) -> bool:
-    """Say whether a node reads the transpose of a weight."""
-    turns = sum(step.attributes.get_ints("perm", (1, 0)) != (0, 1) for step in use.path) + (
+def _is_transposed(use: Use) -> bool:
+    """Return whether a node reads the transpose of a weight."""
+    transposes = sum(step.attributes.get_ints("perm", (1, 0)) != (0, 1) for step in use.path) + (
         use.node.attributes.get_int("transB", 0) if use.node.op_type == "Gemm" else 0
     )
-    return bool(turns % 2)
+    return bool(transposes % 2)
 
 
 def _meets_left(use: Use) -> bool:
-    """Say whether the data meet L first: as in x · L · R, and in (L · R)ᵀ · x = Rᵀ · Lᵀ · x."""
-    return use.node.op_type != "Conv" and _is_turned(use) == (use.place == 0)
+    """Return whether L multiplies the data first, as in x · L · R; Rᵀ does in (L · R)ᵀ · x = Rᵀ · Lᵀ · x."""
+    return use.node.op_type != "Conv" and _is_transposed(use) == (use.place == 0)
 
 
 def _transposed(op: Builder, matrix: ir.Value) -> ir.Value:
-    turned: ir.Value = op.Transpose(matrix, perm=[1, 0])
-    turned.type, turned.shape = matrix.type, ir.Shape([*matrix.shape][::-1]) if matrix.shape is not None else None
-    return turned
+    swapped: ir.Value = op.Transpose(matrix, perm=[1, 0])
+    swapped.type, swapped.shape = matrix.type, ir.Shape([*matrix.shape][::-1]) if matrix.shape is not None else None
+    return swapped
 
 
 def _add_branch(use: Use, pair: tuple[ir.Value, ir.Value], scale: float, names: Names) -> None:
-    """Add s · (L·R) of what a node reads to what it gives; the sum takes over the name."""
+    """Add the product of a node's input with s · (L·R) to its output; the sum takes over the name."""
     node, y = use.node, use.node.outputs[0]
     assert isinstance(node.graph, ir.Graph)
     op = Builder(node.graph, f"{y.name}/lora", before=node, names=names)
-    x, turned, attributes = node.inputs[1 - use.place], _is_turned(use), node.attributes
+    x, is_transposed, attributes = node.inputs[1 - use.place], _is_transposed(use), node.attributes
     first, second = pair if _meets_left(use) else pair[::-1]
     groups = attributes.get_int("group", 1)
     if node.op_type == "Gemm":
         scale *= attributes.get_float("alpha", 1.0)
-    elif node.op_type == "MatMul" and turned:
+    elif node.op_type == "MatMul" and is_transposed:
         first, second = (_transposed(op, matrix) for matrix in (first, second))
 
-    def product(x: ir.Value | None, matrix: ir.Value, **own: Any) -> Any:
+    def product(x: ir.Value | None, matrix: ir.Value, **extra: Any) -> Any:
         if node.op_type == "Conv":
-            return op.Conv(x, matrix, **own)
+            return op.Conv(x, matrix, **extra)
         if node.op_type == "Gemm":
-            return op.Gemm(x, matrix, transB=int(turned), **own)
+            return op.Gemm(x, matrix, transB=int(is_transposed), **extra)
         return op.MatMul(x, matrix) if use.place else op.MatMul(matrix, x)
 
-    own: dict[str, Any] = {**attributes} if node.op_type == "Conv" else {}
-    own |= {"transA": attributes["transA"]} if "transA" in attributes else {}
+    first_attributes: dict[str, Any] = {**attributes} if node.op_type == "Conv" else {}
+    first_attributes |= {"transA": attributes["transA"]} if "transA" in attributes else {}
     group = {"group": groups} if groups > 1 else {}
-    inner = product(x, first, **own)
-    inner.type = first.type  # what is in a branch may have none
+    inner = product(x, first, **first_attributes)
+    inner.type = first.type  # values in a branch may have no type
     if y.shape is not None:
         axis = 1 if node.op_type == "Conv" else max(0, y.shape.rank() - (1 if use.place else 2))
         assert pair[0].shape is not None
@@ -157,11 +159,11 @@ def _add_branch(use: Use, pair: tuple[ir.Value, ir.Value], scale: float, names: 
 
 
 def _with_bias(y: ir.Value) -> ir.Value:
-    """Return a product with its bias: runtimes compute both in one kernel, which rounds otherwise than two do."""
+    """Return a product with its bias: runtimes compute both in one kernel, which rounds differently from two."""
     uses = [] if y.is_graph_output() else list(y.uses())
     if len(uses) == 1 and uses[0].node.op_type == "Add" and uses[0].node.graph is y.producer().graph:  # type: ignore[union-attr]
-        other = uses[0].node.inputs[1 - uses[0].idx]
-        return uses[0].node.outputs[0] if other is not None and other.is_initializer() else y
+        addend = uses[0].node.inputs[1 - uses[0].idx]
+        return uses[0].node.outputs[0] if addend is not None and addend.is_initializer() else y
     return y
 
 
@@ -179,10 +181,10 @@ def merged(weight: np.ndarray, left: np.ndarray, right: np.ndarray, scale: float
 
 
 def without_adapters(model: ir.Model, adapters: Mapping[str, Adapter]) -> None:
-    """Take adapters out of a model, in place: every sum that `insert` wrote makes way for what it was added to.
+    """Remove adapters from a model, in place: each sum that `insert` wrote becomes its first addend.
 
     Raises:
-        ModelError: something else reads an adapter, as where an engine wrote the sum otherwise.
+        ModelError: another node reads an adapter, for instance because an engine rewrote the sum.
     """
     graph = model.graph
     pairs = [(adapter.left, adapter.right) for adapter in adapters.values()]
@@ -195,18 +197,18 @@ def without_adapters(model: ir.Model, adapters: Mapping[str, Adapter]) -> None:
             assert isinstance(node.graph, ir.Graph)
             node.graph.remove(node, safe=True)
     if adapters:
-        clean(model, loops=True)  # in branches, too; what a body had noted for the gradient reads adapters
+        clean(model, loops=True)  # in branches, too; outputs that a body keeps for the gradient read adapters
         keep_outputs(model, [str(value.name) for value in graph.outputs])
-    if left := [name for pair in pairs for name in pair if name in graph.initializers]:
+    if unmerged := [name for pair in pairs for name in pair if name in graph.initializers]:
         raise ModelError(
-            "An adapter is merged where its product is added to that of its weight.",
-            got=f"{some(left)}, which something else reads, too",
+            "An adapter can be merged only if nothing but the sum with its weight's product reads it.",
+            got=f"{some(unmerged)}, which another node reads, too",
             fix="Choose derive=native.",
         )
 
 
 def _sums(matrix: ir.Value) -> Iterator[tuple[ir.Node, ir.Value]]:
-    """Yield each addition of a product with a matrix, or with its transpose, and what that is added to."""
+    """Yield each addition of a product with a matrix, or with its transpose, and its other addend."""
     for node, _ in matrix.uses():
         if node.op_type == "Transpose":
             yield from _sums(node.outputs[0])

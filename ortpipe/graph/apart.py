@@ -1,6 +1,6 @@
-"""A model and its large weights apart: what is checked, rewritten and parsed then costs by its nodes alone.
+"""Keep a model and its large weights apart, so that checks, rewrites and parsing cost by its nodes alone.
 
-Such a model has large initializers with names, types and dimensions, and no values: those are arrays beside it.
+Large initializers of such a model have names, types and dimensions, but no values; these are in separate arrays.
 """
 
 import math
@@ -17,16 +17,16 @@ from google.protobuf.message import Message
 from ortpipe.graph.query import graphs, subgraphs
 from ortpipe.graph.wire import BYTES, Edit, Field, edited, fields, varint
 
-MANY = 2**12  # entries of a weight that is large
-PIECE = 2**20  # bytes that are compared at once
+MANY = 2**12  # entries from which on a weight is large
+PIECE = 2**20  # bytes per comparison
 TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
-PAGE = 2**12  # bytes; where weights begin in a file, runtimes map them without a copy
+PAGE = 2**12  # bytes; runtimes map weights that are aligned to it without a copy
 GRAPH, INITIALIZER, RAW = 7, 5, 9  # numbers of fields in onnx.proto
 Weights = Mapping[str, np.ndarray]
 
 
 def is_large_weight(tensor: onnx.TensorProto) -> bool:
-    """Say whether a tensor is one of those that stand apart."""
+    """Return whether a tensor is a large weight with its values inside the model."""
     inside = tensor.HasField("raw_data") or tensor.float_data or tensor.double_data or tensor.int32_data
     if not inside or tensor.data_location == onnx.TensorProto.EXTERNAL:
         return False
@@ -34,25 +34,25 @@ def is_large_weight(tensor: onnx.TensorProto) -> bool:
 
 
 def take_apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return a copy of a model without the values of its large weights, and these, sealed; itself if it has none."""
+    """Return a copy of a model without the values of its large weights, and these, read-only; itself if it has none."""
     if not any(map(is_large_weight, model.graph.initializer)):
         return model, {}
-    own, weights = onnx.ModelProto(), dict[str, np.ndarray]()
-    copy_fields(model, own, "graph")
-    copy_fields(model.graph, own.graph, "initializer")
+    light, weights = onnx.ModelProto(), dict[str, np.ndarray]()
+    copy_fields(model, light, "graph")
+    copy_fields(model.graph, light.graph, "initializer")
     for tensor in model.graph.initializer:
         if is_large_weight(tensor):
             weights[tensor.name] = sealed(onnx.numpy_helper.to_array(tensor))
-            own.graph.initializer.append(stub(tensor))
+            light.graph.initializer.append(stub(tensor))
         else:
-            own.graph.initializer.append(tensor)
-    return own, weights
+            light.graph.initializer.append(tensor)
+    return light, weights
 
 
 def split(content: bytes | mmap) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return the model that some bytes hold without the values of its large weights, and these, read from there."""
-    found = [field for field in fields(content) if field.number == GRAPH and field.kind == BYTES]
-    tensors = [field for graph in found for field in fields(content, graph) if field.number == INITIALIZER]
+    """Parse a model's bytes; return the model without the values of its large weights, and these."""
+    graphs_ = [field for field in fields(content) if field.number == GRAPH and field.kind == BYTES]
+    tensors = [field for graph in graphs_ for field in fields(content, graph) if field.number == INITIALIZER]
     places = dict[int, Field]()
     for place, tensor in enumerate(tensors):
         values = [field for field in fields(content, tensor) if field.number == RAW and field.kind == BYTES]
@@ -77,25 +77,25 @@ def stub(tensor: onnx.TensorProto) -> onnx.TensorProto:
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose large initializers are inputs, the last ones: what is checked need not hold them.
+    """Return a copy of a model with its large initializers as inputs, the last ones, so that checks need no values.
 
-    Those of inner graphs are too, which read them from around.
+    Those of inner graphs become inputs of the main graph.
     """
-    own = onnx.ModelProto()
+    light = onnx.ModelProto()
     large = dict[str, onnx.TensorProto]()
-    copy_fields(model, own, "graph")
-    _copy_graph(model.graph, own.graph, large)
-    known = {i.name for i in model.graph.input}
-    for name in (name for name in large if name not in known):
-        own.graph.input.append(onnx.helper.make_tensor_value_info(name, large[name].data_type, large[name].dims))
-    return own
+    copy_fields(model, light, "graph")
+    _copy_graph(model.graph, light.graph, large)
+    declared = {i.name for i in model.graph.input}
+    for name in (name for name in large if name not in declared):
+        light.graph.input.append(onnx.helper.make_tensor_value_info(name, large[name].data_type, large[name].dims))
+    return light
 
 
 def _copy_graph(source: onnx.GraphProto, target: onnx.GraphProto, large: dict[str, onnx.TensorProto]) -> None:
-    """Copy a graph without its large initializers, which are collected."""
+    """Copy a graph without its large initializers, which are collected in `large`."""
     copy_fields(source, target, "initializer", "node")
     for tensor in source.initializer:
-        if math.prod(tensor.dims) < MANY or tensor.name in large:  # of two branches, perhaps
+        if math.prod(tensor.dims) < MANY or tensor.name in large:  # two branches may share a name
             target.initializer.append(tensor)
         else:
             large[tensor.name] = tensor
@@ -103,14 +103,14 @@ def _copy_graph(source: onnx.GraphProto, target: onnx.GraphProto, large: dict[st
         copy = target.node.add()
         copy_fields(node, copy, "attribute")
         for attribute in node.attribute:
-            own = copy.attribute.add()
-            copy_fields(attribute, own, "g")
+            attribute_copy = copy.attribute.add()
+            copy_fields(attribute, attribute_copy, "g")
             if attribute.HasField("g"):
-                _copy_graph(attribute.g, own.g, large)
+                _copy_graph(attribute.g, attribute_copy.g, large)
 
 
 def sealed(array: np.ndarray) -> np.ndarray:
-    """Return an array that nobody can change: itself, where that holds already, as of another artifact's."""
+    """Return a read-only array that owns its memory: a copy, unless the array is one already."""
     flags = array.flags
     base: object = array.base
     while isinstance(base, np.ndarray) and base.base is not None:
@@ -124,7 +124,7 @@ def sealed(array: np.ndarray) -> np.ndarray:
 
 
 def pieces(model: onnx.ModelProto, weights: Weights) -> list[bytes | memoryview]:
-    """Return the bytes that a model with its weights has, deterministically serialised, without a copy of these."""
+    """Return the deterministically serialised bytes of a model with its weights, in pieces, without copying these."""
     inner_names = {t.name for t in _stubs(model, weights)} - {t.name for t in model.graph.initializer}
     if inner_names:
         model = put_together(model, {name: weights[name] for name in inner_names})
@@ -135,8 +135,8 @@ def pieces(model: onnx.ModelProto, weights: Weights) -> list[bytes | memoryview]
             head = stub(tensor).SerializeToString(deterministic=True) + _tag(RAW) + varint(len(content))
             tensors += [_tag(INITIALIZER) + varint(len(head) + len(content)) + head, content]
         else:
-            whole = tensor.SerializeToString(deterministic=True)
-            tensors.append(_tag(INITIALIZER) + varint(len(whole)) + whole)
+            serialized = tensor.SerializeToString(deterministic=True)
+            tensors.append(_tag(INITIALIZER) + varint(len(serialized)) + serialized)
     inner = [_fields(graph, range(INITIALIZER)), *tensors, _fields(graph, range(INITIALIZER + 1, 1000))]
     number = model.DESCRIPTOR.fields_by_name["graph"].number
     size = sum(map(len, inner))
@@ -145,35 +145,35 @@ def pieces(model: onnx.ModelProto, weights: Weights) -> list[bytes | memoryview]
 
 
 def attach(model: ir.Model, weights: Weights) -> None:
-    """Give the initializers that stand apart their values, in place."""
+    """Set the initializers whose values are in `weights`, in place."""
     for graph in (model.graph, *(inner for node in model.graph.all_nodes() for inner in subgraphs(node))):
         for name in weights.keys() & graph.initializers.keys():
             graph.initializers[name].const_value = ir.Tensor(weights[name], name=name)
 
 
 def put_together(model: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:
-    """Return a model with its weights inside, in a copy."""
-    own = onnx.ModelProto()
-    own.CopyFrom(model)
-    for tensor in _stubs(own, weights):
+    """Return a copy of a model with its weights inside."""
+    full = onnx.ModelProto()
+    full.CopyFrom(model)
+    for tensor in _stubs(full, weights):
         tensor.raw_data = bytes(bytes_of(weights[tensor.name]))
-    return own
+    return full
 
 
 def write_beside(model: onnx.ModelProto, weights: Weights, path: Path) -> None:
-    """Write a model, and its weights into one file of external data beside it."""
-    own = written_beside(model, weights, path.with_name(f"{path.name}.data"))
-    path.write_bytes(own.SerializeToString(deterministic=True))
+    """Write a model to `path`, and its weights to one file of external data beside it."""
+    referring = written_beside(model, weights, path.with_name(f"{path.name}.data"))
+    path.write_bytes(referring.SerializeToString(deterministic=True))
 
 
 def written_beside(model: onnx.ModelProto, weights: Weights, data: Path) -> onnx.ModelProto:
-    """Write a model's weights into a file of external data; return a copy of the model that points there."""
-    own, offsets = onnx.ModelProto(), dict[str, int]()
-    own.CopyFrom(model)
+    """Write a model's weights to a file of external data; return a copy of the model that refers to it."""
+    referring, offsets = onnx.ModelProto(), dict[str, int]()
+    referring.CopyFrom(model)
     with data.open("wb") as file:
-        for tensor in _stubs(own, weights):
+        for tensor in _stubs(referring, weights):
             array = weights[tensor.name]
-            if tensor.name not in offsets:  # of two branches, perhaps
+            if tensor.name not in offsets:  # two branches may share a name
                 file.seek(-file.tell() % PAGE, os.SEEK_CUR)
                 offsets[tensor.name] = file.tell()
                 file.write(bytes_of(array))
@@ -181,7 +181,7 @@ def written_beside(model: onnx.ModelProto, weights: Weights, data: Path) -> onnx
             entries = {"location": data.name, "offset": offsets[tensor.name], "length": array.nbytes}
             for key, value in entries.items():
                 tensor.external_data.add(key=key, value=str(value))
-    return own
+    return referring
 
 
 def _stubs(model: onnx.ModelProto, weights: Weights) -> list[onnx.TensorProto]:
@@ -189,16 +189,16 @@ def _stubs(model: onnx.ModelProto, weights: Weights) -> list[onnx.TensorProto]:
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """Return an array's numbers as files have them: little-endian, without a copy where they are so in memory."""
+    """Return an array's little-endian bytes, without a copy where memory has that layout."""
     little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
     return little.reshape(-1).view(np.uint8).data
 
 
-def same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
-    """Return whether two arrays of one type and shape are the same bytes; a large one takes little to compare."""
-    if one is other:
+def same_bytes(first: np.ndarray, second: np.ndarray) -> bool:
+    """Return whether two arrays of the same type and shape have equal bytes, comparing piece by piece."""
+    if first is second:
         return True
-    a, b = bytes_of(one), bytes_of(other)
+    a, b = bytes_of(first), bytes_of(second)
     return len(a) == len(b) and all(bytes(a[i : i + PIECE]) == bytes(b[i : i + PIECE]) for i in range(0, len(a), PIECE))
 
 
@@ -207,14 +207,14 @@ def _tag(number: int) -> bytes:
 
 
 def _fields(message: Message, numbers: Collection[int]) -> bytes:
-    """Return the bytes of some of a message's fields."""
+    """Return the serialised bytes of the fields with these numbers."""
     part = type(message)()
     copy_fields(message, part, *(f.name for f in message.DESCRIPTOR.fields if f.number not in numbers))
     return part.SerializePartialToString(deterministic=True)
 
 
 def copy_fields(source: Message, target: Message, *without: str) -> None:
-    """Copy the fields of a message but for some."""
+    """Copy the fields of a message, except those named in `without`."""
     for field, value in source.ListFields():
         if field.name in without:
             continue

@@ -1,4 +1,4 @@
-"""Branches that are decided before a model runs, by constants or by sizes."""
+"""Resolve branches whose condition follows from constants or static sizes."""
 
 import collections
 
@@ -11,7 +11,7 @@ from ortpipe.graph.sizes import fold_sizes
 
 
 def take_branches(model: ir.Model) -> None:
-    """Put the branch that is taken in the place of each If whose condition is known, in place.
+    """Replace each If whose condition is constant by the branch that it takes, in place.
 
     >>> model = ir.from_onnx_text('''<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y) {
     ...   rate = Constant<value_int=16000>() known = Constant<value_int=16000>() same = Equal(rate, known)
@@ -26,17 +26,17 @@ def take_branches(model: ir.Model) -> None:
         decided = [n for n in model.graph.all_nodes() if _is_if(n) and _condition(n) is not None]
         if not decided:
             return
-        node = decided[0]  # it may hold others, and others it
+        node = decided[0]  # one at a time, for they may be nested
         _inline(model.graph, node, "then_branch" if _condition(node) else "else_branch")
         infer(model)
 
 
 def count_names(graph: ir.Graph) -> collections.Counter[str]:
-    """Return how many values have each name: in two branches, one may stand for two."""
+    """Return how many values have each name: two branches may use the same one."""
     graphs = [graph, *(inner for node in graph.all_nodes() for inner in query.subgraphs(node))]
-    made = [y for node in graph.all_nodes() for y in node.outputs]
-    held = [v for inner in graphs for v in {*inner.inputs, *inner.initializers.values()}]
-    return collections.Counter(str(value.name) for value in (*made, *held))
+    outputs = [y for node in graph.all_nodes() for y in node.outputs]
+    inputs_and_initializers = [v for inner in graphs for v in {*inner.inputs, *inner.initializers.values()}]
+    return collections.Counter(str(value.name) for value in (*outputs, *inputs_and_initializers))
 
 
 def _is_if(node: ir.Node) -> bool:
@@ -45,21 +45,21 @@ def _is_if(node: ir.Node) -> bool:
 
 def _condition(node: ir.Node) -> bool | None:
     value = node.inputs[0]
-    known = None if value is None or value.is_graph_input() else query.constant(value)
-    return None if known is None else bool(known.all())
+    array = None if value is None or value.is_graph_input() else query.constant(value)
+    return None if array is None else bool(array.all())
 
 
 def _inline(graph: ir.Graph, node: ir.Node, name: str) -> None:
     branch, around = node.attributes[name].as_graph(), node.graph
     assert isinstance(around, ir.Graph)
     count, names = count_names(graph), Names(used_names(graph))
-    nodes, results, held = list(branch), list(branch.outputs), list(branch.initializers.values())
-    for value in (*held, *(y for inner in nodes for y in inner.outputs)):
+    nodes, results, initializers = list(branch), list(branch.outputs), list(branch.initializers.values())
+    for value in (*initializers, *(y for inner in nodes for y in inner.outputs)):
         if count[str(value.name)] > 1:
             value.name = names.fresh(str(value.name))
     branch.outputs.clear()
     branch.remove(nodes)
-    for value in held:
+    for value in initializers:
         del branch.initializers[str(value.name)]
         graph.register_initializer(value)
     around.insert_before(node, nodes)
@@ -72,7 +72,7 @@ def _inline(graph: ir.Graph, node: ir.Node, name: str) -> None:
         new.type, new.shape = value.type or old.type, value.shape if value.shape is not None else old.shape
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
         new.name, old.name = old.name, None
-    left = [inner for graph in query.subgraphs(node) for inner in graph.all_nodes()]
+    unused = [inner for graph in query.subgraphs(node) for inner in graph.all_nodes()]
     around.remove(node, safe=True)
-    for inner in left:  # what the other branch reads is no longer used by it
+    for inner in unused:  # so that the other branch no longer counts as a user
         inner.resize_inputs(0)

@@ -17,7 +17,7 @@ Input = ir.Value | float | Sequence[int] | np.ndarray | None
 
 
 class Names:
-    """Hands out names that a graph does not use yet; the same calls give the same names.
+    """Generates names that a graph does not use yet; the same calls give the same names.
 
     >>> names = Names(["label"])
     >>> names.fresh("label"), names.fresh("label"), names.fresh("loss")
@@ -26,15 +26,15 @@ class Names:
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
-        self._counts: dict[str, int] = {}  # the last number behind each name: those before it are taken
+        self._counts: dict[str, int] = {}  # the last suffix tried for each name; smaller ones are taken
 
-    def fresh(self, wanted: str) -> str:
-        """Return `wanted`, or `wanted_1`, `wanted_2` … if it is taken, and take it."""
-        name, count = wanted, self._counts.get(wanted, 0)
+    def fresh(self, stem: str) -> str:
+        """Return `stem`, or `stem_1`, `stem_2` … if it is taken, and take it."""
+        name, count = stem, self._counts.get(stem, 0)
         while name in self._taken:
             count += 1
-            name = f"{wanted}_{count}"
-        self._counts[wanted] = count
+            name = f"{stem}_{count}"
+        self._counts[stem] = count
         self._taken.add(name)
         return name
 
@@ -60,9 +60,9 @@ class Builder:
 
     Args:
         graph: the graph to write into.
-        prefix: the first part of every name that is made, so that a reader sees where a node came from.
-        before: insert the nodes in front of this one instead of at the end.
-        names: what hands out the names; a subgraph's builder shares that of the graph around it.
+        prefix: the first part of every new name, so that a reader sees where a node came from.
+        before: insert the nodes before this one instead of at the end.
+        names: generates the names; a subgraph's builder shares that of the outer graph.
 
     >>> graph = ir.Graph([ir.val("x", ir.DataType.FLOAT, ["N", 1])], [], nodes=[], opset_imports={"": 21})
     >>> op = Builder(graph, "loss")
@@ -90,17 +90,19 @@ class Builder:
         return add
 
     def _values(self, inputs: Sequence[Input]) -> list[ir.Value | None]:
-        given = [x for x in inputs if isinstance(x, ir.Value)]
-        like = min(given, key=lambda x: x.dtype in (None, ir.DataType.BOOL), default=None)  # the first of a known type
+        tensors = [x for x in inputs if isinstance(x, ir.Value)]
+        like = min(
+            tensors, key=lambda x: x.dtype in (None, ir.DataType.BOOL), default=None
+        )  # the first of a known type
         values = (self.like(x, like) if isinstance(x, int | float) else x for x in inputs)
         return [self._vector(x) if isinstance(x, Sequence | np.ndarray) else x for x in values]
 
     def _vector(self, numbers: Iterable[Any]) -> ir.Value:
-        return self.const(np.array(list(map(operator.index, numbers)), np.int64))  # which refuses fractions
+        return self.const(np.array(list(map(operator.index, numbers)), np.int64))  # index rejects fractions
 
     @contextlib.contextmanager
     def formulas(self) -> Iterator[None]:
-        """Let `a * b + 1` of values write nodes of this builder, as long as it lasts and in this thread.
+        """Let formulas of values such as `a * b + 1` write nodes with this builder, inside this context and thread.
 
         >>> op = Builder(ir.Graph([x := ir.val("x", ir.DataType.FLOAT, [])], [], nodes=[]), "f")
         >>> with op.formulas():
@@ -124,9 +126,9 @@ class Builder:
         attributes: dict[str, Any],
     ) -> Any:
         name = self._names.fresh(f"{self._prefix}/{op_type}")
-        rest = [self._names.fresh(f"{name}_{i}") for i in range(1, count)]
+        extra_names = [self._names.fresh(f"{name}_{i}") for i in range(1, count)]
         node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=count, name=name)
-        for value, value_name in zip(node.outputs, [name, *rest], strict=True):
+        for value, value_name in zip(node.outputs, [name, *extra_names], strict=True):
             value.name = value_name
         if self._before is None:
             self.graph.append(node)
@@ -137,11 +139,11 @@ class Builder:
         return node.outputs[0] if count == 1 else tuple(node.outputs)
 
     def placeholder(self, name: str, like: ir.Value, shape: ir.Shape | None) -> ir.Value:
-        """Return a value of another's type that belongs to no graph yet: a subgraph's input to be."""
+        """Return a value of the type of `like` that belongs to no graph yet: a future subgraph's input."""
         return ir.Value(name=self._names.fresh(f"{self._prefix}/{name}"), type=like.type, shape=shape)
 
     def const(self, value: Any) -> ir.Value:
-        """Return a constant that training never touches (a Constant node; initializers are for parameters)."""
+        """Return a constant that training never changes (a Constant node; initializers are for parameters)."""
         array = np.asarray(value)
         key = (array.dtype, array.shape, array.tobytes())
         if key not in self._constants:
@@ -158,26 +160,26 @@ class Builder:
         return self.const(np.asarray(number, dtype.numpy()))
 
     def cast(self, value: Any, like: Any) -> ir.Value:
-        """Return a value cast to the type of another (Cast, where CastLike would tie their gradients together)."""
+        """Return a value cast to the type of `like` (by Cast: CastLike would make the gradient depend on `like`)."""
         if like.dtype is None:
             raise ValueError(f"the type of {like.name} is not known")
         return self.Cast(value, to=like.dtype)
 
     def input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str | None]) -> ir.Value:
-        """Add a graph input whose name starts from `name` and collides with nothing."""
+        """Add a graph input with a fresh name that starts with `name`."""
         value = ir.val(self._names.fresh(name), dtype, list(shape))
         self.graph.inputs.append(value)
         return value
 
     def parameter(self, name: str, array: np.ndarray) -> ir.Value:
-        """Add an initializer, which is what training may change."""
+        """Add an initializer, which training may change."""
         fresh = self._names.fresh(name)
         value = ir.val(fresh, const_value=ir.tensor(array, name=fresh))
         self.graph.register_initializer(value)
         return value
 
     def rename(self, value: ir.Value, name: str) -> ir.Value:
-        """Give a value a public name (a fresh one that starts from `name`)."""
+        """Give a value a fresh name that starts with `name`."""
         value.name = self._names.fresh(name)
         return value
 
@@ -186,9 +188,9 @@ _WRITES: ContextVar[Builder] = ContextVar("writes")
 
 
 class _Arithmetic:
-    """What onnx-ir asks for a + b of two values, in the whole process, while a thread writes formulas.
+    """onnx-ir's handler for a + b of two values, in the whole process, while any thread writes formulas.
 
-    A thread that writes none is answered by whoever was asked before, and is asked again once nobody writes any.
+    Threads that write none get the previous handler, which is restored when no thread writes formulas any more.
     """
 
     def __init__(self) -> None:
@@ -197,8 +199,8 @@ class _Arithmetic:
     def __enter__(self) -> None:
         with self._lock:
             self._open += 1
-            asked: Any = ir.set_value_magic_handler(self)
-            self._before = self._before if asked is self else asked
+            previous: Any = ir.set_value_magic_handler(self)
+            self._before = self._before if previous is self else previous
 
     def __exit__(self, *_: object) -> None:
         with self._lock:

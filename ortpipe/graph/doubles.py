@@ -1,4 +1,4 @@
-"""Functions of which onnxruntime has kernels in float32 alone, in operators that it has in float64."""
+"""Functions with only float32 kernels in onnxruntime, written in operators with float64 kernels."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from ortpipe.graph.rewrite import rewrite
 
 
 def cos(op: Builder, x: Any) -> ir.Value:
-    """cos x = 1 − 2 · sin²(x / 2), to a rounding of 1."""
+    """cos x = 1 − 2 · sin²(x / 2), within one rounding of 1."""
     if x.dtype != ir.DataType.DOUBLE:
         return op.Cos(x)
     half = op.Sin(op.Mul(x, 0.5))
@@ -27,7 +27,7 @@ def cosh(op: Builder, x: Any) -> ir.Value:
 
 
 def sinh(op: Builder, x: Any) -> ir.Value:
-    """sinh x = tanh x · cosh x, which keeps its digits around 0."""
+    """sinh x = tanh x · cosh x, accurate around 0."""
     return op.Sinh(x) if x.dtype != ir.DataType.DOUBLE else op.Mul(op.Tanh(x), cosh(op, x))
 
 
@@ -44,13 +44,15 @@ def _in_double(op: Builder, node: ir.Node) -> list[ir.Value]:
 
 
 def with_double_kernels(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with these functions of float64 in operators that run."""
+    """Return the model with the float64 functions of FORMS rewritten."""
     if not any(node.op_type in FORMS for node in all_nodes(model.graph)):
         return model
-    own = parsed(model)
-    infer(own)
-    nodes = [n for n in own.graph.all_nodes() if n.op_type in FORMS and n.outputs[0].dtype == ir.DataType.DOUBLE]
+    graph_model = parsed(model)
+    infer(graph_model)
+    nodes = [
+        n for n in graph_model.graph.all_nodes() if n.op_type in FORMS and n.outputs[0].dtype == ir.DataType.DOUBLE
+    ]
     if not nodes:
         return model
-    rewrite(own.graph, dict.fromkeys(FORMS, _in_double), nodes=nodes)
-    return ir.to_proto(own)
+    rewrite(graph_model.graph, dict.fromkeys(FORMS, _in_double), nodes=nodes)
+    return ir.to_proto(graph_model)

@@ -1,4 +1,4 @@
-"""A graph as a picture's text: Mermaid or DOT, subgraphs as boxes of their own."""
+"""A graph as a Mermaid or DOT diagram, with subgraphs as boxes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Kind = Literal["input", "parameter", "constant", "node", "output"]
 
 @dataclass
 class Box:
-    """A graph's nodes, and the boxes of its subgraphs, by number."""
+    """A graph's nodes by number, and the boxes of its subgraphs."""
 
     title: str
     nodes: dict[int, tuple[Kind, str]] = field(default_factory=dict)
@@ -24,9 +24,9 @@ class Box:
 
 
 class Drawing:
-    """A model's nodes, numbered, in boxes, and its edges, which carry the value's name.
+    """A model's numbered nodes in boxes, and its edges with the names of values.
 
-    Float initializers that are no parameter, and other tensors, are constants.
+    Initializers that are no parameters are constants.
     """
 
     def __init__(self, model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> None:
@@ -35,7 +35,7 @@ class Drawing:
         self.box = self._box(model.graph, model.graph.name or "graph", {})
 
     def _box(self, graph: onnx.GraphProto, title: str, outer: Mapping[str, int]) -> Box:
-        box, made = Box(title), dict(outer)
+        box, number_by_name = Box(title), dict(outer)
 
         def add(kind: Kind, label: str) -> int:
             number = next(self._numbers)
@@ -44,23 +44,23 @@ class Drawing:
 
         weights = {tensor.name for tensor in graph.initializer}
         for value in (*(i for i in graph.input if i.name not in weights), *graph.initializer):
-            stored: Kind = "parameter" if value.name in self._parameters else "constant"
-            kind: Kind = stored if value.name in weights else "input"
-            made[value.name] = add(kind, f"{value.name}\n{type_of(value)}")
+            weight_kind: Kind = "parameter" if value.name in self._parameters else "constant"
+            kind: Kind = weight_kind if value.name in weights else "input"
+            number_by_name[value.name] = add(kind, f"{value.name}\n{type_of(value)}")
         for node in graph.node:
             number = add("node", node.op_type)
-            self.edges += [(made[name], number, name) for name in node.input if name in made]
-            made |= {name: number for name in node.output if name}
+            self.edges += [(number_by_name[name], number, name) for name in node.input if name in number_by_name]
+            number_by_name |= {name: number for name in node.output if name}
             for attribute in node.attribute:
                 if attribute.HasField("g"):
-                    inner = self._box(attribute.g, f"{node.op_type}: {attribute.name}", made)
+                    inner = self._box(attribute.g, f"{node.op_type}: {attribute.name}", number_by_name)
                     inputs = [first for first, (kind, _) in inner.nodes.items() if kind == "input"]
                     self.edges += [(number, first, "") for first in inputs or [min(inner.nodes)]]
                     box.inner.append(inner)
         for value in graph.output:
             number = add("output", f"{value.name}\n{type_of(value)}")
-            if value.name in made:
-                self.edges.append((made[value.name], number, value.name))
+            if value.name in number_by_name:
+                self.edges.append((number_by_name[value.name], number, value.name))
         return box
 
 

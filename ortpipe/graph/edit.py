@@ -1,4 +1,4 @@
-"""Taking graphs apart and putting them together: each function works on the model that it is given."""
+"""Edit graphs in place: remove, move and extract parts, set initializers."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -11,7 +11,7 @@ from ortpipe.graph.builder import Names
 
 
 def keep_outputs(model: ir.Model, outputs: Sequence[str]) -> None:
-    """Leave of a model the part that computes these outputs; inputs that it does not read go too."""
+    """Reduce a model to the part that computes these outputs, with the inputs that this part reads."""
     graph = model.graph
     by_name = query.values(graph)
     graph.outputs[:] = [by_name[name] for name in outputs]
@@ -22,14 +22,14 @@ def keep_outputs(model: ir.Model, outputs: Sequence[str]) -> None:
             del graph.initializers[name]
     dead = [node for node in graph if needed.isdisjoint(node.outputs)]
     graph.remove(dead)
-    for node in dead:  # what they read is no longer used by them
+    for node in dead:  # so that they no longer count as users of their inputs
         node.resize_inputs(0)
 
 
 def keep_needed(graph: onnx.GraphProto, outputs: Collection[str]) -> set[str]:
-    """Drop the nodes on which no value of these names depends; return the names that the others make or read.
+    """Remove the nodes on which no output of these names depends; return the names that the remaining ones use.
 
-    A name that an inner graph has of its own counts as read, too: what is left may be more than `keep_outputs` leaves.
+    Names that are local to an inner graph count as used, so more nodes may remain than with `keep_outputs`.
     """
     needed, nodes = {*outputs}, list[onnx.NodeProto]()
     for node in reversed(graph.node):
@@ -40,64 +40,67 @@ def keep_needed(graph: onnx.GraphProto, outputs: Collection[str]) -> set[str]:
             for part in (part for g in inner for part in query.graphs(g)):
                 needed.update(name for n in part.node for name in n.input)
                 needed.update(value.name for value in getattr(part, "output", ()))
-    kept = onnx.GraphProto(node=reversed(nodes))
+    remaining = onnx.GraphProto(node=reversed(nodes))
     del graph.node[:]
-    graph.node.extend(kept.node)
+    graph.node.extend(remaining.node)
     for values in (graph.value_info, graph.output):
-        left = [value for value in values if value.name in needed]
+        used = [value for value in values if value.name in needed]
         del values[:]
-        values.extend(left)
+        values.extend(used)
     return needed
 
 
 def part_between(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
-    """Return the part of a model from these values, which become its inputs, to those."""
+    """Return the part of a model between `inputs`, which become its inputs, and `outputs`."""
     graph = ir.convenience.extract(model.graph, inputs, outputs)
     graph.opset_imports.update(model.graph.opset_imports)
     return ir.Model(graph, ir_version=model.ir_version)
 
 
 def add_outputs(model: ir.Model, source: ir.Model, outputs: Sequence[str]) -> None:
-    """Give a model more outputs, whose missing nodes move over from `source`, of which only the rest is left.
+    """Add outputs to a model; the nodes that it lacks for them are moved from `source`.
 
-    Values of one name must hold the same in both models.
+    Values of the same name must be equal in both models.
     """
     graph, present = model.graph, query.values(model.graph)
-    theirs = query.values(source.graph)
-    wanted = {theirs[name] for name in outputs if name not in present}
+    source_values = query.values(source.graph)
+    needed = {source_values[name] for name in outputs if name not in present}
     missing = []
     for node in reversed(source.graph):
-        if not wanted.isdisjoint(node.outputs):
+        if not needed.isdisjoint(node.outputs):
             missing.append(node)
             read = (*(x for x in node.inputs if x is not None), *query.captured(node))
-            wanted.update(x for x in read if x.name not in present)
+            needed.update(x for x in read if x.name not in present)
     source.graph.outputs.clear()
-    for name, value in theirs.items():
+    for name, value in source_values.items():
         if name in present:
             value.replace_all_uses_with(present[name])
-        elif value in wanted and value.is_initializer():
+        elif value in needed and value.is_initializer():
             del source.graph.initializers[name]
             graph.register_initializer(value)
-        elif value in wanted and value.producer() is None:
+        elif value in needed and value.producer() is None:
             source.graph.inputs.remove(value)
             graph.inputs.append(value)
     source.graph.remove(missing)
     graph.extend(reversed(missing))
-    graph.outputs.extend(v for v in (present.get(n) or theirs[n] for n in outputs) if v not in graph.outputs)
+    graph.outputs.extend(v for v in (present.get(n) or source_values[n] for n in outputs) if v not in graph.outputs)
     graph.opset_imports.update({d: v for d, v in source.opset_imports.items() if d not in graph.opset_imports})
 
 
 def name_dimensions(model: ir.Model) -> None:
-    """Name every nameless dimension of a model's inputs; the first input's rows are `N`.
+    """Name every unnamed dimension of a model's inputs; the first input's rows are `N`.
 
-    Different names, because nothing says that two dimensions are equal; with names, fewer shapes are computed at run
-    time (33 nodes of a gradient become 14).
+    The names differ, because two dimensions need not be equal. With names, fewer shapes are computed at run time (33
+    nodes of a gradient become 14).
     """
     values = (*model.graph.inputs, *(y for node in model.graph.all_nodes() for y in node.outputs))
-    known = (d for value in values if value.shape is not None for d in value.shape)
-    names, inputs = Names(str(d.value) for d in known if isinstance(d, ir.SymbolicDim)), query.data_inputs(model.graph)
+    dimensions = (d for value in values if value.shape is not None for d in value.shape)
+    names, inputs = (
+        Names(str(d.value) for d in dimensions if isinstance(d, ir.SymbolicDim)),
+        query.data_inputs(model.graph),
+    )
     for value in inputs:
-        dims = list(value.shape or ())  # a shape that was read is frozen
+        dims = list(value.shape or ())  # the shape of a parsed model is frozen
         for axis, dim in enumerate(dims):
             if isinstance(dim, ir.SymbolicDim) and dim.value is None:
                 stem = "N" if value is inputs[0] and axis == 0 else f"{value.name}_{axis}"
@@ -106,7 +109,7 @@ def name_dimensions(model: ir.Model) -> None:
 
 
 def set_initializers(model: ir.Model, values: Mapping[str, np.ndarray]) -> None:
-    """Give initializers other values, cast to their types; they are no longer inputs."""
+    """Set initializers' values, cast to their types; they are no longer inputs."""
     for name, array in values.items():
         if (value := model.graph.initializers.get(name)) is not None:
             assert value.dtype is not None
@@ -118,15 +121,15 @@ def initializers_to_constants(graph: ir.Graph) -> None:
     """Turn a graph's initializers into Constant nodes, which can be moved and copied like any other node."""
     for name, value in list(graph.initializers.items()):
         constant = ir.node("Constant", [], {"value": value.const_value}, name=name)
-        made = constant.outputs[0]
-        made.type, made.shape = value.type, value.shape
-        ir.convenience.replace_all_uses_with(value, made, replace_graph_outputs=True)
+        output = constant.outputs[0]
+        output.type, output.shape = value.type, value.shape
+        ir.convenience.replace_all_uses_with(value, output, replace_graph_outputs=True)
         del graph.initializers[name]
-        made.name = name
+        output.name = name
         graph.insert_before(graph[0], constant)
 
 
 def open_initializers(model: ir.Model, names: Collection[str]) -> None:
-    """Make initializers inputs too, so that other values can be fed."""
+    """Make initializers optional inputs, so that other values can be fed."""
     graph = model.graph
     graph.inputs.extend(v for name, v in graph.initializers.items() if name in names and not v.is_graph_input())

@@ -1,4 +1,4 @@
-"""Python's garbage collector, which costs a graph more than it gives back."""
+"""Pause Python's garbage collector while graphs are built, where it costs more than it frees."""
 
 import contextlib
 import gc
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 def gc_paused() -> Iterator[None]:
     """Pause the collection of reference cycles, if it is on; a decorator, too.
 
-    A graph's values and nodes are many and stay; the collector would look through all of them again and again while
-    more of them are made. (Of 9,000 nodes that took a quarter of the time.)
+    A graph's many values and nodes stay alive, and the collector would traverse all of them again and again while more
+    are created. (With 9,000 nodes that took a quarter of the time.)
 
     >>> with gc_paused():
     ...     gc.isenabled()

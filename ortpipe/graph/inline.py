@@ -1,4 +1,4 @@
-"""One model inside another: its nodes between values of the other graph, its weights constants."""
+"""Put one model inside another: its nodes between values of the other graph, its weights as constants."""
 
 from collections.abc import Mapping
 
@@ -16,29 +16,29 @@ from ortpipe.graph.serial import OPSET
 
 
 def prepared(model: onnx.ModelProto, op: Builder) -> ir.Model:
-    """Return a model at the opset of the graph that `op` writes, for `inline`; ModelError: it has no equal there."""
-    own, target = lowered(model), op.graph.opset_imports.get("", OPSET)
-    version = next((entry.version for entry in own.opset_import if entry.domain == ""), target)
+    """Return a model for `inline`, at the opset of the graph that `op` writes; ModelError: no equivalent there."""
+    low, target = lowered(model), op.graph.opset_imports.get("", OPSET)
+    version = next((entry.version for entry in low.opset_import if entry.domain == ""), target)
     if version != target:
         try:
-            own = version_converter.convert_version(own, target)
+            low = version_converter.convert_version(low, target)
         except FAILURES as error:
             raise ModelError(
-                "A model inside another one must have an equal at its opset.",
+                "A model inside another one must have an equivalent at its opset.",
                 got=f"opset {version} inside opset {target}: {str(error).strip().splitlines()[-1]}",
-                fix=f"Bring it to opset {target} (onnx.version_converter), or both models to a later one.",
+                fix=f"Convert it to opset {target} (onnx.version_converter), or both models to a later one.",
             ) from error
-    return parsed(inferred(own))
+    return parsed(inferred(low))
 
 
 def inline(op: Builder, model: ir.Model, feeds: Mapping[str, ir.Value], prefix: str) -> None:
-    """Move the nodes of a prepared model behind those that `op` has written; its own graph's outputs stay its outputs.
+    """Move the nodes of a prepared model behind those that `op` has written; the model's graph keeps its outputs.
 
     Args:
         op: writes at the end of a graph.
-        model: what is moved, and left empty.
-        feeds: the value that each of its inputs is.
-        prefix: the first part of the names of its values there.
+        model: the prepared model, which is empty afterwards.
+        feeds: the value for each of its inputs.
+        prefix: goes in front of the names of its values.
     """
     graph = model.graph
     initializers_to_constants(graph)
@@ -51,7 +51,7 @@ def inline(op: Builder, model: ir.Model, feeds: Mapping[str, ir.Value], prefix: 
         for value in node.outputs:
             if value.name:
                 op.rename(value, f"{prefix}/{value.name}")
-            if value.shape is not None:  # its names of dimensions are not those of the other graph
+            if value.shape is not None:  # names of dimensions mean nothing in the other graph
                 value.shape = ir.Shape([d if isinstance(d, int) else None for d in value.shape])
         node.name = node.outputs[0].name
     nodes = list(graph)

@@ -1,4 +1,4 @@
-"""Weights that a file holds as constants: some exporters write no initializers, and leave branches theirs."""
+"""Turn weights that are constants, or initializers of branches, into initializers of the main graph."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from ortpipe.graph.parameters import choose
 
 
 def float_constants(graph: ir.Graph) -> list[ir.Value]:
-    """Return the arrays of floats that constant nodes give, and those that are initializers of subgraphs."""
-    found: list[ir.Value] = []
+    """Return the float arrays that are outputs of constant nodes or initializers of subgraphs."""
+    candidates: list[ir.Value] = []
     for node in graph.all_nodes():
         if node.op_type in ("Constant", "ConstantOfShape") and not node.domain:
-            found += node.outputs
+            candidates += node.outputs
         for inner in query.subgraphs(node):
-            found += inner.initializers.values()
-    return [value for value in found if _is_array(value) and value.uses() and not value.is_graph_output()]
+            candidates += inner.initializers.values()
+    return [value for value in candidates if _is_array(value) and value.uses() and not value.is_graph_output()]
 
 
 def lift(
@@ -30,13 +30,13 @@ def lift(
     outputs: Sequence[ir.Value],
     named: Callable[[Sequence[str]], Collection[str]] | None = None,
 ) -> list[str]:
-    """Make initializers of those constants that training would move, in place, and return their names.
+    """Turn the constants that training would change into initializers, in place; return their names.
 
     Args:
-        graph: where they become initializers, those of its subgraphs too.
-        constants: of its `float_constants`, what may become one.
-        outputs: what training may be for.
-        named: which of the names become one; by default what `choose` would train if they were initializers, and
+        graph: the graph that gets the initializers, also for constants of its subgraphs.
+        constants: the candidates, from `float_constants`.
+        outputs: the outputs that training may use.
+        named: selects among the candidates' names; by default those that `choose` would train as initializers, and
             running statistics.
 
     >>> graph = ir.from_onnx_text('''<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y) {
@@ -47,33 +47,33 @@ def lift(
     """
     names, taken = Names(used_names(graph)), count_names(graph)
     pairs = dict[str, tuple[ir.Value, ir.Value]]()
-    for old in constants:
-        tensor, name = _tensor(old), str(old.name)
+    for constant in constants:
+        tensor, name = _tensor(constant), str(constant.name)
         assert tensor is not None
         name = name if taken[name] == 1 else names.fresh(name)
         dims: list[Any] = list(tensor.shape)
-        new = ir.val(name, tensor.dtype, dims, const_value=tensor)
+        initializer = ir.val(name, tensor.dtype, dims, const_value=tensor)
         tensor.name = name
-        new.meta["origin"] = {"initializer": str(old.name)}
-        if old.producer() is not None:
-            new.meta["origin"] = {"node": str(old.name), "attribute": "value"}
-        graph.register_initializer(new)
-        old.replace_all_uses_with(new)
-        pairs[name] = old, new
+        initializer.meta["origin"] = {"initializer": str(constant.name)}
+        if constant.producer() is not None:
+            initializer.meta["origin"] = {"node": str(constant.name), "attribute": "value"}
+        graph.register_initializer(initializer)
+        constant.replace_all_uses_with(initializer)
+        pairs[name] = constant, initializer
     if named is not None:
         chosen = {*named(list(pairs))}
     else:
         chosen = {name for output in outputs for name in choose(graph, output).trained}
-        chosen |= {name for name, (_, new) in pairs.items() if is_statistic(new)}
-    for name, (old, new) in pairs.items():
+        chosen |= {name for name, (_, initializer) in pairs.items() if is_statistic(initializer)}
+    for name, (constant, initializer) in pairs.items():
         if name not in chosen:
-            new.replace_all_uses_with(old)
+            initializer.replace_all_uses_with(constant)
             del graph.initializers[name]
-        elif (node := old.producer()) is not None:
+        elif (node := constant.producer()) is not None:
             assert node.graph is not None
             node.graph.remove(node, safe=True)
         else:
-            del old.graph.initializers[str(old.name)]  # type: ignore[union-attr]
+            del constant.graph.initializers[str(constant.name)]  # type: ignore[union-attr]
     return [name for name in pairs if name in chosen]
 
 
@@ -83,7 +83,7 @@ def _is_array(value: ir.Value) -> bool:
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    """Return what a value always is; of a ConstantOfShape, whose sizes are known, too."""
+    """Return a constant's tensor, also a ConstantOfShape's if its sizes are constant."""
     node = value.producer()
     if node is None or node.op_type != "ConstantOfShape":
         return query.tensor(value)

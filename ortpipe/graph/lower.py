@@ -1,9 +1,9 @@
-"""Models down to what the runtime loads, with windows that every runtime slides alike.
+"""Convert models to an opset that the runtime loads, with windows that every runtime computes alike.
 
-What onnxruntime computes otherwise than ONNX says was found by comparing versions 1.19.2 and 1.31.1 with the formulas,
-over modes × sizes × kernels × strides × dilations: auto_pad=SAME pads by less than nothing where a stride passes its
-window, forgets dilations, and disagrees with shape inference under ceil_mode; an AveragePool with ceil_mode and
-count_include_pad (1.19.2) divides by more than it covers; a Col2Im of one axis (1.19.2, 1.23.2) puts columns elsewhere.
+Comparing onnxruntime 1.19.2 and 1.31.1 with ONNX's formulas, over modes × sizes × kernels × strides × dilations, showed
+where it deviates: auto_pad=SAME computes negative pads where the stride is longer than the window, ignores dilations,
+and disagrees with shape inference under ceil_mode; an AveragePool with ceil_mode and count_include_pad (1.19.2) divides
+by more entries than it covers; a Col2Im of one axis (1.19.2, 1.23.2) misplaces columns.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,55 +23,58 @@ from ortpipe.graph.rewrite import rewrite
 from ortpipe.graph.serial import IR_VERSION, OLDEST_IR_VERSION, OPSET
 from ortpipe.graph.sound import FIX, check_valid
 
-Axis = tuple[Any, int, int]  # its size (None: not known), its stride, and how many places a window spans
+Axis = tuple[Any, int, int]  # its size (None: unknown), its stride, and the extent of a window
 MICROSOFT = "com.microsoft"
-OLDEST = 16  # from here on what is scattered adds up
-NAMELESS = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 99}  # and the opset in which ONNX has them
+OLDEST = 16  # the first opset with ScatterElements(reduction=add)
+NAMELESS = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 99}  # by the opset in which ONNX has them
 POOLS = ("AveragePool", "LpPool", "MaxPool")
 
 
 def lowered(model: onnx.ModelProto, apart: Collection[str] = ()) -> onnx.ModelProto:
     """Return the model at an opset and IR version that the training runtime loads.
 
-    Models at opset 16 to 21 keep theirs, and newer ones are converted down; older ones are converted up to 18, for
-    below 16 nothing can add up what several indices point at: the gradient of an embedding would be a matrix of its
-    size times the tokens. Optimised files below 18 are, too. Local functions, and ONNX's of newer opsets, are inlined;
-    windows that runtimes slide otherwise than ONNX says get explicit pads. A model that is not valid, or an operator
-    without a form in that opset, is a ModelError. Initializers of the names `apart` have their values elsewhere.
+    Models at opset 16 to 21 keep it, newer ones are converted down to 21, older ones up to 18: below 16 no operator
+    adds up the values of repeated indices, so an embedding's gradient would need a matrix of its size times the tokens.
+    Files below 18 with onnxruntime's fused operators are converted up, too. Local functions, and ONNX's functions of
+    newer opsets, are inlined; windows that runtimes compute otherwise than ONNX says get explicit pads. Initializers
+    named in `apart` have their values elsewhere.
+
+    Raises:
+        ModelError: the model is not valid, or an operator has no equivalent in that opset.
     """
-    own = onnx.ModelProto()
-    own.CopyFrom(model)
-    fused = _name_runtimes_own(own)
-    check_valid(own, apart)
-    if own.functions:
+    low = onnx.ModelProto()
+    low.CopyFrom(model)
+    fused = _mark_runtime_operators(low)
+    check_valid(low, apart)
+    if low.functions:
         try:
-            own = onnx.inliner.inline_local_functions(own)
+            low = onnx.inliner.inline_local_functions(low)
         except RuntimeError as error:
-            got = str(error).strip().splitlines()[-1]
-            raise ModelError("Local functions are called as they are defined.", got=got, fix=FIX) from error
+            actual = str(error).strip().splitlines()[-1]
+            raise ModelError("Calls of local functions must match their definitions.", got=actual, fix=FIX) from error
     opsets: dict[str, int] = {}
-    for entry in own.opset_import:  # some exporters list the default domain twice, or by its other name
+    for entry in low.opset_import:  # some exporters list the default domain twice, or by its other name
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         opsets[domain] = max(entry.version, opsets.get(domain, 0))
-    del own.opset_import[:]
-    own.opset_import.extend(onnx.helper.make_opsetid(domain, v) for domain, v in sorted(opsets.items()))
-    own = at_opset(own, opsets.get("", OPSET), LIFTED if fused else OLDEST)
-    for node in all_nodes(own.graph):
+    del low.opset_import[:]
+    low.opset_import.extend(onnx.helper.make_opsetid(domain, v) for domain, v in sorted(opsets.items()))
+    low = at_opset(low, opsets.get("", OPSET), LIFTED if fused else OLDEST)
+    for node in all_nodes(low.graph):
         if node.domain == MICROSOFT and node.op_type in NAMELESS:
             node.domain = ""
-    own.ir_version = min(max(own.ir_version, OLDEST_IR_VERSION), IR_VERSION)
-    return with_double_kernels(with_plain_windows(own))
+    low.ir_version = min(max(low.ir_version, OLDEST_IR_VERSION), IR_VERSION)
+    return with_double_kernels(with_plain_windows(low))
 
 
 def changed_opset(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:
-    """Say in words that `lowered` brought a model to another opset, if it did."""
-    both = ([o.version for o in m.opset_import if o.domain in ("", "ai.onnx")] for m in (model, low))
-    before, after = (max(versions, default=0) for versions in both)
-    return [f"brings the file from opset {before} to {after}"] if before != after else []
+    """Return a note on the change of opset that `lowered` made, if it made one."""
+    opset_versions = ([o.version for o in m.opset_import if o.domain in ("", "ai.onnx")] for m in (model, low))
+    before, after = (max(versions, default=0) for versions in opset_versions)
+    return [f"converts the file from opset {before} to {after}"] if before != after else []
 
 
-def _name_runtimes_own(model: onnx.ModelProto) -> bool:
-    """Move operators that onnxruntime adds to ONNX's domain to its own; say whether a model holds any of that."""
+def _mark_runtime_operators(model: onnx.ModelProto) -> bool:
+    """Move operators that only onnxruntime has in ONNX's domain to com.microsoft; return whether any are there."""
     version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=OPSET)
     domains = {o.domain for o in model.opset_import}
     for node in all_nodes(model.graph):
@@ -84,46 +87,48 @@ def _name_runtimes_own(model: onnx.ModelProto) -> bool:
 
 
 def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with explicit pads where a runtime would choose others than ONNX says; ModelError: it cannot."""
+    """Return the model with explicit pads where a runtime deviates from ONNX; ModelError: their sizes are unknown."""
     if not any(node.op_type in ("Col2Im", "Conv", *POOLS) for node in all_nodes(model.graph)):
         return model
-    own = parsed(model)
-    nodes = [node for node in own.graph.all_nodes() if not node.domain]
+    graph_model = parsed(model)
+    nodes = [node for node in graph_model.graph.all_nodes() if not node.domain]
     windows = [n for n in nodes if n.op_type in ("Conv", *POOLS)]
     windows = [node for node in windows if _is_same(node) or node.attributes.get_int("ceil_mode", 0) == 1]
     if not windows and not any(node.op_type == "Col2Im" for node in nodes):
         return model
     for node in windows:
-        if _is_same(node) and node.op_type in POOLS:  # whose number of windows does not depend on ceil_mode
+        if _is_same(node) and node.op_type in POOLS:  # SAME's number of windows does not depend on ceil_mode
             node.attributes.pop("ceil_mode", None)
-    infer(own)
+    infer(graph_model)
     columns = [n for n in nodes if n.op_type == "Col2Im" and any(sizes(x) == [1] for x in n.inputs[1:])]
     if not windows and not columns:
         return model
-    names = Names(used_names(own.graph))
+    names = Names(used_names(graph_model.graph))
     for node in windows:
-        _rewrite(node, names)
-    rewrite(own.graph, {"Col2Im": _columns_of_rows}, nodes=columns)
-    return ir.to_proto(own)
+        _write_pads(node, names)
+    rewrite(graph_model.graph, {"Col2Im": _columns_of_rows}, nodes=columns)
+    return ir.to_proto(graph_model)
 
 
 def _columns_of_rows(op: Builder, node: ir.Node) -> list[ir.Value]:
-    """Col2Im of one axis, as one of an image of height 1."""
+    """Col2Im of one axis, as that of an image of height 1."""
     x, length, width = node.inputs
     pads = node.attributes.get_ints("pads") or [0, 0]
-    given = {name: [1, *(node.attributes.get_ints(name) or [1])] for name in ("dilations", "strides")}
-    image = op.Col2Im(x, *(op.Concat([1], v, axis=0) for v in (length, width)), pads=[0, pads[0], 0, pads[1]], **given)
+    attributes = {name: [1, *(node.attributes.get_ints(name) or [1])] for name in ("dilations", "strides")}
+    image = op.Col2Im(
+        x, *(op.Concat([1], v, axis=0) for v in (length, width)), pads=[0, pads[0], 0, pads[1]], **attributes
+    )
     return [op.Squeeze(image, [2])]
 
 
-def _rewrite(node: ir.Node, names: Names) -> None:
+def _write_pads(node: ir.Node, names: Names) -> None:
     spatial, of_kernel = ((sizes(x) or [])[2:] for x in (*node.inputs, None)[:2])
     kernel: Sequence[Any] = node.attributes.get_ints("kernel_shape") or of_kernel
     if None in kernel:
         raise ModelError(
-            "The kernel of a window with auto_pad has static sizes.",
+            "The kernel of a window with auto_pad or ceil_mode must have static sizes.",
             got=f"{called(node)}: {node.inputs[1].name!r} of shape {node.inputs[1].shape}",  # type: ignore[union-attr]
-            fix="Say them with the node's kernel_shape.",
+            fix="Set the node's kernel_shape.",
         )
     n = len(kernel)
     strides = node.attributes.get_ints("strides") or [1] * n
@@ -136,10 +141,10 @@ def _rewrite(node: ir.Node, names: Names) -> None:
             del node.attributes["auto_pad"]
     else:
         pads = list(node.attributes.get_ints("pads") or [0] * 2 * n)
-        _refuse_empty(node, axes, pads)
+        _reject_empty_windows(node, axes, pads)
         if node.attributes.get_int("count_include_pad", 0):
             del node.attributes["count_include_pad"]
-            if any(pads):  # zeros become places like others, which a pool counts without being told to
+            if any(pads):  # the pads become entries of the input, which a pool always counts
                 assert isinstance(node.graph, ir.Graph)
                 op = Builder(node.graph, f"{node.outputs[0].name}/padded", before=node, names=names)
                 node.replace_input_with(0, op.Pad(node.inputs[0], op.const([0, 0, *pads[:n], 0, 0, *pads[n:]])))
@@ -147,14 +152,14 @@ def _rewrite(node: ir.Node, names: Names) -> None:
 
 
 def _pads(node: ir.Node, axes: Sequence[Axis]) -> list[int]:
-    """Return the pads of auto_pad=SAME: what ⌈size / stride⌉ windows reach beyond the input, never below 0."""
+    """Return the pads of auto_pad=SAME: how far ⌈size / stride⌉ windows reach beyond the input, at least 0."""
     totals = []
     for i, (size, stride, extent) in enumerate(axes):
         if size is None and stride > 1 and extent > 1:
             raise ModelError(
-                "auto_pad of a dilated window, or one that its stride passes, is supported for static sizes.",
+                "auto_pad of a window that is dilated, or shorter than its stride, is supported for static sizes only.",
                 got=f"{called(node)}: axis {i + 2} of {node.inputs[0].name!r}",  # type: ignore[union-attr]
-                fix="Say the sizes of the inputs with convert.source.shape.",
+                fix="Set the sizes of the inputs with convert.source.shape.",
             )
         totals.append(max(0, (-1 if size is None else (-(-size // stride) - 1) * stride - size) + extent))
     upper = node.attributes.get_string("auto_pad") == "SAME_UPPER"
@@ -162,15 +167,15 @@ def _pads(node: ir.Node, axes: Sequence[Axis]) -> list[int]:
     return [*begin, *(t - b for t, b in zip(totals, begin, strict=True))]
 
 
-def _refuse_empty(node: ir.Node, axes: Sequence[Axis], pads: Sequence[int]) -> None:
-    """Refuse a window of nothing but pads: runtimes do not agree whether it is there, nor on what it holds."""
+def _reject_empty_windows(node: ir.Node, axes: Sequence[Axis], pads: Sequence[int]) -> None:
+    """Raise ModelError for a window of only pads: runtimes disagree on whether it exists, and on its value."""
     for i, (size, stride, extent) in enumerate(axes):
         begin, end = pads[i], pads[i + len(axes)]
         if size is not None and -(-(size + begin + end - extent) // stride) * stride - begin >= size:
             raise ModelError(
-                "Every window of a pool with ceil_mode covers a place of its input.",
-                got=f"{called(node)}: the last of axis {i + 2} has only pads",
-                fix="Say other sizes of the inputs with convert.source.shape, or end the graph in front of it with "
+                "Every window of a pool with ceil_mode must cover an entry of its input.",
+                got=f"{called(node)}: the last window along axis {i + 2} has only pads",
+                fix="Set other sizes of the inputs with convert.source.shape, or end the graph before it with "
                 "convert.source.prediction.",
             )
 

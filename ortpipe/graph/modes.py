@@ -1,4 +1,4 @@
-"""The two modes of a graph: training (batches normalize themselves, dropout draws) and inference."""
+"""The two modes of a graph: training (batch statistics, active dropout) and inference."""
 
 import onnx_ir as ir
 
@@ -12,13 +12,12 @@ VARIANCE, UNBIASED = "ortpipe.variance", "unbiased"  # in a training BatchNormal
 
 
 def statistics(graph: ir.Graph, output: ir.Value) -> dict[str, ir.Value]:
-    """Return each running statistic (an initializer) and its next value, of what trains on the way to an output.
+    """Return each running statistic (an initializer's name) and its next value, for the layers before an output.
 
-    Running mean and variance move by the batch's own, m · old + (1 − m) · batch, with ONNX's momentum m and the
-    variance of N; of a node that is marked UNBIASED with that of N − 1, as PyTorch's. A layer that runs twice moves
-    them twice.
+    A running mean or variance becomes m · old + (1 − m) · batch, with ONNX's momentum m and the variance over N; nodes
+    marked UNBIASED use that over N − 1, as PyTorch does. A layer that runs twice updates them twice.
     """
-    names, found = Names(used_names(graph)), dict[str, ir.Value]()
+    names, updated = Names(used_names(graph)), dict[str, ir.Value]()
     last: dict[ir.Value, ir.Value] = {}
     needed = query.ancestors([output])
     for node in graph:
@@ -31,8 +30,8 @@ def statistics(graph: ir.Graph, output: ir.Value) -> dict[str, ir.Value]:
                 continue
             if not is_statistic(old):
                 raise ModelError(
-                    "What a training BatchNormalization moves is read as nothing else.",
-                    got=f"{old.name!r}, a running statistic, is read elsewhere too",
+                    "A running statistic of a training BatchNormalization must have no other use.",
+                    got=f"{old.name!r}, which other nodes read too",
                     fix="Set convert.untie=true: each place gets its own copy.",
                 )
             y.name = y.name or names.fresh(f"{old.name}/next")
@@ -40,14 +39,14 @@ def statistics(graph: ir.Graph, output: ir.Value) -> dict[str, ir.Value]:
             if old in last:
                 node.replace_input_with(i, last[old])
             unbiased = i == 4 and node.metadata_props.get(VARIANCE) == UNBIASED
-            last[old] = found[str(old.name)] = _unbiased(node, y) if unbiased else y
-    return found
+            last[old] = updated[str(old.name)] = _unbiased(node, y) if unbiased else y
+    return updated
 
 
 def _unbiased(node: ir.Node, moved: ir.Value) -> ir.Value:
-    """Return the running variance moved by Σ (x − μ)² / (N − 1): m · old + (moved − m · old) · N / (N − 1).
+    """Return the running variance with Σ (x − μ)² / (N − 1): m · old + (moved − m · old) · N / (N − 1).
 
-    The node reads a copy of the old one, for onnxruntime's kernel writes what is no output of the graph over it.
+    The node reads a copy of the old one, which onnxruntime's kernel would overwrite: its output is no graph output.
     """
     x, old, graph = node.inputs[0], node.inputs[4], node.graph
     assert x is not None and old is not None and isinstance(graph, ir.Graph)
@@ -55,42 +54,42 @@ def _unbiased(node: ir.Node, moved: ir.Value) -> ir.Value:
     op = Builder(graph, str(moved.name), before=next(iter(graph[graph.index(node) + 1 :]), None))
     with op.formulas():
         count = op.cast(op.Size(x) / op.Size(old), x)
-        kept = old * node.attributes.get_float("momentum", 0.9)
-        factor = count / op.Max(count - 1, op.like(1, count))  # one value varies by nothing
-        unbiased: ir.Value = kept + (moved - kept) * op.cast(factor, moved)
+        decayed = old * node.attributes.get_float("momentum", 0.9)
+        factor = count / op.Max(count - 1, op.like(1, count))  # the variance of one value is 0
+        unbiased: ir.Value = decayed + (moved - decayed) * op.cast(factor, moved)
     unbiased.type, unbiased.shape = moved.type, moved.shape
     return unbiased
 
 
 def is_statistic(value: ir.Value) -> bool:
-    """Say whether a value is the running mean or variance of a BatchNormalization and nothing else."""
+    """Return whether a value is the running mean or variance of a BatchNormalization and nothing else."""
     uses = value.uses()
     return bool(uses) and all(use.node.op_type == "BatchNormalization" and use.idx in (3, 4) for use in uses)
 
 
 def open_statistics(graph: ir.Graph) -> list[str]:
-    """Return the constants that training BatchNormalizations move, so that a caller lets them be inputs with a default.
+    """Return the constants that training BatchNormalizations update; the caller makes them inputs with a default.
 
-    Where the moved ones are no output of the graph, onnxruntime (1.19.2, 1.23.2) writes them over the constant, and
-    before that has merged it with equal ones of up to 8 numbers: a row of ones somewhere else would be another from
-    the first run on. It merges no default of an input; what is read of the moved ones comes from a copy.
+    Where the updated ones are no graph outputs, onnxruntime (1.19.2, 1.23.2) overwrites the constants, after merging
+    equal ones of up to 8 numbers: a row of ones elsewhere in the graph would change with the first run. It merges no
+    defaults of inputs. Nodes that read the updated values get them from a copy.
     """
-    found = dict[str, ir.Value]()
+    moved = dict[str, ir.Value]()
     for node in [node for node in graph.all_nodes() if node.op_type == "BatchNormalization" and _trains(node)]:
         for i, y in zip((3, 4), node.outputs[1:], strict=False):
             old = node.inputs[i]
             if old is None or graph.initializers.get(str(old.name)) is not old:
                 continue
-            found[str(old.name)] = old
+            moved[str(old.name)] = old
             if y.uses():
                 assert node.graph is not None
                 op = Builder(node.graph, f"{y.name}/old", before=node, names=Names(used_names(graph)))
                 node.replace_input_with(i, op.Neg(op.Neg(old)))
-    return list(found)
+    return list(moved)
 
 
 def to_inference(model: ir.Model) -> bool:
-    """Let a model predict: normalized by the running statistics, nothing dropped; say whether that changed anything.
+    """Set a model to inference (running statistics, no dropout); return whether that changed anything.
 
     >>> text = '''<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y) {
     ...     on = Constant<value = bool {1}>() half = Constant<value_float=0.5>() y = Dropout(X, half, on) }'''
@@ -108,26 +107,26 @@ def to_inference(model: ir.Model) -> bool:
 
 
 def settle(graph: ir.Graph) -> tuple[str, ...]:
-    """Let training BatchNormalizations of loops and branches use their running statistics, which nothing moves there.
+    """Let training BatchNormalizations in loops and branches use their running statistics, which nothing updates there.
 
     Returns:
-        What they write.
+        The names of their outputs.
     """
-    nodes = [node for node in graph.all_nodes() if node.graph is not graph and node.op_type != "Dropout"]
-    found = [node for node in nodes if _trains(node)]
-    for node in found:
+    candidates = [node for node in graph.all_nodes() if node.graph is not graph and node.op_type != "Dropout"]
+    training = [node for node in candidates if _trains(node)]
+    for node in training:
         _use_running(node)
-    return tuple(str(node.outputs[0].name) for node in found)
+    return tuple(str(node.outputs[0].name) for node in training)
 
 
 def set_seeds(model: ir.Model, seed: int) -> None:
-    """Give every random node a seed of its own, counted from `seed`."""
+    """Give the random nodes the seeds `seed`, `seed + 1`, …, in the graph's order."""
     for number, node in enumerate(filter(is_random_node, model.graph.all_nodes())):
         node.attributes["seed"] = ir.convenience.convert_attribute("seed", RANDOM[node.op_type](seed + number))
 
 
 def is_random(model: ir.Model) -> bool:
-    """Say whether a model's values differ from run to run."""
+    """Return whether a model's values differ from run to run (any node is random)."""
     return any(map(is_random_node, model.graph.all_nodes()))
 
 

@@ -1,11 +1,11 @@
-"""What is known of ONNX's operators, in one table: how their outputs follow from their inputs, and what is random.
+"""Facts about ONNX's operators: how their outputs follow from their inputs, and which are random.
 
-`tests/graph/test_operators.py` compares it with ONNX's own schemas and shape inference: a missing fact fails there.
+`tests/graph/test_operators.py` compares them with ONNX's schemas and shape inference: a missing fact fails there.
 """
 
 import onnx_ir as ir
 
-# One input, an output of its type and shape, each entry from one entry.
+# Elementwise, with one input: the output has its type and shape.
 UNARY = frozenset(
     (
         *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp"),
@@ -18,11 +18,11 @@ UNARY = frozenset(
 BROADCASTING = frozenset(
     ("Add", "Clip", "Div", "Max", "Mean", "Min", "Mod", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where")
 )
-# The same, and booleans come out.
+# The same with boolean outputs.
 PREDICATES = frozenset(
     ("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor")
 )
-# Of the first input's type and shape, but no entry from one entry alone.
+# Output of the first input's type and shape, but not elementwise.
 LIKE_FIRST = frozenset(("CumSum", "Hardmax", "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Softmax"))
 # Many entries of one input become one.
 REDUCTIONS = frozenset(
@@ -31,7 +31,7 @@ REDUCTIONS = frozenset(
         *("ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
     )
 )
-# Of the first input's type and another shape.
+# Output of the first input's type and another shape.
 OF_FIRST_TYPE = REDUCTIONS | frozenset(
     (
         *("AffineGrid", "AveragePool", "Col2Im", "Compress", "Concat", "Conv", "ConvTranspose", "DFT", "DepthToSpace"),
@@ -40,11 +40,11 @@ OF_FIRST_TYPE = REDUCTIONS | frozenset(
         *("ScatterND", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Trilu", "Unique", "Unsqueeze"),
     )
 )
-# More than one output of floats that follows from the inputs.
+# More than one float output that depends on the inputs.
 SEVERAL_OUTPUTS = frozenset(
     ("GRU", "If", "LSTM", "LayerNormalization", "Loop", "RNN", "Scan", "SoftmaxCrossEntropyLoss", "Split")
 )
-# Other values when they run again, and the type of their attribute `seed`.
+# Random operators, with the type of their attribute `seed`.
 RANDOM: dict[str, type[int | float]] = {
     "Bernoulli": float,
     "Dropout": int,
@@ -57,5 +57,5 @@ RANDOM: dict[str, type[int | float]] = {
 
 
 def is_random(node: ir.Node) -> bool:
-    """Say whether a node may give other values when it runs again (Dropout only where it can be told to train)."""
+    """Return whether a node's outputs may differ from run to run (Dropout's only with a training_mode input)."""
     return node.op_type in RANDOM and not node.domain and (node.op_type != "Dropout" or len(node.inputs) > 2)

@@ -1,8 +1,8 @@
-"""From one opset of ONNX to another: onnx's version converter, and what it forgets or cannot do.
+"""Convert a model to another opset: onnx's version converter, and the operators that it converts wrongly or not at all.
 
-What it does wrong was found by running each operator of opsets 7 to 12 before and after: Resize was asymmetric and
-rounded down (shrinking, up) before opset 11 and says nothing of it, a Hardmax of several axes was one of a matrix,
-BatchNormalization could have statistics for every place.
+Its errors were found by running each operator of opsets 7 to 12 before and after. Before opset 11, Resize was
+asymmetric and rounded down (up where it shrinks), which no attribute says. Before 13, a Hardmax of several axes was one
+of a matrix. Before 9, BatchNormalization could have statistics for every position.
 """
 
 from collections.abc import Iterable
@@ -23,20 +23,20 @@ from ortpipe.graph.rewrite import Rewrite, rewrite
 from ortpipe.graph.serial import OPSET
 from ortpipe.graph.sizes import fold_sizes
 
-LIFTED = 18  # from here on reductions take their axes alike, and there is LayerNormalization
-SAY_SHAPE = "Say the sizes of the inputs with convert.source.shape."
+LIFTED = 18  # the first opset in which most reductions take axes as an input
+SET_SHAPE = "Set the sizes of the inputs with convert.source.shape."
 FAILURES = (RuntimeError, onnx.shape_inference.InferenceError)
 
 
 def at_opset(model: onnx.ModelProto, version: int, oldest: int) -> onnx.ModelProto:
-    """Return a model of that opset at LIFTED if it is older than `oldest`, at OPSET if newer than that.
+    """Return a model of opset `version`: at LIFTED if older than `oldest`, at OPSET if newer than that, else as it is.
 
     Raises:
-        ModelError: an operator has no equal there.
+        ModelError: an operator has no equivalent there.
     """
     for node in all_nodes(model.graph):
         if node.op_type == "MeanVarianceNormalization" and not node.attribute:
-            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))  # its function body does not know them
+            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))  # its function body lacks the default
     if oldest <= version <= OPSET:
         return model
     try:
@@ -47,36 +47,36 @@ def at_opset(model: onnx.ModelProto, version: int, oldest: int) -> onnx.ModelPro
         raise
     except FAILURES as error:
         raise ModelError(
-            f"The training runtime runs opset {LIFTED} to {OPSET}; a model at another opset must have an equal there.",
+            f"The training runtime runs opset {LIFTED} to {OPSET}; a model must have an equivalent there.",
             got=f"opset {version}: {str(error).strip().splitlines()[-1]}",
             fix="Leave the named operator out of the model, or write it in older operators.",
         ) from error
 
 
 def _without_newer(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with the operators that OPSET does not know in older ones: a form of ours, or ONNX's bodies."""
+    """Return the model with operators newer than OPSET in older ones: by NEW, or by ONNX's function bodies."""
     used = {node.op_type for node in all_nodes(model.graph) if node.domain == ""}
     newer = {op_type for op_type in used if op_type in NEW or not _is_known(op_type)}
     if not newer:
         return model
-    if "GroupNormalization" in used:  # onnx infers no type behind it, and a body asks for its inputs' types
+    if "GroupNormalization" in used:  # onnx infers no type for its output, and a body needs its inputs' types
         model = with_bodies(model, ["GroupNormalization"])
-    own = parsed(inferred(model))
-    for value in (output for node in own.graph.all_nodes() for output in node.outputs):
-        if value.shape is not None and 0 in value.shape:  # onnx infers 0 where sizes of an Attention are not known
+    graph_model = parsed(inferred(model))
+    for value in (output for node in graph_model.graph.all_nodes() for output in node.outputs):
+        if value.shape is not None and 0 in value.shape:  # onnx infers 0 for unknown sizes of an Attention
             value.shape = None
-    rewrite(own.graph, NEW, nodes=list(own.graph.all_nodes()))
-    write_defaults(own, newer)
-    own = parsed(with_bodies(ir.to_proto(own), newer))
-    for node in own.graph.all_nodes():
+    rewrite(graph_model.graph, NEW, nodes=list(graph_model.graph.all_nodes()))
+    write_defaults(graph_model, newer)
+    graph_model = parsed(with_bodies(ir.to_proto(graph_model), newer))
+    for node in graph_model.graph.all_nodes():
         for x in node.inputs:
-            if x is not None and node.op_type in newer and is_function(node):  # whose body asks for sizes
-                _rank(node, x)
-    fold_sizes(own, deep=True)  # bodies compute sizes, behind which inference would know nothing
-    plain = ir.to_proto(own)
-    given = {d.dim_param for v in (*model.graph.input, *model.graph.value_info) for d in _dims(v)}
+            if x is not None and node.op_type in newer and is_function(node):  # its body needs sizes
+                _known_rank(node, x)
+    fold_sizes(graph_model, deep=True)  # bodies compute sizes, which inference does not follow
+    plain = ir.to_proto(graph_model)
+    declared_names = {d.dim_param for v in (*model.graph.input, *model.graph.value_info) for d in _dims(v)}
     for dim in (d for v in plain.graph.value_info for d in _dims(v)):
-        if dim.dim_param not in given:  # inference's own name for a size that may be known by now
+        if dim.dim_param not in declared_names:  # inference's name for a size that may be known by now
             dim.ClearField("dim_param")
     return plain
 
@@ -95,36 +95,36 @@ def _is_known(op_type: str) -> bool:
 
 def _lifted(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     if version < 13 and any(node.op_type in OLD for node in all_nodes(model.graph)):
-        own = parsed(inferred(model))
-        rewrite(own.graph, OLD, nodes=own.graph.all_nodes())
-        model = ir.to_proto(own)
+        graph_model = parsed(inferred(model))
+        rewrite(graph_model.graph, OLD, nodes=graph_model.graph.all_nodes())
+        model = ir.to_proto(graph_model)
     sized = {node.output[0] for node in all_nodes(model.graph) if node.op_type in ("Upsample", "Resize")}
     model = version_converter.convert_version(model, LIFTED)
     if version < 11 and sized:
-        own = parsed(model)
-        for node in own.graph.all_nodes():
+        graph_model = parsed(model)
+        for node in graph_model.graph.all_nodes():
             if node.op_type == "Resize" and node.outputs[0].name in sized:
                 _as_before_11(node)
-        model = ir.to_proto(own)
+        model = ir.to_proto(graph_model)
     return model
 
 
 def _as_before_11(resize: Node) -> None:
-    """Say in a Resize what was a matter of course before opset 11."""
+    """Write out the attributes of a Resize that were implied before opset 11."""
     scales = constant(resize.inputs[2])
     shrinks = scales is not None and scales.min() < 1
     if scales is not None and shrinks and scales.max() > 1 and resize.attributes.get_string("mode") != "linear":
         raise ModelError(
-            "A Resize of an opset before 11 shrinks, or enlarges.",
+            "A Resize of an opset before 11 must either shrink or enlarge.",
             got=f"{resize.outputs[0].name!r}: scales {scales.tolist()}",
-            fix="Write it as two.",
+            fix="Write it as two Resize nodes.",
         )
     values = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil" if shrinks else "floor"}
     resize.attributes.update({name: ir.AttrString(name, value) for name, value in values.items()})
 
 
 def _batch_normalization(op: Builder, node: Node) -> list[Value] | None:
-    """BatchNormalization with statistics for every place: scale · (x − mean) / √(variance + epsilon) + bias."""
+    """BatchNormalization with statistics for every position: scale · (x − mean) / √(variance + epsilon) + bias."""
     if node.attributes.get_int("spatial", 1):
         return None
     x, scale, bias, mean, variance = (v for v in node.inputs if v is not None)
@@ -133,30 +133,30 @@ def _batch_normalization(op: Builder, node: Node) -> list[Value] | None:
 
 
 def _hardmax(op: Builder, node: Node) -> list[Value]:
-    """Hardmax of a matrix: the axes before `axis` are its rows."""
+    """Hardmax of a matrix whose rows are the axes before `axis`."""
     [x] = node.inputs
     return [op.Reshape(op.Hardmax(op.Flatten(x, axis=node.attributes.get_int("axis", 1)), axis=1), op.Shape(x))]
 
 
-def _rank(node: Node, x: Value) -> int:
+def _known_rank(node: Node, x: Value) -> int:
     if x.shape is None:
         rule = "The number of dimensions of every output must be known."
-        raise ModelError(rule, got=f"{x.name!r} in front of {called(node)}", fix=SAY_SHAPE)
+        raise ModelError(rule, got=f"unknown for {x.name!r}, which {called(node)} reads", fix=SET_SHAPE)
     return x.shape.rank()
 
 
 def _global_max_pool(op: Builder, node: Node) -> list[Value]:
-    """GlobalMaxPool, of which the version converter knows no older version: the largest entry over axes 2, 3 …"""
+    """GlobalMaxPool, which the version converter cannot lower: the largest entry over axes 2, 3 …"""
     [x] = node.inputs
     assert x is not None
-    return [op.ReduceMax(x, range(2, _rank(node, x)), keepdims=1)]
+    return [op.ReduceMax(x, range(2, _known_rank(node, x)), keepdims=1)]
 
 
 def _tensor_scatter(op: Builder, node: Node) -> list[Value]:
-    """TensorScatter: along `axis`, row b of the update goes to the places write_indices[b], write_indices[b] + 1 …"""
+    """TensorScatter: along `axis`, row b of the update goes to positions write_indices[b], write_indices[b] + 1 …"""
     cache, update, starts = (*node.inputs, None)[:3]
     assert cache is not None and update is not None
-    rank = _rank(node, cache)
+    rank = _known_rank(node, cache)
     axis = node.attributes.get_int("axis", -2) % rank
     size, count = (op.Gather(op.Shape(v), op.const(np.int64(axis)), axis=0) for v in (cache, update))
     places: Any = op.Reshape(op.Range(0, count, 1), [-1 if i == axis else 1 for i in range(rank)])

@@ -1,8 +1,8 @@
 """The order of a graph's nodes that onnxruntime sorts fastest.
 
-It sorts a graph's nodes anew for each of its passes, and keeps those whose inputs are there, but whose turn has not
-come, in a list that it walks from end to end for every node: where nodes stand far behind what they read, as updates
-and derivatives of activations do in a step, that takes time by the square of their number.
+onnxruntime sorts a graph's nodes again for each of its passes. It keeps the ready nodes that are not yet placed in a
+list, and walks that list for every node. Where nodes stand far behind their inputs, as a step's updates and
+derivatives of activations do, the time grows with the square of their number.
 """
 
 from collections import deque
@@ -11,15 +11,15 @@ import onnx
 
 from ortpipe.graph.query import graphs
 
-DEEP = 1_000  # nodes of a graph, from which on it is worth while
+DEEP = 1_000  # nodes from which on sorting a graph pays
 
 
 def sort_by_readiness(model: onnx.ModelProto) -> None:
-    """Move each node of deep graphs to where its inputs are there; what any of them computes stays the same.
+    """Move each node of deep graphs to where its inputs are ready; results stay the same.
 
-    What is held at once does not: the runtime works backward from the last node that no node reads. Where that is the
-    update of the last layer, each weight is updated as soon as its gradient is there; where it is that of the first
-    layer, the gradients of all layers' outputs are there before.
+    Peak memory does not: the runtime schedules backward from the last node that no node reads. If that is the update of
+    the last layer, each weight is updated as soon as its gradient is ready; if it is that of the first layer, the
+    gradients of all layers' outputs exist before.
     """
     for graph in graphs(model.graph):
         if len(graph.node) >= DEEP:
@@ -47,7 +47,7 @@ def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
 
 
 def _read(node: onnx.NodeProto) -> list[str]:
-    """Return the names that a node reads, also those that only its inner graphs do."""
+    """Return the names that a node or its inner graphs read."""
     inner = [graph for a in node.attribute for graph in (*([a.g] if a.HasField("g") else []), *a.graphs)]
     outputs = [output.name for graph in inner for output in graph.output]
-    return [*node.input, *outputs, *(name for graph in inner for own in graph.node for name in _read(own))]
+    return [*node.input, *outputs, *(name for graph in inner for child in graph.node for name in _read(child))]

@@ -1,13 +1,13 @@
-"""Where a parameter comes from in its source's file, and the way back: steps that can be taken in both directions.
+"""The origin of a parameter in its source file, as invertible steps from the file's array to the parameter.
 
-What convert makes of attributes, fused inputs and merged weights has an origin, plain JSON in convert's lineage record:
-`{"node": the first output's name, "attribute": name}`, `{"node": …, "input": number}` or `{"initializer": name}`, and
-where it is not that array itself `"transform": [[step, *arguments], …]`, from the file's array to the parameter. A text
-among the arguments is the name of an initializer of the file, whose array the step gets.
+Parameters that convert makes of attributes, fused inputs and merged weights have an origin, plain JSON in convert's
+lineage record: `{"node": the first output's name, "attribute": name}`, `{"node": …, "input": number}` or
+`{"initializer": name}`, and `"transform": [[step, *arguments], …]` if the parameter is not that array itself. A
+string among the arguments names an initializer of the file, whose array the step receives.
 
-What is built from a scikit-learn estimator has `{"step": [where the estimator is], "attribute": "coef_"}`, and of a
-list of arrays, or of a dict, `"index"`. A step is the name or number of a part of a Pipeline, ColumnTransformer,
-FeatureUnion, list or dict, or the name of an attribute.
+Parameters of a scikit-learn estimator have `{"step": [path to the estimator], "attribute": "coef_"}`, and `"index"`
+into an attribute that is a list or dict of arrays. A step is the name or number of a part of a Pipeline,
+ColumnTransformer, FeatureUnion, list or dict, or the name of an attribute.
 """
 
 import contextlib
@@ -21,31 +21,31 @@ Origin = Mapping[str, Any]
 Read = Callable[[str], np.ndarray]  # an initializer of the file by name
 KEY = "origin"  # in an ir.Value's meta
 
-_Get = Callable[..., np.ndarray]  # (array, *arguments) → the next one
-_Put = Callable[..., np.ndarray]  # (array, new next one, *arguments) → the array with that in it
+_Get = Callable[..., np.ndarray]  # (array, *arguments) → the transformed array
+_Put = Callable[..., np.ndarray]  # (array, new transformed array, *arguments) → the updated array
 
 
 def mark(value: ir.Value, origin: Origin) -> ir.Value:
-    """Say of a parameter where it comes from; convert records it."""
+    """Set a parameter's origin, which convert records."""
     value.meta[KEY] = dict(origin)
     return value
 
 
 def marked(graph: ir.Graph) -> dict[str, Origin]:
-    """Return the origins of a graph's initializers, of those that have one."""
+    """Return the origins of the graph's initializers that have one."""
     return {name: value.meta[KEY] for name, value in graph.initializers.items() if KEY in value.meta}
 
 
 def mark_attribute(value: ir.Value, name: str, *transform: Sequence[Any], index: int | str | None = None) -> ir.Value:
-    """Say of a parameter which attribute of the estimator at hand it is, and by which steps it is made of it."""
+    """Set a parameter's origin: an attribute of the current estimator, and the steps from it to the parameter."""
     origin: dict[str, Any] = {"step": [], "attribute": name}
     origin |= {} if index is None else {"index": index}
-    return mark(value, origin | ({"transform": [list(one) for one in transform]} if transform else {}))
+    return mark(value, origin | ({"transform": [list(step) for step in transform]} if transform else {}))
 
 
 @contextlib.contextmanager
 def within(graph: ir.Graph, *step: int | str) -> Iterator[None]:
-    """Say of the parameters that are marked meanwhile that the estimator at hand is a part of the one around it.
+    """Prefix the origins that are marked in this context: the current estimator is part `step` of the outer one.
 
     >>> graph = ir.Graph([], [], nodes=[])
     >>> with within(graph, "model"), within(graph, "estimators_", 0):
@@ -66,7 +66,7 @@ def put(array: np.ndarray, new: np.ndarray, transform: Sequence[Sequence[Any]], 
 
     Raises:
         ValueError: shapes do not fit.
-        KeyError: a step, or an initializer that one names, is not known.
+        KeyError: a step, or an initializer that a step names, does not exist.
 
     >>> put(np.zeros(4), np.array([[1], [2]]), [["reshape", 2, 2], ["slice", 1, 0, 1], ["transpose"]], {}.get)
     Traceback (most recent call last):
@@ -79,16 +79,18 @@ def put(array: np.ndarray, new: np.ndarray, transform: Sequence[Sequence[Any]], 
         if array.shape != new.shape:
             raise ValueError(f"shape {new.shape} instead of {array.shape}")
         return new
-    (step, *arguments), *rest = transform
-    values = [read(one) if isinstance(one, str) else one for one in arguments]
+    (step, *arguments), *remaining = transform
+    values = [read(argument) if isinstance(argument, str) else argument for argument in arguments]
     get, back = STEPS[step]
-    return back(array, put(get(array, *values), new, rest, read), *values)
+    return back(array, put(get(array, *values), new, remaining, read), *values)
 
 
 def take(array: np.ndarray, transform: Sequence[Sequence[Any]], read: Read) -> np.ndarray:
-    """Return the parameter that an array of the file is."""
+    """Return the parameter that the steps make of an array of the file."""
     for step, *arguments in transform:
-        array = STEPS[step][0](array, *[read(one) if isinstance(one, str) else one for one in arguments])
+        array = STEPS[step][0](
+            array, *[read(argument) if isinstance(argument, str) else argument for argument in arguments]
+        )
     return array
 
 
@@ -101,18 +103,18 @@ def _between(array: np.ndarray, axis: int, start: int, stop: int) -> tuple[slice
 
 
 def _slice_back(array: np.ndarray, new: np.ndarray, *where: int) -> np.ndarray:
-    whole = array.astype(np.result_type(array, new), copy=True)
-    whole[_between(array, *where)] = new
-    return whole
+    updated = array.astype(np.result_type(array, new), copy=True)
+    updated[_between(array, *where)] = new
+    return updated
 
 
 def _opposite_back(array: np.ndarray, new: np.ndarray) -> np.ndarray:
-    first = np.where(-new == array[:1], array[:1], -new)  # a zero keeps its sign
+    first = np.where(-new == array[:1], array[:1], -new)  # so that a zero keeps its sign
     return np.concatenate([first, new])
 
 
 def _aligned(factor: Any, array: np.ndarray, axis: int) -> np.ndarray:
-    """Return numbers per channel so that they multiply an array's axis; one number as it is."""
+    """Return factors per channel, reshaped to broadcast along an array's axis; a single number as it is."""
     factor = np.asarray(factor)
     return (
         factor if factor.size == 1 else factor.reshape([-1 if i == axis % array.ndim else 1 for i in range(array.ndim)])
@@ -133,12 +135,12 @@ def _quantize(array: np.ndarray, new: np.ndarray, scale: Any, zero: Any = None, 
 
 
 def _unpacked(array: np.ndarray, bits: int, rows: int) -> np.ndarray:
-    """Return integers of so many bits that follow each other in bytes, the lowest bits first, as rows of int64."""
+    """Return integers of `bits` bits, packed in bytes with the lowest bits first, as rows of int64."""
     each = np.unpackbits(array.reshape(rows, -1), axis=1, bitorder="little")
     return each.reshape(rows, -1, bits) @ (1 << np.arange(bits, dtype=np.int64))
 
 
-def _steps(array: np.ndarray, bits: int, scales: Any, zero: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _unpacked_blocks(array: np.ndarray, bits: int, scales: Any, zero: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the integers of rows in blocks, [rows, blocks, block], and the scale and zero point of each block."""
     rows, blocks = array.shape[0], np.asarray(scales).size // array.shape[0]
     scale = np.asarray(scales, np.float64).reshape(rows, blocks, 1)
@@ -152,16 +154,16 @@ def _steps(array: np.ndarray, bits: int, scales: Any, zero: Any) -> tuple[np.nda
 
 
 def _from_blocks(array: np.ndarray, bits: int, count: int, scales: Any, zero: Any = None) -> np.ndarray:
-    whole, scale, offset = _steps(array, bits, scales, zero)
-    return ((whole - offset) * scale).reshape(len(array), -1)[:, :count]
+    integers, scale, offset = _unpacked_blocks(array, bits, scales, zero)
+    return ((integers - offset) * scale).reshape(len(array), -1)[:, :count]
 
 
 def _to_blocks(array: np.ndarray, new: np.ndarray, bits: int, count: int, scales: Any, zero: Any = None) -> np.ndarray:
-    """Return rows in packed blocks, each number rounded to a step; what fills the last block stays, and scales of 0."""
-    whole, scale, offset = _steps(array, bits, scales, zero)
-    wide = ((whole - offset) * scale).reshape(len(array), -1)
+    """Return rows as packed blocks of rounded integers; padding of the last block and blocks of scale 0 stay."""
+    integers, scale, offset = _unpacked_blocks(array, bits, scales, zero)
+    wide = ((integers - offset) * scale).reshape(len(array), -1)
     wide[:, :count] = new
-    steps = np.divide(wide.reshape(whole.shape), scale, out=whole - offset, where=scale != 0)
+    steps = np.divide(wide.reshape(integers.shape), scale, out=integers - offset, where=scale != 0)
     steps = np.clip(np.rint(steps + offset), 0, (1 << bits) - 1).astype(np.int64).reshape(len(array), -1, 1)
     return np.packbits((steps >> np.arange(bits)) & 1, axis=None, bitorder="little").reshape(array.shape)
 
@@ -171,10 +173,10 @@ STEPS: dict[str, tuple[_Get, _Put]] = {
     "transpose": (lambda array: np.swapaxes(array, -1, -2), lambda array, new: np.swapaxes(new, -1, -2)),
     "permute": (lambda array, *axes: np.transpose(array, axes), _permute_back),
     "slice": (lambda array, *where: array[_between(array, *where)], _slice_back),
-    "opposite": (lambda array: array[1:], _opposite_back),  # two rows [−s, s] as one
+    "opposite": (lambda array: array[1:], _opposite_back),  # rows [−s, s] as one row s
     "dequantize": (_dequantize, _quantize),
     "blocks": (_from_blocks, _to_blocks),
     "scale": (lambda array, scale: array * scale, lambda array, new, scale: new / scale),
-    "log": (np.log, lambda array, new: np.exp(new)),  # of what stays above 0
+    "log": (np.log, lambda array, new: np.exp(new)),  # for positive values
     "log_odds": (lambda log_p: log_p - np.log(-np.expm1(log_p)), lambda array, new: -np.logaddexp(0, -new)),
 }

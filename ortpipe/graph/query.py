@@ -1,4 +1,4 @@
-"""Questions about a graph: which values, which parameters, what depends on what."""
+"""Queries of a graph: its values, its parameters, and what depends on what."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -14,34 +14,34 @@ FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, *HALVES)
 
 
 def values(graph: ir.Graph) -> dict[str, ir.Value]:
-    """Return a graph's own values by name, without those of its subgraphs."""
+    """Return a graph's values by name, without those of its subgraphs."""
     return ir.convenience.create_value_mapping(graph, include_subgraphs=False)
 
 
 def value(graph: ir.Graph, name: str) -> ir.Value:
-    """Return the value of that name: an input, an initializer or a node's output (KeyError: there is none)."""
+    """Return the input, initializer or node output of that name (KeyError: there is none)."""
     return values(graph)[name]
 
 
 def sizes(value: ir.Value | None) -> list[int | None] | None:
-    """Return a value's dimensions, None where one is not known, or nothing is."""
+    """Return a value's dimensions, None for an unknown one; None if the rank is unknown."""
     if value is None or value.shape is None:
         return None
     return [d if isinstance(d, int) else None for d in value.shape]
 
 
 def called(node: ir.Node) -> str:
-    """Return how messages call a node."""
+    """Return a node's description for messages."""
     return f"{f'{node.domain}.' if node.domain else ''}{node.op_type} at node {node.name or node.outputs[0].name!r}"
 
 
 def data_inputs(graph: ir.Graph) -> list[ir.Value]:
-    """Return the inputs that must be fed: before IR 4, weights were inputs too."""
+    """Return the inputs that must be fed; before IR 4, weights are inputs too."""
     return [value for value in graph.inputs if not value.is_initializer()]
 
 
 def ancestors(outputs: Iterable[ir.Value]) -> set[ir.Value]:
-    """Return every value that the outputs depend on, themselves included (subgraphs' captures too)."""
+    """Return every value that the outputs depend on, the outputs and subgraphs' captures included."""
     seen: set[ir.Value] = set()
     stack = list(outputs)
     while stack:
@@ -57,12 +57,12 @@ def ancestors(outputs: Iterable[ir.Value]) -> set[ir.Value]:
 
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
-    """Return a control-flow node's own subgraphs (not theirs)."""
+    """Return a control-flow node's direct subgraphs."""
     return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
 
 
 def graphs(body: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """Yield a graph, or a function, and the graphs inside it, however deep."""
+    """Yield a graph, or a function, and the graphs inside it at any depth."""
     yield body
     for attribute in (a for node in body.node for a in node.attribute):
         for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
@@ -75,76 +75,82 @@ def all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 
 
 def captured(node: ir.Node) -> list[ir.Value]:
-    """Return the values that a control-flow node's subgraphs, however deep, read from around it; each one once."""
+    """Return the outer values that a control-flow node's subgraphs read, at any depth; each once."""
     return list(dict.fromkeys(v for graph in subgraphs(node) for v in free(graph)))
 
 
 def free(graph: ir.Graph) -> list[ir.Value]:
-    """Return the values that a graph's nodes and outputs read, but that it does not make; each one once."""
-    own = {*graph.inputs, *graph.initializers.values(), *(o for n in graph for o in n.outputs)}
+    """Return the outer values that a graph's nodes and outputs read; each once."""
+    defined = {*graph.inputs, *graph.initializers.values(), *(o for n in graph for o in n.outputs)}
     read = [v for n in graph for v in (*n.inputs, *captured(n)) if v is not None]
-    return list(dict.fromkeys(v for v in (*read, *graph.outputs) if v not in own))
+    return list(dict.fromkeys(v for v in (*read, *graph.outputs) if v not in defined))
 
 
 def float_initializers(graph: ir.Graph, *outputs: ir.Value) -> list[str]:
-    """Return the names of the float initializers that any of `outputs` depends on, in the graph's own order."""
+    """Return the names of the float initializers that any of `outputs` depends on, in the graph's order."""
     needed = ancestors(outputs)
     return [name for name, v in graph.initializers.items() if v in needed and v.dtype in FLOATS]
 
 
 def array(initializer: ir.Value) -> np.ndarray:
-    """Return an initializer's values as an array of its own (never a view of the model)."""
+    """Return a copy of an initializer's array."""
     if initializer.const_value is None:
         raise KeyError(f"{initializer.name} has no value")
     return np.array(initializer.const_value.numpy())
 
 
 def tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Return what a value always is, where a constant or an initializer says it."""
+    """Return the tensor of a constant or an initializer, None for other values."""
     if value is None:
         return None
     node = value.producer()
-    held = node.attributes.get("value") if node is not None and node.op_type == "Constant" and not node.domain else None
-    if held is None or held.is_ref():
+    attribute = (
+        node.attributes.get("value") if node is not None and node.op_type == "Constant" and not node.domain else None
+    )
+    if attribute is None or attribute.is_ref():
         return ir.convenience.get_const_tensor(value)
-    # It says the same, but asks whether a tensor is a tensor, which takes longer than writing a node.
-    held.value.name = value.name
-    return held.value
+    # get_const_tensor returns the same, but its type check takes longer than writing a node.
+    attribute.value.name = value.name
+    return attribute.value
 
 
 def constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return what a value always is as an array, where a constant or an initializer says it."""
-    held = tensor(value)
-    return None if held is None else held.numpy()
+    """Return the array of a constant or an initializer, None for other values."""
+    const_tensor = tensor(value)
+    return None if const_tensor is None else const_tensor.numpy()
 
 
 def select(
-    patterns: Sequence[str], names: Sequence[str], error: type[OrtpipeError], key: str, others: Collection[str] = ()
+    patterns: Sequence[str],
+    names: Sequence[str],
+    error: type[OrtpipeError],
+    key: str,
+    fixed_names: Collection[str] = (),
 ) -> list[str]:
-    """Return the names that at least one pattern means, in the order of `names`.
+    """Return the names that at least one pattern matches, in the order of `names`.
 
     Args:
         patterns: exact names or globs.
-        names: what can be chosen.
-        error: what is raised where a pattern means nothing.
+        names: the names to choose from.
+        error: the exception raised for a pattern without a match.
         key: the setting that the patterns come from, for the message.
-        others: names that cannot be chosen; a pattern that is one of them is no glob either.
+        fixed_names: names that cannot be chosen; a pattern equal to one of them is not tried as a glob.
 
     >>> select(["layer0.*", "bias"], ["layer0.weight", "layer1.weight", "bias"], OrtpipeError, "frozen")
     ['layer0.weight', 'bias']
     """
     chosen = set[str]()
     for pattern in patterns:
-        meant = [] if pattern in others and pattern not in names else matches(pattern, names)
-        if not meant:
+        matching = [] if pattern in fixed_names and pattern not in names else matches(pattern, names)
+        if not matching:
             rule = "Every pattern in {key} must match a parameter."
             raise error(rule, key=key, got=repr(pattern), fix=nearest(pattern, names))
-        chosen.update(meant)
+        chosen.update(matching)
     return [name for name in names if name in chosen]
 
 
 def matches(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the name that a pattern is, or else those that fit it as a glob (`*`, `?`, `[…]`).
+    """Return the name equal to the pattern, or else the names that match it as a glob (`*`, `?`, `[…]`).
 
     >>> matches("w[0]", ["w[0]", "w0"]), matches("w[0]", ["w0", "w1"])
     (['w[0]'], ['w0'])

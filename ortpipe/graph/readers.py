@@ -1,4 +1,4 @@
-"""What reads an initializer, and whether as a parameter: by the operator, and by what the initializer holds."""
+"""Find the nodes that read an initializer, and decide by operator and values whether they read it as a parameter."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortpipe.graph import query
 from ortpipe.graph.contents import is_added_mask, is_counted, is_formula, is_switch, is_zero_one
 
-WEIGHTS: dict[str, tuple[int, ...]] = {  # operator → the operands that are weights, where initializers are read there
+WEIGHTS: dict[str, tuple[int, ...]] = {  # operator → the operands that are weights if they are initializers
     "BatchNormalization": (1, 2),
     "Conv": (1, 2),
     "ConvTranspose": (1, 2),
@@ -30,7 +30,7 @@ WEIGHTS: dict[str, tuple[int, ...]] = {  # operator → the operands that are we
     "RMSNormalization": (1,),
     "RNN": (1, 2, 3),
 }
-CONSTANTS: dict[str, dict[int, str]] = {  # operator → the operands that are settings or statistics, and what to call it
+CONSTANTS: dict[str, dict[int, str]] = {  # operator → operand → why it is no parameter (untie puts it in names)
     "BatchNormalization": {3: "running mean", 4: "running variance"},
     "Clip": {1: "bound of Clip", 2: "bound of Clip"},
     "DequantizeLinear": {1: "scale of DequantizeLinear", 2: "zero point of DequantizeLinear"},
@@ -56,43 +56,43 @@ VIEWS = (  # operators whose result is their first operand in another form
 LAYERS = (frozenset(WEIGHTS) | {"LRN", "LpNormalization", "MeanVarianceNormalization"}) - {"PRelu"}
 PRODUCTS = ("MatMul", "Gemm", "Einsum", "Conv")
 ADDING = ("Add", "Sub", "Sum")
-CARRYING = (*ADDING, "Concat", "Div", "Mean", "Mul", "Neg")  # what a layer gives stays that through them
+CARRYING = (*ADDING, "Concat", "Div", "Mean", "Mul", "Neg")  # a layer's output passes through them
 SCALING = (*VIEWS, "Add", "Clip", "Div", "Max", "Min", "Mul", "Where")
-ARITHMETIC = ("Div", "Max", "Min", "Pow", "Sub")  # of initializers alone, they may compute a weight
+ARITHMETIC = ("Div", "Max", "Min", "Pow", "Sub")  # of initializers only, they may compute a weight
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike")
 
 
 @dataclass(frozen=True)
 class Use:
-    """A node that reads an initializer, or what is computed from initializers alone."""
+    """A node that reads an initializer, or a value computed from initializers only."""
 
     node: ir.Node
-    place: int  # of its operands
-    value: ir.Value  # what it reads there
-    path: tuple[ir.Node, ...]  # the nodes between the initializer and that
-    trained: bool = False  # whether it reads it as a weight, a bias or an embedding
-    reason: str = ""  # why not
+    place: int  # the operand's index
+    value: ir.Value  # the operand
+    path: tuple[ir.Node, ...]  # the nodes between the initializer and the operand
+    trained: bool = False  # whether the node reads it as a weight, a bias or an embedding
+    reason: str = ""  # why it does not
 
 
 class UseFinder:
-    """Says what reads an initializer of a graph, and how: it knows each value's origin."""
+    """Finds the uses of a graph's initializers; it classifies each value of the graph once."""
 
     def __init__(self, graph: ir.Graph) -> None:
-        self.fixed: set[ir.Value] = set()  # computed from initializers and constants alone
-        self.given: set[ir.Value] = set()  # what a layer gives, with no activation since
-        self.behind: set[ir.Value] = set()  # what depends on a layer
-        self.scores: set[ir.Value] = set()  # products of two values that are no weights, scaled
+        self.fixed: set[ir.Value] = set()  # computed from initializers and constants only
+        self.layer_outputs: set[ir.Value] = set()  # outputs of layers before an activation
+        self.after_layers: set[ir.Value] = set()  # values that depend on a layer
+        self.scores: set[ir.Value] = set()  # scaled products of two values that are no weights
         self._initializers = {*graph.initializers.values()}
         for node in graph.all_nodes():
             self._initializers.update(v for g in query.subgraphs(node) for v in g.initializers.values())
         self._places = {node: place for place, node in enumerate(graph.all_nodes())}
         for node in self._places:
-            self._note(node)
+            self._classify(node)
         self._before_softmax = _leading_to(self._places, ("Softmax", "LogSoftmax"), SCALING)
 
     def uses(self, value: ir.Value) -> list[Use]:
-        """Return what reads an initializer, in the graph's order, looking through what is computed from it alone."""
-        found: list[Use] = []
+        """Return the uses of an initializer in the graph's order, also of values computed from it only."""
+        uses: list[Use] = []
         stack: list[tuple[ir.Value, tuple[ir.Node, ...]]] = [(value, ())]
         seen: set[ir.Value] = set()
         while stack:
@@ -104,17 +104,17 @@ class UseFinder:
                 outputs = [y for y in node.outputs if y.dtype is None or y.dtype in query.FLOATS]
                 if not outputs:
                     continue  # no gradient passes
-                if self._is_looked_through(node, place):
+                if self._is_passed_through(node, place):
                     stack += [(y, (*path, node)) for y in outputs]
-                elif (scanned := _scanned(node, place)) is not None:
-                    stack.append((scanned, (*path, node)))
+                elif (slice_input := _slice_input(node, place)) is not None:
+                    stack.append((slice_input, (*path, node)))
                 else:
                     use = Use(node, place, read, path)
-                    trained, reason = self._judged(use, value)
-                    found.append(replace(use, trained=trained, reason=reason))
-        return sorted(found, key=lambda use: (self._places[use.node], use.place))
+                    trained, reason = self._assessed(use, value)
+                    uses.append(replace(use, trained=trained, reason=reason))
+        return sorted(uses, key=lambda use: (self._places[use.node], use.place))
 
-    def _note(self, node: ir.Node) -> None:
+    def _classify(self, node: ir.Node) -> None:
         inputs = [x for x in node.inputs if x is not None]
         outputs, moving = set(node.outputs), [x for x in inputs if not self._is_fixed(x)]
         if self._computes_a_constant(node):
@@ -124,12 +124,12 @@ class UseFinder:
         selects = op.startswith("Gather") and inputs[0] in moving
         inner = [n for g in query.subgraphs(node) for n in g.all_nodes()]
         layer = (op in LAYERS and not selects) or self._normalizes(node)
-        carries = op in CARRYING and not self.given.isdisjoint(inputs)
-        if layer or carries or ((op in VIEWS or selects) and inputs[0] in self.given):
-            self.given |= outputs
-        depends = op not in ("Shape", "Size") and not self.behind.isdisjoint(read)
+        carries = op in CARRYING and not self.layer_outputs.isdisjoint(inputs)
+        if layer or carries or ((op in VIEWS or selects) and inputs[0] in self.layer_outputs):
+            self.layer_outputs |= outputs
+        depends = op not in ("Shape", "Size") and not self.after_layers.isdisjoint(read)
         if layer or depends or any(n.op_type in LAYERS for n in inner):
-            self.behind |= outputs
+            self.after_layers |= outputs
         if (op in PRODUCTS and len(moving) > 1) or (op in SCALING and self.scores.intersection(inputs)):
             self.scores |= outputs
 
@@ -144,33 +144,33 @@ class UseFinder:
             return False
         return self._is_fixed(inputs[0]) if node.op_type in VIEWS else all(map(self._is_fixed, inputs))
 
-    def _is_looked_through(self, node: ir.Node, place: int) -> bool:
+    def _is_passed_through(self, node: ir.Node, place: int) -> bool:
         if place in CONSTANTS.get(node.op_type, ()) and node.op_type not in ARITHMETIC:
             return False
         return self._computes_a_constant(node) and (place == 0 or node.op_type not in VIEWS)
 
     def _normalizes(self, node: ir.Node) -> bool:
-        """Say whether a node divides by the root of something that is no constant, as normalizations do."""
+        """Return whether a node divides by the square root of a non-constant, as normalizations do."""
         if node.op_type not in ("Div", "Mul"):
             return False
         for x in node.inputs[1:] if node.op_type == "Div" else node.inputs:
-            made = x.producer() if x is not None and not self._is_fixed(x) else None
-            if made is not None and made.op_type == "Reciprocal" and node.op_type == "Mul" and made.inputs[0]:
-                made = made.inputs[0].producer()
+            maker = x.producer() if x is not None and not self._is_fixed(x) else None
+            if maker is not None and maker.op_type == "Reciprocal" and node.op_type == "Mul" and maker.inputs[0]:
+                maker = maker.inputs[0].producer()
             elif node.op_type == "Mul":
                 continue
-            if made is not None and made.op_type in ("Add", "Max", "Clip", "Expand") and made.inputs[0] is not None:
-                made = made.inputs[0].producer()
-            if made is not None and made.op_type == "Sqrt":
+            if maker is not None and maker.op_type in ("Add", "Max", "Clip", "Expand") and maker.inputs[0] is not None:
+                maker = maker.inputs[0].producer()
+            if maker is not None and maker.op_type == "Sqrt":
                 return True
         return False
 
-    def _judged(self, use: Use, value: ir.Value) -> tuple[bool, str]:
-        """Return whether a node reads an initializer as a parameter, and the reason that forbids it, if one does."""
+    def _assessed(self, use: Use, value: ir.Value) -> tuple[bool, str]:
+        """Return whether a node reads an initializer as a parameter, and a reason against it, or ""."""
         node, op, size = use.node, use.node.op_type, size_of(value)
         passed = {n.op_type for n in use.path if n.op_type not in VIEWS}
         if (passed and size == 1) or size_of(use.value) == 1 != size:
-            return False, ""  # such as a norm of a weight, and a number of a formula
+            return False, ""  # such as a weight's norm, or a number in a formula
         if "Mul" in passed and is_zero_one(query.array(value)):
             return False, "a mask of 0 and 1"
         if not passed.isdisjoint(("Sin", "Cos")):
@@ -179,116 +179,116 @@ class UseFinder:
             return False, "a variance"
         if role := CONSTANTS.get(op, {}).get(use.place):
             return False, role if size != 1 else "one number"
-        others = [x for x in node.inputs if x is not None and not self._is_fixed(x)]
+        data_inputs = [x for x in node.inputs if x is not None and not self._is_fixed(x)]
         if use.place in WEIGHTS.get(op, ()):
-            return self._weight(node, value, others)
+            return self._weight(node, value, data_inputs)
         if op in ADDING:
-            return self._added(use, bool(passed), value, others)
+            return self._added(use, bool(passed), value, data_inputs)
         if op == "Mul":
-            return self._multiplied(use, value, others)
-        if op == "Concat" and self.given.intersection(others):
-            return bool(np.ptp(query.array(value).astype(np.float64)) > 0), ""  # a learned token, and no padding
+            return self._multiplied(use, value, data_inputs)
+        if op == "Concat" and self.layer_outputs.intersection(data_inputs):
+            return bool(np.ptp(query.array(value).astype(np.float64)) > 0), ""  # a learned token, not padding
         return False, ""
 
-    def _weight(self, node: ir.Node, value: ir.Value, others: Sequence[ir.Value]) -> tuple[bool, str]:
-        held = query.constant(value)  # not `array`, a copy: weights may be large
-        assert held is not None
-        if is_formula(held):
+    def _weight(self, node: ir.Node, value: ir.Value, data_inputs: Sequence[ir.Value]) -> tuple[bool, str]:
+        array = query.constant(value)  # not query.array, which copies: weights may be large
+        assert array is not None
+        if is_formula(array):
             return False, "sines and cosines"
-        if node.op_type.startswith("Gather") and is_added_mask(held):
+        if node.op_type.startswith("Gather") and is_added_mask(array):
             return False, "a mask"
-        if node.op_type in ("MatMul", "Einsum") and self.behind.isdisjoint(others) and _gives_angles(node):
+        if node.op_type in ("MatMul", "Einsum") and self.after_layers.isdisjoint(data_inputs) and _gives_angles(node):
             return False, "frequencies of Sin and Cos"
         return True, ""
 
-    def _added(self, use: Use, computed: bool, value: ir.Value, others: Sequence[ir.Value]) -> tuple[bool, str]:
-        node, held, softmax = use.node, query.array(value), use.node in self._before_softmax
-        where = "added in front of Softmax" if softmax else "a mask that is added"
-        added = -held if node.op_type == "Sub" else held
-        if is_added_mask(added) or (is_zero_one(held) and computed):
-            return False, where
-        given = bool(self.given.intersection(others))
+    def _added(self, use: Use, computed: bool, value: ir.Value, data_inputs: Sequence[ir.Value]) -> tuple[bool, str]:
+        node, array, softmax = use.node, query.array(value), use.node in self._before_softmax
+        mask = "added in front of Softmax" if softmax else "a mask that is added"
+        added = -array if node.op_type == "Sub" else array
+        if is_added_mask(added) or (is_zero_one(array) and computed):
+            return False, mask
+        is_layer_output = bool(self.layer_outputs.intersection(data_inputs))
         if size_of(value) == 1:
-            return given and any(map(_has_one_channel, others)), "" if given else "one number"
-        if softmax and self.scores.intersection(others) and (not held.any() or is_switch(added)):
-            return False, where if held.any() else f"zeros, {where}"
+            return is_layer_output and any(map(_has_one_channel, data_inputs)), "" if is_layer_output else "one number"
+        if softmax and self.scores.intersection(data_inputs) and (not array.any() or is_switch(added)):
+            return False, mask if array.any() else f"zeros, {mask}"
         scaled = (n for n, _ in node.outputs[0].uses() if n.op_type in ("Div", "Mul"))
         if node.op_type == "Sub" and any(x is not None and self._is_fixed(x) for n in scaled for x in n.inputs):
             return False, "a mean"
         if _axes(use.value) <= 1:
-            return bool(self.behind.intersection(others)), ""
-        if given and (is_formula(held, lines=True) or is_counted(held)):
+            return bool(self.after_layers.intersection(data_inputs)), ""
+        if is_layer_output and (is_formula(array, lines=True) or is_counted(array)):
             return False, "sines, cosines or whole steps"
-        return given, ""
+        return is_layer_output, ""
 
-    def _multiplied(self, use: Use, value: ir.Value, others: Sequence[ir.Value]) -> tuple[bool, str]:
-        held, near = query.array(value), self.behind.intersection(others)
-        if held.size == 1:
+    def _multiplied(self, use: Use, value: ir.Value, data_inputs: Sequence[ir.Value]) -> tuple[bool, str]:
+        array, after_layers = query.array(value), self.after_layers.intersection(data_inputs)
+        if array.size == 1:
             return False, "one number"
-        if is_zero_one(held):
+        if is_zero_one(array):
             return False, "a mask of 0 and 1"
-        if is_formula(held):
+        if is_formula(array):
             return False, "sines and cosines"
-        if not near and _gives_angles(use.node):
+        if not after_layers and _gives_angles(use.node):
             return False, "frequencies of Sin and Cos"
-        if _reaches(use.node, VIEWS, ("ReduceSum",)):  # a product, written out
+        if _reaches(use.node, VIEWS, ("ReduceSum",)):  # a matrix product, written out
             return True, ""
-        return _axes(use.value) <= 1 and bool(near), ""
+        return _axes(use.value) <= 1 and bool(after_layers), ""
 
 
-def _scanned(node: ir.Node, place: int) -> ir.Value | None:
-    """Return what the body of a Scan reads a slice of this operand as."""
+def _slice_input(node: ir.Node, place: int) -> ir.Value | None:
+    """Return the input of a Scan's body that gets the slices of this operand, if it is a scanned one."""
     if node.op_type != "Scan":
         return None
     body, count = node.attributes["body"].as_graph(), node.attributes["num_scan_inputs"].as_int()
     return body.inputs[place] if place >= len(node.inputs) - count else None
 
 
-def _reaches(node: ir.Node, through: Collection[str], wanted: Collection[str]) -> set[str]:
-    """Return which of the wanted operators read what a node gives, through others."""
-    found, stack, seen = set[str](), [node], {node}
+def _reaches(node: ir.Node, through: Collection[str], op_types: Collection[str]) -> set[str]:
+    """Return which of these operators read a node's outputs, directly or through operators of `through`."""
+    reached, stack, seen = set[str](), [node], {node}
     while stack:
         for y in stack.pop().outputs:
             for reader, _ in y.uses():
-                if reader.op_type in wanted:
-                    found.add(reader.op_type)
+                if reader.op_type in op_types:
+                    reached.add(reader.op_type)
                 elif reader.op_type in through and reader not in seen:
                     seen.add(reader)
                     stack.append(reader)
-    return found
+    return reached
 
 
-def _leading_to(nodes: Iterable[ir.Node], wanted: Collection[str], through: Collection[str]) -> set[ir.Node]:
-    """Return the nodes whose results the wanted operators read, through others: in one walk, for all nodes at once."""
-    found, stack = set[ir.Node](), [node for node in nodes if node.op_type in wanted]
+def _leading_to(nodes: Iterable[ir.Node], op_types: Collection[str], through: Collection[str]) -> set[ir.Node]:
+    """Return the nodes whose outputs these operators read, directly or through operators of `through`, in one walk."""
+    leading, stack = set[ir.Node](), [node for node in nodes if node.op_type in op_types]
     while stack:
         for x in stack.pop().inputs:
-            made = x.producer() if x is not None else None
-            if made is not None and made not in found:
-                found.add(made)
-                if made.op_type in through:
-                    stack.append(made)
-    return found
+            producer = x.producer() if x is not None else None
+            if producer is not None and producer not in leading:
+                leading.add(producer)
+                if producer.op_type in through:
+                    stack.append(producer)
+    return leading
 
 
 def _gives_angles(node: ir.Node) -> bool:
-    """Say whether both the sine and the cosine of what a node gives are taken: of fixed frequencies, as a rule."""
+    """Return whether both sine and cosine of a node's output are taken, which suggests fixed frequencies."""
     return len(_reaches(node, (*VIEWS, "Concat", "Mul"), ("Sin", "Cos"))) == 2
 
 
 def _has_one_channel(value: ir.Value) -> bool:
     if value.shape is not None and value.shape.rank():
         return value.shape.rank() == 1 or value.shape[-1] == 1 or (value.shape.rank() > 3 and value.shape[1] == 1)
-    made = value.producer()
-    weight = made.inputs[1] if made is not None and made.op_type == "MatMul" else None
+    producer = value.producer()
+    weight = producer.inputs[1] if producer is not None and producer.op_type == "MatMul" else None
     return weight is not None and weight.shape is not None and bool(weight.shape) and weight.shape[-1] == 1
 
 
 def size_of(value: ir.Value) -> int:
-    """Return how many numbers a value holds, 0 if that is not known."""
+    """Return a value's number of entries, 0 if it is unknown."""
     return 0 if value.shape is None else math.prod(d if isinstance(d, int) else 0 for d in value.shape)
 
 
 def _axes(value: ir.Value) -> int:
-    """Return how many axes a value varies along."""
+    """Return a value's number of axes longer than 1; 1 if the shape is unknown."""
     return 1 if value.shape is None else sum(d != 1 for d in value.shape)

@@ -1,4 +1,4 @@
-"""Trained weights back into what they were read from; whatever was not trained stays as it is there."""
+"""Write trained weights back into the file that they were read from; everything else in it stays the same."""
 
 import collections
 import contextlib
@@ -26,7 +26,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Place(Protocol):
-    """Where an array of a source stands; two with one name are one."""
+    """The location of an array in a source, identified by its name."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -40,119 +40,123 @@ P_co = TypeVar("P_co", bound=Place, covariant=True)
 
 
 class WeightSource(Protocol[P_co]):
-    """What weights are read from and go back to."""
+    """A file that weights are read from and written back to."""
 
     def find(self, name: str, origin: Origin | None) -> P_co | None:
-        """Return the place of a parameter of that name and origin, if there is one."""
+        """Return the place of the parameter with this name and origin, or None."""
 
     def values(self, name: str) -> np.ndarray:
-        """Return an array that a step of an origin names (KeyError: there is none of that name)."""
+        """Return the array of that name, which a step of an origin uses (KeyError: there is none)."""
 
 
 @dataclass(frozen=True)
 class Decision(Generic[P]):
-    """What goes where."""
+    """The arrays to write, and the fields of `Restored` that follow from them."""
 
-    changed: Mapping[P, np.ndarray]  # of the type and shape that its place has
+    changed: Mapping[P, np.ndarray]  # with the type and shape of its place
     written: tuple[str, ...]
-    kept: tuple[str, ...]
+    unchanged: tuple[str, ...]
     rounding: Mapping[str, float]
 
 
-SOURCE = "Name what the run read; ortpipe show RUN says which."
+SOURCE = "Give the file that the run read; ortpipe show RUN prints its path."
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What came of it."""
+    """The result of `restore`."""
 
     written: tuple[str, ...]  # the parameters whose values in the file changed
-    kept: tuple[str, ...]  # those that the file held already, or rounds to what it held
-    rounding: Mapping[str, float]  # of those that the file holds in a narrower type, the largest |written − trained|
-    files: tuple[Path, ...]  # what was written, the .onnx file last; nothing where it is the same file as it was
+    unchanged: tuple[str, ...]  # those whose values in the file, as rounded there, are the same
+    rounding: Mapping[str, float]  # the largest |written − trained| of those with a narrower type in the file
+    files: tuple[Path, ...]  # the written files, the .onnx file last; empty if nothing changed
 
 
 def restore(file: Path, output: Path, trained: Arrays, untrained: Arrays, origins: Mapping[str, Origin]) -> Restored:
-    """Write trained weights into a copy of an .onnx file, or into itself where `output` is that file.
+    """Write trained weights into a copy of an .onnx file, or into the file itself if `output` is that file.
 
-    Its bytes are edited in place: names, opset, metadata, order, layout of tensors and external data stay, also fields
-    that no version of onnx knows. Everything is decided before anything is written; each file appears whole.
+    The bytes are edited in place: names, opset, metadata, order, layout of tensors, external data and unknown fields
+    stay. All checks come before the first write; each file is written atomically.
 
     Args:
-        file: what the model was converted from.
-        output: what is written; its external data go beside it.
+        file: the file that the model was converted from.
+        output: the file to write; its external data go beside it.
         trained: parameters and running statistics by name.
-        untrained: other float initializers; where the file has one of the name it must hold the same.
-        origins: where parameters are in the file that are no initializers of it: see `graph/origins.py`.
+        untrained: other float initializers, which must be equal to those of the same name in the file.
+        origins: the origins of parameters that are no initializers of the file: see `graph/origins.py`.
 
     Raises:
-        ModelError: a parameter has no place in the file, another shape there, or the file is another model.
+        ModelError: a parameter has no place or another shape in the file, or the file is another model.
     """
     source = OnnxBytes(file)
-    decided = decide(source, str(file), trained, untrained, origins)
-    return Restored(decided.written, decided.kept, decided.rounding, tuple(_write(source, decided.changed, output)))
+    decision = decide(source, str(file), trained, untrained, origins)
+    return Restored(
+        decision.written, decision.unchanged, decision.rounding, tuple(_write(source, decision.changed, output))
+    )
 
 
 def decide(
     source: WeightSource[P], label: str, trained: Arrays, untrained: Arrays, origins: Mapping[str, Origin]
 ) -> Decision[P]:
-    """Return the new arrays of a source; `label` names it in errors. Arguments and errors as of `restore`."""
-    _refuse_other(source, label, untrained, origins)
-    found = {name: source.find(name, origins.get(name)) for name in trained}
-    if lost := [name for name, slot in found.items() if slot is None]:
-        there = getattr(source, "tensors", {})  # of a state_dict
+    """Return the arrays to write to a source; `label` names it in errors. Arguments and errors as in `restore`."""
+    _reject_other_model(source, label, untrained, origins)
+    slot_by_name = {name: source.find(name, origins.get(name)) for name in trained}
+    if missing := [name for name, slot in slot_by_name.items() if slot is None]:
+        names_in_file = getattr(source, "tensors", {})  # of a state_dict
         raise ModelError(
-            "Every trained weight goes back to its place in the file.",
-            got=f"{label} has none for {some(lost)}" + (f"; it has {some(list(there))}" if there else ""),
-            fix=SOURCE + " A bare model.onnx does not say where weights come from that convert made: name the run. "
-            "A head that convert put on has no place in the file.",
+            "Every trained weight must have a place in the file.",
+            got=f"{label} has none for {some(missing)}"
+            + (f"; it has {some(list(names_in_file))}" if names_in_file else ""),
+            fix=SOURCE
+            + " For weights that convert created, give the run, for its model.onnx does not record their origin. "
+            "A head that convert added has no place in the file.",
         )
-    slots = {name: slot for name, slot in found.items() if slot is not None}
+    slots = {name: slot for name, slot in slot_by_name.items() if slot is not None}
     arrays, rounding = _new_arrays(source, label, slots, trained, origins)
     changed = {slot: array for slot, array in arrays.items() if not same_bytes(array, slot.array)}
-    where = {slot.name for slot in changed}
-    written = tuple(name for name, slot in slots.items() if slot.name in where)
+    changed_slots = {slot.name for slot in changed}
+    written = tuple(name for name, slot in slots.items() if slot.name in changed_slots)
     return Decision(changed, written, tuple(name for name in slots if name not in written), rounding)
 
 
-def _refuse_other(source: WeightSource[P], label: str, untrained: Arrays, origins: Mapping[str, Origin]) -> None:
-    """Refuse a file whose weights that were not trained are others: with it, the trained ones predict otherwise."""
-    other = []
+def _reject_other_model(source: WeightSource[P], label: str, untrained: Arrays, origins: Mapping[str, Origin]) -> None:
+    """Raise ModelError if the file's untrained weights differ, for the trained ones would predict differently there."""
+    differing = []
     for name, array in untrained.items():
         slot = source.find(name, origins.get(name))
         if slot is None:
             continue
         with contextlib.suppress(ValueError, KeyError):
-            held = put(slot.array, array, origins.get(name, {}).get("transform", []), source.values)
-            if held.shape == slot.array.shape and same_bytes(_cast(held, slot.array), slot.array):
+            restored = put(slot.array, array, origins.get(name, {}).get("transform", []), source.values)
+            if restored.shape == slot.array.shape and same_bytes(_cast(restored, slot.array), slot.array):
                 continue
-        other.append(name)
-    if other:
-        rule = "What was not trained is in the file as it was in training."
-        raise ModelError(rule, got=f"{label}: other values of {some(other)}", fix=SOURCE)
+        differing.append(name)
+    if differing:
+        rule = "Weights that were not trained must be the same in the file as in training."
+        raise ModelError(rule, got=f"{label}: different values of {some(differing)}", fix=SOURCE)
 
 
 def _new_arrays(
     source: WeightSource[P], label: str, slots: Mapping[str, P], trained: Arrays, origins: Mapping[str, Origin]
 ) -> tuple[dict[P, np.ndarray], dict[str, float]]:
-    """Return each slot's new array, and what casting the parameters to the file's types rounded."""
+    """Return each slot's new array, and the rounding error of each parameter that its type in the file rounds."""
     steps = {name: origins.get(name, {}).get("transform", []) for name in slots}
 
     by_name = {slot.name: slot for slot in slots.values()}
     arrays, misfits = {name: slot.array for name, slot in by_name.items()}, []
     for name, slot in slots.items():
         try:
-            whole = put(arrays[slot.name], trained[name], steps[name], source.values)
-            if whole.shape != slot.array.shape:
-                raise ValueError(f"shape {list(whole.shape)} instead of {list(slot.array.shape)}")
+            updated = put(arrays[slot.name], trained[name], steps[name], source.values)
+            if updated.shape != slot.array.shape:
+                raise ValueError(f"shape {list(updated.shape)} instead of {list(slot.array.shape)}")
             kind = ir.DataType.from_numpy(slot.array.dtype)
-            if kind.bitwidth < 8 or (kind.is_integer() and whole.dtype != slot.array.dtype):
+            if kind.bitwidth < 8 or (kind.is_integer() and updated.dtype != slot.array.dtype):
                 raise ValueError(f"{kind.name} there, in steps that the run does not record")
-            arrays[slot.name] = whole
+            arrays[slot.name] = updated
         except (ValueError, KeyError, TypeError) as error:
             misfits.append(f"{name}: {error.args[0]!s}")
     if misfits:
-        raise ModelError("A weight fits its place in the file.", got=f"{label}: {'; '.join(misfits)}", fix=SOURCE)
+        raise ModelError("A weight must fit its place in the file.", got=f"{label}: {'; '.join(misfits)}", fix=SOURCE)
     sharing = collections.Counter(slot.name for slot in slots.values())
     clashing = [
         name
@@ -162,27 +166,31 @@ def _new_arrays(
     ]
     if clashing:
         raise ModelError(
-            "Weights that share a place in the file have one value.",
-            got=f"{label}: training parted {some(clashing)}",
+            "Weights that share a place in the file must have equal values.",
+            got=f"{label}: {some(clashing)} differ after training",
             fix="Train without convert.untie, or use the run's own model.onnx.",
         )
     cast = {name: _cast(arrays[name], slot.array) for name, slot in by_name.items()}
     rounding = {}
     for name, slot in slots.items():
-        back = take(cast[slot.name], steps[name], source.values)
-        if np.array_equal(back.astype(trained[name].dtype), trained[name]):
+        restored = take(cast[slot.name], steps[name], source.values)
+        if np.array_equal(restored.astype(trained[name].dtype), trained[name]):
             continue
         with np.errstate(invalid="ignore"):
-            off = np.abs(back.astype(np.float64) - trained[name].astype(np.float64))
-        if not np.isfinite(off).all():
-            got = f"{name!r}, which is {slot.array.dtype} there: some trained values are beyond its largest"
-            raise ModelError("The file's types hold the trained values.", got=got, fix="Use the run's own model.onnx.")
-        rounding[name] = float(off.max())
+            difference = np.abs(restored.astype(np.float64) - trained[name].astype(np.float64))
+        if not np.isfinite(difference).all():
+            actual = f"{name!r}, which is {slot.array.dtype} there: some trained values are too large for it"
+            raise ModelError(
+                "The file's types must be able to hold the trained values.",
+                got=actual,
+                fix="Use the run's own model.onnx.",
+            )
+        rounding[name] = float(difference.max())
     return {by_name[name]: array for name, array in cast.items()}, rounding
 
 
 def _cast(array: np.ndarray, old: np.ndarray) -> np.ndarray:
-    """Return an array in the type of the old one; a number that the old one rounds to stays as finely as it was."""
+    """Return an array in the type of `old`; entries that `old` rounds to keep its more precise values."""
     with np.errstate(over="ignore"):
         cast = np.ascontiguousarray(array.astype(old.dtype, copy=False)).reshape(array.shape)
         if old.dtype.itemsize > array.dtype.itemsize:
@@ -191,9 +199,9 @@ def _cast(array: np.ndarray, old: np.ndarray) -> np.ndarray:
 
 
 def _write(source: OnnxBytes, changed: Mapping[Slot, np.ndarray], output: Path) -> list[Path]:
-    """Write the data files and then the .onnx file: all of them beside their places, before the first takes its own.
+    """Write the data files and the .onnx file as temporary files, then rename them in that order.
 
-    What is killed in place between two of them leaves some files trained and others not; restoring again completes it.
+    A kill between two renames in place leaves some files trained and others not; restoring again completes them.
     """
     in_place = output.exists() and output.samefile(source.path)
     folder, new_folder = source.path.parent.resolve(), output.parent.resolve()
@@ -203,7 +211,7 @@ def _write(source: OnnxBytes, changed: Mapping[Slot, np.ndarray], output: Path) 
     for slot, array in changed.items():
         if slot.stored is not None:
             data.setdefault(source.data_file(slot.stored.location), []).append((slot.stored, array))
-    prefix = f"{output.name}." if new_folder == folder and not in_place else None  # the original keeps its own
+    prefix = f"{output.name}." if new_folder == folder and not in_place else None  # the original keeps its data files
     partials, sha1 = dict[Path, Path](), dict[Path, str]()
     with contextlib.ExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""The one driver of rewriting: nodes that have a rule make way for what the rule writes, and names of values stay."""
+"""Rewrite nodes by rules; the values of the new nodes take over the names."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortpipe.graph.builder import Builder, Names, used_names
 
-# (op, node) → the values of the node's outputs, written in front of it (None for an output that nobody reads);
+# (op, node) → new values for the node's outputs, written before the node (None for an output that nothing reads);
 # None leaves the node as it is.
 Rewrite = Callable[[Builder, ir.Node], Sequence[ir.Value | None] | None]
 
@@ -14,7 +14,7 @@ Rewrite = Callable[[Builder, ir.Node], Sequence[ir.Value | None] | None]
 def rewrite(
     graph: ir.Graph, table: Mapping[str, Rewrite], domain: str = "", nodes: Iterable[ir.Node] | None = None
 ) -> None:
-    """Rewrite in place a graph's nodes, or some of them (of its subgraphs too), of the operators in the table."""
+    """Rewrite the graph's nodes, or `nodes` (also of subgraphs), whose operator has a rule in the table, in place."""
     names = Names(used_names(graph))
     for node in list(graph if nodes is None else nodes):
         if node.op_type in table and node.domain == domain:
@@ -27,7 +27,7 @@ def rewrite(
 
 
 def replace(node: ir.Node, values: Sequence[ir.Value | None]) -> None:
-    """Put new values in the place of a node's outputs, under their names, types and shapes, and remove the node."""
+    """Replace a node's outputs by new values, which take over names, types and shapes, and remove the node."""
     assert isinstance(node.graph, ir.Graph)
     for old, new in zip(node.outputs, values, strict=False):
         if new is not None:

@@ -1,4 +1,4 @@
-"""Models to and from disk."""
+"""Read and write models."""
 
 import contextlib
 import errno
@@ -23,23 +23,23 @@ from ortpipe.graph.query import graphs
 from ortpipe.graph.sound import HEAVY, check_sound, is_large
 
 Loaded = tuple[onnx.ModelProto, dict[str, np.ndarray]]
-OPSET = 21  # the newest that onnxruntime-training 1.19.2 runs
-IR_VERSION = 10  # the newest that it loads
-OLDEST_IR_VERSION = 8  # before 4, an initializer had to be an input too
+OPSET = 21  # the newest opset that onnxruntime-training 1.19.2 runs
+IR_VERSION = 10  # the newest IR version that it loads
+OLDEST_IR_VERSION = 8  # older models are written at this one; before 4, initializers had to be inputs, too
 NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # no file under that name
 
 
 def read(path: Path) -> onnx.ModelProto:
     """Read an .onnx file, external data included; raises as `read_apart`."""
-    return _read(path, lambda: (onnx.load(str(path), format="protobuf"), {}))[0]  # whatever its suffix says
+    return _read(path, lambda: (onnx.load(str(path), format="protobuf"), {}))[0]  # whatever its suffix
 
 
 def read_apart(path: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Read an .onnx file, external data included, and its large weights apart: each is in memory once.
+    """Read an .onnx file, external data included; return the model and its large weights, each in memory once.
 
     Raises:
-        ModelError: the file is missing, is no ONNX model, or points at data outside its folder.
-        OSError: it is there and cannot be read now.
+        ModelError: the file is missing, is no ONNX model, or refers to data outside its folder.
+        OSError: the file exists and cannot be read now.
     """
     return _read(path, lambda: _load_apart(path))
 
@@ -57,8 +57,8 @@ def _read(path: Path, load: Callable[[], Loaded]) -> Loaded:
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:
             raise
-        with contextlib.suppress(ValueError, RuntimeError):  # a location that is no path, or a loop of links
-            for file in files(path):  # onnx's words for a disk that fails are those for a wrong file: ask the disk
+        with contextlib.suppress(ValueError, RuntimeError):  # a location that is no path, or cyclic links
+            for file in files(path):  # onnx reports a failing disk like a wrong file, so read it
                 file.open("rb").close()
         raise ModelError(
             "The .onnx file and its external data must be readable.",
@@ -71,7 +71,7 @@ def _read(path: Path, load: Callable[[], Loaded]) -> Loaded:
             got=f"{path}: nothing",
             fix="Download or export the model again.",
         )
-    for tensor in _tensors(model):  # both forms of storage give the same bytes
+    for tensor in _tensors(model):  # so that models with and without external data are the same bytes
         tensor.ClearField("data_location")
     with located(path):
         check_sound(model, weights)
@@ -84,10 +84,10 @@ def _load_apart(path: Path) -> Loaded:
             model, weights = split(content)
     else:
         model, weights = onnx.load(str(path), format="protobuf", load_external_data=False), {}
-    own = {id(tensor): tensor for tensor in model.graph.initializer}
+    main_initializers = {id(tensor): tensor for tensor in model.graph.initializer}
     for tensor in [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]:
         raw = _external_bytes(tensor, path.parent)
-        if id(tensor) in own and tensor.data_type in TYPES and math.prod(tensor.dims) >= MANY:
+        if id(tensor) in main_initializers and tensor.data_type in TYPES and math.prod(tensor.dims) >= MANY:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
             weights[tensor.name] = sealed(np.frombuffer(raw, dtype).reshape(tensor.dims))
             tensor.CopyFrom(stub(tensor))
@@ -95,12 +95,12 @@ def _load_apart(path: Path) -> Loaded:
             tensor.raw_data = raw
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
-    light, others = take_apart(model)
-    return light, weights | others
+    light, large = take_apart(model)
+    return light, weights | large
 
 
 def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
-    """Return what onnx reads for a tensor, refusing what it refuses: protobuf would hold and hand out copies of it."""
+    """Return a tensor's external data, read by onnx with its checks, without the copies that protobuf would hold."""
     plain = SimpleNamespace(name=tensor.name, external_data=list(tensor.external_data), raw_data=b"")
     onnx.external_data_helper.load_external_data_for_tensor(plain, str(folder))
     return plain.raw_data
@@ -108,7 +108,7 @@ def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
 
 @contextlib.contextmanager
 def located(path: Path) -> Iterator[None]:
-    """Say where it is, of a model that is refused."""
+    """Add the file's path to a ModelError."""
     try:
         yield
     except ModelError as error:
@@ -117,9 +117,9 @@ def located(path: Path) -> Iterator[None]:
 
 
 def files(path: Path) -> tuple[Path, ...]:
-    """Return an .onnx file and the files of external data beside it, of those that are there.
+    """Return an .onnx file and its existing files of external data.
 
-    Only the graph is read. Data outside the file's folder have no part in it: `read` refuses them.
+    Only the graph is read. Data outside the file's folder are left out, for `read` rejects them.
     """
     if not path.is_file():
         return ()
@@ -130,12 +130,12 @@ def files(path: Path) -> tuple[Path, ...]:
     stored = [t for t in _tensors(model) if t.data_location == t.EXTERNAL]
     places = {entry.value for tensor in stored for entry in tensor.external_data if entry.key == "location"}
     folder = path.parent.resolve()
-    found = [(folder / place).resolve() for place in sorted(places)]
-    return (path, *(file for file in found if file.is_relative_to(folder) and file.is_file()))
+    data_files = [(folder / place).resolve() for place in sorted(places)]
+    return (path, *(file for file in data_files if file.is_relative_to(folder) and file.is_file()))
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor of a model: initializers and constants, those of inner graphs and local functions too."""
+    """Yield every initializer and attribute tensor of a model, also in inner graphs and local functions."""
     for place in (model.graph, *model.functions):
         for graph in graphs(place):
             yield from getattr(graph, "initializer", ())
@@ -151,16 +151,16 @@ def write(
     *,
     beside: bool = False,
 ) -> Path:
-    """Write a model, from which some weights may stand apart, into a folder.
+    """Write a model, whose large weights may be in `weights`, into a folder; return its path.
 
-    Above 2 GB, or with `beside`, its weights go to one file beside it.
+    Above 2 GB, or with `beside`, the weights go to one file beside it.
     """
     path = folder / name
     if weights is None and (beside or is_large(model)):
         model, weights = take_apart(model)
     if is_large(model) and not weights:  # in inner graphs, or of other types
         copy = onnx.ModelProto()
-        copy.CopyFrom(model)  # saving with external data empties the tensors of what it is given
+        copy.CopyFrom(model)  # saving with external data clears the model's tensors
         onnx.save(copy, str(path), save_as_external_data=True, location=f"{name}.data")
     elif weights and (beside or is_large(model)):
         write_beside(model, weights, path)
@@ -173,7 +173,7 @@ def write(
 def write_atomically(
     model: onnx.ModelProto, folder: Path, name: str = "model.onnx", weights: Weights | None = None
 ) -> None:
-    """Write a model into a folder where people look: its files appear whole, the one of that name last."""
+    """Write a model into a folder atomically: each file is complete when it appears, the .onnx file last."""
     partial = temporary(folder / Path(name).stem)
     partial.mkdir(parents=True)
     try:
@@ -186,6 +186,6 @@ def write_atomically(
 
 @contextlib.contextmanager
 def on_disk(model: onnx.ModelProto, weights: Weights | None = None) -> Iterator[str]:
-    """Give the path of a temporary copy with its weights beside it, which a runtime maps instead of copying them."""
+    """Yield the path of a temporary copy with its weights beside it, which a runtime can memory-map."""
     with tempfile.TemporaryDirectory() as folder:
         yield str(write(model, Path(folder), weights=weights, beside=True))

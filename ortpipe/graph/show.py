@@ -1,4 +1,4 @@
-"""A graph as text that a person reads."""
+"""A graph as readable text."""
 
 import math
 
@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 
 def to_text(model: onnx.ModelProto) -> str:
-    """Return a model in ONNX's text form, with large tensors cut to their type and shape."""
+    """Return a model in ONNX's text form, with large tensors as type and shape."""
     graph = model.graph
     small = onnx.ModelProto()
     small.CopyFrom(model)
@@ -17,12 +17,12 @@ def to_text(model: onnx.ModelProto) -> str:
     try:
         text = onnx.printer.to_text(small)
     except (UnicodeDecodeError, RuntimeError, onnx.shape_inference.InferenceError) as error:
-        text = f"# ONNX's text form has no words for it: {error}"
+        text = f"# ONNX's text form cannot show this model: {error}"
     return "\n".join([*lines, text]) + "\n"
 
 
 def type_of(value: onnx.TensorProto | onnx.ValueInfoProto | ir.Value) -> str:
-    """Return type and shape in words; a dimension without size and name is ?.
+    """Return type and shape as text; a dimension without size and name is ?.
 
     >>> type_of(onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, ["N", 3, None]))
     'float[N, 3, ?]'

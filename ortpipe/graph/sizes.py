@@ -1,4 +1,4 @@
-"""Integer arithmetic on constants, done beforehand: exporters compute sizes that shape inference does not follow."""
+"""Fold integer arithmetic on constants: exporters compute sizes that shape inference does not follow."""
 
 import numpy as np
 import onnx_ir as ir
@@ -6,7 +6,7 @@ import onnx_ir as ir
 from ortpipe.graph import query
 from ortpipe.graph.check import infer
 
-LARGEST = 1024  # elements; sizes, axes and indices are small, and what is larger is data
+LARGEST = 1024  # elements; sizes, axes and indices are small, larger arrays are data
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 ARITHMETIC = {
     *("Abs", "Add", "Cast", "Concat", "Div", "Equal", "Gather", "Greater", "Identity", "Less", "Max", "Min", "Mod"),
@@ -26,13 +26,13 @@ ARITHMETIC = {
     ),
 }
 
-LAYOUT = {"ConstantOfShape", "Transpose"}  # by which exporters lay out pads
+LAYOUT = {"ConstantOfShape", "Transpose"}  # exporters arrange pads with them
 
 
 def fold_sizes(model: ir.Model, *, deep: bool = False) -> None:
-    """Write out every integer that follows from constants and static sizes, and infer the shapes that follow from it.
+    """Replace integers that follow from constants and static sizes by constants, and infer the shapes again.
 
-    With `deep` also through operators of LAYOUT, and a size that is picked from a shape which is free elsewhere.
+    `deep` also folds operators of LAYOUT, and static sizes that are gathered from a partly dynamic shape.
 
     >>> model = ir.from_onnx_text('''<ir_version: 10, opset_import: ["": 21]>
     ...   g (float[N,6] X) => (float[A,B,C] y) {
@@ -47,7 +47,7 @@ def fold_sizes(model: ir.Model, *, deep: bool = False) -> None:
 
 
 def _is_known(graph: ir.Graph) -> bool:
-    """Say whether every size is a number or an input's, so that inference has nothing to add."""
+    """Return whether every size is a number or an input's, so that inference has nothing to add."""
     free = {d.value for x in graph.inputs for d in x.shape or () if not isinstance(d, int)} - {None}
     values = [value for node in graph.all_nodes() for value in node.outputs]
     return all(v.type is not None and v.shape is not None for v in values) and all(
@@ -56,7 +56,7 @@ def _is_known(graph: ir.Graph) -> bool:
 
 
 def _fold(graph: ir.Graph, deep: bool) -> bool:
-    """Put constants in the place of the integer nodes that depend on nothing else; say whether there were any."""
+    """Replace integer nodes that depend on constants only by constants; return whether there were any."""
     changed = False
     for node in list(graph):
         for inner in query.subgraphs(node):
@@ -64,15 +64,15 @@ def _fold(graph: ir.Graph, deep: bool) -> bool:
         value = _value(node, deep)
         if value is None:
             continue
-        [old], held = node.outputs, ir.AttrTensor("value", ir.Tensor(value))
-        constant = ir.node("Constant", [], {"value": held}, name=node.name)
+        [old], tensor = node.outputs, ir.AttrTensor("value", ir.Tensor(value))
+        constant = ir.node("Constant", [], {"value": tensor}, name=node.name)
         ir.convenience.replace_nodes_and_values(graph, node, [node], [constant], [old], constant.outputs)
         changed = True
     return changed
 
 
 def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
-    """Return what a node always gives, if that is a few integers or booleans."""
+    """Return a node's constant output, if it is one of a few integers or booleans."""
     if node.domain or len(node.outputs) != 1:
         return None
     if node.op_type in ("Shape", "Size"):
@@ -83,8 +83,8 @@ def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
             return None
         shape = np.array(dims, np.int64)
         return shape if node.op_type == "Shape" else np.array(shape.prod())
-    if deep and node.op_type == "Gather" and (picked := _picked(node)) is not None:
-        return picked
+    if deep and node.op_type == "Gather" and (gathered := _gathered_sizes(node)) is not None:
+        return gathered
     if node.op_type not in (ARITHMETIC | LAYOUT if deep else ARITHMETIC) or (
         node.op_type == "Cast" and node.attributes.get_int("to") not in INTEGERS
     ):
@@ -95,7 +95,7 @@ def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
         return None
     if node.op_type == "Range" and _steps(*(inputs[str(x.name)] for x in node.inputs if x is not None)) > LARGEST:
         return None
-    from onnx.reference import ReferenceEvaluator  # late: most models have no such node, and it takes its time
+    from onnx.reference import ReferenceEvaluator  # late: slow to import, and most models have no such node
 
     [result] = ReferenceEvaluator(ir.serde.serialize_node(node)).run(None, inputs)
     value = np.asarray(result)
@@ -106,20 +106,20 @@ def _steps(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> int:
     return int((limit - start) // delta) if delta else 0
 
 
-def _picked(node: ir.Node) -> np.ndarray | None:
-    """Return the sizes that a Gather picks from a shape, where those are static."""
+def _gathered_sizes(node: ir.Node) -> np.ndarray | None:
+    """Return the sizes that a Gather picks from a shape, if they are static."""
     shape, index = node.inputs
-    maker = shape.producer() if shape is not None else None
+    producer = shape.producer() if shape is not None else None
     places = _integers(index) if index is not None else None
-    x = maker.inputs[0] if maker is not None and maker.op_type == "Shape" and not maker.attributes else None
+    x = producer.inputs[0] if producer is not None and producer.op_type == "Shape" and not producer.attributes else None
     if x is None or x.shape is None or places is None or not (places < len(x.shape)).all():
         return None
     sizes = [x.shape[int(place)] for place in places.ravel()]
-    known = [d for d in sizes if isinstance(d, int)]
-    return np.array(known, np.int64).reshape(places.shape) if len(known) == len(sizes) else None
+    static = [d for d in sizes if isinstance(d, int)]
+    return np.array(static, np.int64).reshape(places.shape) if len(static) == len(sizes) else None
 
 
 def _integers(value: ir.Value) -> np.ndarray | None:
-    """Return what a value always is, if that is a few integers or booleans."""
+    """Return a value's constant, if it is one of a few integers or booleans."""
     tensor = None if value.is_graph_input() else query.tensor(value)
     return tensor.numpy() if tensor is not None and tensor.dtype in INTEGERS and tensor.size <= LARGEST else None

@@ -1,6 +1,6 @@
-"""Files of a PyTorch state_dict, .safetensors and what torch.save writes: tensors by name, written over in place.
+"""Files of a PyTorch state_dict, as .safetensors or by torch.save: tensors by name, overwritten in place.
 
-Neither needs torch, nor runs what a file holds: of a pickle, only what tensors are made of is understood.
+Reading needs no torch and executes nothing from the file: the unpickler knows only what tensors are built of.
 """
 
 import io
@@ -31,26 +31,26 @@ DTYPES = {
 }
 TORCH = {"Double": "F64", "Float": "F32", "Half": "F16", "BFloat16": "BF16"}  # …Storage
 TORCH_DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-AGAIN = "Save the state_dict again: torch.save(model.state_dict(), FILE), or safetensors.torch.save_file."
+SAVE_AGAIN = "Save the state_dict again: torch.save(model.state_dict(), FILE), or safetensors.torch.save_file."
 
 
 @dataclass(frozen=True, eq=False)
 class StoredTensor:
     """A float tensor of a state_dict."""
 
-    name: str  # the first one of those that share its numbers
+    name: str  # the first name of those that share its data
     array: np.ndarray = field(repr=False)
-    stored: np.ndarray = field(repr=False)  # the same numbers where they lie in the file's bytes
+    stored: np.ndarray = field(repr=False)  # a view of the same data in the file's bytes
 
 
 class StateDict:
-    """Tensors by name, as `decide` looks for them."""
+    """Tensors by name, looked up by `decide`."""
 
     def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
         self.tensors = tensors
 
     def find(self, name: str, origin: Origin | None) -> StoredTensor | None:
-        """Return the tensor of a parameter's name, or of the initializer's that it was read from."""
+        """Return the tensor named like the parameter, or like the initializer that the parameter came from."""
         if origin is not None and "initializer" not in origin:
             return None
         return self.tensors.get(name if origin is None else origin["initializer"])
@@ -63,10 +63,10 @@ class StateDict:
 
 
 class StateDictFile:
-    """A file's bytes; what is written to its tensors is saved with everything else as it is.
+    """A file's bytes: `save` writes them with the new tensor values and everything else unchanged.
 
     Raises:
-        ModelError: it is missing, damaged, or of another form.
+        ModelError: the file is missing, damaged, or of another format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,30 +79,32 @@ class StateDictFile:
             else:
                 self.candidates = list(self._torch())
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, struct.error) as error:
-            got = f"{path}: {type(error).__name__}: {error}"
-            raise ModelError("The file must hold a state_dict.", got=got, fix=AGAIN) from error
+            actual = f"{path}: {type(error).__name__}: {error}"
+            raise ModelError("The file must hold a state_dict.", got=actual, fix=SAVE_AGAIN) from error
         except (zipfile.BadZipFile, pickle.UnpicklingError) as error:
-            raise ModelError("The file must hold a state_dict.", got=f"{path}: {error}", fix=AGAIN) from error
+            raise ModelError("The file must hold a state_dict.", got=f"{path}: {error}", fix=SAVE_AGAIN) from error
 
     def holding(self, names: set[str]) -> StateDict:
-        """Return the one dict of tensors with all of these names, however deep in a checkpoint; or the largest.
+        """Return the dict of tensors with all of these names, at any depth of a checkpoint, or with most of them.
 
-        Where a wrapper (DataParallel, torch.compile) has put a prefix in front of each name, it is left out.
+        A prefix that a wrapper (DataParallel, torch.compile) has put in front of each name is removed.
         """
-        named = [_without_prefix(one, names) for one in self.candidates]
-        whole = [one for one in named if names <= set(one)]
-        if len(whole) > 1:
-            got = f"{self.path}: {len(whole)} dicts of tensors with these names"
-            raise ModelError("The weights have one place in the file.", got=got, fix=AGAIN)
-        if not whole and not self.candidates:
-            got = f"{self.path}: no dict of float tensors"
-            raise ModelError("The file must hold a state_dict.", got=got, fix=AGAIN)
-        return StateDict(whole[0] if whole else max(self.candidates, key=lambda one: len(names & set(one))))
+        renamed = [_without_prefix(tensors, names) for tensors in self.candidates]
+        complete = [tensors for tensors in renamed if names <= set(tensors)]
+        if len(complete) > 1:
+            actual = f"{self.path}: {len(complete)} dicts of tensors with these names"
+            raise ModelError("Only one dict of the file may have the weights' names.", got=actual, fix=SAVE_AGAIN)
+        if not complete and not self.candidates:
+            actual = f"{self.path}: no dict of float tensors"
+            raise ModelError("The file must hold a state_dict.", got=actual, fix=SAVE_AGAIN)
+        return StateDict(
+            complete[0] if complete else max(self.candidates, key=lambda tensors: len(names & set(tensors)))
+        )
 
     def save(self, output: Path) -> None:
-        """Write the file with what its tensors are now; the checksums of a zip's entries are those of the new bytes."""
+        """Write the file with the tensors' current values and, for a zip, the checksums of the new bytes."""
         if self.path.suffix != ".safetensors":
-            _renew_checksums(self._bytes)
+            _update_checksums(self._bytes)
         atomic_write(output, bytes(self._bytes))
 
     def _torch(self) -> Iterator[dict[str, StoredTensor]]:
@@ -115,23 +117,23 @@ class StateDictFile:
         reader = _TensorPickle(io.BytesIO(archive.read(program)))
         tensors: dict[tuple[Any, ...], StoredTensor] = {}
         for stored in _dicts(reader.load(), set()):
-            found = {}
+            by_name = {}
             for name, view in stored.items():
                 info = archive.getinfo(f"{root}data/{view.key}")
                 if info.compress_type != zipfile.ZIP_STORED:
                     raise ValueError("its entries are compressed")
-                place = (view.key, view.dtype, view.offset, view.size, view.stride)
-                if place not in tensors:
-                    start = _start(self._bytes, info)
+                part = (view.key, view.dtype, view.offset, view.size, view.stride)
+                if part not in tensors:
+                    start = _data_offset(self._bytes, info)
                     numbers = np.frombuffer(memoryview(self._bytes)[start : start + info.file_size], view.dtype)
-                    there = view.of(numbers)
-                    tensors[place] = StoredTensor(name, there.copy(), there)
-                found[name] = tensors[place]
-            yield found
+                    in_file = view.of(numbers)
+                    tensors[part] = StoredTensor(name, in_file.copy(), in_file)
+                by_name[name] = tensors[part]
+            yield by_name
 
 
 def _without_prefix(tensors: dict[str, StoredTensor], names: set[str]) -> dict[str, StoredTensor]:
-    """Return tensors by what they are called behind a prefix of all of them, if they then have all names."""
+    """Return the tensors without the prefix that all their names share, if they then include all of `names`."""
     if names <= set(tensors):
         return tensors
     first = min(names, default="")
@@ -145,19 +147,19 @@ def _safetensors(data: bytearray) -> dict[str, StoredTensor]:
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     tensors = {}
-    for name, said in header.items():
-        if name == "__metadata__" or said["dtype"] not in DTYPES:
+    for name, entry in header.items():
+        if name == "__metadata__" or entry["dtype"] not in DTYPES:
             continue
-        begin, end = (8 + size + place for place in said["data_offsets"])
-        numbers = np.frombuffer(memoryview(data)[begin:end], DTYPES[said["dtype"]])
-        there = numbers.reshape(said["shape"])
-        tensors[name] = StoredTensor(name, there.copy(), there)
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        numbers = np.frombuffer(memoryview(data)[begin:end], DTYPES[entry["dtype"]])
+        in_file = numbers.reshape(entry["shape"])
+        tensors[name] = StoredTensor(name, in_file.copy(), in_file)
     return tensors
 
 
 @dataclass(frozen=True)
 class _View:
-    """A tensor as a pickle says it: numbers of a storage."""
+    """A tensor as a pickle describes it: a view of a storage."""
 
     key: str
     dtype: np.dtype
@@ -174,7 +176,7 @@ class _View:
 
 
 class _Other(dict[Any, Any]):
-    """Whatever else a pickle makes: it takes everything and does nothing."""
+    """Stands for any other object of a pickle: accepts every call and does nothing."""
 
     def __init__(self, *_: Any) -> None:
         super().__init__()
@@ -194,7 +196,7 @@ class _Other(dict[Any, Any]):
 
 
 class _TensorPickle(pickle.Unpickler):
-    """Reads a pickle without importing anything: tensors are views, and everything else is inert."""
+    """Reads a pickle without importing anything: tensors become views, everything else inert objects."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
@@ -210,15 +212,15 @@ class _TensorPickle(pickle.Unpickler):
 
 
 class _Dict(dict[Any, Any]):
-    """An OrderedDict, whose attributes, such as a state_dict's _metadata, play no part."""
+    """An OrderedDict without attributes, such as a state_dict's _metadata."""
 
     def __setstate__(self, state: Any) -> None:
         pass
 
 
-def _rebuild(storage: Any, offset: Any, size: Any, stride: Any, *rest: Any) -> Any:
-    _, kind, key, *_ = storage
-    dtype = next((one for one in rest if isinstance(one, np.dtype)), kind)
+def _rebuild(storage: Any, offset: Any, size: Any, stride: Any, *options: Any) -> Any:
+    _, storage_dtype, key, *_ = storage
+    dtype = next((option for option in options if isinstance(option, np.dtype)), storage_dtype)
     return _View(str(key), dtype, int(offset), tuple(size), tuple(stride)) if isinstance(dtype, np.dtype) else _Other()
 
 
@@ -232,13 +234,13 @@ _MAKERS: dict[tuple[str, str], Any] = {
 
 
 def _dicts(value: Any, seen: set[int]) -> Iterator[dict[str, _View]]:
-    """Yield what a checkpoint holds as dicts of tensors by name, itself first."""
+    """Yield the dicts of tensors by name in a checkpoint, the outermost first."""
     if id(value) in seen or not isinstance(value, dict | list | tuple):
         return
     seen.add(id(value))
     parts: Any = value
     if isinstance(value, dict):
-        views = {name: one for name, one in value.items() if isinstance(one, _View) and isinstance(name, str)}
+        views = {name: view for name, view in value.items() if isinstance(view, _View) and isinstance(name, str)}
         if views:
             yield views
         parts = [*value.values(), *([value.state] if isinstance(value, _Other) else [])]
@@ -246,27 +248,27 @@ def _dicts(value: Any, seen: set[int]) -> Iterator[dict[str, _View]]:
         yield from _dicts(part, seen)
 
 
-def _start(data: bytearray, info: zipfile.ZipInfo) -> int:
-    """Return where an entry's bytes begin: its local header may have other extra fields than the directory."""
+def _data_offset(data: bytearray, info: zipfile.ZipInfo) -> int:
+    """Return where an entry's bytes begin; its local header may have other extra fields than the directory."""
     name, extra = struct.unpack_from("<HH", data, info.header_offset + 26)
     return info.header_offset + 30 + int(name) + int(extra)
 
 
-def _renew_checksums(data: bytearray) -> None:
-    """Write each entry's CRC-32 anew, in the directory, in its header, and behind it where a descriptor follows."""
+def _update_checksums(data: bytearray) -> None:
+    """Update each entry's CRC-32: in the directory, in its header, and in the data descriptor if one follows."""
     archive = zipfile.ZipFile(io.BytesIO(data))
-    place = archive.start_dir
+    record = archive.start_dir
     for info in archive.infolist():
-        begin = _start(data, info)
+        begin = _data_offset(data, info)
         end = begin + info.compress_size
         crc = zlib.crc32(memoryview(data)[begin:end])
-        places = [place + 16]
+        crc_offsets = [record + 16]
         if not info.flag_bits & 8:
-            places.append(info.header_offset + 14)
+            crc_offsets.append(info.header_offset + 14)
         elif data[end : end + 4] == b"PK\x07\x08":
-            places.append(end + 4)
+            crc_offsets.append(end + 4)
         if crc != info.CRC and info.compress_type == zipfile.ZIP_STORED:
-            for one in places:
-                struct.pack_into("<I", data, one, crc)
-        name, extra, comment = struct.unpack_from("<HHH", data, place + 28)
-        place += 46 + name + extra + comment
+            for offset in crc_offsets:
+                struct.pack_into("<I", data, offset, crc)
+        name, extra, comment = struct.unpack_from("<HHH", data, record + 28)
+        record += 46 + name + extra + comment

@@ -1,4 +1,4 @@
-"""A graph as an SVG picture: a box for each node, from the inputs down to the outputs; what repeats is one box."""
+"""A graph as an SVG picture: a box for each node or repeated block, from the inputs down to the outputs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import onnx
 from ortpipe.graph.show import type_of
 
 SMALL = 40  # nodes that are all drawn
-MOST = 90  # boxes: where there are more, neighbours become one
-LONGEST_PERIOD, LARGE = 500, 6000  # nodes: of a block that repeats, and of a graph in which one is looked for
-BOLD, WORD, LINE, GAP = 8.0, 6.6, 15, 26  # pixels: of a letter of a title, of others, of a line, between boxes
+MOST = 90  # boxes; if there are more, neighbours are merged
+LONGEST_PERIOD, LARGE = 500, 6000  # nodes of a repeated block, and of a graph that is searched for one
+BOLD, WORD, LINE, GAP = 8.0, 6.6, 15, 26  # pixels: a title's letter, another letter, a line's height, between boxes
 LETTERS = 34  # of a line of text
 RULES = {
     "": "background:#fff",
@@ -27,13 +27,13 @@ RULES = {
     ".r rect": "fill:#fdf1d8;stroke:#b98a1d",
     "path": "fill:none;stroke:#9aa5b1",
 }
-# in a page or a notebook, rules hold for all of it: these for the graph alone
+# CSS rules apply to the whole page or notebook; these are limited to the graph
 STYLE = "".join(f"{f'svg.ortpipe {which}'.rstrip()}{{{rule}}}" for which, rule in RULES.items())
 
 
 @dataclass
 class _Box:
-    """A picture's box: a title, lines below it, the values that it reads and makes."""
+    """A box of the picture: title, lines below it, the names of the values that it reads and makes."""
 
     title: str
     lines: list[str] = field(default_factory=list)
@@ -53,8 +53,8 @@ class _Box:
 def to_svg(model: onnx.ModelProto, parameters: Sequence[str] = ()) -> str:
     """Return a model's graph as an SVG document: the same graph gives the same text.
 
-    A block of nodes that follows itself several times is one box, with what is in it; nodes with trained parameters
-    say which. Constants are not drawn.
+    A block of nodes that repeats is one box with its operators; nodes with trained parameters name them. Constants are
+    not drawn.
     """
     boxes = _boxes(model.graph, frozenset(parameters))
     edges = _edges(boxes)
@@ -73,10 +73,10 @@ def to_svg(model: onnx.ModelProto, parameters: Sequence[str] = ()) -> str:
             f'<path d="M{x0:.0f} {y0:.0f}C{x0:.0f} {y0 + half:.0f} {x1:.0f} {y1 - half:.0f} {x1:.0f} {y1:.0f}"/>'
         )
     for box, (x, y) in zip(boxes, places, strict=True):
-        left, round_ = x - box.width / 2, 12 if box.kind == "io" else 4
+        left_edge, radius = x - box.width / 2, 12 if box.kind == "io" else 4
         lines.append(
-            f'<g class="{box.kind}"><rect x="{left:.0f}" y="{y:.0f}" width="{box.width:.0f}" '
-            f'height="{box.height:.0f}" rx="{round_}"/>'
+            f'<g class="{box.kind}"><rect x="{left_edge:.0f}" y="{y:.0f}" width="{box.width:.0f}" '
+            f'height="{box.height:.0f}" rx="{radius}"/>'
         )
         for i, text in enumerate((box.title, *box.lines)):
             style = ' class="t"' if i == 0 else ""
@@ -114,17 +114,17 @@ def _box(
         lines = [f"{_short(name)} {list(weights[name].dims)}" if name in weights else _short(name) for name in trained]
         lines += [f"{len(a.g.node)} nodes in {a.name}" for a in node.attribute if a.HasField("g")]
         return _Box(node.op_type, lines, "p" if trained else "", reads, makes)
-    one = nodes[: len(nodes) // times]
-    counts = sorted(collections.Counter(node.op_type for node in one).items(), key=lambda item: (-item[1], item[0]))
+    block = nodes[: len(nodes) // times]
+    counts = sorted(collections.Counter(node.op_type for node in block).items(), key=lambda item: (-item[1], item[0]))
     words = [op if count == 1 else f"{count} {op}" for op, count in counts]
     lines = [", ".join(words[i : i + 3]) for i in range(0, min(len(words), 9), 3)]
-    title = f"{times} × {len(one)} nodes" if times > 1 else f"{len(one)} nodes"
+    title = f"{times} × {len(block)} nodes" if times > 1 else f"{len(block)} nodes"
     lines += [f"{len(trained)} trained parameters"] if trained else []
     return _Box(title, lines, "r", reads, makes)
 
 
 def _inner(node: onnx.NodeProto) -> Iterator[list[str]]:
-    """Yield what the nodes of a node's subgraphs read."""
+    """Yield the names that each node of a node's subgraphs reads."""
     for attribute in node.attribute:
         for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
             for inner in graph.node:
@@ -133,13 +133,13 @@ def _inner(node: onnx.NodeProto) -> Iterator[list[str]]:
 
 
 def _groups(nodes: Sequence[onnx.NodeProto], weights: dict[str, onnx.TensorProto]) -> Iterator[tuple[int, int, int]]:
-    """Yield the nodes in order as (first, end, times): single ones, and blocks that follow themselves."""
+    """Yield the nodes in order as (first, end, times): single ones, and repeated blocks."""
     codes: dict[object, int] = {}
     kinds = [(n.op_type, tuple(tuple(weights[name].dims) for name in n.input if name in weights)) for n in nodes]
     word = np.array([codes.setdefault(kind, len(codes)) for kind in kinds])
 
-    def parted(first: int, end: int) -> Iterator[tuple[int, int, int]]:
-        best = (0, 0, 0, 0)  # nodes that are saved, where, the period, how often
+    def split(first: int, end: int) -> Iterator[tuple[int, int, int]]:
+        best = (0, 0, 0, 0)  # nodes saved, start, period, repetitions
         for period in range(1, min((end - first) // 2, LONGEST_PERIOD) + 1):
             same = np.flatnonzero(np.diff(np.r_[0, word[first : end - period] == word[first + period : end], 0]))
             for begin, stop in same.reshape(-1, 2):
@@ -149,20 +149,22 @@ def _groups(nodes: Sequence[onnx.NodeProto], weights: dict[str, onnx.TensorProto
         if saved < 4:
             yield from ((i, i + 1, 1) for i in range(first, end))
             return
-        yield from parted(first, place)
+        yield from split(first, place)
         yield place, place + period * times, times
-        yield from parted(place + period * times, end)
+        yield from split(place + period * times, end)
 
-    yield from parted(0, len(nodes)) if len(nodes) <= LARGE else ((i, i + 1, 1) for i in range(len(nodes)))
+    yield from split(0, len(nodes)) if len(nodes) <= LARGE else ((i, i + 1, 1) for i in range(len(nodes)))
 
 
 def _edges(boxes: Sequence[_Box]) -> list[tuple[int, int]]:
-    made = {name: i for i, box in enumerate(boxes) for name in box.makes}
-    return sorted({(made[name], i) for i, box in enumerate(boxes) for name in box.reads if made.get(name, i) < i})
+    producers = {name: i for i, box in enumerate(boxes) for name in box.makes}
+    return sorted(
+        {(producers[name], i) for i, box in enumerate(boxes) for name in box.reads if producers.get(name, i) < i}
+    )
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]], is_input: Sequence[bool]) -> list[list[int]]:
-    """Return the boxes row by row: each below all that it reads, inputs right above what reads them, lines short."""
+    """Return the boxes row by row: each below all that it reads, inputs right above their readers, lines short."""
     before: list[list[int]] = [[] for _ in range(count)]
     after: list[list[int]] = [[] for _ in range(count)]
     for a, b in edges:

@@ -1,4 +1,4 @@
-"""Initializers that several nodes read, parted: exporters merge equal ones."""
+"""Split initializers that several nodes read, for exporters merge equal ones."""
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -10,10 +10,10 @@ from ortpipe.graph.readers import Use, UseFinder
 
 
 def untie(model: ir.Model, *outputs: ir.Value) -> None:
-    """Give each node that reads a weight which others read too a copy of its own, in place.
+    """Give each node that reads a shared weight its own copy, in place.
 
-    The copy of `w` for node `/layer0/MatMul` is `w/layer0/MatMul`. What is computed from `w` alone in between (its
-    transpose, say) is copied with it. Values stay as they are.
+    The copy of `w` for node `/layer0/MatMul` is `w/layer0/MatMul`. Nodes in between that depend on `w` alone (a
+    Transpose, say) are copied, too. Values do not change.
 
     >>> text = '''<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y)
     ...   <float[2,2] w = {1, 2, 3, 4}> { [first] h = MatMul(X, w) [second] y = MatMul(h, w) }'''
@@ -24,7 +24,7 @@ def untie(model: ir.Model, *outputs: ir.Value) -> None:
     """
     graph = model.graph
     reader, names = UseFinder(graph), Names(used_names(graph))
-    parted: list[ir.Value] = []
+    replaced: list[ir.Value] = []
     for name in query.float_initializers(graph, *outputs):
         value = graph.initializers[name]
         uses = reader.uses(value)
@@ -41,21 +41,21 @@ def untie(model: ir.Model, *outputs: ir.Value) -> None:
             copy = ir.val(fresh, const_value=ir.tensor(query.array(value), dtype=value.dtype, name=fresh))
             mark(copy, value.meta.get(KEY) or {"initializer": name})
             graph.register_initializer(copy)
-            known = {value: copy}
+            copies = {value: copy}
             for use in group:
-                node.replace_input_with(use.place, _recomputed(use, known, names))
-        parted.append(value)
-    graph.inputs[:] = [i for i in graph.inputs if i not in parted]  # as which files before IR 4 list them too
+                node.replace_input_with(use.place, _recomputed(use, copies, names))
+        replaced.append(value)
+    graph.inputs[:] = [i for i in graph.inputs if i not in replaced]  # before IR 4, initializers are inputs too
     RemoveUnusedNodesPass()(model)
 
 
-def _recomputed(use: Use, known: dict[ir.Value, ir.Value], names: Names) -> ir.Value:
-    """Return what a node reads, computed from the copy."""
+def _recomputed(use: Use, copies: dict[ir.Value, ir.Value], names: Names) -> ir.Value:
+    """Return the value that a node reads, recomputed from the copy."""
     for step in use.path:
-        if step.outputs[0] in known:
+        if step.outputs[0] in copies:
             continue
-        inputs = [known.get(x, x) if x is not None else None for x in step.inputs]
-        made = ir.node(
+        inputs = [copies.get(x, x) if x is not None else None for x in step.inputs]
+        node = ir.node(
             step.op_type,
             inputs,
             dict(step.attributes),
@@ -63,9 +63,9 @@ def _recomputed(use: Use, known: dict[ir.Value, ir.Value], names: Names) -> ir.V
             num_outputs=len(step.outputs),
             name=names.fresh(str(step.name or step.op_type)),
         )
-        for old, new in zip(step.outputs, made.outputs, strict=True):
+        for old, new in zip(step.outputs, node.outputs, strict=True):
             new.name, new.type, new.shape = names.fresh(str(old.name)), old.type, old.shape
-            known[old] = new
+            copies[old] = new
         assert use.node.graph is not None
-        use.node.prepend(made)
-    return known[use.value]
+        use.node.prepend(node)
+    return copies[use.value]

@@ -1,4 +1,4 @@
-"""Protobuf messages as bytes: what is not edited stays as it was, in whatever order and form it was written.
+"""Edit protobuf messages as bytes: everything else keeps its bytes, in whatever order and form it was written.
 
 Source: https://protobuf.dev/programming-guides/encoding
 """
@@ -16,25 +16,25 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
 
 
 class Field(NamedTuple):
-    """Where a field of a message stands."""
+    """The position of a message's field."""
 
     number: int
     kind: int  # its wire type
-    prefix: int  # of BYTES, where their length is written; else `begin`
-    begin: int  # of its value
-    end: int
-    above: tuple[Field, ...]  # the messages around it, the outermost first
+    prefix: int  # where the length of BYTES is written; else `begin`
+    begin: int  # of the value
+    end: int  # of the value
+    above: tuple[Field, ...]  # the enclosing messages, the outermost first
 
 
 class Edit(NamedTuple):
-    """Other bytes for a field's value."""
+    """New bytes for a field's value."""
 
     field: Field
     new: bytes
 
 
 def fields(data: bytes | mmap, above: Field | None = None) -> Iterator[Field]:
-    """Yield the fields of a message: of all bytes, or of those that are another field's value.
+    """Yield the fields of a message: all bytes, or the value of the field `above`.
 
     >>> data = bytes([0x08, 0x96, 0x01, 0x12, 0x02, 0x68, 0x69])
     >>> [(field.number, data[field.begin : field.end]) for field in fields(data)]
@@ -61,7 +61,7 @@ def fields(data: bytes | mmap, above: Field | None = None) -> Iterator[Field]:
 
 
 def number_at(data: bytes | mmap, place: int, end: int) -> tuple[int, int]:
-    """Return the varint that begins at a place, and where it ends."""
+    """Return the varint that begins at `place`, and its end."""
     number = shift = 0
     for stop in range(place, min(end, place + 10)):
         number |= (data[stop] & 0x7F) << shift
@@ -86,7 +86,7 @@ def varint(number: int) -> bytes:
 
 
 def edited(data: bytes | mmap, edits: Sequence[Edit]) -> bytes:
-    """Return the bytes with other values for some fields, and for those around them the lengths that follow.
+    """Return the bytes with the edited values, and with the lengths of the messages around them updated.
 
     >>> data = bytes([0x0A, 0x04, 0x12, 0x02, 0x68, 0x69])
     >>> [outer] = fields(data)
@@ -95,17 +95,19 @@ def edited(data: bytes | mmap, edits: Sequence[Edit]) -> bytes:
     '0a 07 12 05 68 65 6c 6c 6f'
     """
     growth: collections.Counter[Field] = collections.Counter()
-    pieces = []  # begin, end, what stands there
+    pieces = []  # begin, end, new bytes
     for field, new in edits:
         pieces.append((field.begin, field.end, new))
-        for one in (*field.above, field) if field.kind == BYTES else field.above:
-            growth[one] += len(new) - (field.end - field.begin)
-    for field in sorted(growth, key=lambda one: -len(one.above)):  # the lengths of inner ones may grow themselves
+        for outer in (*field.above, field) if field.kind == BYTES else field.above:
+            growth[outer] += len(new) - (field.end - field.begin)
+    for field in sorted(
+        growth, key=lambda outer: -len(outer.above)
+    ):  # inner ones first: their length prefixes may grow, too
         if growth[field]:
             length = varint(field.end - field.begin + growth[field])
             pieces.append((field.prefix, field.begin, length))
-            for one in field.above:
-                growth[one] += len(length) - (field.begin - field.prefix)
+            for outer in field.above:
+                growth[outer] += len(length) - (field.begin - field.prefix)
     return b"".join(_joined(data, sorted(pieces)))
 
 
@@ -118,5 +120,5 @@ def _joined(data: bytes | mmap, pieces: Iterable[tuple[int, int, bytes]]) -> Ite
 
 
 def _damaged(place: int) -> ModelError:
-    fix = "The file is damaged, or no .onnx file."
-    return ModelError("An .onnx file is a protobuf message.", got=f"something else at byte {place}", fix=fix)
+    fix = "The file is damaged, or is not an .onnx file."
+    return ModelError("An .onnx file must be a protobuf message.", got=f"something else at byte {place}", fix=fix)

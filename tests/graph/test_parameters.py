@@ -85,10 +85,10 @@ def test_a_mask_in_front_of_softmax_is_left_and_a_learned_bias_is_trained(form):
     model, weights = attention(mask, of_mask, **more)
     found = chosen(model)
     assert set(found.trained) == weights | ({"mask"} if why is None else set())
-    assert found.left["scale"] == "one number"
+    assert found.untrained["scale"] == "one number"
     if why is not None:
-        assert any(part in found.left["mask"] for part in why.split("|")), found.left
-        assert FRONT in found.left.get("low", FRONT)
+        assert any(part in found.untrained["mask"] for part in why.split("|")), found.untrained
+        assert FRONT in found.untrained.get("low", FRONT)
 
 
 X4, X8 = "float[N,4] X) => (float[N,K] y)", f"float[N,{T},{D}] X) => (float[N,A,B] y)"
@@ -274,7 +274,7 @@ def test_use_and_content_decide(name):
     found = chosen(text_model(text, arrays))
     assert set(found.trained) == set(arrays) - set(left)
     for key, why in left.items():
-        assert any(part in found.left[key] for part in why.split("|")), found.left
+        assert any(part in found.untrained[key] for part in why.split("|")), found.untrained
 
 
 def test_what_a_scan_reads_step_by_step_is_a_weight_and_its_first_state_is_not():
@@ -288,14 +288,14 @@ def test_what_a_scan_reads_step_by_step_is_a_weight_and_its_first_state_is_not()
         )
     )
     assert found.trained == ("stacked", "b")
-    assert "Scan" in found.left["first"]
+    assert "Scan" in found.untrained["first"]
 
 
 def test_what_is_both_a_weight_and_a_constant_is_left_and_says_how_to_part_them():
     body = f"{IMAGE} {{ h = Conv(X, k) y = BatchNormalization(h, one, zero, zero, one) }}"
     model = text_model(body, {"k": normal(2, 3, 3, 3), "one": np.ones(2), "zero": np.zeros(2)})
     assert chosen(model).trained == ("k",)
-    assert "convert.untie=true" in chosen(model).left["one"]
+    assert "convert.untie=true" in chosen(model).untrained["one"]
 
 
 SHARED = """int64[N,4] X) => (float[N,4,20] y) { e = Gather(words, X) n = LayerNormalization(e, one, zero)

@@ -113,7 +113,7 @@ def test_matching_minds_the_case():
 def test_a_name_is_a_name_before_it_is_a_glob(pattern, names):
     assert query.select([pattern], names, DeriveError, "derive.frozen") == [pattern]
     with pytest.raises(DeriveError, match="must match a parameter"):
-        query.select([pattern], names[:1], DeriveError, "derive.frozen", others=names)
+        query.select([pattern], names[:1], DeriveError, "derive.frozen", fixed_names=names)
 
 
 def test_integers_are_no_floats(graph):

@@ -74,15 +74,15 @@ def twice(m):
 
 # what is wrong → how it gets into a model, and what is said
 WRONG = {
-    "a type that is none": (lambda m: setattr(m.graph.initializer[0], "data_type", 99), "type is one that ONNX has"),
-    "a negative dimension": (lambda m: m.graph.initializer[0].dims.__setitem__(0, -3), "not negative"),
+    "a type that is none": (lambda m: setattr(m.graph.initializer[0], "data_type", 99), "type must be one of ONNX's"),
+    "a negative dimension": (lambda m: m.graph.initializer[0].dims.__setitem__(0, -3), "not be negative"),
     "too few bytes": (lambda m: setattr(m.graph.initializer[0], "raw_data", b"123"), "3 bytes instead of 24"),
     "too many numbers": (lambda m: m.graph.initializer[0].float_data.append(7), "7 entries of float_data instead of 6"),
     "no numbers": (lambda m: m.graph.initializer[0].ClearField("float_data"), "0 entries of float_data instead of 6"),
     "bytes of text": (text_in_bytes, "as many bytes"),
     "a name that is no text": (not_utf8, "UTF-8"),
     "a text that is no text": (text_of_no_kind, "UTF-8"),
-    "a value of a type that is none": (unknown_kind, "type is one that ONNX has"),
+    "a value of a type that is none": (unknown_kind, "type must be one of ONNX's"),
     "two initializers of one name": (twice, "2 initializers called 'w'"),
     "two values of one name": (lambda m: m.graph.node[1].output.__setitem__(0, "h"), "2 values called 'h'"),
     "an initializer that a node makes": (shared, "'h' is an initializer and a node's output"),
@@ -146,7 +146,7 @@ def test_facts_of_another_type_or_without_what_they_must_have_are_refused():
         (lambda m: m.graph.node[0].input.__setitem__(0, "ghost"), "ghost"),
         (lambda m: m.graph.node[0].input.__setitem__(0, "s"), "topologically"),
         (lambda m: m.graph.output.pop(), "checker|output"),
-        (lambda m: m.graph.node[2].input.append("h"), "as they are defined"),
+        (lambda m: m.graph.node[2].input.append("h"), "match their definitions"),
         (lambda m: setattr(m.opset_import[0], "version", 0), "opset|checker"),
         (lambda m: setattr(m.opset_import[0], "version", 1000), "opset|checker"),
         (lambda m: setattr(m, "ir_version", 1000), "ir_version"),

@@ -104,7 +104,9 @@ def _state_dict(file: Path, output: Path, weights: Weights) -> Restored:
     same = output.exists() and output.samefile(file)
     if decided.changed or not same:
         stored.save(output)
-    return Restored(decided.written, decided.kept, decided.rounding, (output,) if decided.changed or not same else ())
+    return Restored(
+        decided.written, decided.unchanged, decided.rounding, (output,) if decided.changed or not same else ()
+    )
 
 
 def _estimator(
@@ -126,7 +128,7 @@ def _estimator(
     model = put_together(subject.model, subject.weights)
     count, worst = verify(estimator, model, Facts.from_json(subject.facts), rows)
     atomic_write(output, _dumped(estimator, output))
-    done = Restored(decided.written, decided.kept, decided.rounding, (output,))
+    done = Restored(decided.written, decided.unchanged, decided.rounding, (output,))
     return done, output, f"{count} {'rows of the run' if rows else 'drawn rows'}: largest difference {worst:.3g}"
 
 
@@ -151,9 +153,9 @@ def _rows(subject: FoundModel, *, trust: bool) -> Data | None:
 
 def _report(done: Restored, output: Path, verified: str | None = None) -> None:
     print(
-        f"written  {len(done.written)} of {len(done.written) + len(done.kept)} weights: {some(done.written) or 'none'}"
+        f"written  {len(done.written)} of {len(done.written + done.unchanged)} weights: {some(done.written) or 'none'}"
     )
-    if same := [name for name in done.kept if name not in done.rounding]:
+    if same := [name for name in done.unchanged if name not in done.rounding]:
         print(f"kept     {some(same)}: the file has these values already")
     for name, worst in done.rounding.items():
         change = "" if name in done.written else ": as the file had it, for training moved it by less"

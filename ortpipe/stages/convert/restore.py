@@ -272,8 +272,10 @@ def into_estimator(estimator: Any, weights: Weights) -> tuple[Any, Decision[Attr
     decision = decide(EstimatorArrays(estimator), label, trained, weights.untrained, origins)
     for place, array in decision.changed.items():
         place.set(array)
-    written, intact = (tuple(n for n in names if n in weights.trained) for names in (decision.written, decision.kept))
-    return estimator, replace(decision, written=written, kept=intact)
+    written, intact = (
+        tuple(n for n in names if n in weights.trained) for names in (decision.written, decision.unchanged)
+    )
+    return estimator, replace(decision, written=written, unchanged=intact)
 
 
 def verify(estimator: Any, model: onnx.ModelProto, facts: Facts, data: Data | None) -> tuple[int, float]:

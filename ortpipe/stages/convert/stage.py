@@ -77,11 +77,11 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     prediction, *heads = (query.value(graph, name) for name in (forward.prediction, *forward.heads))
     if config is not None and config.untie:
         untie(forward.model, prediction, *heads)
-    choice = choose(graph, prediction, *heads, said=forward.untrained_reasons)
+    choice = choose(graph, prediction, *heads, declared=forward.untrained_reasons)
     source_weights = {
         f"source/{name}": sealed(query.tensor(value).numpy())  # type: ignore[union-attr]
         for name, value in graph.initializers.items()
-        if name in choice.trained or (name in choice.left and is_statistic(value))
+        if name in choice.trained or (name in choice.untrained and is_statistic(value))
     }
     model, weights = finish_apart(forward.model)
     facts = _facts(graph, forward.prediction, choice)
@@ -119,7 +119,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         with under("head"):
             task_and_classes = (getattr(config.source, name, None) for name in ("task", "classes"))
             new_head = replace_head(forward.model, prediction, config.head, *task_and_classes)
-        choice, predicted_as = choose(graph, new_head.prediction, said=forward.untrained_reasons), new_head.meaning
+        choice, predicted_as = choose(graph, new_head.prediction, declared=forward.untrained_reasons), new_head.meaning
         source_weights = {}  # there is no source to compare a new head with
         unset_weights = [name for name in choice.trained if name not in new_head.parameters]
         record["head"] = {"cut": new_head.cut, "layers": str(config.head), "seed": config.head.seed}
@@ -155,7 +155,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     if not record.keys().isdisjoint(("head", "init", "quantize")):
         model, weights = finish_apart(forward.model)
     meaning = dict(vars(predicted_as))
-    notes += [sentence(choice.trained, choice.left, by_default=True), *objective_note(objective)]
+    notes += [sentence(choice.trained, choice.untrained, by_default=True), *objective_note(objective)]
     meaning["objective"] = objective
     if choice.shared:
         shared = [f"{name} (by {count} nodes)" for name, count in choice.shared.items()]
@@ -188,7 +188,7 @@ def _facts(graph: ir.Graph, prediction: str, choice: Choice, previous: Facts | N
         outputs=tuple(str(o.name) for o in graph.outputs),
         prediction=prediction,
         parameters=choice.trained,
-        constants=tuple(choice.left),
+        constants=tuple(choice.untrained),
         columns={name: columns for name, columns in previous.columns.items() if name in inputs} if previous else {},
         categories=previous.categories if previous else {},
     )

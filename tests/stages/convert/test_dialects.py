@@ -267,7 +267,7 @@ def test_layer_normalization_of_an_old_opset_and_the_simplified_one_are_read():
     assert artifact.facts.parameters == ("g", "b")
     assert artifact.model.opset_import[0].version == 18
     assert artifact.facts.lineage[0]["notes"][:2] == [
-        "brings the file from opset 12 to 18",
+        "converts the file from opset 12 to 18",
         "writes onnxruntime's SimplifiedLayerNormalization in standard operators",
     ]
     np.testing.assert_allclose(Session(artifact.model).run({"x": x})[0], Session(model).run({"x": x})[0], atol=1e-5)

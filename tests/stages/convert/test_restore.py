@@ -108,7 +108,7 @@ def test_a_second_copy_that_predict_reads_is_written_too() -> None:
     ("other", "message"),
     [
         (make_pipeline(StandardScaler(), Ridge()).fit(X + 5, VALUES), "must predict what the trained model predicts"),
-        (make_pipeline(StandardScaler(), Ridge()).fit(X[:, :2], VALUES), "fits its place"),
+        (make_pipeline(StandardScaler(), Ridge()).fit(X[:, :2], VALUES), "must fit its place"),
         (make_pipeline(StandardScaler(), StandardScaler()).fit(X), "has none for coefficient"),
         (Ridge().fit(X, VALUES), "has none for coefficient"),
     ],
