@@ -1,4 +1,4 @@
-"""What a stage's result depends on, and the key that stands for it."""
+"""The parts that a stage's result depends on, and the key computed from them."""
 
 import dataclasses
 import hashlib
@@ -14,22 +14,22 @@ from ortpipe.hashing import digest_of
 from ortpipe.pipeline.plan import ReadsFiles, Step
 from ortpipe.settings import Config, catalogue_of, fields_of
 
-FORMAT = 2  # of what the store keeps
+FORMAT = 2  # of the store's contents
 
 Parts = Mapping[str, Any]
 
 
-def parts_of(step: Step, given: str | None, context: Mapping[str, Any]) -> Parts:
-    """Return everything that a stage's result depends on, as JSON values: of the context, what the stage reads.
+def parts_of(step: Step, input_digest: str | None, context: Mapping[str, Any]) -> Parts:
+    """Return everything that a stage's result depends on, as JSON values: its config, input, part of the context …
 
-    `given` is the digest of its input artifact; a context value that has a digest stands there by it.
+    `input_digest` is the input artifact's; a context value with a method `digest` is represented by that.
     """
     stage, read = step.stage, {name: context[name] for name in step.stage.reads}
     return {
         "format": FORMAT,
         "stage": stage.name,
         "version": stage.version,
-        "input": given,
+        "input": input_digest,
         stage.name: identity(step.config),
         **{name: value.digest() if hasattr(value, "digest") else identity(value) for name, value in read.items()},
         "packages": versions(stage.packages),
@@ -38,9 +38,9 @@ def parts_of(step: Step, given: str | None, context: Mapping[str, Any]) -> Parts
 
 
 def key_of(parts: Parts) -> str:
-    """Return the sha256 (hex) of what a result depends on.
+    """Return the sha256 (hex) of a result's parts.
 
-    The order of a mapping counts: of the globs that match a parameter, a config may mean the last.
+    The order of a mapping matters: where several globs match a parameter, a stage may use the last.
 
     >>> key_of({"factors": {"*": 0.1, "w": 1}}) == key_of({"factors": {"w": 1, "*": 0.1}})
     False
@@ -49,10 +49,10 @@ def key_of(parts: Parts) -> str:
 
 
 def identity(config: Any) -> Any:
-    """Return what of a config can change a result, as JSON values.
+    """Return the part of a config that can change a result, as JSON values.
 
-    That is every field but those whose metadata say `identity: False`, a member of a catalogue by its name there, the
-    code of one that is the user's own, and for a config with a method `files` the content of what that returns.
+    That is: every field except those whose metadata say `identity: False`; for a catalogue's member its name, and for a
+    user's own one its code; for a config with a method `files` the digests of those files.
 
     >>> identity({"alpha": 0.5, "class_weight": {0: 1, "0": 2}})
     {'alpha': 0.5, 'class_weight': {'0 (int)': 1, '0': 2}}
@@ -72,41 +72,41 @@ def identity(config: Any) -> Any:
     if hasattr(config, "dtype") and hasattr(config, "tolist"):  # NumPy's scalars and arrays
         return {str(config.dtype): identity(config.tolist())}
     raise ConfigError(
-        "Values of a config are text, numbers, true, false, none, or lists and mappings of them.",
+        "Values of a config must be strings, numbers, true, false, none, or lists and mappings of them.",
         got=f"{config!r:.200} ({type(config).__name__})",
         fix="Give a plain value, such as a number as the seed.",
     )
 
 
 def _identity_of_fields(config: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    is_config = isinstance(config, Config)  # a source of the user's own is any dataclass
+    identities: dict[str, Any] = {}
+    is_config = isinstance(config, Config)  # a user's own source may be any dataclass
     hints: Mapping[str, Any] = fields_of(config.__class__) if is_config else {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.metadata.get("identity", True):
-            told[field.name] = identity(value)
+            identities[field.name] = identity(value)
         catalogue = catalogue_of(hints[field.name][1]) if hints else None
         if catalogue is not None:
             member: Any = type(value)
-            told[field.name] = {"name": catalogue.name_of(member), **told[field.name]}
+            identities[field.name] = {"name": catalogue.name_of(member), **identities[field.name]}
             if own.is_own(member):
-                told[field.name]["code"] = own.code(member)
+                identities[field.name]["code"] = own.code(member)
     if isinstance(config, ReadsFiles):
-        told["files"] = []
+        identities["files"] = []
         for path in config.files():
             with path.open("rb") as file:
-                told["files"].append(hashlib.file_digest(file, "sha256").hexdigest())
-    return told
+                identities["files"].append(hashlib.file_digest(file, "sha256").hexdigest())
+    return identities
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those packages that are installed."""
-    found = {package: _version(package) for package in packages}
-    return {package: version for package, version in found.items() if version is not None}
+    """Return the versions of the packages that are installed."""
+    by_package = {package: _version(package) for package in packages}
+    return {package: version for package, version in by_package.items() if version is not None}
 
 
-@cache  # each stage of a run asks for some, and a process keeps what it has imported
+@cache  # every stage asks, and versions do not change within a process
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

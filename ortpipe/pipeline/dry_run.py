@@ -1,4 +1,4 @@
-"""What a run would take from the store, what it would compute, and why."""
+"""Predict which stages of a run would be cache hits or misses, and why."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,38 +12,38 @@ from ortpipe.pipeline.store import Entry, Store
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a stage would be computed; the front door says it in words.
+    """Why a stage would be computed, for the command line to put in words.
 
-    The kinds are `no store`: none is configured; `after`: the stage `name` before it is computed; `nothing stored`: of
-    this stage; `changed`: a part of its key is another than in the nearest stored entry; `unsealed`: the entry is not
-    sealed with this store's key; `evicted`: its artifact is gone; `order`: of what its config holds.
+    The kinds: `no store` is configured; `after` stage `name`, which is computed, too; `nothing stored` for this stage;
+    `changed`: a part of its key differs from the nearest stored entry; `unsealed`: the entry is not sealed with this
+    store's key; `evicted`: its artifact was removed; `order`: the config's entries have another order.
     """
 
     kind: Literal["no store", "after", "nothing stored", "changed", "unsealed", "evicted", "order"]
-    name: str = ""  # of what changed, dotted: a key of the config, `version`, `packages.<name>`, `input`, `data` …
+    name: str = ""  # the dotted name of the changed part: a config key, `version`, `packages.<name>`, `input`, `data` …
     old: Any = None  # its stored value
     new: Any = None  # its value now
 
 
 @dataclass(frozen=True)
 class StageStatus:
-    """What would become of a stage.
+    """The predicted status of a stage.
 
-    `hit`: taken from the store; `miss`: computed; `blocked`: computed, unless the stages that are computed before it
-    give what they gave before.
+    `hit`: read from the store; `miss`: computed; `blocked`: computed, unless the earlier stages that are computed give
+    the same artifacts as before.
     """
 
     stage: str
     status: Literal["hit", "miss", "blocked"]
-    entry: Entry | None = None  # what a hit is taken from
+    entry: Entry | None = None  # the entry of a hit
     reasons: tuple[Reason, ...] = ()  # why it would be computed
-    about: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})  # what is said of data: in the nearest entry, and now
+    about: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})  # facts about the data: of the nearest entry, and now
 
 
 def dry_run(plan: Plan, context: Mapping[str, Any], store: Store | None) -> list[StageStatus]:
-    """Return what a run of the plan would do, stage by stage, without running any."""
+    """Return the status of each stage of the plan, without running any."""
     statuses: list[StageStatus] = []
-    computed = digest = None  # the last stage that would be computed, and the digest of the input where that is known
+    computed = digest = None  # the last stage that would be computed, and the input's digest if it is known
     for step in plan:
         name = step.stage.name
         parts = parts_of(step, digest if computed is None else None, context)
@@ -55,20 +55,20 @@ def dry_run(plan: Plan, context: Mapping[str, Any], store: Store | None) -> list
             statuses.append(StageStatus(name, "hit", entry))
             digest = entry.output
             continue
-        reasons, nearest = _against_nearest(parts, store, computed is None)
-        waits = () if computed is None else (Reason("after", computed),)
+        reasons, nearest = _compared_with_nearest(parts, store, computed is None)
+        blocking = () if computed is None else (Reason("after", computed),)
         status: Literal["miss", "blocked"] = "miss" if computed is None or reasons else "blocked"
         about = (nearest.about if nearest is not None else {}, store.about)
-        statuses.append(StageStatus(name, status, None, (*waits, *reasons), about))
+        statuses.append(StageStatus(name, status, None, (*blocking, *reasons), about))
         computed = name
     return statuses
 
 
-def _against_nearest(parts: Parts, store: Store, input_known: bool) -> tuple[tuple[Reason, ...], Entry | None]:
-    """Compare with the stored entry that differs in the fewest values, of those the newest."""
+def _compared_with_nearest(parts: Parts, store: Store, input_known: bool) -> tuple[tuple[Reason, ...], Entry | None]:
+    """Return the reasons, and the nearest stored entry: it differs in the fewest values, the newest of those."""
     without = () if input_known else ("input",)
     candidates = ((differing(entry.parts, parts, without), entry) for entry in store.entries(parts["stage"]))
-    best = min(candidates, key=lambda pair: (len(pair[0]), -pair[1].made), default=None)  # holds two at a time
+    best = min(candidates, key=lambda pair: (len(pair[0]), -pair[1].made), default=None)  # keeps only two in memory
     if best is None:
         return (Reason("nothing stored"),), None
     changes, nearest = best

@@ -1,4 +1,4 @@
-"""What a run tells its listeners while it goes on."""
+"""The events that a run sends to its listeners."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class StageStarted:
 
 @dataclass(frozen=True)
 class StageProgressed:
-    """A stage reported something of its own, such as an epoch."""
+    """A stage reported its progress, such as an epoch."""
 
     name: str
     report: object
@@ -37,11 +37,11 @@ class StageProgressed:
 
 @dataclass(frozen=True)
 class StageNotice:
-    """Something about a stage that its user should read, such as what it waits for."""
+    """A message for the user about a stage, such as a wait for another process."""
 
     name: str
     message: str
-    stored: bool = False  # said already by the run that computed the result
+    stored: bool = False  # reported first by the run that computed the result
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class StageFinished:
     name: str
     number: int  # counted from 1
     artifact: Artifact  # its result
-    seconds: float  # it took in this run
-    key: str  # of the result
+    seconds: float  # the stage's time in this run
+    key: str  # the result's key
     parts: Mapping[str, Any]  # what the key stands for, see `digest.parts_of`
     output: str  # the digest of its result
-    stored: Path | None  # the folder that holds the same artifact in the store, if one does
-    hit: Entry | None  # that it was taken from; None where the stage ran
+    stored: Path | None  # the artifact's folder in the store, if it is stored
+    hit: Entry | None  # the store's entry of a cache hit; None if the stage ran
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Nested configs as flat keys, and what differs between two of them."""
+"""Flatten nested configs to dotted keys, and compare two of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,14 +22,14 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differing(
-    one: Mapping[str, Any], other: Mapping[str, Any], without: Sequence[str] = ()
+    first: Mapping[str, Any], second: Mapping[str, Any], without: Sequence[str] = ()
 ) -> dict[str, tuple[Any, Any]]:
     """Return the dotted keys whose values differ, with both values.
 
     >>> differing({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": 4})
     {'a.c': (2, 3), 'd': ('unset', 4)}
     """
-    first, second = flatten(one), flatten(other)
-    keys = [key for key in dict.fromkeys((*first, *second)) if key not in without]
-    pairs = {key: (first.get(key, UNSET), second.get(key, UNSET)) for key in keys}
+    old, new = flatten(first), flatten(second)
+    keys = [key for key in dict.fromkeys((*old, *new)) if key not in without]
+    pairs = {key: (old.get(key, UNSET), new.get(key, UNSET)) for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

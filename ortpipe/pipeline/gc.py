@@ -1,4 +1,4 @@
-"""Looking after a store: what is in it, whether it is intact, and garbage collection."""
+"""List, verify and garbage-collect a store."""
 
 import contextlib
 import json
@@ -24,29 +24,29 @@ class Usage:
 
 
 def usage(store: Store, notify: Notify) -> list[Usage]:
-    """Return what is in a store, the latest used first; `notify` hears of what cannot be read now."""
+    """Return the store's entries with their usage, the latest used first; `notify` gets what cannot be read now."""
     usages = []
     for entry in store.entries(notify=notify):
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # removed in the meantime
             used = store.entry_file(entry.stage, entry.key).stat().st_mtime
             usages.append(Usage(entry, size(store.artifact_folder(entry.output)), used))
-    return sorted(usages, key=lambda one: (-one.used, one.entry.stage, one.entry.key))
+    return sorted(usages, key=lambda usage: (-usage.used, usage.entry.stage, usage.entry.key))
 
 
 def size(folder: Path) -> int:
-    """Return the bytes of a folder's files."""
+    """Return the size of a folder's files in bytes."""
     total = 0
     for file in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # written or removed by others meanwhile
+        with contextlib.suppress(FileNotFoundError):  # written or removed by another process in the meantime
             total += file.stat().st_size if file.is_file() else 0
     return total
 
 
 def verify(store: Store, notify: Notify) -> Counter[str]:
-    """Read everything; what is not as it was written is set aside, and an entry without its artifact is removed.
+    """Verify all entries and their artifacts; damaged ones are set aside, entries without an artifact are removed.
 
-    Count how many entries are `intact`, were `damaged`, are `unread` (they cannot be read now), and `foreign` (intact,
-    with another seal); what others remove meanwhile is not counted.
+    Return the number of entries that are `intact`, `damaged`, `unread` (they cannot be read now) and `foreign` (intact,
+    with another seal); entries that another process removes in the meantime are not counted.
     """
     intact: set[str] = set()  # digests of artifacts
     states = (_state(store, path, intact, notify) for path in store.files())
@@ -54,7 +54,7 @@ def verify(store: Store, notify: Notify) -> Counter[str]:
 
 
 def _state(store: Store, path: Path, intact: set[str], notify: Notify) -> str | None:
-    """Return what `verify` counts an entry as, None where it is gone; an artifact is read once."""
+    """Return an entry's state as `verify` counts it, None if the entry is gone; each artifact is read only once."""
     try:
         entry = store.entry(path, notify)
         if entry is None:
@@ -79,24 +79,24 @@ def _state(store: Store, path: Path, intact: set[str], notify: Notify) -> str | 
 
 
 def evictable(usages: Sequence[Usage], *, since: float | None = None, most: int | None = None) -> list[Usage]:
-    """Return the entries that may go: not used since then, or the least recently used ones beyond so many bytes."""
-    kept: set[str] = set()  # digests of artifacts
+    """Return the eviction candidates: not used since `since`, or the least recently used beyond `most` bytes."""
+    kept_outputs: set[str] = set()  # digests of artifacts
     total, candidates = 0, []
-    for one in usages:
-        more = 0 if one.entry.output in kept else one.bytes
-        old = since is not None and one.used < since
-        if old or (most is not None and total + more > most):
-            candidates.append(one)
+    for usage in usages:
+        size_added = 0 if usage.entry.output in kept_outputs else usage.bytes
+        old = since is not None and usage.used < since
+        if old or (most is not None and total + size_added > most):
+            candidates.append(usage)
             continue
-        kept.add(one.entry.output)
-        total += more
+        kept_outputs.add(usage.entry.output)
+        total += size_added
     return candidates
 
 
 def remove(store: Store, entries: Iterable[Entry]) -> int:
-    """Remove entries, then artifacts that no entry names and what killed processes left; return the bytes freed.
+    """Remove entries, unreferenced artifacts and the files that killed processes left; return the bytes freed.
 
-    Runs that read or publish are waited for, and wait.
+    An exclusive lock keeps out runs that read or publish.
     """
     if not store.folder.is_dir():
         return 0
@@ -104,14 +104,14 @@ def remove(store: Store, entries: Iterable[Entry]) -> int:
         before = size(store.folder)
         for entry in entries:
             store.entry_file(entry.stage, entry.key).unlink(missing_ok=True)
-        named = {_output(path) for path in store.files()}
+        referenced = {_output(path) for path in store.files()}
         artifacts = store.folder / "artifacts"
         for folder in (artifacts / part / name for part in listed(artifacts) for name in listed(artifacts / part)):
-            if folder.name in named:
+            if folder.name in referenced:
                 continue
             garbage = folder
-            if not TEMPORARY.fullmatch(folder.name):  # what a publisher left when it was killed
-                garbage = temporary(folder)  # a kill leaves no half of an artifact under its name
+            if not TEMPORARY.fullmatch(folder.name):  # else a killed publisher left it
+                garbage = temporary(folder)  # so that a kill leaves no partial artifact under its name
                 os.rename(folder, garbage)
             shutil.rmtree(garbage)
         for file in (store.folder / "entries").glob("*/.*"):
@@ -121,7 +121,7 @@ def remove(store: Store, entries: Iterable[Entry]) -> int:
 
 
 def _output(path: Path) -> str | None:
-    """Return the artifact that an entry's file names, whatever else is wrong with it."""
+    """Return the artifact that an entry's file names, even if the entry is damaged otherwise."""
     try:
         return str(json.loads(path.read_bytes())["output"])
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Locks on files, between processes and machines of one file system; the system releases those of a dead process."""
+"""File locks between processes and machines of one file system; the system releases those of a dead process."""
 
 import contextlib
 import errno
@@ -12,24 +12,26 @@ Notify = Callable[[str], None]
 
 @contextlib.contextmanager
 def lock(path: Path, *, busy: Notify, missing: Notify) -> Iterator[None]:
-    """Hold a file's exclusive lock while the block runs; the file is made for it, and removed after it.
+    """Hold a file's exclusive lock while the block runs; the file is created before and removed after it.
 
-    If another process holds it, `busy` is called with who that is; it is waited for then, unless `busy` raises. Where
-    no lock can be had (a read-only folder, a file system without locks), `missing` is called with the reason, and the
-    block runs without.
+    If another process holds it, `busy` is called with that process; unless it raises, the lock is waited for. Where
+    locking is impossible (a read-only folder, a file system without locks), `missing` is called with the reason, and
+    the block runs without a lock.
     """
-    held = False
+    locked = False
     with contextlib.ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            while not held:
+            while not locked:
                 stack.close()
-                handle = stack.enter_context(_opened(path))
+                handle = stack.enter_context(_open(path))
                 if not _try_lock(handle):
                     busy(_holder(handle))
                     _try_lock(handle, wait=True)
-                held = _is_at(handle, path)  # else whoever held the lock has removed its file
-            with contextlib.suppress(OSError):  # a full disk still locks, and so does a file of another user
+                locked = _is_at(handle, path)  # if not, the previous holder removed the file
+            with contextlib.suppress(
+                OSError
+            ):  # the text is optional: locks work on a full disk and on another user's file
                 os.truncate(handle, 0)
                 os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
         except OSError as error:
@@ -38,15 +40,15 @@ def lock(path: Path, *, busy: Notify, missing: Notify) -> Iterator[None]:
         try:
             yield
         finally:
-            if held:
-                with contextlib.suppress(OSError):  # the lock goes with the handle, whether or not the file can go
+            if locked:
+                with contextlib.suppress(OSError):  # closing the handle releases the lock in any case
                     path.unlink()
 
 
 def key_lock(path: Path, notify: Notify) -> contextlib.AbstractContextManager[None]:
-    """Hold the exclusive lock of a key, waiting for another process that holds it.
+    """Hold the exclusive lock of a key, after waiting for another process that holds it.
 
-    Without locks the block runs all the same: files are written atomically.
+    Where locking is impossible the block runs anyway: files are written atomically.
     """
     return lock(
         path,
@@ -57,34 +59,34 @@ def key_lock(path: Path, notify: Notify) -> contextlib.AbstractContextManager[No
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, *, exclusive: bool = False) -> Iterator[None]:
-    """Hold a folder's own lock: shared with others (readers and publishers), or exclusive (who removes)."""
+    """Hold a folder's lock: shared (to read and publish) or exclusive (to remove)."""
     with contextlib.ExitStack() as stack:
         try:
-            handle = stack.enter_context(_opened(folder / ".lock"))
+            handle = stack.enter_context(_open(folder / ".lock"))
             _try_lock(handle, shared=not exclusive, wait=True)
-        except OSError:  # a file system without locks, or a folder that is read-only: nobody removes anything there
+        except OSError:  # a file system without locks, or a read-only folder: nothing is removed there
             if exclusive:
                 raise
         yield
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove the files of locks that nobody holds, which processes that were killed left behind."""
+    """Remove lock files that killed processes left, which nobody holds."""
     for path in folder.glob("*"):
-        with contextlib.suppress(FileNotFoundError), _opened(path) as handle:
+        with contextlib.suppress(FileNotFoundError), _open(path) as handle:
             if _try_lock(handle) and _is_at(handle, path):
-                with contextlib.suppress(PermissionError):  # Windows removes no file that is open
+                with contextlib.suppress(PermissionError):  # Windows does not remove open files
                     path.unlink()
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """Open the file of a lock, which is let go in the end, also where a wait ends with Ctrl-C."""
+def _open(path: Path) -> Iterator[int]:
+    """Open a lock's file; unlock and close it at the end, also if Ctrl-C interrupts a wait."""
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # network file systems lock what may be written
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # network file systems lock only files opened for writing
     except PermissionError as error:
         try:
-            handle = os.open(path, os.O_RDONLY)  # another user's
+            handle = os.open(path, os.O_RDONLY)  # another user's file
         except FileNotFoundError:
             raise error from None
     try:
@@ -94,12 +96,12 @@ def _opened(path: Path) -> Iterator[int]:
             from portalocker import LockException, unlock
 
             with contextlib.suppress(LockException):
-                unlock(handle)  # after closing only, a process that was forked meanwhile would still hold it
+                unlock(handle)  # closing is not enough: a process forked in the meantime would still hold it
         os.close(handle)
 
 
 def _try_lock(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
-    """Lock a file that is open; return whether that was done, which it was if it may wait."""
+    """Lock an open file; return whether it is locked, which it always is after waiting."""
     try:
         import portalocker
     except ImportError as error:
@@ -110,7 +112,7 @@ def _try_lock(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
         try:
             portalocker.lock(handle, kind if wait else kind | flags.NON_BLOCKING)
         except portalocker.AlreadyLocked:
-            if not wait:  # else Windows gave up after ten seconds, and is asked again
+            if not wait:  # Windows gives up waiting after ten seconds: try again
                 return False
         except portalocker.LockException as error:
             cause = error.__cause__
@@ -120,7 +122,7 @@ def _try_lock(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
 
 
 def _holder(handle: int) -> str:
-    with contextlib.suppress(OSError):  # Windows lets nobody else read what is locked
+    with contextlib.suppress(OSError):  # Windows does not let other processes read a locked file
         os.lseek(handle, 0, os.SEEK_SET)
         return os.read(handle, 200).decode(errors="replace") or "another process"
     return "another process"

@@ -1,4 +1,4 @@
-"""A plan: which stages run, in which order, with which config."""
+"""A plan: the stages to run in order, with their configs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,34 +12,34 @@ from ortpipe.errors import DataError, OrtpipeError, StageError
 
 @runtime_checkable
 class ReadsFiles(Protocol):
-    """A config that reads files, whose content is part of the key: the first one, and those that lie beside it."""
+    """A config that reads files, whose content is part of the key: the main file first, then those beside it."""
 
     def files(self) -> tuple[Path, ...]:
-        """Return the files, none where it reads none."""
+        """Return the files, () if it reads none."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One pure function of the flow and what it promises."""
+    """One pure function of the flow, with its requirements and promises."""
 
     name: str  # in configs and records
     function: str  # `module:function`, imported when it runs
-    # Likewise, called with (facts, config, **reads) as soon as the first artifact is there, to refuse what cannot work
-    # before any later stage has worked; it may return facts that later checks will find.
+    # Likewise, called with (facts, config, **reads) after the first stage, so that errors appear before later stages
+    # run; it may return the facts that it expects of its result, for later checks.
     check: str | None = None
-    reads: tuple[str, ...] = ()  # what it reads besides its artifact and config, by keyword
-    takes: tuple[str, ...] = ()  # what else it is given, by keyword, that cannot change its result
-    packages: tuple[str, ...] = ()  # those whose versions can change its result
-    requires: tuple[str, ...] = ()  # facts that must be set before it
-    ensures: tuple[str, ...] = ()  # facts that are set after it
+    reads: tuple[str, ...] = ()  # keyword arguments besides artifact and config that its result depends on
+    takes: tuple[str, ...] = ()  # further keyword arguments, which cannot change its result
+    packages: tuple[str, ...] = ()  # packages whose versions can change its result
+    requires: tuple[str, ...] = ()  # facts that its input must have
+    ensures: tuple[str, ...] = ()  # facts that its result must have
 
     @property
     def version(self) -> int:
-        """The `VERSION` of the function's module, which counts the changes of its results."""
+        """The `VERSION` of the function's module, raised whenever its results change."""
         return int(resolve_name(f"{self.function.partition(':')[0]}:VERSION"))
 
     def __call__(self, artifact: Artifact | None, config: Any, **context: Any) -> Artifact:
-        """Run the function and check its promise."""
+        """Run the function, and check the facts that it requires and ensures."""
         self._check(artifact, self.requires, "requires")
         result: Artifact = self._call(self.function, artifact, config, context)
         if artifact is not None and result is artifact:
@@ -48,15 +48,15 @@ class Stage:
         return result
 
     def refuse_early(self, facts: Facts, config: Any, **context: Any) -> Facts:
-        """Call the stage's own check, if it has one, on what is known of its input; return what then holds behind it.
+        """Call the stage's check, if it has one, with the facts expected of its input; return those of its result.
 
-        That are the facts of the first artifact, with those that the checks of the stages between foresee.
+        The facts are those of the first artifact, updated by the checks of the stages before.
         """
-        foreseen = None if self.check is None else self._call(self.check, facts, config, context)
-        return facts if foreseen is None else foreseen
+        expected = None if self.check is None else self._call(self.check, facts, config, context)
+        return facts if expected is None else expected
 
     def _call(self, function: str, subject: Artifact | Facts | None, config: Any, context: Mapping[str, Any]) -> Any:
-        """Call it with what it reads and takes; its errors speak of the config's keys, for rows of theirs."""
+        """Call a function with the context that it reads and takes; its errors get the full keys of the config."""
         try:
             named = {name: context[name] for name in (*self.reads, *self.takes)}
             return resolve_name(function)(subject, config, **named)

@@ -1,4 +1,4 @@
-"""Running a plan: each stage's artifact goes to the next, what is stored is taken, and listeners hear of everything."""
+"""Run a plan: pass each stage's artifact to the next, reuse stored results, and notify listeners."""
 
 import contextlib
 import time
@@ -18,10 +18,10 @@ from ortpipe.pipeline.store import Entry, Store
 def run(
     plan: Plan, context: Mapping[str, Any], listeners: Sequence[events.Listener] = (), store: Store | None = None
 ) -> Artifact:
-    """Return the last stage's artifact. What stages read by keyword, such as `data` and `runtime`, is the context.
+    """Run the plan and return the last stage's artifact.
 
-    Listeners are called with every event, in order. Results are taken from the store and kept there; without one every
-    stage runs.
+    The context holds the stages' keyword arguments, such as `data` and `runtime`. Listeners get every event, in order.
+    Results are read from and written to the store; without one every stage runs.
     """
 
     def emit(event: events.Event) -> None:
@@ -41,14 +41,14 @@ def run(
                 emit(events.StageProgressed(name, progress, time.perf_counter() - started))
 
             def notify(message: str, name: str = name, *, stored: bool = False) -> None:
-                if message not in notices:  # of a store that cannot be written, once is enough
+                if message not in notices:  # a store that cannot be written is reported once
                     notices.add(message)
                     emit(events.StageNotice(name, message, stored))
 
             stage_context = {**context, "report": report}
             parts = parts_of(step, digest, stage_context)
             key = key_of(parts)
-            artifact, stored, hit = _performed(step, artifact, parts, key, stage_context, store, notify)
+            artifact, stored, hit = _run_or_load(step, artifact, parts, key, stage_context, store, notify)
             seconds = time.perf_counter() - started
             output = hit.output if hit is not None else artifact.digest()
             for note in artifact.facts.lineage[-1].get("notes", ()) if artifact.facts.lineage else ():
@@ -56,10 +56,10 @@ def run(
             emit(events.StageFinished(name, number, artifact, seconds, key, parts, output, stored, hit))
             digest = output
             if number == 1:
-                foreseen = artifact.facts
+                expected = artifact.facts
                 for later in plan[1:]:
                     current = later.stage.name
-                    foreseen = later.stage.refuse_early(foreseen, later.config, **stage_context)
+                    expected = later.stage.refuse_early(expected, later.config, **stage_context)
         assert artifact is not None
         emit(events.RunFinished(artifact))
     except BaseException as error:
@@ -67,13 +67,13 @@ def run(
         for listener in listeners:
             try:
                 listener(failed)
-            except (OSError, OrtpipeError) as another:  # such as a full disk: it must not hide the first error
-                error.add_note(f"after it: {another}")
+            except (OSError, OrtpipeError) as later_error:  # a full disk, say, must not hide the first error
+                error.add_note(f"after it: {later_error}")
         raise
     return artifact
 
 
-def _performed(
+def _run_or_load(
     step: Step,
     artifact: Artifact | None,
     parts: Parts,
@@ -82,24 +82,28 @@ def _performed(
     store: Store | None,
     notify: Notify,
 ) -> tuple[Artifact, Path | None, Entry | None]:
-    """Return a stage's result, the folder where the store holds it, and the entry that it was taken from."""
+    """Return a stage's result, its folder in the store, and for a hit the store's entry."""
     name = step.stage.name
     if store is None:
         return step.stage(artifact, step.config, **context), None, None
-    taken = store.take(name, key, artifact, notify)
-    with contextlib.nullcontext() if taken else store.lock(key, notify):
-        if taken := taken or store.take(name, key, artifact, notify):  # what another process computed meanwhile
-            return taken[0], store.artifact_folder(taken[1].output), taken[1]
+    cached = store.take(name, key, artifact, notify)
+    with contextlib.nullcontext() if cached else store.lock(key, notify):
+        if cached := cached or store.take(
+            name, key, artifact, notify
+        ):  # another process may have computed it in the meantime
+            return cached[0], store.artifact_folder(cached[1].output), cached[1]
         started = time.perf_counter()
-        computed = step.stage(artifact, step.config, **context)
+        result = step.stage(artifact, step.config, **context)
         seconds = time.perf_counter() - started
-        changed = any(context[read].changed() for read in step.stage.reads if hasattr(context[read], "changed"))
+        changed = any(
+            context[name_read].changed() for name_read in step.stage.reads if hasattr(context[name_read], "changed")
+        )
         if changed or key_of(parts_of(step, parts["input"], context)) != key:
-            notify(f"what {name} reads changed while it ran: its result is not stored")
-            return computed, None, None
+            notify(f"the data or files that {name} reads changed while it ran: its result is not stored")
+            return result, None, None
         try:
-            entry = store.publish(name, key, parts, computed, seconds, notify)
+            entry = store.publish(name, key, parts, result, seconds, notify)
         except OSError as error:
-            notify(f"nothing can be kept in {store.folder}: {error.strerror or error}; the run goes on")
-            return computed, None, None
-        return computed, store.artifact_folder(entry.output), None
+            notify(f"cannot write to the store {store.folder}: {error.strerror or error}; the run goes on")
+            return result, None, None
+        return result, store.artifact_folder(entry.output), None

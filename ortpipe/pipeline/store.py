@@ -1,12 +1,12 @@
-"""The store: artifacts by content, on disk, so that what one run computed every later one takes.
+"""The store: artifacts on disk by content, so that later runs reuse what earlier ones computed.
 
     artifacts/<ab>/<digest>/      an artifact, without its lineage
-    entries/<stage>/<key>.json    the stage's result under this key: which artifact, made when and by which run
-    damaged/                      what was not as it had been written
-    locks/<key>                   held by the process that computes
+    entries/<stage>/<key>.json    the stage's result under this key: which artifact, computed when and by which run
+    damaged/                      entries and artifacts that failed verification
+    locks/<key>                   locked by the process that computes the result
 
-Writes are atomic. An entry names its artifact by digest, and reading verifies it. Who can write the folder can write
-entries; with a key only those that its holders sealed are taken.
+Writes are atomic. An entry names its artifact by digest, and reading verifies it. Everyone who can write the folder can
+write entries; with a key only those that its holders sealed are used.
 """
 
 import contextlib
@@ -32,30 +32,30 @@ T = TypeVar("T")
 
 
 class Damaged(Exception):
-    """What was read is not what was written; never what could not be read."""
+    """The bytes read are not those written (bytes that cannot be read raise OSError)."""
 
 
 @dataclass(frozen=True)
 class Entry:
     """A stage's result."""
 
-    stage: str  # under which it is stored, as under its `key`
+    stage: str  # stored under the stage and the `key`
     key: str
     parts: Mapping[str, Any]  # what the key stands for, see `digest.parts_of`
     output: str  # the artifact's digest
     record: Mapping[str, Any]  # its own line of the lineage
-    seconds: float  # it took to compute
-    made: float  # when, in seconds since 1970
-    run: Mapping[str, str]  # of whom: `folder`, and where it was tracked `mlflow`, the run's id
-    about: Mapping[str, Any]  # what the run said of its data, for people
-    hmac: str | None = None  # of all the others, where who published had a key
+    seconds: float  # the time to compute it
+    made: float  # when it was computed, in seconds since 1970
+    run: Mapping[str, str]  # the run's `folder` and, if it was tracked, its MLflow id `mlflow`
+    about: Mapping[str, Any]  # facts about the run's data, for people
+    hmac: str | None = None  # of all other fields, if the publisher had a key
 
 
 class Store:
-    """A folder of results that many processes share; it is made when something is published.
+    """A folder of results that many processes share; the first publication creates it.
 
-    `run` is who publishes, `about` is kept with every entry for people, and with `key` entries are sealed: others then
-    count as not there.
+    `run` is the publisher, and `about` is stored with every entry for people. With `key`, entries are sealed, and those
+    without its seal are ignored.
     """
 
     def __init__(
@@ -68,24 +68,24 @@ class Store:
         self.folder, self._run, self.about, self._key = folder.absolute(), dict(run or {}), dict(about or {}), key
 
     def lock(self, key: str, notify: Notify) -> contextlib.AbstractContextManager[None]:
-        """Hold the lock of a key: the second process waits, and finds the result."""
+        """Hold the lock of a key: a second process waits, and then finds the result."""
         return key_lock(self.folder / "locks" / key, notify)
 
     def find(self, stage: str, key: str) -> Entry | None:
-        """Return an entry, without reading its artifact; None where there is none that can be read and is trusted."""
+        """Return an entry, without reading its artifact; None if there is none that is readable and trusted."""
         with contextlib.suppress(OSError, Damaged):
             entry = self._read(self.entry_file(stage, key))
             return entry if entry is not None and self.trusts(entry) else None
         return None
 
     def trusts(self, entry: Entry) -> bool:
-        """Return whether an entry that was read is sealed with the store's key; without a key, all are trusted."""
+        """Return whether an entry is sealed with the store's key; without a key, all are trusted."""
         return self._key is None or hmac.compare_digest(str(entry.hmac).encode(), self._seal(_fields(entry)).encode())
 
     def take(self, stage: str, key: str, input: Artifact | None, notify: Notify) -> tuple[Artifact, Entry] | None:
-        """Return a stage's result on an input, verified; None where there is none.
+        """Return a stage's verified result on an input, and its entry; None if there is none.
 
-        What is damaged is set aside; what cannot be read now stays where it is. `notify` hears of both.
+        Damaged files are set aside; files that cannot be read now stay. `notify` gets a message about both.
         """
         path = self.entry_file(stage, key)
         self._warn(notify)
@@ -94,7 +94,7 @@ class Store:
             if entry is None:
                 return None
             if not self.trusts(entry):
-                notify(f"entries of {self.folder} that are not sealed with this {VARIABLE} count as not there")
+                notify(f"entries of {self.folder} that are not sealed with this {VARIABLE} are ignored")
                 return None
             artifact = self.artifact(entry.output, notify)
         except OSError as error:
@@ -104,28 +104,28 @@ class Store:
             return None
         if artifact is None:
             return None
-        with contextlib.suppress(OSError):  # when it was last used, for gc; a read-only store does not record that
+        with contextlib.suppress(OSError):  # the time of last use, for gc; a read-only store does not record it
             os.utime(path)
         lineage = (*(input.facts.lineage if input is not None else ()), entry.record)
         return artifact.with_lineage(lineage), entry
 
     def entry(self, path: Path, notify: Notify) -> Entry | None:
-        """Return the entry in a file, None where there is none; one that is Damaged is set aside."""
+        """Return the entry in a file, None if there is no file; a damaged one is set aside and raises Damaged."""
         return self._verified(path, lambda: self._read(path), notify)
 
     def artifact(self, digest: str, notify: Notify) -> Artifact | None:
-        """Return an artifact, verified, None where there is none; as for `entry`."""
+        """Return a verified artifact, None if there is none; a damaged one is set aside and raises Damaged."""
         return self._verified(self.artifact_folder(digest), lambda: self._load(digest), notify)
 
     def publish(
         self, stage: str, key: str, parts: Mapping[str, Any], artifact: Artifact, seconds: float, notify: Notify
     ) -> Entry:
-        """Keep a stage's result, or nothing of it; an equal artifact that is there stays, unless it is damaged."""
+        """Store a stage's result atomically; an equal artifact in the store stays, unless it is damaged."""
         digest, record = artifact.digest(), dict(artifact.facts.lineage[-1])
         entry = Entry(stage, key, parts, digest, record, seconds, time.time(), self._run, self.about)
         self.folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError, Damaged):
-            self.artifact(digest, notify)  # a damaged one makes way
+            self.artifact(digest, notify)  # sets a damaged one aside
         with folder_lock(self.folder):
             if not self.artifact_folder(digest).is_dir():
                 save_artifact(artifact.with_lineage(()), self.artifact_folder(digest), once=True)
@@ -141,7 +141,7 @@ class Store:
         return self.folder / "artifacts" / digest[:2] / digest
 
     def entries(self, stage: str | None = None, notify: Notify = lambda _: None) -> Iterator[Entry]:
-        """Yield the entries of one stage or all, without damaged ones; `notify` hears of what cannot be read now."""
+        """Yield the intact entries of one stage or of all; `notify` gets what cannot be read now."""
         for path in self.files(stage, notify):
             try:
                 entry = self._read(path)
@@ -154,7 +154,7 @@ class Store:
                 yield entry
 
     def files(self, stage: str | None = None, notify: Notify | None = None) -> list[Path]:
-        """Return the files of entries; a folder that cannot be listed raises where there is no `notify`."""
+        """Return the files of entries; a folder that cannot be listed is passed to `notify`, or raises without it."""
         files, folder = [], self.folder / "entries"
         try:
             for part in [stage] if stage is not None else listed(folder):
@@ -181,9 +181,9 @@ class Store:
             intact = digest == _sum(fields) and entry.key == path.stem == key_of(entry.parts)
             intact = intact and entry.stage == path.parent.name
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise Damaged(f"An entry must be as it was written: {error}") from error
+            raise Damaged(f"The entry is not valid: {error}") from error
         if not intact:
-            raise Damaged("An entry must have the sum and the key that it was written with.")
+            raise Damaged("The entry's checksum or key does not match its content.")
         return entry
 
     def _seal(self, fields: Mapping[str, Any]) -> str:
@@ -195,13 +195,13 @@ class Store:
         for place in places:
             if (who := other_writers(place)) is not None:
                 fix = f"chmod -R go-w {self.folder}, or give all who share it the same {VARIABLE}"
-                notify(f"{place} can be written by {who}, who can so choose your results: {fix}")
+                notify(f"{place} can be written by {who}, who can thereby choose your results: {fix}")
                 return
 
     def _load(self, digest: str) -> Artifact | None:
         folder = self.artifact_folder(digest)
         try:
-            os.listdir(folder)  # what is missing in a folder that can be listed is missing for good
+            os.listdir(folder)  # if the folder can be listed, a missing file is damage, not an I/O error
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
@@ -210,7 +210,7 @@ class Store:
             raise Damaged(str(error).splitlines()[0]) from error
 
     def _verified(self, path: Path, read: Callable[[], T], notify: Notify) -> T:
-        """Return what is read; what is damaged is moved out of the way, for its owner to look at."""
+        """Return the result of `read`; on damage, move the path to `damaged/`, where its owner can inspect it."""
         try:
             with folder_lock(self.folder):
                 return read()
@@ -227,14 +227,14 @@ class Store:
                     number += 1
                 os.rename(path, place)
         except OSError as error:
-            notify(f"{path} is not as it was written and cannot be set aside ({error.strerror}): computed again")
+            notify(f"{path} is damaged and cannot be set aside ({error.strerror}): computed again")
         else:
-            notify(f"{path} is not as it was written: set aside in {damaged}, and computed again")
+            notify(f"{path} is damaged: set aside in {damaged}, and computed again")
         raise damage
 
 
 def listed(folder: Path) -> list[str]:
-    """Return the names in a folder, none where there is none; unlike `glob`, it does not hide that it cannot look."""
+    """Return the names in a folder, [] if it does not exist; unlike `glob`, it raises if the folder cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -242,7 +242,7 @@ def listed(folder: Path) -> list[str]:
 
 
 def _fields(entry: Entry) -> dict[str, Any]:
-    """Return what a seal covers."""
+    """Return the fields that a seal covers."""
     fields = dataclasses.asdict(entry)
     del fields["hmac"]
     return fields

@@ -1,4 +1,4 @@
-"""Who may choose a store's results: everyone who can write its folder, or with a key those who hold the key."""
+"""Who can choose a store's results: everyone who can write its folder, or with a key only its holders."""
 
 import os
 import stat
@@ -11,21 +11,23 @@ VARIABLE = "ORTPIPE_STORE_KEY"
 
 
 def key_of_environment(environment: Mapping[str, str]) -> bytes | None:
-    """Return the key that seals a store's entries, if there is one; an empty one is a secret that this machine lacks.
+    """Return the key that seals a store's entries, if one is set; an empty one is an error, for the secret is missing.
 
     >>> key_of_environment({}), key_of_environment({"ORTPIPE_STORE_KEY": "long and random"})
     (None, b'long and random')
     """
     key = environment.get(VARIABLE)
     if key is not None and not key.strip():
-        raise ConfigError(f"{VARIABLE} holds a secret text.", got="nothing", fix="Set it, or unset the variable.")
+        raise ConfigError(
+            f"{VARIABLE} must hold a secret key.", got="an empty one", fix="Set it, or unset the variable."
+        )
     return None if key is None else key.encode("utf-8", "surrogateescape")
 
 
 def other_writers(folder: Path) -> str | None:
-    """Return who beside its owner may write a folder: `everyone`, or a group; None where nobody may (POSIX only).
+    """Return who besides the owner can write a folder: `everyone`, a group, or None (POSIX only).
 
-    A group is not named where it is the private one that many systems make for each user.
+    The private group that many systems create for each user does not count.
     """
     try:
         status = folder.stat()

@@ -41,7 +41,7 @@ def test_every_kind_of_damage_is_said_set_aside_and_computed_again(copy: Path, e
     done = ortpipe(*SMALL, cwd=copy)
     assert done.returncode == 0, done.stderr
     assert outputs_of(copy) == (["penalty"], expected)
-    assert done.stderr.count("is not as it was written: set aside in") == 4  # what was removed leaves nothing
+    assert done.stderr.count("is damaged: set aside in") == 4  # what was removed leaves nothing
     for said in ("external data must be readable", "must have the digest it was written with", "format is one that"):
         assert said in done.stderr
     assert len(list((copy / "outputs" / "cache" / "damaged").iterdir())) == 4

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ortpipe.pipeline.digest import key_of
-from ortpipe.pipeline.dry_run import Reason, _against_nearest
+from ortpipe.pipeline.dry_run import Reason, _compared_with_nearest
 from ortpipe.pipeline.store import Entry, Store, _sum
 
 PARTS = {"stage": "train", "version": 1, "config": {"epochs": 5, "lr": 0.1}, "packages": {}, "input": "i", "data": "d"}
@@ -27,7 +27,7 @@ def put(store: Store, made: float, **config: object) -> None:
 
 
 def reasons(store: Store) -> tuple[Reason, ...]:
-    return _against_nearest(PARTS, store, True)[0]
+    return _compared_with_nearest(PARTS, store, True)[0]
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ def test_an_input_that_changes_while_its_stage_runs_is_not_stored(store, tmp_pat
     steps = plan(OnnxFile(str(tmp_path / "a.onnx")))
     _, hits, said = perform(steps, store)
     assert hits == []
-    assert said == ["what convert reads changed while it ran: its result is not stored"]
+    assert said == ["the data or files that convert reads changed while it ran: its result is not stored"]
     assert list(store.entries("convert")) == []
     monkeypatch.undo()
     assert perform(steps, store)[1] == []  # the file is another one now
@@ -214,7 +214,7 @@ def test_a_store_that_cannot_be_written_stops_nothing(tmp_path):
     assert artifact.facts.metrics
     assert [message.partition(":")[0] for message in said] == [  # once, and not for every stage
         f"no lock on {tmp_path / 'cache' / 'locks'}",
-        f"nothing can be kept in {tmp_path / 'cache'}",
+        f"cannot write to the store {tmp_path / 'cache'}",
     ]
 
 

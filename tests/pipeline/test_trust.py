@@ -106,7 +106,7 @@ def test_the_key_is_nowhere_in_the_store(sealed):
 
 
 def test_an_empty_key_is_no_key():
-    with pytest.raises(ConfigError, match="holds a secret text"):
+    with pytest.raises(ConfigError, match="must hold a secret key"):
         trust.key_of_environment({trust.VARIABLE: " "})
 
 
