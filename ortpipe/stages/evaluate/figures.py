@@ -1,4 +1,4 @@
-"""Pictures of an evaluated artifact, as PNG bytes."""
+"""Figures of an evaluated artifact, as PNG bytes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ortpipe.artifact import under
 from ortpipe.metrics import label
 from ortpipe.picture import picture
 
-FEW = 20  # classes or columns that are told apart by name
-LONG = 24  # letters of a column's name
-SHOWN = 200_000  # entries that are drawn at most
+FEW = 20  # the largest number of classes or columns with labels
+LONG = 24  # the largest number of letters of a column's name
+SHOWN = 200_000  # the largest number of entries that are drawn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,15 +26,15 @@ Panel: TypeAlias = "Callable[[Axes], None]"
 
 
 def figures(artifact: Artifact) -> dict[str, bytes]:
-    """Return each picture by name, as PNG."""
+    """Return the figures by name, as PNG."""
     return {name: picture(*drawn) for name, drawn in panels(artifact).items()}
 
 
 def panels(artifact: Artifact) -> dict[str, list[Panel]]:
-    """Return what draws each picture, by name.
+    """Return the functions that draw each figure, by name.
 
-    They are `losses` of a trained model, `confusion` and `curves`, or `predicted` and `residuals`, of an evaluated one,
-    and the `importance` and `sensitivity` of columns where they were asked for.
+    A trained model has `losses`, an evaluated one `confusion` and `curves`, or `predicted` and `residuals`, and
+    `importance` and `sensitivity` of columns if the config set them.
     """
     pictures: dict[str, list[Panel]] = {}
     if "losses/train" in artifact.tensors:
@@ -47,9 +47,9 @@ def panels(artifact: Artifact) -> dict[str, list[Panel]]:
             pictures["predicted"] = [partial(_predicted, artifact)]
             pictures["residuals"] = [partial(_residuals, artifact)]
     last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
-    needed, moved = last.get("importance", {}), last.get("sensitivity")
-    pictures["importance"] = [partial(_importance, name, needed[name]) for name in list(needed)[:3]]
-    pictures["sensitivity"] = [partial(_sensitivity, moved)] if moved else []
+    importances, sensitivities = last.get("importance", {}), last.get("sensitivity")
+    pictures["importance"] = [partial(_importance, name, importances[name]) for name in list(importances)[:3]]
+    pictures["sensitivity"] = [partial(_sensitivity, sensitivities)] if sensitivities else []
     for name, entries in under("evaluation/sensitivity", artifact.tensors).items():
         if (image := flat(entries)) is not None:
             pictures["sensitivity"].append(partial(_map, name, image))
@@ -57,7 +57,7 @@ def panels(artifact: Artifact) -> dict[str, list[Panel]]:
 
 
 def _importance(metric: str, columns: Mapping[str, tuple[float, float]], axes: Axes) -> None:
-    """Draw what a metric loses without each column, the largest above, with deviations."""
+    """Draw how much worse a metric is without each column, with deviations, the largest on top."""
     most = sorted(columns, key=lambda name: columns[name][0])[-FEW:]
     means, deviations = zip(*(columns[name] for name in most), strict=True)
     axes.barh([_short(name) for name in most], means, xerr=deviations, ecolor="0.4")
@@ -68,7 +68,7 @@ def _importance(metric: str, columns: Mapping[str, tuple[float, float]], axes: A
 
 
 def _sensitivity(columns: Mapping[str, float], axes: Axes) -> None:
-    """Draw how far the score moves with each column, the largest above."""
+    """Draw how far the score moves with each column, the largest on top."""
     most = sorted(columns, key=lambda name: columns[name])[-FEW:]
     axes.barh([_short(name) for name in most], [columns[name] for name in most])
     axes.set(xlabel="how far the score moves, mean over rows", title="Sensitivity")
@@ -84,7 +84,7 @@ def _map(name: str, image: np.ndarray, axes: Axes) -> None:
 
 
 def flat(entries: np.ndarray) -> np.ndarray | None:
-    """Return the entries of a row's input as an image [H, W], channels summed; None for what is none.
+    """Return the entries of a row's input as an image [H, W], channels summed; None if it is no image.
 
     >>> flat(np.ones((3, 4, 5))).shape, flat(np.ones((28, 28, 3))).shape, flat(np.ones((2, 2, 2, 2)))
     ((4, 5), (28, 28), None)
@@ -99,7 +99,7 @@ def _short(name: str) -> str:
 
 
 def _losses(artifact: Artifact, axes: Axes) -> None:
-    """Draw the losses by epoch, what was watched, and where early stopping kept the weights."""
+    """Draw the losses by epoch, the monitored metrics, and the epoch whose weights early stopping kept."""
     train = artifact.tensors["losses/train"]
     axes.plot(np.arange(1, len(train) + 1), train, label="training")
     if "losses/validation" in artifact.tensors:
@@ -111,17 +111,19 @@ def _losses(artifact: Artifact, axes: Axes) -> None:
     axes.set(xlabel="epoch", ylabel="loss per row", title="Loss")
     axes.locator_params(axis="x", integer=True)
     for record in artifact.facts.lineage:
-        if kept := record.get("early_stop"):
-            at = kept["epoch"]
+        if early_stop := record.get("early_stop"):
+            at = early_stop["epoch"]
             axes.axvline(at, color="0.4", linestyle="--", linewidth=1, label=f"kept: epoch {at}")
     axes.grid(alpha=0.3)
     for metric, values in under("monitor", artifact.tensors).items():
-        right, at = axes.twinx(), np.flatnonzero(~np.isnan(values))
-        right.plot(at + 1, values[at], color="C2", marker="." if len(at) < len(values) else "")
+        right_axes, at = axes.twinx(), np.flatnonzero(~np.isnan(values))
+        right_axes.plot(at + 1, values[at], color="C2", marker="." if len(at) < len(values) else "")
         name = label(metric, artifact.facts.metrics)
-        right.set_ylabel(name)
+        right_axes.set_ylabel(name)
         axes.plot([], [], color="C2", label=f"{name} (right)")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)  # below: it hides no line
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False
+    )  # below the plot, where it hides no line
 
 
 def _predicted(artifact: Artifact, axes: Axes) -> None:
@@ -139,7 +141,7 @@ def _predicted(artifact: Artifact, axes: Axes) -> None:
 
 
 def _residuals(artifact: Artifact, axes: Axes) -> None:
-    """Draw truth − prediction over the prediction: about 0, as wide everywhere, where nothing is left to learn."""
+    """Draw truth − prediction over the prediction: a good model's are around 0 and equally wide everywhere."""
     every = slice(None, None, -(-len(artifact.tensors["evaluation/label"]) // SHOWN))
     truth, predicted = (artifact.tensors[f"evaluation/{name}"][every] for name in ("label", "prediction"))
     for k in range(truth.shape[1]):
@@ -159,14 +161,14 @@ def _curve_panels(artifact: Artifact) -> list[Panel]:
 
 
 def _lines(artifact: Artifact, kind: str, axes: Axes) -> None:
-    """Draw a curve of each class, the names below: they hide no line."""
+    """Draw a curve of each class."""
     classes = artifact.facts.classes or ()
-    found = under(f"evaluation/{kind}", artifact.tensors)
-    for k in sorted(map(int, found)):
-        axes.plot(*found[str(k)].T, linewidth=1.2, label=str(classes[k]) if k < len(classes) else str(k))
+    curves = under(f"evaluation/{kind}", artifact.tensors)
+    for k in sorted(map(int, curves)):
+        axes.plot(*curves[str(k)].T, linewidth=1.2, label=str(classes[k]) if k < len(classes) else str(k))
     axes.grid(alpha=0.3)
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    if len(found) > 1:
+    if len(curves) > 1:
         axes.legend(fontsize="x-small", ncols=2, title="class against the others", title_fontsize="x-small")
 
 
@@ -182,10 +184,10 @@ def _precision_recall(artifact: Artifact, axes: Axes) -> None:
 
 
 def _reliability(artifact: Artifact, axes: Axes) -> None:
-    said, true, weight = artifact.tensors["evaluation/reliability"].T
+    predicted, true, weight = artifact.tensors["evaluation/reliability"].T
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
-    axes.plot(said, true, linewidth=1.2)
-    axes.scatter(said, true, s=10 + 60 * weight / weight.max(), alpha=0.7)
+    axes.plot(predicted, true, linewidth=1.2)
+    axes.scatter(predicted, true, s=10 + 60 * weight / weight.max(), alpha=0.7)
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), title="Reliability")
     axes.set(xlabel="predicted probability", ylabel="share that is true")
     axes.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""Permutation importance: what a metric loses where one column of the test rows is shuffled (Breiman, 2001)."""
+"""Permutation importance: how much worse a metric is with one column of the test rows shuffled (Breiman, 2001)."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,12 +9,12 @@ from ortpipe.data.slices import owner_of
 from ortpipe.metrics import Metric
 from ortpipe.metrics.predictions import Compared
 
-MOST = 10_000  # rows that are shuffled
-Places = list[tuple[str, int | None]]  # an input, and a column of it; None: all of it
+MOST = 10_000  # the largest number of rows to shuffle
+Places = list[tuple[str, int | None]]  # (input, its column; None: the whole input)
 
 
 class _Fitted:
-    """What scikit-learn wants to be given beside the rows."""
+    """A stand-in for the estimator that scikit-learn requires."""
 
     def fit(self) -> None:
         """Do nothing: the model is in the scorer."""
@@ -25,54 +25,54 @@ def importance(
 ) -> dict[str, dict[str, list[float]]]:
     """Return, for each metric and column, the mean and deviation of how much worse the metric is without it.
 
-    Positive: the metric needs the column. By `sklearn.inspection.permutation_importance`, of columns as the user's
-    table has them: the columns that a word became are shuffled together.
+    Positive: the metric needs the column. Computed by `sklearn.inspection.permutation_importance` for the
+    columns of the user's table: the features of one word column are shuffled together.
     """
     from sklearn.inspection import permutation_importance
 
     columns = places_of(rows)
 
     def score(_: object, order: np.ndarray, __: object) -> dict[str, float]:
-        entries = predict(_taken(rows, list(columns.values()), order))
+        entries = predict(_reordered(rows, list(columns.values()), order))
         values = {name: metric(*entries) for name, metric in metrics.items()}
         return {name: value if metrics[name].greater_is_better else -value for name, value in values.items()}
 
     count = len(rows.label)
-    order = np.tile(np.arange(count)[:, None], (1, len(columns)))  # each column reads its values in an order of its own
-    found = permutation_importance(_Fitted(), order, None, scoring=score, n_repeats=repeats, random_state=seed)
+    order = np.tile(np.arange(count)[:, None], (1, len(columns)))  # each column gets its own order
+    by_metric = permutation_importance(_Fitted(), order, None, scoring=score, n_repeats=repeats, random_state=seed)
     return {
         name: {
             column: [float(mean), float(deviation)]
-            for column, mean, deviation in zip(columns, of.importances_mean, of.importances_std, strict=True)
+            for column, mean, deviation in zip(columns, result.importances_mean, result.importances_std, strict=True)
         }
-        for name, of in found.items()
+        for name, result in by_metric.items()
     }
 
 
 def places_of(rows: Rows) -> dict[str, Places]:
-    """Return where each column of the user's is; an input of more than two dimensions is one."""
-    found: dict[str, Places] = {}
+    """Return the places of each column of the user's table; an input of more than two dimensions is one column."""
+    places: dict[str, Places] = {}
     for name, array in rows.inputs.items():
         if array.ndim != 2:
-            found[name] = [(name, None)]
+            places[name] = [(name, None)]
             continue
-        called = rows.columns.get(name) or [f"{name}[{i}]" for i in range(array.shape[1])]
-        for i, column in enumerate(called):
-            found.setdefault(owner_of(rows, column), []).append((name, i))
-    return found
+        column_names = rows.columns.get(name) or [f"{name}[{i}]" for i in range(array.shape[1])]
+        for i, column in enumerate(column_names):
+            places.setdefault(owner_of(rows, column), []).append((name, i))
+    return places
 
 
-def _taken(rows: Rows, columns: list[Places], order: np.ndarray) -> Rows:
-    """Return the rows with each column in its order."""
+def _reordered(rows: Rows, columns: list[Places], order: np.ndarray) -> Rows:
+    """Return the rows with each column reordered by its column of `order`."""
     inputs = dict(rows.inputs)
-    for places, own in zip(columns, order.T, strict=True):
-        if (own == np.arange(len(own))).all():
+    for places, column_order in zip(columns, order.T, strict=True):
+        if (column_order == np.arange(len(column_order))).all():
             continue
         for name, column in places:
             if column is None:
-                inputs[name] = rows.inputs[name][own]
+                inputs[name] = rows.inputs[name][column_order]
                 continue
             if inputs[name] is rows.inputs[name]:
                 inputs[name] = inputs[name].copy()
-            inputs[name][:, column] = rows.inputs[name][own, column]
+            inputs[name][:, column] = rows.inputs[name][column_order, column]
     return rows.replace(inputs=inputs)

@@ -1,4 +1,4 @@
-"""A model's metrics on parts of the test rows: by the values of a column, and drawn anew for intervals."""
+"""A model's metrics on parts of the test rows: by a column's values, and on bootstrap samples for intervals."""
 
 from collections.abc import Mapping
 
@@ -12,11 +12,11 @@ from ortpipe.metrics.predictions import Compared
 PERCENTILES = 2.5, 97.5
 
 
-def whole_rows(entries: Compared, rows: int) -> None:
-    """Refuse predictions of rows' elements: they would be drawn, and parted, one by one."""
+def check_one_per_row(entries: Compared, rows: int) -> None:
+    """Raise EvaluateError for predictions per element: they would be sampled and split independently of their row."""
     if len(entries.truth) != rows:
         raise EvaluateError(
-            "Intervals, and metrics by a column, are of models with one prediction per row.",
+            "Intervals, and metrics by a column, need a model with one prediction per row.",
             got=f"{len(entries.truth)} predictions of {rows} rows",
             fix="Set evaluate.bootstrap=0 and evaluate.by=[].",
         )
@@ -25,8 +25,8 @@ def whole_rows(entries: Compared, rows: int) -> None:
 def intervals(metrics: Mapping[str, Metric], entries: Compared, draws: int, seed: int) -> dict[str, list[float]]:
     """Return the 95 % interval of each metric: percentiles of its values on rows drawn with replacement.
 
-    What has no value on a draw, such as the ROC AUC of one class, does not count; what has none on half of them has no
-    interval.
+    Draws without a value, such as the ROC AUC of one class, do not count; a metric without a value on half of the draws
+    has no interval.
     """
     rng, count = np.random.default_rng(seed), len(entries.truth)
     values: dict[str, list[float]] = {name: [] for name in metrics}
@@ -34,24 +34,24 @@ def intervals(metrics: Mapping[str, Metric], entries: Compared, draws: int, seed
         drawn = _at(entries, rng.integers(0, count, count))
         for name, metric in metrics.items():
             values[name].append(metric(*drawn))
-    known = {name: np.array(found)[np.isfinite(found)] for name, found in values.items()}
-    return {name: np.percentile(v, PERCENTILES).tolist() for name, v in known.items() if 2 * len(v) > draws}
+    finite = {name: np.array(samples)[np.isfinite(samples)] for name, samples in values.items()}
+    return {name: np.percentile(v, PERCENTILES).tolist() for name, v in finite.items() if 2 * len(v) > draws}
 
 
 def by_value(metrics: Mapping[str, Metric], entries: Compared, column: np.ndarray) -> dict[str, dict[str, float]]:
-    """Return each part's `rows` and metrics; those that have no value on it are left out."""
-    found: dict[str, dict[str, float]] = {}
+    """Return each part's `rows` and metrics, without metrics that have no value on it."""
+    by_part: dict[str, dict[str, float]] = {}
     for part, where in parted(column):
-        mine = _at(entries, where)
-        measured = {name: _value(metric, mine) for name, metric in metrics.items()}
-        found[part] = {"rows": int(where.sum())} | {k: v for k, v in measured.items() if np.isfinite(v)}
-    return found
+        part_entries = _at(entries, where)
+        measured = {name: _value(metric, part_entries) for name, metric in metrics.items()}
+        by_part[part] = {"rows": int(where.sum())} | {k: v for k, v in measured.items() if np.isfinite(v)}
+    return by_part
 
 
 def _value(metric: Metric, entries: Compared) -> float:
     try:
         return metric(*entries)
-    except EvaluateError:  # scikit-learn's own word for a part with too few rows or classes
+    except EvaluateError:  # scikit-learn rejects a part with too few rows or classes
         return np.nan
 
 

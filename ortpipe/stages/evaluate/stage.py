@@ -1,4 +1,4 @@
-"""evaluate: a trained model and held-out rows → the same model with metrics beside its baselines."""
+"""evaluate: a trained model and held-out rows → the same model with metrics and those of its baselines."""
 
 import dataclasses
 import itertools
@@ -25,13 +25,13 @@ from ortpipe.runtime.session import Session
 from ortpipe.settings import typed
 from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.evaluate.importance import MOST, importance
-from ortpipe.stages.evaluate.parts import by_value, intervals, whole_rows
+from ortpipe.stages.evaluate.parts import by_value, check_one_per_row, intervals
 from ortpipe.stages.evaluate.sensitivity import sensitivity
 
 VERSION = 4
-BOTH = f"test rows have weights: a metric weighs each row by its own, and {UNWEIGHTED} counts each row once"
+WEIGHTED_NOTE = f"test rows have weights: a metric weighs each row by its own, and {UNWEIGHTED} counts each row once"
 STATES = {"before": "initial", "trained": "parameter", "source": "source"}  # state → the folder of its weights
-INT8 = "int8"  # of a fake-quantized model: the trained one as integers
+INT8 = "int8"  # the state of a fake-quantized model: trained, converted to integers
 
 
 @typed
@@ -42,21 +42,20 @@ def evaluate(
     data: Data,
     runtime: RuntimeConfig | None = None,
 ) -> Artifact:
-    """Return the artifact with metrics on the test rows: before training, trained, and the source's own weights.
+    """Return the artifact with metrics on the test rows: before training, trained, and with the source's weights.
 
-    Of a fake-quantized model, `int8` is the trained one computed with integers. A model that comes without the weights
-    of a state, such as a bare file, has no metrics of that state.
-    Where rows have weights, each metric counts them, and the same name with `_unweighted` counts each row once.
-    Its tensors gain `evaluation/label` and `evaluation/prediction` (class indices, or values [N, K]). Where rows have
-    elements (steps, pixels), each element counts as a row, with the weight of its own; where they have more than fifty
-    million scores, only those of evenly spaced rows do. Of sequences they are class indices [N, …], −1 behind the end.
-    The metrics of a head have its name in front, `digit_1/accuracy`, and its tensors likewise, `evaluation/digit_1/…`.
-    Of probabilities, what is drawn of them is there too (see `metrics.curves`). The lineage has the `intervals` of the
-    trained model's metrics, its metrics by `slices`, and the `importance` and `sensitivity` of columns, where they are
-    asked for.
+    For a fake-quantized model, `int8` is the trained model computed with integers. A model without the weights of a
+    state, such as a bare file, has no metrics of that state.
+    If rows have weights, each metric uses them, and the same name with `_unweighted` counts each row once.
+    Its tensors gain `evaluation/label` and `evaluation/prediction` (class indices, or values [N, K]). If rows have
+    elements (steps, pixels), each element counts as a row, with the weight of its row; above fifty million scores, only
+    evenly spaced rows count. For sequences they are class indices [N, …], −1 after the end. The metrics of a head have
+    its name in front, `digit_1/accuracy`, and its tensors likewise, `evaluation/digit_1/…`. Models with probabilities
+    also get the curves of `metrics.curves`. The lineage records the `intervals` of the trained model's metrics, its
+    metrics by `slices`, and the `importance` and `sensitivity` of columns, if the config sets them.
 
     Raises:
-        EvaluateError: there are no test rows, a metric does not fit the task, or one that was asked for has no value.
+        EvaluateError: there are no test rows, a metric does not fit the task, or a configured one has no value.
     """
     check_data(data)
     config = config or EvaluateConfig()
@@ -64,22 +63,28 @@ def evaluate(
     check(facts, config, data=data)
     assert data.test is not None
     names = config.metrics or shown(facts)
-    known = {state: folder for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)}
-    known |= {INT8: "parameter"} if is_quantized(model) else {}
-    whole = artifact.ir_model()
+    folder_by_state = {
+        state: folder for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)
+    }
+    folder_by_state |= {INT8: "parameter"} if is_quantized(model) else {}
+    graph_model = artifact.ir_model()
     is_large = sum(array.nbytes for array in artifact.initializers.values()) > sound.LARGE
     parts = facts.predictions
-    wanted = [own.prediction for own in parts.values()]
+    output_names = [part.prediction for part in parts.values()]
     labels: dict[str, list[np.ndarray]] = {head: [] for head in parts}
     weights: list[np.ndarray] = []
     columns: dict[str, list[np.ndarray]] = {name: [] for name in config.by}
-    predictions: dict[str, dict[str, list[np.ndarray]]] = {state: {head: [] for head in parts} for state in known}
-    most = min(config.rows, *(rows_at_most(own, data.test.of(head)) for head, own in parts.items()))
-    for states in [[state] for state in known] if is_large else [list(known)]:  # of a large one, one in memory
+    predictions: dict[str, dict[str, list[np.ndarray]]] = {
+        state: {head: [] for head in parts} for state in folder_by_state
+    }
+    most = min(config.rows, *(rows_at_most(part, data.test.of(head)) for head, part in parts.items()))
+    for states in (
+        [[state] for state in folder_by_state] if is_large else [list(folder_by_state)]
+    ):  # of a large model, only one in memory
         sessions = {
             state: Session(to_int8(artifact.model), runtime)
             if state == INT8
-            else _session(whole, under(known[state], artifact.tensors), runtime)
+            else _session(graph_model, under(folder_by_state[state], artifact.tensors), runtime)
             for state in states
         }
         for piece in data.test.pieces(most):
@@ -87,24 +92,26 @@ def evaluate(
             if "trained" in states:
                 for name, values in columns.items():
                     values.append(column_of(piece, name, "by"))
-                for head, own in parts.items():
-                    labels[head].append(truth(own, piece.of(head)))
+                for head, part in parts.items():
+                    labels[head].append(truth(part, piece.of(head)))
                 weights += [] if piece.sample_weight is None else [piece.sample_weight]
             for state, session in sessions.items():
-                for head, made in zip(parts, session.run(rows, wanted), strict=True):
-                    predictions[state][head].append(made)
+                for head, prediction in zip(parts, session.run(rows, output_names), strict=True):
+                    predictions[state][head].append(prediction)
         sessions.clear()
     weight = np.concatenate(weights) if weights else None
     kinds = ("",) if weight is None else ("", UNWEIGHTED)
     table: dict[str, dict[str, float]] = {f"{name}{kind}": {} for name in names for kind in kinds}
     final: dict[str, np.ndarray] = {}
-    spread: dict[str, list[float]] = {}
+    interval_by_metric: dict[str, list[float]] = {}
     slices: dict[str, dict[str, dict[str, float]]] = {}
-    for state, (head, own) in itertools.product(known, parts.items()):
-        # what the source predicts are the values themselves, whatever its network was then trained for
-        said = dataclasses.replace(own, link=None) if state == "source" else own
+    for state, (head, head_facts) in itertools.product(folder_by_state, parts.items()):
+        # the source predicts values, not scores, whatever loss its network is then trained with
+        state_facts = dataclasses.replace(head_facts, link=None) if state == "source" else head_facts
         with about(head):
-            entries = compared(said, np.concatenate(labels[head]), np.concatenate(predictions[state][head]), weight)
+            entries = compared(
+                state_facts, np.concatenate(labels[head]), np.concatenate(predictions[state][head]), weight
+            )
         for name in (name for name in names if part_of(name)[0] == head):
             for kind in kinds:
                 weighs = None if kind else entries.weight
@@ -113,58 +120,65 @@ def evaluate(
             folder = f"evaluation/{head}/" if head else "evaluation/"
             final |= {f"{folder}label": entries.truth, f"{folder}prediction": entries.label}
             final |= {f"{folder}{name}": curve for name, curve in curves(entries).items()}
-            mine = {name: METRICS[name] for name in names if part_of(name)[0] == head}
+            head_metrics = {name: METRICS[name] for name in names if part_of(name)[0] == head}
             if config.bootstrap or columns:
-                whole_rows(entries, sum(map(len, labels[head])))
-            spread |= intervals(mine, entries, config.bootstrap, config.seed) if config.bootstrap else {}
+                check_one_per_row(entries, sum(map(len, labels[head])))
+            interval_by_metric |= (
+                intervals(head_metrics, entries, config.bootstrap, config.seed) if config.bootstrap else {}
+            )
             for column, values in columns.items():
-                for part, measured in by_value(mine, entries, np.concatenate(values)).items():
-                    slices.setdefault(column, {}).setdefault(part, {}).update(measured)
-    # ROC AUC of one class or R² of one row have no value: they are left out, unless they were asked for
+                for value, measured in by_value(head_metrics, entries, np.concatenate(values)).items():
+                    slices.setdefault(column, {}).setdefault(value, {}).update(measured)
+    # ROC AUC of one class or R² of one row have no value: they are left out unless the config names them
     undefined = [name for name, row in table.items() if not np.isfinite(list(row.values())).all()]
     if config.metrics is not None and undefined:
         raise EvaluateError(
-            "A metric that is asked for must have a value on the test rows.",
+            "A metric that is set must have a value on the test rows.",
             got=f"{undefined[0]} = {table[undefined[0]]}",
             fix="Give more test rows, of every class (data.split.stratify=true), or leave it out of evaluate.metrics.",
         )
-    needed: dict[str, dict[str, list[float]]] = {}
-    moved: dict[str, float] = {}
-    notes = [] if weight is None else [BOTH]
+    importance_by_metric: dict[str, dict[str, list[float]]] = {}
+    sensitivity_by_column: dict[str, float] = {}
+    notes = [] if weight is None else [WEIGHTED_NOTE]
     if config.importance or config.sensitivity:
-        trained = _proto(whole, under(known["trained"], artifact.tensors))
-        some = joined(list(data.test.pieces(min(MOST, most))))
+        trained = _proto(graph_model, under(folder_by_state["trained"], artifact.tensors))
+        sample = joined(list(data.test.pieces(min(MOST, most))))
     if config.sensitivity:
         try:
-            moved, maps, without = sensitivity(*trained, facts, some, runtime)
+            sensitivity_by_column, maps, without = sensitivity(*trained, facts, sample, runtime)
             if without:
-                notes.append(f"sensitivity is of numbers that the score depends on: none of {', '.join(without[:20])}")
+                notes.append(f"sensitivity needs numbers that the score depends on: none for {', '.join(without[:20])}")
             final |= {f"evaluation/sensitivity/{name}": array for name, array in maps.items()}
-        except DeriveError as error:  # training is done: its result must not be lost
+        except DeriveError as error:  # the trained result must not be lost
             notes.append(f"no sensitivity: {error.rule} Got: {error.got}")
     if config.importance:
         session = Session(trained[0], runtime, weights=trained[1])
-        true = truth(facts, some)
+        true = truth(facts, sample)
 
         def predict(rows: Rows) -> Compared:
-            [made] = session.run(feed_inputs(model, facts, rows), [facts.prediction])
-            return compared(facts, true, made, some.sample_weight)
+            [prediction] = session.run(feed_inputs(model, facts, rows), [facts.prediction])
+            return compared(facts, true, prediction, sample.sample_weight)
 
-        mine = {name: METRICS[name] for name in names if not part_of(name)[0] and name not in undefined}
-        needed = importance(mine, some, predict, config.importance, config.seed)
-    asked = {"intervals": spread, "slices": slices, "importance": needed, "sensitivity": moved}
+        head_metrics = {name: METRICS[name] for name in names if not part_of(name)[0] and name not in undefined}
+        importance_by_metric = importance(head_metrics, sample, predict, config.importance, config.seed)
+    details = {
+        "intervals": interval_by_metric,
+        "slices": slices,
+        "importance": importance_by_metric,
+        "sensitivity": sensitivity_by_column,
+    }
     return artifact.next(
         "evaluate",
         VERSION,
         tensors={**artifact.tensors, **final},
         metrics={name: row for name, row in table.items() if name not in undefined},
         notes=notes,
-        record={key: found for key, found in asked.items() if found},
+        record={key: values for key, values in details.items() if values},
     )
 
 
 def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeConfig | None = None) -> None:
-    """Refuse a metric that does not fit the task, and data without test rows."""
+    """Raise EvaluateError for a metric that does not fit the task, and for data without test rows."""
     if data.test is None:
         raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
     for name in config.metrics or ():
@@ -173,13 +187,13 @@ def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeC
 
 
 def _proto(model: ir.Model, weights: Arrays) -> tuple[onnx.ModelProto, Weights]:
-    """Return the model with these weights, the large ones apart."""
-    own = model.clone()
-    set_initializers(own, weights)
-    return proto_apart(own, deep=True)
+    """Return a copy of the model with these weights, and the large ones separately."""
+    copy = model.clone()
+    set_initializers(copy, weights)
+    return proto_apart(copy, deep=True)
 
 
 def _session(model: ir.Model, weights: Arrays, runtime: RuntimeConfig | None) -> Session:
-    """Return the model with these weights, loaded."""
+    """Return a session of the model with these weights."""
     proto, weights = _proto(model, weights)
     return Session(proto, runtime, weights=weights)

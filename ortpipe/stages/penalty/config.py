@@ -1,4 +1,4 @@
-"""What a config says about penalty."""
+"""The config of penalty."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from ortpipe.stages.penalty.penalties import PENALTIES
 
 @dataclass(frozen=True)
 class PenaltyConfig(Config):
-    """What is charged for which parameters.
+    """The penalties of parameters.
 
     Attributes:
         terms: parameter name or glob → {penalty: strength}, such as `{"*.weight": {"l2": 0.01}}`.
-            Terms that meet in one parameter add up.
-        auto: the penalty of the objective that scikit-learn fitted the estimator by, in the loss's own reduction.
+            Terms that match the same parameter add up.
+        auto: add the penalty that scikit-learn fitted the estimator with, scaled to the loss's reduction.
     """
 
     terms: Mapping[str, Mapping[Annotated[str, one_of("penalty", PENALTIES)], NotNegative]] = field(

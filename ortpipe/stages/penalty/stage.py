@@ -17,7 +17,7 @@ VERSION = 3
 def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     """Return the model whose loss is loss + Σ strength · penalty(w) over the chosen parameters.
 
-    The penalty is added once per batch, whatever the loss's reduction. Without strengths the model stays as it is.
+    The penalty is added once per batch, whatever the loss's reduction. Without strengths the model does not change.
 
     Raises:
         PenaltyError: the model has no loss, or a pattern matches no parameter.
@@ -29,13 +29,13 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
         for name in _matched(pattern, facts, artifact.initializers)
         if any(strengths.values())
     ]
-    charged = _own(facts) if config.auto else {}
-    notes = [f"penalty=auto: {in_words(charged)}"] if config.auto else []
-    terms += charged.items()
+    auto_terms = _objective_terms(facts) if config.auto else {}
+    notes = [f"penalty=auto: {in_words(auto_terms)}"] if config.auto else []
+    terms += auto_terms.items()
     if not terms:
         return artifact.next("penalty", VERSION, notes=notes)
     if facts.loss is None:
-        raise PenaltyError("penalty adds to a loss.", got="a model without one", fix="Run add_loss first.")
+        raise PenaltyError("penalty needs a model with a loss.", got="a model without one", fix="Run add_loss first.")
     model = artifact.ir_model()
     graph, op = model.graph, Builder(model.graph, "penalty")
     total = loss = query.value(graph, facts.loss)
@@ -49,34 +49,38 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     return artifact.next("penalty", VERSION, model=model, notes=notes)
 
 
-def _own(facts: Facts) -> dict[str, Mapping[str, float]]:
-    """Return the source's own terms, as large as they are beside a loss of this reduction."""
-    terms, made_for = facts.objective.get("penalty", {}), facts.objective.get("reduction")
-    # of a loss Σ w·l or Σ w·l / N, where the source's is Σ w·l / Σ w
+def _objective_terms(facts: Facts) -> dict[str, Mapping[str, float]]:
+    """Return the penalty terms of the source's objective, scaled to the loss's reduction."""
+    terms, source_reduction = facts.objective.get("penalty", {}), facts.objective.get("reduction")
+    # with sample weights the loss is Σ w·l or Σ w·l / N, and the source's Σ w·l / Σ w
     factor = facts.objective.get("weight", 1.0) if facts.sample_weight is not None else 1.0
-    if made_for == facts.reduction or not terms:
-        return _times(factor, terms)
+    if source_reduction == facts.reduction or not terms:
+        return _scaled(factor, terms)
     rows = facts.objective.get("rows")
     if rows is None:
         raise PenaltyError(
             "penalty=auto needs the number of rows that the estimator was fitted on.",
-            got=f"strengths for add_loss.reduction={made_for}, and a loss whose reduction is {facts.reduction}",
-            fix=f"Set add_loss.reduction={made_for}, or convert with data.",
+            got=f"strengths for add_loss.reduction={source_reduction}, and a loss whose reduction is {facts.reduction}",
+            fix=f"Set add_loss.reduction={source_reduction}, or convert with data.",
         )
-    return _times(factor * rows if made_for == "mean" else factor / rows, terms)
+    return _scaled(factor * rows if source_reduction == "mean" else factor / rows, terms)
 
 
-def _times(factor: float, terms: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
-    return {name: {kind: strength * factor for kind, strength in one.items()} for name, one in terms.items()}
+def _scaled(factor: float, terms: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+    return {
+        name: {kind: strength * factor for kind, strength in strengths.items()} for name, strengths in terms.items()
+    }
 
 
 def in_words(terms: Mapping[str, Mapping[str, float]]) -> str:
-    """Return terms as a sentence has them.
+    """Return terms as text.
 
     >>> in_words({"coefficient": {"l2": 0.5}}), in_words({})
     ('0.5·l2 of coefficient', 'nothing')
     """
-    parts = [f"{strength:.6g}·{kind} of {name}" for name, one in terms.items() for kind, strength in one.items()]
+    parts = [
+        f"{strength:.6g}·{kind} of {name}" for name, strengths in terms.items() for kind, strength in strengths.items()
+    ]
     return " + ".join(parts) or "nothing"
 
 

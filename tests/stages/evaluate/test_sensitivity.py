@@ -125,4 +125,4 @@ def test_it_says_which_columns_have_none(from_text) -> None:
     rows = Rows({"age": RNG.normal(size=(9, 1)), "sex": RNG.integers(0, 2, (9, 1))}, np.zeros(9))
     last = _found(artifact, rows).facts.lineage[-1]
     assert list(last["sensitivity"]) == ["age[0]"]
-    assert last["notes"] == ["sensitivity is of numbers that the score depends on: none of sex[0]"]
+    assert last["notes"] == ["sensitivity needs numbers that the score depends on: none for sex[0]"]

@@ -139,5 +139,5 @@ def test_a_second_penalty_adds_to_the_first(loss_model, run, parameters_of):
 
 
 def test_a_model_without_a_loss_is_refused(from_text):
-    with pytest.raises(PenaltyError, match=r"adds to a loss(.|\n)*add_loss first"):
+    with pytest.raises(PenaltyError, match=r"needs a model with a loss(.|\n)*add_loss first"):
         penalty(from_text(TEXT), PenaltyConfig({"layer0_weight": {"l2": 1.0}}))

@@ -9,7 +9,7 @@ from ortpipe.errors import PenaltyError
 from ortpipe.graph.builder import Builder
 from ortpipe.settings import Catalogue
 
-Penalty = Callable[[Builder, ir.Value], ir.Value]  # of a graph to write to and a parameter: a scalar
+Penalty = Callable[[Builder, ir.Value], ir.Value]  # (builder, parameter) → a scalar
 
 PENALTIES: Catalogue[Penalty] = Catalogue(
     "penalty",
@@ -23,7 +23,7 @@ PENALTIES: Catalogue[Penalty] = Catalogue(
 
 
 def charges(op: Builder, parameter: ir.Value, strengths: Mapping[str, float]) -> Iterator[ir.Value]:
-    """Write strength · penalty(w), a scalar, one after the other, for every strength that is not 0."""
+    """Write and yield strength · penalty(w), a scalar, for every strength that is not 0."""
     for kind, strength in strengths.items():
         if strength:
             penalty = PENALTIES[kind]
