@@ -1,4 +1,4 @@
-"""What a config says about add_loss."""
+"""The config of add_loss."""
 
 import math
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ class HeadLoss(Config):
 
     Attributes:
         loss: a member of the catalogue of losses.
-        weight: what the sum of all losses multiplies it by.
-        elements: as of the prediction's loss; so is `padding`.
-        padding: the label of its own that marks an element which counts nothing.
+        weight: the factor of this loss in the sum of all losses.
+        elements: how a row's elements are joined, as for the prediction's loss.
+        padding: the label that marks an element to ignore, as for the prediction's loss.
     """
 
     loss: Annotated[Loss, LOSSES]
@@ -34,21 +34,22 @@ class HeadLoss(Config):
 
 @dataclass(frozen=True)
 class AddLossConfig(HeadLoss):
-    """Which loss, and how it joins elements and rows.
+    """The loss, and how it joins elements and rows.
 
     Attributes:
         loss: a member of the catalogue of losses.
-        weight: what the loss is multiplied by, where further outputs have losses too.
-        heads: further output (of convert.source.heads) → its loss; one that is not here has the prediction's own loss,
-            elements and padding, and weight 1.
+        weight: the factor of the loss, for models whose further outputs have losses, too.
+        heads: further output (of convert.source.heads) → its loss; an output that is not listed has the prediction's
+            loss, elements and padding, and weight 1.
         reduction: `sum` is Σᵢ wᵢ·lᵢ; `mean` divides that by the number of rows N (not by Σ wᵢ).
         sample_weight: whether the loss has a per-row weight input w [N, 1]; without it every wᵢ is 1.
-        loss_name: the loss output, or `<loss_name>_1` … where the model has a value of that name; so do the next two.
-        label_name: the label input.
-        weight_name: the weight input.
-        elements: a row's loss is the `mean` over its elements that count (steps, pixels), or their `sum`.
-        padding: the label that marks an element which counts nothing, in the loss as in metrics (of several values,
-            one that is marked is enough); a row without any other has loss 0; null: all count.
+        loss_name: the name of the loss output, or `<loss_name>_1` … if the model has a value of that name (likewise for
+            the next two).
+        label_name: the name of the label input.
+        weight_name: the name of the weight input.
+        elements: a row's loss is the `mean` over its elements (steps, pixels) without padding, or their `sum`.
+        padding: the label that marks an element to ignore, in the loss and in metrics (of an element with several
+            values, one such value is enough); a row of padding only has loss 0; null: no padding.
     """
 
     reduction: Literal["sum", "mean"] = "mean"
@@ -59,7 +60,7 @@ class AddLossConfig(HeadLoss):
     heads: Mapping[str, HeadLoss] = field(default_factory=dict)
 
     def of(self, head: str) -> HeadLoss:
-        """Return the loss of a head, that of the prediction for ""."""
+        """Return the loss of a head, or of the prediction for ""."""
         if not head:
             return self
         return self.heads.get(head) or HeadLoss(self.loss, elements=self.elements, padding=self.padding)

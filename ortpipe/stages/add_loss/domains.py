@@ -1,4 +1,4 @@
-"""Which labels and predictions a loss is defined for."""
+"""The labels and predictions that a loss is defined for."""
 
 from typing import Literal
 
@@ -10,22 +10,22 @@ from ortpipe.errors import LossError
 from ortpipe.graph import query
 from ortpipe.settings import Must
 
-# log: the prediction is log μ, any number; identity: it is μ itself, which must be positive
+# log: the prediction is log μ, any number; identity: it is μ, which must be positive
 Link = Literal["log", "identity"]
 
-# of labels, whole arrays at once
+# bounds of label arrays
 NOT_NEGATIVE = Must("not negative", lambda y: y >= 0)
 POSITIVE = Must("positive", lambda y: y > 0)
 ZERO_OR_ONE = Must("0 or 1", lambda y: (y == 0) | (y == 1))
 
-SHOWN = 3  # wrong labels that a message names
+SHOWN = 3  # the largest number of wrong labels in a message
 
 ABOVE_ZERO = ("Exp", "Sigmoid", "Softmax", "Softplus")
 SAME_SIGN = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
 def check_labels(bound: Must, loss: str, data: Data, padding: int | float | str | None = None) -> None:
-    """Refuse labels that a loss is not defined for, naming the first rows."""
+    """Raise LossError for labels that a loss is not defined for, naming the first rows."""
     parts = {"train": data.train, "validate": data.validation, "test": data.test}
     for part, rows in parts.items():
         if rows is None or (rows.labels is not None and _outside(bound, rows.labels, padding) is None):
@@ -46,7 +46,7 @@ def check_labels(bound: Must, loss: str, data: Data, padding: int | float | str 
 
 
 def _outside(bound: Must, label: np.ndarray, padding: int | float | str | None) -> np.ndarray | None:
-    """Return the places of the rows whose labels are out of bounds, None where there are none or they are text."""
+    """Return the indices of rows with labels out of bounds, None if there are none or labels are strings."""
     if label.dtype.kind not in "biuf":
         return None
     fits = (np.asarray(bound.holds(label)) | (label == padding)).reshape(len(label), -1).all(axis=1)
@@ -54,10 +54,10 @@ def _outside(bound: Must, label: np.ndarray, padding: int | float | str | None) 
 
 
 def check_link(prediction: ir.Value, link: Link, loss: str) -> None:
-    """Refuse a mean that its graph does not keep above 0, and a logarithm that it does: that is the mean itself."""
+    """Raise LossError for a mean that may be negative, and for a logarithm that is always positive: it is a mean."""
     if link == "log" and is_positive(prediction):
         raise LossError(
-            f"{loss} with link=log reads a prediction that is the logarithm of the mean, any number.",
+            f"{loss} with link=log needs a prediction that is the logarithm of the mean, any number.",
             got=f"{prediction.name!r}, which is always positive: a mean",
             key="loss.link",
             fix="Set {key}=identity.",
@@ -65,31 +65,31 @@ def check_link(prediction: ir.Value, link: Link, loss: str) -> None:
     if link == "identity" and not is_positive(prediction):
         node = prediction.producer()
         raise LossError(
-            f"{loss} with link=identity reads a prediction that is always positive, the mean itself.",
+            f"{loss} with link=identity needs a prediction that is always positive: the mean.",
             got=f"{prediction.name!r}, which {node.op_type if node is not None else 'nothing'} computes",
             key="loss.link",
-            fix="Set {key}=log: the prediction is then the logarithm of the mean, which any number is. Or end the "
-            "model in Exp or Softplus.",
+            fix="Set {key}=log: the prediction is then the logarithm of the mean, which may be any number. Or end "
+            "the model in Exp or Softplus.",
         )
 
 
 def is_positive(value: ir.Value) -> bool:
-    """Return whether the graph alone says that a value is above 0 (but for what rounds to it)."""
-    known = query.constant(value)
-    if known is not None and not value.is_initializer():
-        return bool((known > 0).all())
+    """Return whether the graph guarantees that a value is above 0, apart from rounding."""
+    array = query.constant(value)
+    if array is not None and not value.is_initializer():
+        return bool((array > 0).all())
     node = value.producer()
     if node is None or node.domain:
         return False
-    given = [x for x in node.inputs if x is not None]
+    inputs = [x for x in node.inputs if x is not None]
     if node.op_type in SAME_SIGN:
-        return is_positive(given[0])
-    if node.op_type in ("Max", "Clip"):  # of Clip's inputs the second is the least
-        return any(map(is_positive, given[:2] if node.op_type == "Clip" else given))
+        return is_positive(inputs[0])
+    if node.op_type in ("Max", "Clip"):  # Clip's second input is its minimum
+        return any(map(is_positive, inputs[:2] if node.op_type == "Clip" else inputs))
     if node.op_type == "Add":
-        return any(is_positive(a) and (is_positive(b) or _not_negative(b)) for a, b in (given, given[::-1]))
+        return any(is_positive(a) and (is_positive(b) or _not_negative(b)) for a, b in (inputs, inputs[::-1]))
     if node.op_type in ("Mul", "Div"):
-        return all(map(is_positive, given))
+        return all(map(is_positive, inputs))
     return node.op_type in ABOVE_ZERO
 
 

@@ -1,4 +1,4 @@
-"""What losses of classes read of scores: one logit of two classes, and which class is the true one."""
+"""Scores of classes for losses: one logit of two classes, and the one-hot true class."""
 
 from typing import Any, NamedTuple
 
@@ -10,11 +10,11 @@ from ortpipe.graph.builder import Builder
 
 
 class Scores(NamedTuple):
-    """What a loss compares the label with: [N, E…, 1] of class indices, or [N, E…, K] of values.
+    """The values that a loss compares with the label, [N, E…, 1] class indices or [N, E…, K] values.
 
-    `prediction` [N, E…, K] holds values or probabilities of a row's elements E…, such as steps or pixels (none: it is
-    [N, K]); `logits` likewise (K = 1 for two classes) is None where the graph has none; `classes` is their number,
-    None for a regression; `opposite` logits are a pair [−s, s] of which s is the logit.
+    `prediction` [N, E…, K] holds values or probabilities of a row's elements E…, such as steps or pixels (none:
+    [N, K]); `logits` have that shape, too (K = 1 for two classes), and are None if the graph has none; `classes` is the
+    number of classes, None for a regression; `opposite` logits are a pair [−s, s] whose logit is s.
     """
 
     prediction: ir.Value
@@ -25,30 +25,30 @@ class Scores(NamedTuple):
 
 
 def required(scores: Scores, loss: str) -> ir.Value:
-    """Return the raw scores; refuse a graph that has none."""
+    """Return the raw scores; raise LossError if the graph has none."""
     if scores.logits is None:
         raise LossError(
-            f"{loss} reads raw scores.",
-            got=f"{scores.prediction.name!r}, probabilities in front of which the graph has none",
-            fix="Choose add_loss=log, cross_entropy or focal, which read probabilities too; where these are raw "
+            f"{loss} needs raw scores.",
+            got=f"{scores.prediction.name!r}, probabilities for which the graph computes no raw scores",
+            fix="Choose add_loss=log, cross_entropy or focal, which read probabilities, too. If the output holds raw "
             "scores, set convert.source.scores=logits.",
         )
     return scores.logits
 
 
 def logit(op: Builder, scores: Scores, loss: str) -> ir.Value:
-    """Return z = z₁ − z₀ of two columns of raw scores [N, E…, 1], half that where they are opposite; else as it is."""
+    """Return the logit z [N, E…, 1]: of two columns z₁ − z₀, or half that if they are opposite; one column as it is."""
     return one_column(op, required(scores, loss), (-0.5, 0.5) if scores.opposite else (-1, 1), scores)
 
 
 def margin(op: Builder, label: ir.Value, scores: Scores, loss: str) -> Any:
-    """Return s·z of a label 0 or 1: the logit z, or −z where the label is 0."""
+    """Return s·z for labels 0 or 1: the logit z, or −z if the label is 0."""
     z = logit(op, scores, loss)
     return op.Mul(z, op.Sub(op.Mul(op.cast(label, z), 2), 1))
 
 
 def one_column(op: Builder, value: ir.Value, weights: tuple[float, float], scores: Scores) -> ir.Value:
-    """Return both classes' columns joined in one, weighted (a MatMul: it has a gradient in every float type)."""
+    """Return the weighted sum of two classes' columns (by MatMul, which has a gradient in every float type)."""
     if not two_columns(value, scores):
         return value
     assert scores.prediction.dtype is not None
@@ -56,25 +56,25 @@ def one_column(op: Builder, value: ir.Value, weights: tuple[float, float], score
 
 
 def two_columns(value: ir.Value, scores: Scores) -> bool:
-    """Return whether each of two classes has a column."""
+    """Return whether a value has one column for each of two classes."""
     return scores.classes == 2 and value.shape is not None and value.shape[-1] == 2
 
 
 def truth(op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
-    """Return 1[k = y] [N, E…, K] of class indices [N, E…, 1], in the prediction's type."""
+    """Return the one-hot 1[k = y] [N, E…, K] of class indices [N, E…, 1], in the prediction's type."""
     assert scores.classes is not None
     return op.cast(op.Equal(label, op.const(np.arange(scores.classes))), scores.prediction)
 
 
-def behind_log_sigmoid(value: ir.Value) -> ir.Value | None:
-    """Return z of log σ(z) where it is written as (z − |z|)·½ − log(exp(−|z|) + 1), as convert writes it."""
-    halves, tail = _inputs(value, "Sub") or (None, None)
-    difference = (_inputs(halves, "Mul") or [None])[0]
+def log_sigmoid_input(value: ir.Value) -> ir.Value | None:
+    """Return z if the value is log σ(z), in convert's form (z − |z|)·½ − log(exp(−|z|) + 1), else None."""
+    scaled, tail = _inputs(value, "Sub") or (None, None)
+    difference = (_inputs(scaled, "Mul") or [None])[0]
     z, size = _inputs(difference, "Sub") or (None, None)
     exp = (_inputs((_inputs(tail, "Log") or [None])[0], "Add") or [None])[0]
     negative = (_inputs((_inputs(exp, "Exp") or [None])[0], "Neg") or [None])[0]
-    of_size = _inputs(size, "Abs")
-    return z if size is not None and size is negative and of_size is not None and of_size[0] is z else None
+    abs_inputs = _inputs(size, "Abs")
+    return z if size is not None and size is negative and abs_inputs is not None and abs_inputs[0] is z else None
 
 
 def _inputs(value: ir.Value | None, op_type: str) -> list[ir.Value | None] | None:

@@ -114,7 +114,7 @@ def test_the_content_of_the_file_is_part_of_the_key_and_its_place_is_not(file, l
 
 
 WRONG = {
-    "what it holds": ("probabilities", {}, r"must be known(.|\n)*'y', which Div computes(.|\n)*loss\.scores=logits"),
+    "what it holds": ("probabilities", {}, r"must be known(.|\n)*'y', computed by Div(.|\n)*loss\.scores=logits"),
     "its output": ("logits", {"output": "z"}, r"loss\.output(.|\n)*Its float outputs are y"),
 }
 

@@ -1,4 +1,4 @@
-"""The catalogue of losses: each is a frozen dataclass that is called to write its per-row terms."""
+"""The catalogue of losses: each is a frozen dataclass whose call writes the loss's terms per row."""
 
 from typing import ClassVar, Protocol
 
@@ -10,7 +10,7 @@ from ortpipe.stages.add_loss.scores import Scores as Scores
 
 
 class Loss(Protocol):
-    """A config that writes a loss when called."""
+    """A config whose call writes a loss."""
 
     tasks: ClassVar[tuple[str, ...]]
 

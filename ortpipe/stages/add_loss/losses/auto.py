@@ -1,4 +1,4 @@
-"""The source's own loss: that of the objective which scikit-learn fits the estimator by, else by the model's task."""
+"""The source's loss: that of the objective that scikit-learn fits the estimator with, or else one for the task."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,14 +22,17 @@ class Auto(Config):
     tasks: ClassVar[tuple[str, ...]] = tuple(BY_TASK)
 
     def of(self, facts: Facts) -> Loss:
-        """Return the loss that this is for a model."""
+        """Return the loss for a model with these facts."""
         settings = dict(facts.objective.get("loss") or {"name": BY_TASK[facts.task]})
         name = settings.pop("name")
-        if name not in list(LOSSES):  # a path in a file's metadata would import what it names
-            rule, fix = "The model's own loss must be one of ortpipe's.", "Choose another: add_loss=l2, for example."
+        if name not in list(LOSSES):  # a path in a file's metadata would import a module
+            rule, fix = (
+                "The loss that the model names must be one of ortpipe's.",
+                "Choose another: add_loss=l2, for example.",
+            )
             raise LossError(rule, got=repr(name), fix=fix)
         return LOSSES[name](**settings)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
-        """Refuse to be written: the stage writes the loss that this is."""
-        raise LossError("auto is decided by the model.", got="a loss on its own", fix="Use the stage add_loss.")
+        """Raise LossError: the stage writes the loss of `of` instead."""
+        raise LossError("The loss auto depends on the model.", got="a call without one", fix="Use the stage add_loss.")

@@ -15,12 +15,12 @@ from ortpipe.stages.add_loss.scores import Scores
 class Contrastive(Config):
     """The loss of a model of pairs, whose prediction is their distance (Hadsell, Chopra and LeCun, 2006).
 
-    A label is 1 where a row's pair belongs together, 0 where it does not; without the paper's factor ½, as TensorFlow
-    Addons' `ContrastiveLoss`. Pairs and triplets that the rows of a batch would make are no loss here: a row's terms
-    would depend on the rows beside it, and so the loss on batch size, accumulation and what is validated at a time.
+    A label is 1 if the row's pair belongs together, else 0. As in TensorFlow Addons' `ContrastiveLoss`, there is no
+    factor ½. Losses over pairs or triplets of a batch's rows are not offered: a row's terms would depend on the other
+    rows, and so the loss on the batch size, on accumulation and on the chunks of validation.
 
     Attributes:
-        margin: m, from which on pairs that do not belong together cost nothing; the derivative there is 0.
+        margin: m, the distance from which on pairs that do not belong together cost nothing; the derivative at m is 0.
     """
 
     margin: Positive = 1.0

@@ -16,7 +16,7 @@ class CosineDistance(Config):
     """The distance of an embedding from the vector it should point along, 1 − `torch.nn.functional.cosine_similarity`.
 
     Attributes:
-        eps: the least norm that is divided by; the derivative at a shorter ŷ is that of the product alone.
+        eps: the smallest norm to divide by; at a shorter ŷ, only the product contributes to the derivative.
     """
 
     eps: Positive = 1e-8
@@ -30,5 +30,5 @@ class CosineDistance(Config):
 
     def _norm(self, op: Builder, value: Any) -> Any:
         square = op.ReduceSum(op.Mul(value, value), [-1], keepdims=1)
-        least = max(self.eps**2, float(np.finfo(value.dtype.numpy()).tiny))  # of halves ε² is 0
-        return op.Sqrt(op.Max(square, least))  # under the root, whose derivative at 0 is infinite
+        least = max(self.eps**2, float(np.finfo(value.dtype.numpy()).tiny))  # in float16 ε² is 0
+        return op.Sqrt(op.Max(square, least))  # inside the root, whose derivative at 0 is infinite

@@ -18,9 +18,9 @@ class CrossEntropy(Config):
     From logits z it is −log softmax(z)[y], finite for any z; from probabilities, p is clipped to [eps, 1] first.
 
     Attributes:
-        eps: clips probabilities where the graph has no logits.
-        smoothing: ε, the part of the truth that all classes share, as `torch.nn.CrossEntropyLoss(label_smoothing=ε)`
-            (Szegedy et al., 2016).
+        eps: clips probabilities if the graph has no logits.
+        smoothing: ε, the share of the label that is spread over all classes, as
+            `torch.nn.CrossEntropyLoss(label_smoothing=ε)` (Szegedy et al., 2016).
     """
 
     eps: Annotated[float, Gt(0), Lt(0.5)] = 1e-6
@@ -35,4 +35,4 @@ class CrossEntropy(Config):
         if self.smoothing:
             assert scores.classes is not None
             share = op.Add(op.Mul(share, 1 - self.smoothing), self.smoothing / scores.classes)
-        return op.Mul(log_p, op.Neg(share))  # the sign on the side that no parameter moves
+        return op.Mul(log_p, op.Neg(share))  # the sign goes to the factor without parameters

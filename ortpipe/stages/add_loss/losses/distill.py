@@ -14,7 +14,7 @@ from ortpipe.graph.inline import inline, prepared
 from ortpipe.settings import Config, Positive
 from ortpipe.stages.add_loss.scores import Scores, truth
 
-LINEAR = ("Add", "Conv", "Gemm", "MatMul", "Sub")  # what ends in them are raw scores
+LINEAR = ("Add", "Conv", "Gemm", "MatMul", "Sub")  # an output of these operators holds raw scores
 SAME = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze")
 
 
@@ -25,11 +25,11 @@ class Distill(Config):
     The teacher reads the model's own inputs, and its weights are constants.
 
     Attributes:
-        path: the teacher, an .onnx file; its content is part of the stage's key.
-        temperature: T, which makes both distributions softer; its square keeps the size of the gradient.
-        alpha: how much the teacher counts, from 0 to 1; the labels count the rest.
-        output: the teacher's output, its only float one by default.
-        scores: what that holds: `logits` or `probabilities`; null: read off the graph, where it says so.
+        path: the teacher's .onnx file; its content is part of the stage's key.
+        temperature: T, which makes both distributions softer; the factor T² keeps the scale of the gradient.
+        alpha: the weight of the teacher, from 0 to 1; that of the labels is 1 − alpha.
+        output: the teacher's output; by default its only float output.
+        scores: whether that holds `logits` or `probabilities`; null: derived from the graph, if that is unambiguous.
         eps: clips probabilities.
     """
 
@@ -42,7 +42,7 @@ class Distill(Config):
     tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
 
     def files(self) -> tuple[Path, ...]:
-        """Return what is read, of that what is there: the file and its external data."""
+        """Return the file and its external data, without missing ones."""
         return serial.files(Path(self.path))
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
@@ -50,14 +50,14 @@ class Distill(Config):
         z: Any = scores.logits
         if z is None:
             z = op.Log(op.Clip(scores.prediction, self.eps, 1))
-        t = op.Reshape(op.cast(self._teacher(op, scores), z), op.Shape(z))  # nobody infers shapes of foreign operators
+        t = op.Reshape(op.cast(self._teacher(op, scores), z), op.Shape(z))  # foreign operators have no shape inference
         log_p, log_q = (op.LogSoftmax(op.Div(x, self.temperature), axis=-1) for x in (t, z))
         soft = op.Mul(op.Exp(log_p), op.Sub(log_p, log_q))
         hard = op.Mul(op.LogSoftmax(z, axis=-1), truth(op, label, scores))
         return op.Sub(op.Mul(soft, self.alpha * self.temperature**2), op.Mul(hard, 1 - self.alpha))
 
     def _teacher(self, op: Builder, scores: Scores) -> ir.Value:
-        """Return the teacher's logits, up to a number that is the same for all classes."""
+        """Return the teacher's logits, up to a constant that is the same for all classes."""
         with under("loss"):
             model = prepared(serial.read(Path(self.path)), op)
         output = self._output(model.graph)
@@ -66,28 +66,28 @@ class Distill(Config):
             source = node.inputs[0]
         node = source.producer()
         kind = "" if node is None or node.domain else node.op_type
-        said = self.scores or ("probabilities" if kind == "Softmax" else "logits" if kind in LINEAR else None)
-        if said is None:
+        meaning = self.scores or ("probabilities" if kind == "Softmax" else "logits" if kind in LINEAR else None)
+        if meaning is None:
             raise LossError(
-                "What the teacher's output holds must be known.",
-                got=f"{output.name!r}, which {kind or 'something else'} computes",
+                "The teacher's output must be known to hold logits or probabilities.",
+                got=f"{output.name!r}, computed by {kind or 'another operator'}",
                 key="loss.scores",
                 fix="Set {key}=logits or {key}=probabilities.",
             )
         self._check_classes(output, scores)
-        stable = said == "probabilities" and kind == "Softmax" and source is output and _over_classes(node, output)
+        stable = meaning == "probabilities" and kind == "Softmax" and source is output and _over_classes(node, output)
         inline(op, model, self._feeds(op, model.graph, scores), "teacher")
         if stable:
             assert node is not None
             return op.Identity(node.inputs[0])
-        return op.Log(op.Clip(output, self.eps, 1)) if said == "probabilities" else output
+        return op.Log(op.Clip(output, self.eps, 1)) if meaning == "probabilities" else output
 
     def _output(self, graph: ir.Graph) -> ir.Value:
         floats = {str(v.name): v for v in graph.outputs if v.dtype in query.FLOATS}
         if self.output in floats or (self.output is None and len(floats) == 1):
             return floats[self.output] if self.output is not None else next(iter(floats.values()))
         raise LossError(
-            "{key} must be a float output of the teacher, which it needs where there are several.",
+            "{key} must name a float output of the teacher; it is optional if there is only one.",
             key="loss.output",
             got=self.output,
             fix=f"Its float outputs are {', '.join(floats) or 'none'}.",
@@ -97,23 +97,23 @@ class Distill(Config):
         size = output.shape[-1] if output.shape is not None and output.shape.rank() else None
         if isinstance(size, int) and size != scores.classes:
             raise LossError(
-                "Teacher and model have the same classes, in the last dimension of their outputs.",
+                "Teacher and model must have the same classes, in the last dimension of their outputs.",
                 got=f"{output.name!r} of shape {output.shape}, a model of {scores.classes} classes",
                 fix="Choose another output with add_loss.loss.output, or another teacher.",
             )
 
     def _feeds(self, op: Builder, graph: ir.Graph, scores: Scores) -> dict[str, ir.Value]:
-        theirs, ours = query.data_inputs(graph), {str(v.name): v for v in scores.inputs}
-        if len(theirs) == len(ours) == 1:
-            ours = {str(theirs[0].name): scores.inputs[0]}
-        if missing := [str(v.name) for v in theirs if v.name not in ours]:
+        teacher_inputs, model_inputs = query.data_inputs(graph), {str(v.name): v for v in scores.inputs}
+        if len(teacher_inputs) == len(model_inputs) == 1:
+            model_inputs = {str(teacher_inputs[0].name): scores.inputs[0]}
+        if missing := [str(v.name) for v in teacher_inputs if v.name not in model_inputs]:
             raise LossError(
-                "The teacher reads the model's own inputs, by name.",
+                "The teacher must read the model's inputs, by name.",
                 got=f"{', '.join(missing)}, which the model lacks",
                 key="loss.path",
-                fix=f"Name its inputs {', '.join(ours)}.",
+                fix=f"Rename its inputs to the model's: {', '.join(model_inputs)}.",
             )
-        return {str(v.name): op.cast(ours[str(v.name)], v) for v in theirs}
+        return {str(v.name): op.cast(model_inputs[str(v.name)], v) for v in teacher_inputs}
 
 
 def _over_classes(node: ir.Node | None, output: ir.Value) -> bool:

@@ -16,8 +16,8 @@ class Elastic(Config):
     """A weighted sum of absolute and squared error.
 
     Attributes:
-        l1_weight: of the absolute error.
-        l2_weight: of the squared error.
+        l1_weight: the weight of the absolute error.
+        l2_weight: the weight of the squared error.
     """
 
     l1_weight: NotNegative = 0.5

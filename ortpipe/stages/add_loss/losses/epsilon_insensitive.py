@@ -14,7 +14,7 @@ from ortpipe.stages.add_loss.scores import Scores
 class EpsilonInsensitive(Config):
     """The error of support vector regression (Vapnik, 1995), as scikit-learn's SGDRegressor and LinearSVR.
 
-    Its derivative is 0 where |d| = ε, as there.
+    Its derivative at |d| = ε is 0, as in scikit-learn.
 
     Attributes:
         epsilon: ε, up to which an error costs nothing.

@@ -18,15 +18,15 @@ Weight = Annotated[float, Gt(0), Lt(1)]
 
 @dataclass(frozen=True)
 class Focal(Config):
-    """Log loss or cross-entropy that rows count less in, the surer they are (Lin et al., 2017).
+    """Log loss or cross-entropy with smaller weights for rows of a surer prediction (Lin et al., 2017).
 
-    Of two classes and of several labels it is torchvision's `sigmoid_focal_loss`.
+    For two classes and for several labels it is torchvision's `sigmoid_focal_loss`.
 
     Attributes:
-        gamma: how much less; 0 is the log loss.
-        alpha: of two classes and of labels the weight of a 1, that of a 0 being 1 − α; of several classes a weight for
-            each, in the order of the model's; null: all count 1.
-        eps: clips probabilities where the graph has no logits.
+        gamma: γ, the strength of that; 0 is the log loss.
+        alpha: for two classes and for several labels the weight α of a label 1 (1 − α for a 0); for several classes one
+            weight each, in the model's order; null: all weights are 1.
+        eps: clips probabilities if the graph has no logits.
     """
 
     gamma: NotNegative = 2.0
@@ -48,40 +48,42 @@ class Focal(Config):
             z = op.Mul(logit(op, scores, "focal"), sign)
             size = op.Abs(z)
             tail = op.Log(op.Add(op.Exp(op.Neg(size)), 1))  # log p = min(z, 0) − log(1 + exp(−|z|)), finite for any z
-            log_p, log_rest = (op.Sub(op.Mul(op.Sub(x, size), 0.5), tail) for x in (z, op.Neg(z)))
+            log_p, log_not_p = (op.Sub(op.Mul(op.Sub(x, size), 0.5), tail) for x in (z, op.Neg(z)))
         else:
             p = one_column(op, scores.prediction, (0, 1), scores)
-            p = op.Clip(op.Add(op.Mul(sign, p), op.Sub(1, y)), self.eps, 1 - self.eps)  # p of a 1, 1 − p of a 0
-            log_p, log_rest = op.Log(p), op.Log(op.Sub(1, p))
-        terms = op.Neg(op.Mul(op.Exp(op.Mul(log_rest, self.gamma)), log_p))
+            p = op.Clip(op.Add(op.Mul(sign, p), op.Sub(1, y)), self.eps, 1 - self.eps)  # p for a label 1, 1 − p for a 0
+            log_p, log_not_p = op.Log(p), op.Log(op.Sub(1, p))
+        terms = op.Neg(op.Mul(op.Exp(op.Mul(log_not_p, self.gamma)), log_p))
         if self.alpha is None:
             return terms
         assert isinstance(self.alpha, float)
         return op.Mul(terms, op.Add(op.Mul(y, 2 * self.alpha - 1), 1 - self.alpha))
 
     def _of_classes(self, op: Builder, label: ir.Value, scores: Scores) -> Any:
-        own = truth(op, label, scores)
+        true_class = truth(op, label, scores)
         if scores.logits is not None:
-            log_each = op.LogSoftmax(scores.logits, axis=-1)
-            each = op.Exp(log_each)
+            log_probabilities = op.LogSoftmax(scores.logits, axis=-1)
+            probabilities = op.Exp(log_probabilities)
         else:
-            each = op.Clip(scores.prediction, self.eps, 1)
-            log_each = op.Log(each)
-        rest = op.ReduceSum(op.Mul(each, op.Sub(1, own)), [-1], keepdims=1)  # 1 − p, without cancellation
+            probabilities = op.Clip(scores.prediction, self.eps, 1)
+            log_probabilities = op.Log(probabilities)
+        not_p = op.ReduceSum(
+            op.Mul(probabilities, op.Sub(1, true_class)), [-1], keepdims=1
+        )  # 1 − p, without cancellation
         assert scores.prediction.dtype is not None
         tiny = float(np.finfo(scores.prediction.dtype.numpy()).tiny)
-        weight = op.Pow(op.Max(rest, tiny), self.gamma)  # at 0 a power below 1 has no derivative
+        weight = op.Pow(op.Max(not_p, tiny), self.gamma)  # at 0 a power below 1 has no derivative
         if self.alpha is not None:
-            own = op.Mul(own, op.const(np.array(self.alpha, scores.prediction.dtype.numpy())))
-        return op.Mul(weight, op.Neg(op.ReduceSum(op.Mul(log_each, own), [-1], keepdims=1)))
+            true_class = op.Mul(true_class, op.const(np.array(self.alpha, scores.prediction.dtype.numpy())))
+        return op.Mul(weight, op.Neg(op.ReduceSum(op.Mul(log_probabilities, true_class), [-1], keepdims=1)))
 
     def _check_alpha(self, classes: int | None) -> None:
         weights = len(self.alpha) if isinstance(self.alpha, tuple) else None
         if self.alpha is None or weights == classes:
             return
-        rule = "one weight, that of a label 1" if classes is None else f"a weight for each of {classes} classes"
+        rule = "one weight, for the label 1" if classes is None else f"a weight for each of {classes} classes"
         raise LossError(
-            f"{{key}} is {rule}.",
+            f"{{key}} must be {rule}.",
             got=self.alpha,
             key="loss.alpha",
             fix="Set {key}=0.25." if classes is None else f"Set {{key}}=[{', '.join(['1'] * min(classes, 10))}].",

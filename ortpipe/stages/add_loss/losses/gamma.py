@@ -1,4 +1,4 @@
-"""Gamma loss: l = Σₖ log μₖ + yₖ/μₖ, half the gamma deviance but for what no prediction changes."""
+"""Gamma loss: l = Σₖ log μₖ + yₖ/μₖ, half the gamma deviance up to a constant."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +16,7 @@ class Gamma(Config):
     """The loss of positive amounts whose spread grows with their mean, as scikit-learn's GammaRegressor.
 
     Attributes:
-        link: what the prediction is: `log`: log μ, any number; `identity`: μ itself, which the graph must keep above 0.
+        link: `log`: the prediction is log μ, any number; `identity`: it is μ, which the graph must keep above 0.
     """
 
     link: Link = "log"

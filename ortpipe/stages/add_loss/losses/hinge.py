@@ -13,10 +13,10 @@ from ortpipe.stages.add_loss.scores import Scores, margin, required, truth
 
 @dataclass(frozen=True)
 class Hinge(Config):
-    """The loss of support vector machines on raw scores, `sklearn.metrics.hinge_loss`; of several labels, their sum.
+    """The loss of support vector machines on raw scores, `sklearn.metrics.hinge_loss`; for several labels, their sum.
 
-    Several classes are those of Crammer and Singer (2001). Its derivative at the kink, s·z = 1, is 0; where classes tie
-    for the largest score, the first of them gets it.
+    For several classes it is that of Crammer and Singer (2001). Its derivative at the kink, s·z = 1, is 0; if classes
+    tie for the largest score, the first of them gets the gradient.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("binary", "multiclass", "multilabel")
@@ -26,7 +26,7 @@ class Hinge(Config):
         """Return max(0, 1 − s·z) [N, E…, 1], or [N, E…, K] for K labels."""
         if scores.classes is None or scores.classes == 2:
             return op.Relu(op.Sub(1, margin(op, label, scores, "hinge")))
-        z, own = required(scores, "hinge"), truth(op, label, scores)
-        charged = op.Add(z, op.Sub(1, own))  # zₖ + 1 of every other class
-        largest, _ = op.TopK(charged, [1], axis=-1, outputs=2)
-        return op.Sub(largest, op.ReduceSum(op.Mul(z, own), [-1], keepdims=1))
+        z, true_class = required(scores, "hinge"), truth(op, label, scores)
+        with_margin = op.Add(z, op.Sub(1, true_class))  # zₖ + 1 of every other class
+        largest, _ = op.TopK(with_margin, [1], axis=-1, outputs=2)
+        return op.Sub(largest, op.ReduceSum(op.Mul(z, true_class), [-1], keepdims=1))

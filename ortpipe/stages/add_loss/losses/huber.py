@@ -17,7 +17,7 @@ class Huber(Config):
     Its derivative at |d| = δ is ±δ from both sides.
 
     Attributes:
-        delta: δ, from which on the absolute error counts.
+        delta: δ, where the squared error becomes the absolute one.
     """
 
     delta: Positive = 1.0

@@ -13,14 +13,14 @@ from ortpipe.stages.add_loss.scores import Scores, one_column, two_columns
 
 @dataclass(frozen=True)
 class Log(Config):
-    """Log loss, `sklearn.metrics.log_loss` for two classes; of several labels, their sum.
+    """Log loss, `sklearn.metrics.log_loss` for two classes; for several labels, their sum.
 
-    From logits z it is max(z, 0) − z·y + log(1 + exp(−|z|)), finite for any z, where z is z₁ − z₀ of two columns and
-    half of that where they are opposite; from probabilities, p is clipped to [eps, 1 − eps] first, and two columns are
+    From logits z it is max(z, 0) − z·y + log(1 + exp(−|z|)), finite for any z, where z is z₁ − z₀ for two columns, and
+    half of that if they are opposite; from probabilities, p is clipped to [eps, 1 − eps] first, and two columns are
     then divided by their sum.
 
     Attributes:
-        eps: clips probabilities where the graph has no logits.
+        eps: clips probabilities if the graph has no logits.
         smoothing: ε of labels y·(1 − ε) + ½·ε, as Keras' `BinaryCrossentropy(label_smoothing=ε)`.
     """
 

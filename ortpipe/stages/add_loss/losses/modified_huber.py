@@ -13,7 +13,7 @@ from ortpipe.stages.add_loss.scores import Scores, margin
 
 @dataclass(frozen=True)
 class ModifiedHuber(Config):
-    """The squared hinge loss, a line for rows that are far off (Zhang, 2004), as scikit-learn's SGDClassifier.
+    """The squared hinge loss, linear for s·z < −1 (Zhang, 2004), as scikit-learn's SGDClassifier.
 
     Smooth at s·z = 1 and at s·z = −1.
     """

@@ -1,4 +1,4 @@
-"""One versus rest: l = Σₖ l₂(1[k = y], zₖ), the loss l₂ of two classes of each class against the others."""
+"""One versus rest: l = Σₖ l₂(1[k = y], zₖ), with a two-class loss l₂ for each class against the others."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -13,9 +13,9 @@ from ortpipe.stages.add_loss.losses.modified_huber import ModifiedHuber
 from ortpipe.stages.add_loss.losses.perceptron import Perceptron
 from ortpipe.stages.add_loss.losses.squared_hinge import SquaredHinge
 from ortpipe.stages.add_loss.losses.squared_margin import SquaredMargin
-from ortpipe.stages.add_loss.scores import Scores, behind_log_sigmoid, required, truth
+from ortpipe.stages.add_loss.scores import Scores, log_sigmoid_input, required, truth
 
-OF_TWO = {
+TWO_CLASS_LOSSES = {
     "hinge": Hinge,
     "log": Log,
     "modified_huber": ModifiedHuber,
@@ -27,17 +27,17 @@ OF_TWO = {
 
 @dataclass(frozen=True)
 class OneVersusRest(Config):
-    """What scikit-learn's linear classifiers fit to several classes: one score each, as if they were labels.
+    """The loss of scikit-learn's linear classifiers for several classes: each class has a score of its own.
 
     Attributes:
-        loss: of two classes: hinge, log, modified_huber, perceptron, squared_hinge or squared_margin.
+        loss: the two-class loss: hinge, log, modified_huber, perceptron, squared_hinge or squared_margin.
     """
 
-    loss: Annotated[str, one_of("loss of two classes", OF_TWO)] = "log"
+    loss: Annotated[str, one_of("loss of two classes", TWO_CLASS_LOSSES)] = "log"
     tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return the terms of each class [N, E…, K]."""
         logits = required(scores, "one_vs_rest")
-        z = behind_log_sigmoid(logits) or logits  # where σ(z) is scaled to sum 1, the logits are log σ(z)
-        return OF_TWO[self.loss]()(op, truth(op, label, scores), scores._replace(logits=z, classes=None))
+        z = log_sigmoid_input(logits) or logits  # if σ(z) is normalized to sum 1, the logits are log σ(z)
+        return TWO_CLASS_LOSSES[self.loss]()(op, truth(op, label, scores), scores._replace(logits=z, classes=None))

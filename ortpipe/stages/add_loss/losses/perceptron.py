@@ -13,7 +13,7 @@ from ortpipe.stages.add_loss.scores import Scores, margin
 
 @dataclass(frozen=True)
 class Perceptron(Config):
-    """How far a row is on the wrong side (Rosenblatt, 1958), as scikit-learn's Perceptron; 0 wherever z is right."""
+    """How far a row is on the wrong side (Rosenblatt, 1958), as scikit-learn's Perceptron; 0 on the right side."""
 
     tasks: ClassVar[tuple[str, ...]] = ("binary", "multilabel")
     labels = ZERO_OR_ONE  # of several labels

@@ -1,4 +1,4 @@
-"""Poisson loss: l = Σₖ μₖ − yₖ·log μₖ, half the Poisson deviance but for what no prediction changes."""
+"""Poisson loss: l = Σₖ μₖ − yₖ·log μₖ, half the Poisson deviance up to a constant."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +16,7 @@ class Poisson(Config):
     """The loss of counts y ≥ 0, as `torch.nn.PoissonNLLLoss` and scikit-learn's PoissonRegressor.
 
     Attributes:
-        link: what the prediction is: `log`: log μ, any number; `identity`: μ itself, which the graph must keep above 0.
+        link: `log`: the prediction is log μ, any number; `identity`: it is μ, which the graph must keep above 0.
     """
 
     link: Link = "log"

@@ -15,10 +15,10 @@ from ortpipe.stages.add_loss.scores import Scores
 class Quantile(Config):
     """The loss whose best constant is the quantile q (Koenker and Bassett, 1978), `mean_pinball_loss` of scikit-learn.
 
-    Its derivative by ŷ is −q below the label, 1 − q above it, and at it the middle of both.
+    Its derivative by ŷ is −q below the label, 1 − q above it, and their mean at it.
 
     Attributes:
-        quantile: q, the quantile that is predicted: 0.5 is the median.
+        quantile: q, the quantile to predict: 0.5 is the median.
     """
 
     quantile: Annotated[float, Gt(0), Lt(1)] = 0.5

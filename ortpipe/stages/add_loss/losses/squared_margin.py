@@ -13,7 +13,7 @@ from ortpipe.stages.add_loss.scores import Scores, margin
 
 @dataclass(frozen=True)
 class SquaredMargin(Config):
-    """Squared error of raw scores and labels ±1, as scikit-learn's RidgeClassifier; being surely right costs too."""
+    """Squared error of raw scores and labels ±1, as scikit-learn's RidgeClassifier; s·z > 1 costs, too."""
 
     tasks: ClassVar[tuple[str, ...]] = ("binary", "multilabel")
     labels = ZERO_OR_ONE  # of several labels

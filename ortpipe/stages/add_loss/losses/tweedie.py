@@ -1,4 +1,4 @@
-"""Tweedie loss: l = Σₖ μₖ²⁻ᵖ/(2 − p) − yₖ·μₖ¹⁻ᵖ/(1 − p), half the deviance but for what no prediction changes."""
+"""Tweedie loss: l = Σₖ μₖ²⁻ᵖ/(2 − p) − yₖ·μₖ¹⁻ᵖ/(1 − p), half the deviance up to a constant."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,8 +19,8 @@ class Tweedie(Config):
     """The loss of a variance μᵖ, as scikit-learn's TweedieRegressor: amounts that are often 0 for 1 < p < 2.
 
     Attributes:
-        power: p: 0 is the squared error, 1 Poisson, 2 gamma, 3 inverse Gaussian; between 0 and 1 there is none.
-        link: what the prediction is: `log`: log μ, any number; `identity`: μ itself, which the graph must keep above 0.
+        power: p: 0 is the squared error, 1 Poisson, 2 gamma, 3 inverse Gaussian; values between 0 and 1 do not exist.
+        link: `log`: the prediction is log μ, any number; `identity`: it is μ, which the graph must keep above 0.
     """
 
     power: float = 1.5
@@ -34,7 +34,7 @@ class Tweedie(Config):
 
     @property
     def labels(self) -> Must | None:
-        """Which labels there can be: any number up to p = 0, from 0 on below 2, above 0 from there."""
+        """The bound of labels: none for p ≤ 0, not negative for p < 2, positive for p ≥ 2."""
         return None if self.power <= 0 else NOT_NEGATIVE if self.power < 2 else POSITIVE
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
