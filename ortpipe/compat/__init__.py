@@ -1,12 +1,12 @@
-"""What users of onnxcustom and experimental-experiment know, under the same names, thin over the stages.
+"""The names of onnxcustom and experimental-experiment, as thin layers over the stages.
 
-A script changes its import lines and runs. Where the original computed something wrong, the docstring says so.
+A script needs only new import lines. Where the original computed something wrong, the docstring says so.
 """
 
 import importlib
 from typing import Any
 
-_NAMES = {  # module → what it offers; a name in front of a colon is another for it here
+_NAMES = {  # module → its public names; `name:original` is offered here under the first name
     "ortpipe.compat.data_loader": ("OrtDataLoader",),
     "ortpipe.compat.derivative": ("DerivativeOptions", "onnx_derivative", "random_feed"),
     "ortpipe.compat.devices": (
@@ -50,5 +50,5 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module 'ortpipe.compat' has no attribute {name!r}")
-    module, own = _HOMES[name]
-    return getattr(importlib.import_module(module), own.rpartition(":")[2])
+    module, source_name = _HOMES[name]
+    return getattr(importlib.import_module(module), source_name.rpartition(":")[2])

@@ -11,11 +11,11 @@ from ortpipe.errors import DataError
 
 
 class OrtDataLoader:
-    """Batches of rows in which every row comes once a pass.
+    """Yields batches of rows; every row occurs once per pass.
 
     Row i of every array belongs together. With N rows a pass has ⌈N / batch_size⌉ batches, the last of which may be
-    smaller; each pass has another order, which follows from the attribute `seed` (0) and the pass's number.
-    The original drew with replacement, never drew the last row, and flattened labels of several columns.
+    smaller; each pass has its own order, which follows from the attribute `seed` (0) and the pass's number.
+    The original sampled with replacement, never used the last row, and flattened labels of several columns.
 
     Args:
         X: features [N, …].
@@ -23,11 +23,11 @@ class OrtDataLoader:
         sample_weight: row weights [N] or [N, 1], or None.
         batch_size: rows per batch; 0 or less gives all rows at once.
         device: `cpu`.
-        random_iter: shuffle; otherwise rows come as they are.
+        random_iter: shuffle; otherwise rows keep their order.
 
     Raises:
         DataError: arrays of different lengths.
-        ConfigError: another device.
+        ConfigError: an unknown device.
 
     >>> import numpy as np
     >>> loader = OrtDataLoader(np.arange(10.0).reshape(5, 2), np.arange(5), batch_size=2, random_iter=False)
@@ -57,7 +57,7 @@ class OrtDataLoader:
                 raise DataError(
                     "Features, labels and weights must have one entry per row.",
                     got=", ".join(str(a.shape) for a in self.data_np),
-                    fix="Give as many of each.",
+                    fix="Give arrays of equal length.",
                 )
 
     @property
@@ -82,12 +82,12 @@ class OrtDataLoader:
 
     @property
     def data_np(self) -> tuple[np.ndarray, ...]:
-        """Features, labels and, where there are some, weights."""
+        """Features, labels and, if given, weights."""
         return (self.X_np, self.y_np) if self.w_np is None else (self.X_np, self.y_np, self.w_np)
 
     @property
     def data_ort(self) -> tuple[Any, ...]:
-        """The same as the runtime's C++ OrtValues."""
+        """`data_np` as the runtime's C++ OrtValues."""
         return tuple(numpy_to_ort_value(array) for array in self.data_np)
 
     @property
@@ -102,7 +102,7 @@ class OrtDataLoader:
         return f"{type(self).__name__}(..., ..., batch_size={self.batch_size!r}, device='cpu')"
 
     def iter_numpy(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield batches (features, labels[, weights]); arrays of their own."""
+        """Yield batches (features, labels[, weights]) as copies."""
         self._passes += 1
         count = len(self)
         index = order(count, seed=self.seed, number=self._passes) if self.random_iter else np.arange(count)
@@ -111,7 +111,7 @@ class OrtDataLoader:
             yield tuple(array[index[first : first + size]] for array in self.data_np)
 
     def iter_ortvalue(self) -> Iterator[tuple[Any, ...]]:
-        """Yield batches as the runtime's C++ OrtValues, which own their rows."""
+        """Yield batches as the runtime's C++ OrtValues, which own their memory."""
         for batch in self.iter_numpy():
             yield tuple(numpy_to_ort_value(array) for array in batch)
 
@@ -120,7 +120,7 @@ class OrtDataLoader:
 
         Args:
             bind: an onnxruntime.IOBinding, or the runtime's SessionIOBinding inside one.
-            names: the inputs that take features, labels and, where there are some, weights; further ones stay unbound.
+            names: the inputs for features, labels and, if given, weights; further ones stay unbound.
         """
         if len(names) < len(self.data_np):
             raise DataError(

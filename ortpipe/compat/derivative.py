@@ -1,4 +1,4 @@
-"""The gradient of an ONNX model as a function from a model to a model, made by the stage derive.
+"""The gradient of an ONNX model as a function from a model to a model, computed by the stage derive.
 
 It is known from `onnxcustom.training.grad_helper` and `experimental_experiment.gradient.grad_helper`.
 """
@@ -25,14 +25,14 @@ from ortpipe.stages.derive.stage import derive
 
 
 class DerivativeOptions(enum.IntFlag):
-    """What `onnx_derivative` gives; each has a twin in derive's config, named here.
+    """The outputs of `onnx_derivative`; each option has an equivalent in derive's config, given here.
 
     Attributes:
         Zero: gradients, from inputs `<output>_grad`. `output: [Y], inputs: [X], forward_outputs: false`
-        KeepYieldOp: the training build's own graph, with its YieldOp; alone. `engine: {name: ort, yield_op: true}`
+        KeepYieldOp: the training build's graph, with its YieldOp; not combinable. `engine: {name: ort, yield_op: true}`
         KeepOutputs: the model's outputs too. `forward_outputs: true`
-        FillGrad: ones in place of the inputs `<output>_grad`; with KeepOutputs only. `fill_gradient: true`
-        Loss: the gradients of a loss, the loss and the outputs; alone. derive's defaults, plus `inputs: [X]`
+        FillGrad: ones instead of the inputs `<output>_grad`; only with KeepOutputs. `fill_gradient: true`
+        Loss: the gradients of a loss, the loss and the outputs; not combinable. derive's defaults, plus `inputs: [X]`
 
     Where the originals differ: Loss was 5, which is also KeepYieldOp | FillGrad.
     """
@@ -45,7 +45,7 @@ class DerivativeOptions(enum.IntFlag):
 
 
 class OptionsError(DeriveError, TypeError, AssertionError):
-    """Options that are none, or do not go together (the kinds of error that the originals raised)."""
+    """Options of another type, or an invalid combination (a subclass of the errors that the originals raised)."""
 
 
 def onnx_derivative(
@@ -60,29 +60,29 @@ def onnx_derivative(
 ) -> onnx.ModelProto:
     """Return the model of the gradients Σ_Y (∂Y/∂v)ᵀ · Y_grad, for every weight and input v, over the float outputs Y.
 
-    Inputs are the model's own, the weights, and the gradients `<output>_grad` of the outputs, each of the shape of what
-    it belongs to. Outputs are one `<input>_grad` per input, one `<weight>_grad` per weight, and, with KeepOutputs, the
-    model's own. Only standard operators, so that any onnxruntime and onnx.reference run it; KeepYieldOp is the
-    exception. With Loss the outputs are the loss, the model's others, then the gradients, there is no gradient to feed,
-    and weights that are not fed have the model's own values.
+    Inputs are the model's inputs, the weights, and the gradients `<output>_grad` of the outputs, each of its output's
+    shape. Outputs are one `<input>_grad` per input, one `<weight>_grad` per weight, and, with KeepOutputs, the model's
+    outputs. The operators are standard, so any onnxruntime and onnx.reference run the result (except KeepYieldOp's).
+    With Loss the outputs are the loss, the other outputs, then the gradients; there is no gradient to feed, and weights
+    default to the model's values.
 
     Args:
-        onx: the model; for Loss, one that `add_loss_output` made. It is left as it is.
+        onx: the model; for Loss, one from `add_loss_output`. It does not change.
         weights: float initializers; by default all that an output depends on. The others stay constants.
-        inputs: float inputs; by default all that an output depends on (for Loss but the labels). `[]` for none.
+        inputs: float inputs; by default all that an output depends on (for Loss, except the labels). `[]` for none.
         options: see `DerivativeOptions`.
-        loss: for Loss, the output to differentiate; by default what add_loss_output called so.
-        label: for Loss, the label input or inputs, which have no gradient; by default as for `loss`.
-        path_name: where to save the result too.
-        verbose: print what is differentiated.
+        loss: for Loss, the output to differentiate; by default the loss of add_loss_output.
+        label: for Loss, the label input or inputs, which have no gradient; by default those of add_loss_output.
+        path_name: a file to save the result to.
+        verbose: print the names of outputs and of inputs with a gradient.
 
     Raises:
-        OptionsError: options that do not go together.
-        DeriveError: an unknown weight or input, nothing to differentiate, an operator
-            without a gradient, or KeepYieldOp where onnxruntime has no gradient builder.
+        OptionsError: an invalid combination of options.
+        DeriveError:  an unknown weight or input, nothing to differentiate, an operator
+            without a gradient, or KeepYieldOp with an onnxruntime that has no gradient builder.
 
-    Where the originals differ: `inputs` was read only when it was None, Loss gave gradients of inputs only and insisted
-    on a path, and graphs held operators of the training build.
+    Where the originals differ: they ignored `inputs` unless it was None, Loss gave gradients of inputs only and needed
+    a path, and graphs contained operators of the training build.
 
     >>> import onnx
     >>> model = onnx.parser.parse_model('''<ir_version: 9, opset_import: ["": 18]>
@@ -130,12 +130,12 @@ def random_feed(inputs: Iterable[Any], batch: int = 10, empty_dimension: int = 1
     `numpy.random.seed` makes it repeatable.
 
     Args:
-        inputs: a graph's inputs, or what `InferenceSession.get_inputs()` gives.
-        batch: the first dimension, where it is not a number.
-        empty_dimension: every other dimension that is not a number, or 0.
+        inputs: a graph's inputs, or those of `InferenceSession.get_inputs()`.
+        batch: the first dimension, if it is not a number.
+        empty_dimension: every other dimension that is 0 or not a number.
 
     Raises:
-        DataError: an input is no tensor of numbers.
+        DataError: an input is not a tensor of numbers.
 
     >>> import onnx
     >>> model = onnx.parser.parse_model('''<ir_version: 9, opset_import: ["": 18]>
@@ -155,7 +155,7 @@ def random_feed(inputs: Iterable[Any], batch: int = 10, empty_dimension: int = 1
 
 
 def _check(options: DerivativeOptions, loss: object, label: object) -> None:
-    """Reject options that do not go together."""
+    """Reject invalid combinations of options."""
     if not isinstance(options, DerivativeOptions):
         raise OptionsError(
             "options must be DerivativeOptions.",
@@ -185,7 +185,7 @@ def _loss_and_labels(graph: ir.Graph, loss: str | None, label: Iterable[str] | s
     output = next((o for o in graph.outputs if o.name == loss), None)
     if loss is None or output is None or output.shape is None or any(d != 1 for d in output.shape):
         raise DeriveError(
-            "DerivativeOptions.Loss differentiates an output of one element.",
+            "DerivativeOptions.Loss needs a loss output of one element.",
             got=repr(loss) if output is None else f"{loss!r} of shape {output.shape}",
             fix="Run add_loss_output first, and name its loss; outputs: "
             + ", ".join(str(o.name) for o in graph.outputs),
@@ -202,9 +202,9 @@ def _loss_and_labels(graph: ir.Graph, loss: str | None, label: Iterable[str] | s
 
 
 def _as_documented(artifact: Artifact, options: DerivativeOptions, *, one_element: bool) -> onnx.ModelProto:
-    """Return derive's model with inputs and outputs in the order of the originals, and without values that ride along.
+    """Return derive's model with inputs and outputs in the originals' order, and without default values of weights.
 
-    A loss keeps its weights' values, and gets its shape [1, 1] back.
+    With Loss the weights keep their default values, and the loss gets its shape [1, 1] back.
     """
     facts, model = artifact.facts, artifact.ir_model()
     graph, is_loss = model.graph, options == DerivativeOptions.Loss
@@ -239,6 +239,6 @@ def _kind(value: Any) -> tuple[np.dtype[Any], list[Any]]:
         raise DataError(
             "random_feed can only fill inputs of numbers.",
             got=f"input {value.name!r} of type {name}",
-            fix="Feed this one yourself.",
+            fix="Create the array for this input yourself.",
         )
     return numpy_type, dims

@@ -1,6 +1,6 @@
-"""Devices by their names and as the runtime's objects; ortpipe.compat computes on the CPU.
+"""Devices as names and as the runtime's objects; ortpipe.compat computes on the CPU.
 
-Known from `onnxcustom.utils.onnxruntime_helper`.
+These functions are known from `onnxcustom.utils.onnxruntime_helper`.
 """
 
 import functools
@@ -17,21 +17,21 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
 class ProviderError(ConfigError, RuntimeError):
-    """A device or provider that is not known (a RuntimeError, as in the original)."""
+    """An unknown device or provider (a RuntimeError, as in the original)."""
 
 
 class DeviceTypeError(ProviderError, TypeError):
-    """What is no device at all."""
+    """A value that is not a device."""
 
 
 def cpu(device: Any) -> str:
-    """Return `cpu`, also for a GPU, with one warning a process: the training build says GPU on every machine.
+    """Return `cpu`, also for a GPU, with one warning per process: the training build reports a GPU on every machine.
 
     Args:
         device: `cpu`, `cuda`, `gpu`, one of these with `:index`, an OrtDevice or a torch.device.
 
     Raises:
-        ProviderError: another device.
+        ProviderError: an unknown device.
 
     >>> cpu("cpu")
     'cpu'
@@ -44,7 +44,7 @@ def cpu(device: Any) -> str:
 
 @functools.cache
 def _warn_of_gpu() -> None:
-    warnings.warn("ortpipe.compat computes on the CPU: a device 'cuda' or 'gpu' is taken as 'cpu'.", stacklevel=4)
+    warnings.warn("ortpipe.compat computes on the CPU: it treats the devices 'cuda' and 'gpu' as 'cpu'.", stacklevel=4)
 
 
 def get_ort_device(device: Any) -> Any:
@@ -60,7 +60,7 @@ def get_ort_device(device: Any) -> Any:
     if isinstance(device, OrtDevice):
         return device
     if not isinstance(device, str):
-        raise DeviceTypeError("A device is a name or an OrtDevice.", got=repr(device), fix="Use 'cpu'.")
+        raise DeviceTypeError("A device must be a name or an OrtDevice.", got=repr(device), fix="Use 'cpu'.")
     name, _, index = device.lower().partition(":")
     if name not in ("cpu", "cuda", "gpu") or not (index or "0").isdigit():
         raise ProviderError("A device must be 'cpu', 'cuda' or 'cuda:<index>'.", got=repr(device), fix="Use 'cpu'.")
@@ -69,21 +69,21 @@ def get_ort_device(device: Any) -> Any:
 
 
 def get_ort_device_type(device: Any) -> int:
-    """Return the runtime's number of a kind of device: 0 for the CPU, 1 for CUDA.
+    """Return the runtime's number of a device type: 0 for the CPU, 1 for CUDA.
 
     Raises:
         ProviderError: an unknown name or kind.
-        DeviceTypeError: no device.
+        DeviceTypeError: the value is not a device.
     """
     if isinstance(device, str):
         return int(get_ort_device(device).device_type())
     kind = getattr(device, "device_type", None)
-    kind = kind() if callable(kind) else kind  # an onnxruntime.OrtValue's is a method, of a name
+    kind = kind() if callable(kind) else kind  # an onnxruntime.OrtValue has a method that returns a name
     if kind is None:
-        raise DeviceTypeError("A device is a name or has a device_type.", got=repr(device), fix="Use 'cpu'.")
+        raise DeviceTypeError("A device must be a name or have a device_type.", got=repr(device), fix="Use 'cpu'.")
     kinds = {0: OrtDevice.cpu(), "cpu": OrtDevice.cpu(), 1: OrtDevice.cuda(), "cuda": OrtDevice.cuda()}
     if kind not in kinds:
-        raise ProviderError("A device must be the CPU or of CUDA.", got=repr(kind), fix="Use 'cpu'.")
+        raise ProviderError("A device must be the CPU or a CUDA device.", got=repr(kind), fix="Use 'cpu'.")
     return int(kinds[kind])
 
 
@@ -94,13 +94,15 @@ def ort_device_to_string(device: Any) -> str:
     'cuda'
     """
     if not isinstance(device, OrtDevice):
-        raise DeviceTypeError("Only an OrtDevice has such a name.", got=repr(device), fix="Use get_ort_device first.")
+        raise DeviceTypeError(
+            "ort_device_to_string needs an OrtDevice.", got=repr(device), fix="Use get_ort_device first."
+        )
     name = "cpu" if get_ort_device_type(device) == OrtDevice.cpu() else "cuda"
     return f"{name}:{device.device_id()}" if device.device_id() else name
 
 
 def device_to_providers(device: Any) -> list[str]:
-    """Return the providers of a device, as an InferenceSession takes them.
+    """Return the providers of a device, as arguments of an InferenceSession.
 
     >>> device_to_providers("cpu")
     ['CPUExecutionProvider']
@@ -132,7 +134,7 @@ def get_ort_device_from_session(sess: Any) -> Any:
 def numpy_to_ort_value(arr: np.ndarray, device: Any = None) -> Any:
     """Return an array as the runtime's C++ OrtValue, a copy in memory of the device (by default the CPU's).
 
-    The original shared the array's memory, and read what came to lie there once the array was gone.
+    The original shared the array's memory, and read freed memory once the array was deleted.
 
     >>> numpy_to_ort_value(np.zeros((2, 3), np.float32)).shape()
     [2, 3]
@@ -144,6 +146,6 @@ def numpy_to_ort_value(arr: np.ndarray, device: Any = None) -> Any:
 
 
 def array_of(value: Any) -> np.ndarray:
-    """Return an array, an OrtValue or a CPU tensor (also one that has a gradient) as a plain array in its memory."""
+    """Return an array, an OrtValue or a CPU tensor (also one with a gradient) as a plain array on its memory."""
     plain = value.detach() if hasattr(value, "detach") else value
     return np.asarray(plain.numpy() if hasattr(plain, "numpy") else plain)

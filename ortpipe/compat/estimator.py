@@ -1,4 +1,4 @@
-"""What onnxcustom's two optimizer classes share: fit is the train stage, and the state is its tensors."""
+"""Shared by onnxcustom's two optimizer classes: fit runs the train stage, and the state is its tensors."""
 
 import logging
 import math
@@ -26,7 +26,7 @@ Tensors = Mapping[str, np.ndarray]
 Report = Callable[[Any], None]
 
 
-WORDS = {  # in the stages' errors → the argument
+WORDS = {  # words in the stages' errors → words with the arguments' names
     "with derive.frozen": "of weights_to_train",
     "derive.parameters": "weights_to_train",
     "the same train/optimizer": "a learning_rate of the same kind",
@@ -34,13 +34,13 @@ WORDS = {  # in the stages' errors → the argument
 
 
 class OptimizerNameError(ConfigError, NotImplementedError):
-    """Another optimizer than SGD's (a NotImplementedError, as in the original)."""
+    """An optimizer other than SGD (a NotImplementedError, as in the original)."""
 
 
 class Estimator(Parameters, ABC):
-    """Trains a model's weights; a subclass says what the loss is."""
+    """Trains a model's weights; a subclass defines the loss."""
 
-    seed = 0  # of the first weights and the order of the rows
+    seed = 0  # the seed of the initial weights and of the order of the rows
 
     model_onnx: onnx.ModelProto
     weights_to_train: Any
@@ -53,7 +53,7 @@ class Estimator(Parameters, ABC):
     validation_every: float
     train_losses_: list[float]
     validation_losses_: list[float] | None
-    tensors_: dict[str, np.ndarray]  # of the train stage
+    tensors_: dict[str, np.ndarray]  # the train stage's tensors
 
     def _check(self) -> None:
         if self.training_optimizer_name != "SGDOptimizer":
@@ -77,7 +77,7 @@ class Estimator(Parameters, ABC):
         return self._state()
 
     def get_params(self, deep: bool = False) -> dict[str, Any]:
-        """Return the constructor's arguments by name; `deep` adds those of arguments that have some, as `a__b`."""
+        """Return the constructor's arguments by name; `deep` adds the arguments' own parameters, as `a__b`."""
         return {**super().get_params(deep), "device": "cpu"}
 
     def __sklearn_tags__(self) -> Any:
@@ -96,16 +96,16 @@ class Estimator(Parameters, ABC):
         """Train.
 
         Args:
-            X: features [N, …], or arrays by input name where the model has several.
+            X: features [N, …], or arrays by input name if the model has several.
             y: labels [N] or [N, K].
-            sample_weight: row weights [N] or [N, 1], where the loss takes them.
-            X_val: features to validate on; in a weighted loss these rows have weight 1.
+            sample_weight: row weights [N] or [N, 1], if the loss has an input for them.
+            X_val: features of the validation rows; their weight is 1 in a weighted loss.
             y_val: their labels.
-            use_numpy: kept for its name: rows are read from the arrays either way.
+            use_numpy: ignored; rows are always read from the arrays.
 
         Raises:
-            ConvergenceError: a loss or a weight is not finite; state and losses are those of the last whole pass.
-                (With `exc=False`, where there is such an argument, it is a warning.)
+            ConvergenceError: a loss or a weight is not finite; state and losses are those of the last complete
+                pass. (A warning with `exc=False`, where that argument exists.)
             DataError: the arrays do not fit the model.
             LossError, TrainError: the loss does not fit the model.
             DeriveError: a weight does not exist, or the loss has no gradient for it.
@@ -116,41 +116,41 @@ class Estimator(Parameters, ABC):
         weighted = facts.sample_weight is not None
         if facts.label is not None and weighted != (sample_weight is not None):
             raise DataError(
-                "sample_weight is given where the loss has an input for row weights, and only there.",
+                "sample_weight must be given if, and only if, the loss has an input for row weights.",
                 got="a loss with row weights, and no sample_weight" if weighted else "a loss without row weights",
                 fix="Give fit a sample_weight."
                 if weighted
                 else "Make the loss with add_loss_output(…, weight_name=…).",
             )
-        given, validation = rows(facts.inputs, X, y, sample_weight), None
+        training_rows, validation = rows(facts.inputs, X, y, sample_weight), None
         if X_val is not None:
             validation = rows(facts.inputs, X_val, y_val, np.ones(len(y_val)) if weighted else None)
-        for part in (given,) if validation is None else (given, validation):
+        for part in (training_rows,) if validation is None else (training_rows, validation):
             columns = part.label.size // max(1, len(part))
             if width is not None and columns != width:
-                raise DataError("y has as many columns as the model predicts.", got=columns, fix=f"Give {width}.")
-        data = Data(given, validation)
+                raise DataError("y must have as many columns as the model predicts.", got=columns, fix=f"Give {width}.")
+        data = Data(training_rows, validation)
         _check_rows(artifact, data.train, self.batch_size)
         if len(data.train) < self.batch_size:
-            text = "[%s.fit] %d rows are fewer than batch_size=%d, which the step is divided by all the same"
+            text = "[%s.fit] %d rows are fewer than batch_size=%d; steps are still divided by batch_size"
             logging.getLogger("ortpipe").warning(text, type(self).__name__, len(data.train), self.batch_size)
         self._begin(artifact)
         self._train(artifact, data)
         return self
 
     def _row_weights(self, y: Any, sample_weight: Any) -> Any:
-        """Return the row weights that training takes, of those that fit is given."""
+        """Return the row weights for training, from those passed to fit."""
         return sample_weight
 
     def _begin(self, artifact: Artifact) -> None:
-        """Forget what belongs to the fit before."""
+        """Delete the sessions of the previous fit."""
         for name in ("train_session_", "train_function_"):
             self.__dict__.pop(name, None)
 
     def _train(self, artifact: Artifact, data: Data) -> None:
         from tqdm import tqdm
 
-        before = getattr(self, "tensors_", {})  # weights that are nan have no steps to continue from
+        before = getattr(self, "tensors_", {})  # after a divergence there are no steps to continue from
         start = before if self.warm_start and "losses/step" in before else None
         done, validated = 0 if start is None else len(start["losses/train"]), data.validation is not None
         with tqdm(total=self.max_iter, disable=self.verbose < 1) as bar:
@@ -169,7 +169,7 @@ class Estimator(Parameters, ABC):
         self._keep(tensors, done, validated=validated)
 
     def _config(self, passes: int) -> TrainConfig:
-        """Return train's settings, with rate η / batch size: a step follows the mean gradient of a sum over rows."""
+        """Return the config of train, with rate η / batch size, for the loss is a sum over rows."""
         return TrainConfig(
             self.learning_rate.optimizer(self.batch_size),
             self.learning_rate.schedule(),
@@ -182,20 +182,20 @@ class Estimator(Parameters, ABC):
         )
 
     def _tensors(self, artifact: Artifact, data: Data, passes: int, report: Report, start: Tensors | None) -> Tensors:
-        """Return the tensors of a training of so many passes, those of the start included."""
+        """Return the tensors of a training of `passes` passes, including those of `start`."""
         return train(artifact, self._config(passes), data=data, report=report, start=start).tensors
 
     def _on_pass(self, epoch: Any) -> None:
-        """Do nothing more about a pass over the rows."""
+        """Do nothing after a pass; a subclass may log it."""
 
     def _diverged(self, error: ConvergenceError, done: int, *, validated: bool) -> None:
-        """Keep the state after the last whole pass, and raise the error."""
-        nothing = {"losses/train": np.zeros(0), "losses/validation": np.zeros(0)}  # of no pass there are no losses
+        """Keep the state after the last complete pass, and raise the error."""
+        nothing = {"losses/train": np.zeros(0), "losses/validation": np.zeros(0)}  # in case no pass was completed
         self._keep({**nothing, **error.tensors}, done, validated=validated)
-        raise self._said(error) from error
+        raise self._as_arguments(error) from error
 
-    def _said(self, error: ConvergenceError) -> ConvergenceError:
-        """Return an error of the train stage in words of the arguments."""
+    def _as_arguments(self, error: ConvergenceError) -> ConvergenceError:
+        """Return the train stage's error in terms of the arguments."""
         eta = self.learning_rate.first()
         return ConvergenceError(
             "Training must keep losses and weights finite.",
@@ -232,7 +232,7 @@ class Estimator(Parameters, ABC):
         present = self._state(folder)
         for name, value in state.items():
             if name not in present:
-                raise TrainError("A state must name trained weights.", got=repr(name), fix=nearest(name, present))
+                raise TrainError("Only trained weights can be set.", got=repr(name), fix=nearest(name, present))
             array = np.asarray(array_of(value), present[name].dtype)
             if array.shape != present[name].shape:
                 raise TrainError(
@@ -244,13 +244,13 @@ class Estimator(Parameters, ABC):
 
     @abstractmethod
     def _gradients(self, y: Any = None, sample_weight: Any = None) -> Artifact:
-        """Return the gradient model that is trained, for labels and row weights as these."""
+        """Return the gradient model for training with these labels and row weights."""
 
     def save_onnx_graph(self, folder: Any, prefix: str | None = None, suffix: str | None = None) -> dict[str, Any]:
         """Write every graph into a folder (`bytes` instead of a folder returns them as bytes).
 
         Returns:
-            File or bytes by what the graph is: `model_onnx`, `gradient_onnx`, and a dictionary of each part's own.
+            File or bytes by graph: `model_onnx`, `gradient_onnx`, and a nested dictionary for each part.
 
         Raises:
             ConfigError: the folder does not exist.
@@ -266,11 +266,11 @@ class Estimator(Parameters, ABC):
         """Return the model with trained weights.
 
         Args:
-            model: another graph with initializers of those names, such as the one before the loss was added.
+            model: another graph with initializers of these names, such as the model without the loss.
 
         Raises:
             NotFittedError: before fit.
-            TrainError: the graph has none of them.
+            TrainError: the graph has none of these initializers.
         """
         target = self.model_onnx if model is None else model
         names = [t.name for t in target.graph.initializer]
@@ -285,7 +285,7 @@ class Estimator(Parameters, ABC):
 
 
 def rows(names: Iterable[str], X: Any, y: Any, sample_weight: Any = None) -> Rows:
-    """Return arrays (of several inputs, by name) as rows; labels of more than two dimensions become a table."""
+    """Return arrays (by name for several inputs) as rows; labels of more than two dimensions become a table."""
     inputs = X if isinstance(X, Mapping) else {next(iter(names)): X}
     weights = None if sample_weight is None else np.asarray(sample_weight).reshape(-1)
     labels = np.asarray(y)
@@ -294,19 +294,19 @@ def rows(names: Iterable[str], X: Any, y: Any, sample_weight: Any = None) -> Row
 
 
 def _check_rows(artifact: Artifact, rows: RowSet, size: int) -> None:
-    """Reject batches of other sizes where a model takes one size alone."""
+    """Reject other batch sizes if the model has a fixed one."""
     dims = [i.type.tensor_type.shape.dim for i in artifact.model.graph.input if i.name in artifact.facts.inputs]
     fixed = {dim[0].dim_value for dim in dims if len(dim)} - {0}
     if any(size != n or len(rows) % n for n in fixed):
         [least, *_] = fixed
         raise DataError(
-            "The model takes batches of one size alone.",
+            "The batch size must be the model's fixed one.",
             got=f"batches of {size}, {len(rows)} rows",
             fix=f"Set batch_size={least} and give a multiple of {least} rows, or export it for any number of rows.",
         )
 
 
 def _width(artifact: Artifact) -> int | None:
-    """Return how many numbers the label of a row has, where that is known."""
+    """Return the number of values of a row's label, None if it is unknown."""
     shapes = [i.type.tensor_type.shape.dim for i in artifact.model.graph.input if i.name == artifact.facts.label]
     return next((math.prod(dim.dim_value for dim in shape[1:]) or None for shape in shapes if len(shape)), None)

@@ -29,11 +29,11 @@ class Tensor(np.ndarray):
 class OrtGradientForwardBackward:
     """The forward and backward pass of a model f(X, w): y = f(X, w), and gᵀ·∂y/∂X, gᵀ·∂y/∂w of output gradients g.
 
-    `new_instance()` gives the function itself. A batch is a list of the inputs, then the trained weights in the order
-    of `weights_to_train`; gradients come in the same order, None for an input that is no float. Everything that
-    forward computes and backward needs is kept in between, so several forwards may come before their backwards, and
-    dropout drops the same in both. The original wanted weights in alphabetical order, died on models with more outputs
-    than inputs, and handed out memory that it used again.
+    `new_instance()` returns the function. A batch is a list of the inputs, then the trained weights in the order
+    of `weights_to_train`; gradients come in the same order, None for an input that is no float. Forward saves what
+    backward needs, so several forwards may come before their backwards, and dropout masks are the same in both. The
+    original required weights in alphabetical order, failed on models with more outputs than inputs, and returned
+    memory that it later overwrote.
 
     Args:
         onnx_model: the model; it stays untouched.
@@ -41,15 +41,15 @@ class OrtGradientForwardBackward:
             output depends on.
         input_names: the inputs that a batch lists, by default all in the model's order.
         output_names: the outputs to compute, by default all.
-        class_name: of the function's class, `cls_type_`.
-        sess_options: an onnxruntime.SessionOptions, of which the number of threads is read.
+        class_name: the name of the function's class, `cls_type_`.
+        sess_options: an onnxruntime.SessionOptions; only its number of threads is used.
         providers: `cpu` or CPUExecutionProvider, once or for every input.
         provider_options, run_options, graph_builder_config, device_index, debug: not used, and a warning says so.
-        enable_logging: log what is built and run, to the logger `ortpipe`.
+        enable_logging: log construction and calls to the logger `ortpipe`.
 
     Raises:
         ConfigError: an unknown name, a weight twice, or a provider other than the CPU's.
-        DeriveError: an operator on the way has no gradient.
+        DeriveError: an operator has no gradient.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
     ...   g (float[N,2] X) => (float[N,1] y) <float[2,1] w = {1, 2}> { y = MatMul(X, w) }''')
@@ -60,7 +60,7 @@ class OrtGradientForwardBackward:
     >>> [g.numpy().tolist() for g in run.backward([np.array([[10]], np.float32)])]
     [[[10.0, 20.0]], [[30.0], [40.0]]]
 
-    Under PyTorch it is a `torch.autograd.Function`; one instance a call, so that any graph of calls works::
+    In PyTorch, wrap it in a `torch.autograd.Function` with one instance per call, so that any graph of calls works::
 
         class Graph(torch.autograd.Function):
             @staticmethod
@@ -105,10 +105,12 @@ class OrtGradientForwardBackward:
         )
         weights = [t.name for t in onnx_model.graph.initializer]
         inputs = [i.name for i in onnx_model.graph.input if i.name not in weights]
-        self.weights_to_train = None if weights_to_train is None else _known("weight", weights_to_train, weights)
-        self.input_names = _known("input", inputs if input_names is None else input_names, inputs)
+        self.weights_to_train = (
+            None if weights_to_train is None else _checked_names("weight", weights_to_train, weights)
+        )
+        self.input_names = _checked_names("input", inputs if input_names is None else input_names, inputs)
         outputs = [o.name for o in onnx_model.graph.output]
-        self.output_names = _known("output", outputs if output_names is None else output_names, outputs)
+        self.output_names = _checked_names("output", outputs if output_names is None else output_names, outputs)
         self._build()
 
     def _build(self) -> None:
@@ -137,7 +139,7 @@ class OrtGradientForwardBackward:
             "_shapes": {t.name: tuple(t.dims) for t in self.onnx_model.graph.initializer},
             "_bw_fetches_names": list(graphs.gradients.values()),
             "_onx_out": list(graphs.gradients.values()),
-            "_trained_onnx": graphs.whole,
+            "_trained_onnx": graphs.full,
             "_optimized_pre_grad_model": graphs.evaluation,
             "__module__": __name__,
             "__doc__": OrtGradientForwardBackwardFunction.__doc__,
@@ -149,11 +151,11 @@ class OrtGradientForwardBackward:
                 logger.info("[OrtGradientForwardBackward] %s=%r", name, value)
 
     def new_instance(self) -> OrtGradientForwardBackwardFunction:
-        """Return the function, with nothing saved yet."""
+        """Return a new function without saved state."""
         return self.cls_type_()
 
     def get_initializer(self, name: str, exc: bool = True) -> np.ndarray | None:
-        """Return a copy of an initializer; of an unknown name None, or with `exc` a ModelError."""
+        """Return a copy of an initializer; for an unknown name None, or with `exc` a ModelError."""
         for tensor in self.onnx_model.graph.initializer:
             if tensor.name == name:
                 return np.array(onnx.numpy_helper.to_array(tensor))
@@ -178,7 +180,7 @@ class OrtGradientForwardBackward:
 
 
 class OrtGradientForwardBackwardFunction:
-    """What `OrtGradientForwardBackward.new_instance` gives: forward and backward of one model.
+    """The result of `OrtGradientForwardBackward.new_instance`: forward and backward of one model.
 
     Attributes of the class, under the originals' names: `_input_names`, `_output_names`, `_weights_to_train`,
     `_grad_input_names` and `_onx_inp` (inputs, then weights), `_bw_fetches_names` and `_onx_out` (their gradients),
@@ -199,16 +201,16 @@ class OrtGradientForwardBackwardFunction:
         self.saved_tensors_: list[Any] | None = None
 
     def forward(self, inputs: Sequence[Any], training: bool = False, forward_outputs_cache: Any = None) -> list[Tensor]:
-        """Return the outputs; with `training` what backward needs is kept, and dropout drops.
+        """Return the outputs; with `training`, save the values for backward and apply dropout.
 
         Args:
             inputs: the inputs and the trained weights: arrays, OrtValues or CPU tensors of the model's types.
             training: whether a backward follows.
-            forward_outputs_cache: kept for its name: outputs are always new arrays.
+            forward_outputs_cache: ignored; outputs are always new arrays.
 
         Raises:
-            TrainError: the number of inputs is another.
-            ModelError: a shape or type is not the model's.
+            TrainError: the number of inputs is wrong.
+            ModelError: a shape or type differs from the model's.
         """
         graphs = self._graphs
         names = [*graphs.inputs, *graphs.weights]
@@ -218,7 +220,7 @@ class OrtGradientForwardBackwardFunction:
             arrays[name] = _ranked(arrays[name], self._shapes[name])
         if not training:
             return [_copied(y) for y in self._evaluation.run(_read(arrays, graphs.evaluation), graphs.outputs)]
-        arrays = {name: _copied(array) for name, array in arrays.items()}  # backward reads what they are now
+        arrays = {name: _copied(array) for name, array in arrays.items()}  # backward reads the values of now
         results = self._forward.run(_read(arrays, graphs.forward), [*graphs.outputs, *graphs.saved])
         outputs, saved = results[: len(graphs.outputs)], results[len(graphs.outputs) :]
         self.states_.append((outputs, {**arrays, **dict(zip(graphs.saved, saved, strict=True))}))
@@ -232,18 +234,18 @@ class OrtGradientForwardBackwardFunction:
 
         Args:
             grad_outputs: one gradient per output, of its shape; None counts as zeros.
-            backward_outputs_cache: kept for its name, as for forward.
-            retain: keep what forward saved, for another backward, as PyTorch's `retain_graph` needs.
+            backward_outputs_cache: ignored, as for forward.
+            retain: keep the saved values for another backward, as PyTorch's `retain_graph` needs.
 
         Raises:
-            TrainError: no forward with `training=True` waits, or a gradient has another size than its output.
+            TrainError: no forward with `training=True` is pending, or a gradient's size differs from its output's.
         """
         graphs = self._graphs
         self._check_count("backward", grad_outputs, graphs.outputs)
         if not self.states_:
             raise TrainError(
-                "backward() needs a forward() with training=True before it, one each.",
-                got="no forward that waits",
+                "Each backward() needs a forward() with training=True before it.",
+                got="no pending forward",
                 fix="Call forward(inputs, training=True) first.",
             )
         outputs, saved = self.states_[-1]
@@ -255,19 +257,21 @@ class OrtGradientForwardBackwardFunction:
             self.states_.pop()
         names = list(graphs.gradients.values())
         results = dict(zip(names, self._backward.run(_read(values, graphs.backward), names), strict=True))
-        wanted = [graphs.gradients.get(name) for name in (*graphs.inputs, *graphs.weights)]
-        return [_copied(results[name]) if name is not None else None for name in wanted]
+        gradient_names = [graphs.gradients.get(name) for name in (*graphs.inputs, *graphs.weights)]
+        return [_copied(results[name]) if name is not None else None for name in gradient_names]
 
     def save_for_backward(self, inputs: Sequence[Any]) -> None:
-        """Remember these tensors (not copies)."""
+        """Keep references to these tensors."""
         self.saved_tensors_ = list(inputs)
 
     @property
     def saved_tensors(self) -> list[Any]:
-        """What was remembered last, the inputs of the last forward with `training`; TrainError: nothing was."""
+        """The tensors saved last, the inputs of the last forward with `training`; TrainError: none were."""
         if self.saved_tensors_ is None:
             raise TrainError(
-                "Tensors must be saved before they are read.", got="none", fix="Call forward(inputs, training=True)."
+                "saved_tensors needs a forward() with training=True before it.",
+                got="none",
+                fix="Call forward(inputs, training=True).",
             )
         return self.saved_tensors_
 
@@ -276,11 +280,11 @@ class OrtGradientForwardBackwardFunction:
         """Return arrays, OrtValues or CPU tensors as contiguous arrays that a session takes; no copy where possible.
 
         Raises:
-            TrainError: one is None.
+            TrainError: a tensor is None.
         """
         for place, tensor in enumerate(tensors):
             if tensor is None:
-                raise TrainError("Every input has a value.", got=f"None at place {place}", fix="Give an array.")
+                raise TrainError("Every input must have a value.", got=f"None at place {place}", fix="Give an array.")
         return [np.ascontiguousarray(array_of(tensor)).view(Tensor) for tensor in tensors]
 
     @staticmethod
@@ -293,14 +297,14 @@ class OrtGradientForwardBackwardFunction:
         """Write the graphs into a folder (`bytes` instead of a folder returns them as bytes).
 
         Returns:
-            File or bytes by what the graph is: `_trained_onnx` (forward and gradients), `_forward`, `_backward` and
+            File or bytes by graph: `_trained_onnx` (forward and gradients), `_forward`, `_backward` and
             `_optimized_pre_grad_model` (inference, with the weights as inputs).
 
         Raises:
             ConfigError: the folder does not exist.
         """
         graphs = {
-            "_trained_onnx": cls._graphs.whole,
+            "_trained_onnx": cls._graphs.full,
             "_forward": cls._graphs.forward,
             "_backward": cls._graphs.backward,
             "_optimized_pre_grad_model": cls._graphs.evaluation,
@@ -312,7 +316,7 @@ class OrtGradientForwardBackwardFunction:
             self._logger.debug("[%s.%s] %d tensors", type(self).__name__, method, len(tensors))
         if len(tensors) != len(names):
             raise TrainError(
-                f"{method} takes one tensor per name.",
+                f"{method} needs one tensor per name.",
                 got=f"{len(tensors)} tensors",
                 fix=f"Give {', '.join(names)}.",
             )
@@ -323,14 +327,14 @@ def _read(values: dict[str, Any], model: onnx.ModelProto) -> dict[str, Any]:
 
 
 def _ranked(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a weight in its own shape where leading dimensions of 1 are missing, or one too many."""
+    """Return a weight in its own shape if it differs from it only in leading dimensions of 1."""
     longer, shorter = sorted((array.shape, shape), key=len, reverse=True)
     ones = len(longer) - len(shorter)
     return array.reshape(shape) if longer == (1,) * ones + shorter else array
 
 
 def _copied(array: np.ndarray) -> Tensor:
-    """Return a copy, so that nobody's changes reach what is kept."""
+    """Return a copy, so that changes by the caller do not reach the saved values."""
     return np.array(array).view(Tensor)
 
 
@@ -340,18 +344,20 @@ def _cotangent(name: str, gradient: Any, y: np.ndarray) -> np.ndarray:
     array = np.asarray(array_of(gradient), y.dtype)
     if array.size != y.size:
         raise TrainError(
-            "The gradient of an output has the output's shape.",
+            "The gradient of an output must have the output's shape.",
             got=f"{array.shape} for {name!r} of shape {y.shape}",
             fix="Give one number per element.",
         )
     return np.ascontiguousarray(array.reshape(y.shape))
 
 
-def _known(kind: str, names: Sequence[str], choices: Sequence[str]) -> list[str]:
+def _checked_names(kind: str, names: Sequence[str], choices: Sequence[str]) -> list[str]:
     for place, name in enumerate(names):
         if name not in choices or name in names[:place]:
             raise ConfigError(
-                f"Every {kind} must be one of the model's, named once.", got=repr(name), fix=nearest(name, set(choices))
+                f"Every {kind} must be one of the model's, and be named once.",
+                got=repr(name),
+                fix=nearest(name, set(choices)),
             )
     return list(names)
 

@@ -1,4 +1,4 @@
-"""The gradient graph of a model, split where the backward pass begins."""
+"""The gradient graph of a model, split into a forward and a backward graph."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,26 +18,26 @@ from ortpipe.stages.derive.stage import derive
 
 @dataclass(frozen=True)
 class Graphs:
-    """One function in its graphs; the weights are inputs of each."""
+    """The graphs of one function; the weights are inputs of each."""
 
     inputs: tuple[str, ...]  # the data inputs, in the order of a batch
-    weights: tuple[str, ...]  # the trained initializers, behind them
-    outputs: tuple[str, ...]  # what forward returns
-    saved: tuple[str, ...]  # what forward computes for backward alone
+    weights: tuple[str, ...]  # the trained initializers, after the data inputs
+    outputs: tuple[str, ...]  # the outputs of forward
+    saved: tuple[str, ...]  # values that forward computes only for backward
     cotangents: dict[str, str]  # float output → the input of its gradient
-    gradients: dict[str, str]  # input or weight → its gradient; without integers and what no output depends on
-    whole: onnx.ModelProto  # inputs and cotangents → outputs and gradients
+    gradients: dict[str, str]  # input or weight → its gradient; without integers and values that no output depends on
+    full: onnx.ModelProto  # inputs and cotangents → outputs and gradients
     forward: onnx.ModelProto  # inputs → outputs and saved
     backward: onnx.ModelProto  # saved, inputs and cotangents → gradients
     evaluation: onnx.ModelProto  # inputs → outputs, in inference mode
 
 
 def build(onx: onnx.ModelProto, weights: Sequence[str] | None, inputs: Sequence[str], outputs: Sequence[str]) -> Graphs:
-    """Differentiate the float outputs, and cut the graph where their gradients come in.
+    """Differentiate the float outputs, and split the graph where their gradients enter.
 
     Raises:
-        TrainError: nothing to train.
-        DeriveError: an operator on the way has no gradient.
+        TrainError: there is nothing to train.
+        DeriveError: an operator has no gradient.
     """
     model = prepared(onx)
     keep_outputs(model, outputs)
@@ -53,21 +53,21 @@ def build(onx: onnx.ModelProto, weights: Sequence[str] | None, inputs: Sequence[
         weights = trained_by_default(graph, floats)
     if not weights:
         names = ", ".join(str(v.name) for v in graph.initializers.values() if v.dtype in query.FLOATS)
-        got = f"none of {names or 'no float initializer'}"
-        raise TrainError("At least one weight must be trained.", got=got, fix="Name weights_to_train.")
+        actual = f"none of {names or 'no float initializer'}"
+        raise TrainError("At least one weight must be trained.", got=actual, fix="Name weights_to_train.")
     config = DeriveConfig(
         parameters=tuple(weights),
         output=tuple(str(o.name) for o in floats),
         inputs=tuple(reaching(graph, [i for i in graph.inputs if i.name in inputs], floats)),
     )
     derived = derive(artifact_of(model, weights, inputs=tuple(inputs)), config)
-    facts, whole = derived.facts, derived.ir_model()
+    facts, gradient_model = derived.facts, derived.ir_model()
     gradients = {**facts.input_gradients, **facts.gradients}
-    others = {*inputs, *weights, *facts.statistics}
-    cotangents = [str(i.name) for i in whole.graph.inputs if i.name not in others]
-    _set_inputs(whole.graph, {*inputs, *weights, *cotangents})
-    read, saved = _border(whole.graph, cotangents, list(gradients.values()))
-    evaluation = _part(whole, outputs)
+    data_and_weights = {*inputs, *weights, *facts.statistics}
+    cotangents = [str(i.name) for i in gradient_model.graph.inputs if i.name not in data_and_weights]
+    _set_inputs(gradient_model.graph, {*inputs, *weights, *cotangents})
+    read, saved = _border(gradient_model.graph, cotangents, list(gradients.values()))
+    evaluation = _part(gradient_model, outputs)
     to_inference(evaluation)
     return Graphs(
         inputs=tuple(inputs),
@@ -76,29 +76,29 @@ def build(onx: onnx.ModelProto, weights: Sequence[str] | None, inputs: Sequence[
         saved=tuple(saved),
         cotangents=dict(zip(config.output or (), cotangents, strict=True)),
         gradients=gradients,
-        whole=finish(_part(whole, [*outputs, *gradients.values()])),
-        forward=finish(_part(whole, [*dict.fromkeys([*outputs, *saved])])),
-        backward=finish(part_between(whole, [*saved, *read, *cotangents], list(gradients.values()))),
+        full=finish(_part(gradient_model, [*outputs, *gradients.values()])),
+        forward=finish(_part(gradient_model, [*dict.fromkeys([*outputs, *saved])])),
+        backward=finish(part_between(gradient_model, [*saved, *read, *cotangents], list(gradients.values()))),
         evaluation=finish(evaluation),
     )
 
 
 def _set_inputs(graph: ir.Graph, names: set[str]) -> None:
-    """Leave a graph these inputs, without values of their own; other inputs become constants."""
+    """Reduce a graph's inputs to these, without default values; other inputs become constants."""
     graph.inputs[:] = [i for i in graph.inputs if i.name in names]
     for name in names & graph.initializers.keys():
         del graph.initializers[name]
 
 
 def _part(model: ir.Model, outputs: Sequence[str]) -> ir.Model:
-    """Return a copy of what computes these outputs."""
+    """Return a copy of the part that computes these outputs."""
     part = model.clone()
     keep_outputs(part, outputs)
     return part
 
 
 def _border(graph: ir.Graph, cotangents: Sequence[str], gradients: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return what the backward pass reads from in front of it: inputs, and what the forward pass computes."""
+    """Return the values that the backward pass reads: inputs, and results of the forward pass."""
     backward: set[ir.Value] = {v for v in graph.inputs if v.name in cotangents}
     read: dict[ir.Value, None] = {}
     for node in graph:

@@ -49,12 +49,11 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
     """Minimises Σᵢ wᵢ·l(f(xᵢ), yᵢ) + penalty over the weights of a model f, as `OrtGradientOptimizer` does.
 
     The model's first float output is compared with the labels. It works in scikit-learn's searches: `score` is to be
-    maximised, and parameters of parameters are set as `learning_rate__eta0`.
-    A loss, penalty or learning rate of a class written outside of ortpipe works too: training then goes batch by batch
-    in Python, in the same order of rows. B, which a step is divided by, is `batch_size` for the partial batch too, and
-    where there are fewer rows.
-    The original scored rows in a random order, left the last one out, and took penalties off the weights regardless of
-    the learning rate.
+    maximised, and nested parameters are set as `learning_rate__eta0`.
+    A loss, penalty or learning rate of a user's own class works, too: training then goes batch by batch in Python, in
+    the same order of rows. Steps are divided by B = `batch_size`, also for a partial batch or fewer rows.
+    The original scored rows in a random order, left the last one out, and subtracted penalties from the weights
+    regardless of the learning rate.
 
     Args:
         model_onnx: the forward model; it stays untouched.
@@ -62,9 +61,9 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             depends on.
         learning_loss: `square_error`, `absolute_error`, `elastic_error`, `log`, or a loss of `learning_losses.py`.
         enable_logging: log every pass, to the logger `ortpipe`.
-        weight_name: any name: rows have weights (1 where fit is given none).
+        weight_name: any name: rows have weights (1 if fit gets none).
         learning_penalty: None, `elastic`, or a penalty of `learning_penalties.py`.
-        exc: raise when training diverges; otherwise warn, and let weights and losses be nan.
+        exc: raise when training diverges; otherwise warn, and set weights and losses to nan.
         others: as in `OrtGradientOptimizer`; loss_output_name is not used.
 
     Raises:
@@ -79,7 +78,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
     ([[[3.0]]], -0.368)
 
     After `fit`, `validation_losses_` is None without validation rows, `train_session_` an `OrtGradientForwardBackward`
-    of the model, `train_function_` its function, and `learning_loss.loss_grad_onnx_` and the like are their graphs.
+    of the model, `train_function_` its function; `learning_loss.loss_grad_onnx_` and the like are ONNX functions.
 
     Source: name, arguments and methods of onnxcustom's class.
     """
@@ -118,7 +117,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         self.build_onnx_function()
 
     def build_onnx_function(self) -> None:
-        """Make the ONNX functions of the loss, the penalty and the learning rate."""
+        """Build the ONNX functions of the loss, the penalty and the learning rate."""
         opset = get_onnx_opset(self.model_onnx)
         self.learning_loss.build_onnx_function(opset, self.device, self.weight_name)
         for part in (self.learning_rate, self.learning_penalty):
@@ -145,7 +144,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         return self.learning_rate.needs_grad
 
     def losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
-        """Return wᵢ·lᵢ of every row [N], in the rows' order, with the trained weights and without the penalty.
+        """Return wᵢ·lᵢ of every row [N], in order, with the trained weights and without the penalty.
 
         Raises:
             NotFittedError: before fit.
@@ -154,12 +153,10 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         weights = self._row_weights(y, sample_weight)
         if is_own(self.learning_loss):
             forward = self.learning_loss.scored(self._forward(), _columns(y))
-            given = rows_of(forward, rows(forward.facts.inputs, X, y, weights))
+            feed = rows_of(forward, rows(forward.facts.inputs, X, y, weights))
             session = Session(self.get_trained_onnx(forward.model))
-            [predicted] = session.run({name: given[name] for name in forward.facts.inputs}, [forward.facts.prediction])
-            scores = self.learning_loss.loss_scores(
-                self.device, given[LABEL], predicted.view(Tensor), given.get(WEIGHT)
-            )
+            [predicted] = session.run({name: feed[name] for name in forward.facts.inputs}, [forward.facts.prediction])
+            scores = self.learning_loss.loss_scores(self.device, feed[LABEL], predicted.view(Tensor), feed.get(WEIGHT))
             return array_of(scores).reshape(len(predicted), -1).sum(axis=1)
         artifact = self._loss(y, weights, self.learning_loss.score_loss())
         terms = _terms(artifact, self._state())
@@ -176,31 +173,31 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
 
         Raises:
             NotFittedError: before fit.
-            TrainError: another kind.
+            TrainError: an unknown kind.
         """
         present = self._state(_folder(kind))
         return [present[name].view(Tensor) for name in self.weights_to_train if name in present]
 
     def get_full_state(self, kind: Any = "weight") -> list[Any]:
-        """Return None for every input, then the state; of several kinds a list of these."""
+        """Return None for every input, then the state; for a list of kinds, a list of these."""
         if isinstance(kind, list):
-            return [self.get_full_state(each) for each in kind]
+            return [self.get_full_state(one_kind) for one_kind in kind]
         return [*[None] * len(self.train_session_.input_names), *self.get_state(kind)]
 
     def set_state(
         self, state: Sequence[Any], check_trained: bool = True, kind: str = "weight", zero: bool = False
     ) -> None:
-        """Change the trained weights or their velocities, in the order of `weights_to_train`; None leaves one.
+        """Set the trained weights or their velocities, in the order of `weights_to_train`; None keeps a value.
 
         Args:
-            state: arrays; those that `get_full_state` returns will do.
-            check_trained: kept for its name: there is a state once fit has run.
+            state: arrays; also as `get_full_state` returns them.
+            check_trained: ignored; a state exists once fit has run.
             kind: `weight` or `grad`.
             zero: set zeros of these shapes.
 
         Raises:
             NotFittedError: before fit.
-            TrainError: another number of arrays, or another shape.
+            TrainError: the wrong number of arrays, or a wrong shape.
         """
         present = self._state(_folder(kind))
         inputs = len(state) - len(self.weights_to_train)
@@ -208,7 +205,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             state = state[inputs:]
         if len(state) != len(self.weights_to_train):
             raise TrainError(
-                "A state has one array per weight.",
+                "A state must have one array per weight.",
                 got=f"{len(state)} arrays",
                 fix=f"Give those of {', '.join(self.weights_to_train)}.",
             )
@@ -216,7 +213,7 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         self._set({k: np.zeros_like(present[k]) if zero else v for k, v in arrays.items()}, _folder(kind))
 
     def _row_weights(self, y: Any, sample_weight: Any) -> Any:
-        """Return the row weights: ones where there is an input of weights, and fit is given none."""
+        """Return the row weights: ones if the loss has an input for them and fit gets none."""
         return np.ones(len(y)) if sample_weight is None and self.weight_name is not None else sample_weight
 
     @property
@@ -224,16 +221,16 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         return Parts(self.learning_loss, self.learning_penalty, self.learning_rate)
 
     def _gradients(self, y: Any = None, sample_weight: Any = None) -> Artifact:
-        """Return the gradient model; where the loop in Python trains, the forward model."""
-        if self._parts.own:
+        """Return the gradient model; for training in Python, the forward model."""
+        if self._parts.any_own:
             return self.learning_loss.scored(self._forward(), _columns(y))
         loss = self._loss(y, sample_weight, self.learning_loss.stage_loss())
-        charged = isinstance(self.learning_penalty, ElasticLearningPenalty)
-        terms = dict.fromkeys(loss.facts.parameters, self.learning_penalty.get_params() if charged else {})
+        is_elastic = isinstance(self.learning_penalty, ElasticLearningPenalty)
+        terms = dict.fromkeys(loss.facts.parameters, self.learning_penalty.get_params() if is_elastic else {})
         return derive(penalty(loss, PenaltyConfig(terms)), DeriveConfig(parameters=loss.facts.parameters))
 
     def _tensors(self, artifact: Artifact, data: Data, passes: int, report: Report, start: Tensors | None) -> Tensors:
-        if not self._parts.own:
+        if not self._parts.any_own:
             return super()._tensors(artifact, data, passes, report, start)
         return train_in_python(artifact, data, self._config(passes), self._parts, report, start)
 
@@ -267,22 +264,22 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
             logging.getLogger("ortpipe").info(text, epoch.number, epoch.loss, epoch.rate)
 
     def _diverged(self, error: ConvergenceError, done: int, *, validated: bool) -> None:
-        """Without `exc` warn, and keep what is known: the losses, then nan; weights of nan."""
+        """Raise the error, or without `exc` warn, and keep the losses so far, then nan, and weights of nan."""
         if self.exc:
             super()._diverged(error, done, validated=validated)
         from sklearn.exceptions import ConvergenceWarning
 
-        warnings.warn(str(self._said(error)), ConvergenceWarning, stacklevel=4)
+        warnings.warn(str(self._as_arguments(error)), ConvergenceWarning, stacklevel=4)
         losses = np.full(self.max_iter, np.nan)
-        known = error.tensors.get("losses/train", losses[:0])[done:]
-        losses[: len(known)] = known
+        finished_losses = error.tensors.get("losses/train", losses[:0])[done:]
+        losses[: len(finished_losses)] = finished_losses
         nans = {k: np.full_like(v, np.nan) for k, v in error.tensors.items() if k.startswith("parameter/")}
         nans |= {"losses/train": losses, "losses/validation": np.full(len(losses), np.nan)}
         self._keep(nans, 0, validated=validated)
 
 
 def _columns(y: Any) -> int:
-    """Return how many columns labels have as a table."""
+    """Return the number of columns of labels as a table."""
     return int(np.prod(np.shape(y)[1:], dtype=int))
 
 
@@ -297,7 +294,7 @@ def _folder(kind: str) -> str:
 
 
 def _terms(artifact: Artifact, weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """Return the graph of the terms [N, K] that the loss is the sum of, with these weights."""
+    """Return the graph of the terms [N, K] whose sum is the loss, with these weights."""
     model = artifact.ir_model()
     node = query.value(model.graph, str(artifact.facts.loss)).producer()
     assert node is not None and node.inputs[0] is not None  # the ReduceSum that add_loss wrote

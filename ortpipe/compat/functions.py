@@ -10,13 +10,13 @@ from numpy.typing import DTypeLike
 from ortpipe.compat.initializers import add_initializer
 from ortpipe.errors import ConfigError, UnknownNameError, nearest
 
-OPSET = 15  # of the originals
+OPSET = 15  # the originals' opset
 PAIR, BOTH, STEP = "T[?,?] X1, T[?,?] X2", "T[1] Y, T[?,?] Y_grad", "T[] X1, T[] X2, T[] G, T[1] alpha, T[1] beta"
 STRENGTHS = {"l1_weight": 0.01, "l2_weight": 0.01}
 WEIGHTED = ("square_error", "grad_square_error", "grad_sigmoid_neg_log_loss_error")  # and every grad_loss_…
 
-# function → formula (w: the rows' weights), inputs, outputs, arguments and constants, nodes. Nodes end in the outputs;
-# or in `terms`, whose sum is Y, and `slope`, which is Y_grad, each times the rows' weights.
+# function → formula (w: row weights), inputs, outputs, arguments and constants, nodes. The nodes end in the outputs, or
+# in `terms`, whose sum is Y, and `slope`, which is Y_grad; both are then multiplied by the row weights.
 FUNCTIONS: dict[str, tuple[str, str, str, dict[str, float], str]] = {
     "copy": ("Y = X", "T[] X", "T[] Y", {}, "Y = Identity(X)"),
     "zero": ("Y = 0·X", "T[] X", "T[] Y", {"zero": 0}, "Y = Mul(X, zero)"),
@@ -72,7 +72,7 @@ FUNCTIONS: dict[str, tuple[str, str, str, dict[str, float], str]] = {
            shrunk = Sub(X, twice) Y = Sub(shrunk, sign1)""",
     ),
 }  # fmt: skip
-CONSTANTS = ("zero", "one", "two", "half")  # no arguments
+CONSTANTS = ("zero", "one", "two", "half")  # values that are no arguments
 
 
 def get_supported_functions() -> dict[str, str]:
@@ -93,23 +93,23 @@ def function_onnx_graph(
 ) -> onnx.ModelProto:
     """Return the graph of a function; `get_supported_functions()` has the formulas.
 
-    X1 are labels, X2 predictions, and a gradient Y_grad is that in X2.
+    X1 are labels, X2 predictions, and Y_grad is the gradient by X2.
 
     Args:
-        name: of the function.
+        name: the function's name.
         target_opset: by default 15.
         dtype: float32 or float64.
-        weight_name: of an input of the rows' weights [N], 1 where it is not fed; for losses and their gradients.
-        kwargs: the function's own arguments: `multiply` (2) of grad_loss_square_error, `l1_weight` and `l2_weight`
+        weight_name: the name of an input for row weights [N], 1 by default; for losses and their gradients.
+        kwargs: the function's arguments:  `multiply` (2) of grad_loss_square_error, `l1_weight` and `l2_weight`
             (0.01) of elastic errors and penalties, `n_tensors` (1) and `loss_shape` ((1, 1)) of
             n_penalty_elastic_error, `l1` and `l2` (0.0001) of update_penalty_elastic_error, `eps` (0.00001).
 
     Raises:
         UnknownNameError: no such function.
-        ConfigError: an argument that the function does not have, or out of its range.
+        ConfigError: an unknown argument, or a value out of its range.
 
-    Where the original differs: of the absolute and elastic errors it took the sign of X1 − X2 for the gradient, so that
-    training climbed.
+    Where the original differs: its gradients of the absolute and elastic errors had the sign of X1 − X2, so training
+    increased the loss.
 
     >>> from ortpipe.runtime.session import Session
     >>> x, y = np.array([[1], [2]], np.float32), np.array([[3], [5]], np.float32)
@@ -118,22 +118,26 @@ def function_onnx_graph(
     """
     if name not in FUNCTIONS:
         raise UnknownNameError(
-            "function_onnx_graph knows a few functions.", got=repr(name), fix=nearest(name, FUNCTIONS)
+            "name must be a function of get_supported_functions().", got=repr(name), fix=nearest(name, FUNCTIONS)
         )
     _, inputs, outputs, values, nodes = FUNCTIONS[name]
     values = dict(values)
     if name == "n_penalty_elastic_error":
         inputs, nodes = _penalties(kwargs.pop("n_tensors", 1), kwargs.pop("loss_shape", (1, 1)))
-        weight_name = None  # taken and not used, as in the original
+        weight_name = None  # accepted and ignored, as in the original
     for argument, value in kwargs.items():
         if argument not in values or argument in CONSTANTS:
-            known = values.keys() - set(CONSTANTS)
-            raise ConfigError(f"{name} must know its arguments.", got=repr(argument), fix=nearest(argument, known))
+            arguments = values.keys() - set(CONSTANTS)
+            raise ConfigError(
+                f"{name} does not have this argument.", got=repr(argument), fix=nearest(argument, arguments)
+            )
         values[argument] = float(value)
     if weight_name is not None and not (name in WEIGHTED or name.startswith("grad_loss_")):
-        raise ConfigError(f"{name} has no rows to weigh.", got=f"weight_name={weight_name!r}", fix="Leave it out.")
+        raise ConfigError(f"{name} does not take row weights.", got=f"weight_name={weight_name!r}", fix="Leave it out.")
     if weight_name is not None and weight_name in re.findall(r"\w+", inputs + nodes):
-        raise ConfigError("The weights' name must be new.", got=repr(weight_name), fix="Choose another, as 'weight'.")
+        raise ConfigError(
+            "The weights' name must be new.", got=repr(weight_name), fix="Choose another, such as 'weight'."
+        )
     if weight_name is not None:
         inputs += f", T[?] {weight_name}"
         nodes += f" column = Constant<value_ints=[-1, 1]>() by_row = Reshape({weight_name}, column)"
@@ -152,7 +156,7 @@ def function_onnx_graph(
 
 
 def _penalties(count: int, loss_shape: tuple[int, ...]) -> tuple[str, str]:
-    """Return inputs and nodes of the loss plus the penalties of `count` tensors."""
+    """Return the inputs and nodes of a loss plus the penalties of `count` tensors."""
     if count < 1:
         raise ConfigError("A penalty needs a tensor.", got=f"n_tensors={count!r}", fix="Use n_tensors=1 or more.")
     inputs, nodes, total = [f"T[{','.join(map(str, loss_shape))}] loss"], [], "loss"
@@ -169,9 +173,9 @@ def _penalties(count: int, loss_shape: tuple[int, ...]) -> tuple[str, str]:
 
 
 def _text_type(dtype: DTypeLike) -> str:
-    """Return a float type as ONNX text writes it."""
+    """Return a float type's name in ONNX's text form."""
     kinds = {"float32": "float", "float64": "double"}
     name = np.dtype(dtype).name
     if name not in kinds:
-        raise ConfigError("A function computes in float32 or float64.", got=name, fix="Use numpy.float32.")
+        raise ConfigError("dtype must be float32 or float64.", got=name, fix="Use numpy.float32.")
     return kinds[name]

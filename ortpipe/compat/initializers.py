@@ -25,7 +25,7 @@ from ortpipe.graph.query import all_nodes
 from ortpipe.stages.convert.standardize import without_zip_map
 
 Overwrite = Mapping[str, "tuple[DTypeLike, Sequence[int | str | None]]"]
-RENAMED_FACTS = ("parameters", "gradients", "statistics")  # those that name initializers
+RENAMED_FACTS = ("parameters", "gradients", "statistics")  # facts with names of initializers
 
 
 def get_train_initializer(onx: onnx.ModelProto) -> dict[str, tuple[np.ndarray, onnx.TensorProto]]:
@@ -47,7 +47,7 @@ def get_train_initializer(onx: onnx.ModelProto) -> dict[str, tuple[np.ndarray, o
 
 
 def unique_name(existing_names: set[str], name: str, add: bool = True) -> str:
-    """Return `name`, or `name_2`, `name_3` … if it exists, and add it to the existing ones.
+    """Return `name`, or `name_2`, `name_3` … if it exists, and add the result to the existing names.
 
     >>> names = {"label"}
     >>> unique_name(names, "label"), unique_name(names, "label"), sorted(names)
@@ -64,8 +64,8 @@ def onnx_rename_weights(onx: onnx.ModelProto) -> onnx.ModelProto:
 
     The model is changed in place, and returned. Nothing in ortpipe needs this; the training build's builder does.
 
-    Where the original (`onnxcustom.utils.onnx_helper`) differs: it failed without initializers and left what subgraphs
-    read from around them under the old name.
+    Where the original (`onnxcustom.utils.onnx_helper`) differs: it failed without initializers, and did not rename what
+    subgraphs read from the outer graph.
 
     >>> import onnx
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 18]>
@@ -89,16 +89,16 @@ def onnx_rename_weights(onx: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def replace_initializers_into_onnx(model: onnx.ModelProto, results: Mapping[str, Any]) -> onnx.ModelProto:
-    """Return the model with other values for these initializers, usually trained ones.
+    """Return the model with new values for these initializers, usually trained ones.
 
     Args:
-        model: left as it is.
-        results: initializer name → array, OrtValue or TensorProto, of the initializer's own shape.
+        model: the model; it does not change.
+        results: initializer name → array, OrtValue or TensorProto, of the initializer's shape.
 
     Raises:
-        ModelError: no such initializer, or another shape.
+        ModelError: an unknown initializer, or a wrong shape.
 
-    Known from `onnxcustom.utils.onnx_helper`. An initializer that was an input too is one no longer.
+    Known from `onnxcustom.utils.onnx_helper`. Replaced initializers are no longer inputs.
 
     >>> import numpy as np, onnx
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 18]>
@@ -108,7 +108,7 @@ def replace_initializers_into_onnx(model: onnx.ModelProto, results: Mapping[str,
     [[3.0], [4.0]]
     """
     copy = onnx.ModelProto()
-    copy.CopyFrom(model)  # a ModelProto: onnx-ir does not read the maps of a ZipMap
+    copy.CopyFrom(model)  # a ModelProto, for onnx-ir does not support the maps of a ZipMap
     tensors = {t.name: t for t in copy.graph.initializer}
     for name, value in results.items():
         if name not in tensors:
@@ -130,7 +130,7 @@ def replace_initializers_into_onnx(model: onnx.ModelProto, results: Mapping[str,
 
 
 def add_initializer(model: onnx.ModelProto, name: str, value: np.ndarray) -> onnx.ModelProto:
-    """Return the model with one more initializer; one of an input's name is the input's default value.
+    """Return the model with one more initializer; if it has the name of an input, it is the input's default value.
 
     Raises:
         ConfigError: there is an initializer of this name.
@@ -152,21 +152,21 @@ def select_model_inputs_outputs(
     remove_unused: bool = True,
     verbose: int = 0,
 ) -> onnx.ModelProto:
-    """Return the part of a model between these inputs and outputs, any values inside it: raw scores, for example.
+    """Return the part of a model between these inputs and outputs, which may be inner values such as raw scores.
 
-    A ZipMap (one dict per row) gives way to the tensor that it zips.
+    A ZipMap (one dict per row) is replaced by the tensor that it zips.
 
     Args:
-        model: left as it is.
-        outputs: the new outputs; by default the model's own.
-        inputs: the new inputs, in order; by default the model's own, as far as they are still read.
-        infer_shapes: find the types and shapes of inner values first.
-        overwrite: name → (numpy type, shape) of inputs or outputs, where the model does not say.
-        remove_unused: leave out the nodes and initializers that the outputs do not depend on.
-        verbose: print what was selected.
+        model: the model; it does not change.
+        outputs: the new outputs; by default the model's.
+        inputs: the new inputs, in order; by default those of the model that are still read.
+        infer_shapes: infer the types and shapes of inner values first.
+        overwrite: name → (numpy type, shape) of inputs or outputs, if the model does not declare them.
+        remove_unused: remove the nodes and initializers that the outputs do not depend on.
+        verbose: print the selected inputs and outputs.
 
     Raises:
-        ModelError: no such value, one whose type is not known, or outputs that depend on more than the inputs.
+        ModelError: an unknown value, one of unknown type, or outputs that depend on other inputs.
 
     Known from mlprodict and onnx-array-api.
 
@@ -197,7 +197,7 @@ def select_model_inputs_outputs(
             raise ModelError(
                 "A selected value must have a known type.",
                 got=repr(value.name),
-                fix=f"Say it: overwrite={{{value.name!r}: (numpy.float32, [None, 1])}}.",
+                fix=f"Set it: overwrite={{{value.name!r}: (numpy.float32, [None, 1])}}.",
             )
     if inputs is not None:
         _check_enough(graph, wanted_inputs)
@@ -212,7 +212,7 @@ def select_model_inputs_outputs(
 
 
 def _renamed(fact: Any, new: Mapping[str, str]) -> Any:
-    """Return a fact with its initializers, keys or items, under their new names."""
+    """Return a fact with the names of initializers, its keys or items, replaced by the new ones."""
     if isinstance(fact, dict):
         return {new.get(name, name): value for name, value in fact.items()}
     return [new.get(name, name) for name in fact]
@@ -223,7 +223,7 @@ def _names(names: Sequence[str] | str | None, default: list[str]) -> list[str]:
 
 
 def _open(graph: ir.Graph, value: ir.Value) -> None:
-    """Make a value that a node computes an input of the same name."""
+    """Replace a value that a node computes by an input of the same name."""
     if value.producer() is None:
         return
     graph_input = ir.Value(name=value.name, type=value.type, shape=value.shape)
@@ -240,5 +240,5 @@ def _check_enough(graph: ir.Graph, inputs: Sequence[str]) -> None:
         raise ModelError(
             "The outputs must not depend on other inputs than the selected ones.",
             got=f"they depend on {', '.join(missing)} too",
-            fix="Add it to the inputs, or choose outputs behind them.",
+            fix="Add it to the inputs, or choose other outputs.",
         )

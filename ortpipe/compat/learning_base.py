@@ -1,4 +1,4 @@
-"""What the earlier losses, penalties and learning rates share: ONNX functions, and arrays that change in place."""
+"""Shared by onnxcustom's losses, penalties and learning rates: ONNX functions, and updates of arrays in place."""
 
 import copy
 import functools
@@ -20,20 +20,20 @@ from ortpipe.runtime.session import Session
 class BaseLearningOnnx(Parameters, ABC):
     """Base of losses, penalties and learning rates; its ONNX functions are attributes whose names end in `_onnx_`.
 
-    With a subclass written outside of ortpipe `OrtGradientForwardBackwardOptimizer` trains batch by batch in Python and
-    calls its methods as the original did; with ortpipe's own the train stage does the same work in one graph.
+    With a user's own subclass, `OrtGradientForwardBackwardOptimizer` trains batch by batch in Python and calls its
+    methods as the original did; with ortpipe's classes the train stage does the same in one graph.
     """
 
     @abstractmethod
     def build_onnx_function(self, opset: int, device: Any, *args: Any) -> None:
-        """Make the ONNX functions; an optimizer calls this when it is made."""
+        """Build the ONNX functions; an optimizer's constructor calls this."""
 
     def get_params(self, deep: bool = False) -> dict[str, Any]:
-        """Return the constructor's arguments that are kept under their own names."""
+        """Return the constructor's arguments that are stored under their names."""
         return {name: getattr(self, name) for name in self._get_param_names() if hasattr(self, name)}
 
     def __sklearn_clone__(self) -> Any:
-        """Copy an object of somebody's own class: not all that it was made with need be kept under its name."""
+        """Deep-copy an object of a user's own class, which need not store all its arguments under their names."""
         return copy.deepcopy(self) if is_own(self) else super().__sklearn_clone__()
 
     def save_onnx_graph(self, folder: Any, prefix: str | None = None, suffix: str | None = None) -> dict[str, Any]:
@@ -42,8 +42,8 @@ class BaseLearningOnnx(Parameters, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        kept = {k: v for k, v in state.items() if not k.endswith(("_sess_", "_bind_", "_binds_", "ro_"))}
-        return {k: v for k, v in kept.items() if not type(v).__module__.startswith("onnxruntime.")}
+        without_sessions = {k: v for k, v in state.items() if not k.endswith(("_sess_", "_bind_", "_binds_", "ro_"))}
+        return {k: v for k, v in without_sessions.items() if not type(v).__module__.startswith("onnxruntime.")}
 
     def _call_iobinding(self, sess: Any, bind: Any) -> None:
         sess.run_with_iobinding(bind, None)
@@ -61,12 +61,12 @@ class BaseLearningOnnx(Parameters, ABC):
             bind.bind_ortvalue_output(name, value)
 
     def clear_binding_inputs(self, name: str, bind: Any, cache: bool = False) -> None:
-        """Forget the inputs that were bound."""
+        """Clear the bound inputs."""
         bind.clear_binding_inputs()
 
 
 def is_own(part: object) -> bool:
-    """Return whether an object is of a class that was written outside of ortpipe."""
+    """Return whether an object's class is a user's own, defined outside of ortpipe."""
     return not type(part).__module__.startswith("ortpipe.")
 
 
@@ -80,23 +80,23 @@ def put(target: Any, value: Any) -> Any:
 
 
 def run(model: onnx.ModelProto, values: Mapping[str, Any]) -> list[Tensor]:
-    """Return a function's results; inputs are cast to its types, and a missing weight is 1 for every row.
+    """Run an ONNX function; inputs are cast to its types, and missing row weights are 1.
 
     Raises:
-        DataError: there are row weights, and the function has no third input to read them from.
+        DataError: there are row weights, and the function has no third input for them.
     """
     feeds: dict[str, np.ndarray] = {}
     if values["weight"] is not None and len(model.graph.input) < 3:
         raise DataError(
             "Row weights need a loss whose function reads them.",
-            got="row weights, and a function of labels and predictions alone",
+            got="row weights, and a function with inputs for labels and predictions only",
             fix="Give the optimizer a weight_name, such as 'weight'.",
         )
     for value in model.graph.input:
         tensor = value.type.tensor_type
         name = value.name if value.name in values else "weight"
-        given = values[name]
-        array = np.ones(len(feeds["X1"])) if given is None else array_of(given)
+        supplied = values[name]
+        array = np.ones(len(feeds["X1"])) if supplied is None else array_of(supplied)
         if name == "weight":
             array = array.reshape(-1, *[1] * (len(tensor.shape.dim) - 1))
         feeds[value.name] = np.ascontiguousarray(array, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))

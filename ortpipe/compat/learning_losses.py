@@ -1,4 +1,4 @@
-"""The losses that OrtGradientForwardBackwardOptimizer takes: those of the add_loss stage under onnxcustom's names."""
+"""The losses of OrtGradientForwardBackwardOptimizer: those of the add_loss stage under onnxcustom's names."""
 
 from __future__ import annotations
 
@@ -30,26 +30,25 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
 
-OPSETS = (13, 21)  # between which the graphs of losses can be written
+OPSETS = (13, 21)  # the oldest and newest opset of the graphs of losses
 
 
 class BaseLearningLoss(BaseLearningOnnx):
-    """A loss of rows, Σᵢ wᵢ·lᵢ, and its gradient by the predictions; one of its subclasses.
+    """Base of losses over rows, Σᵢ wᵢ·lᵢ, and their gradients by the predictions.
 
-    A subclass of one's own sets `loss_grad_onnx_` in `build_onnx_function`, a graph from X1, the labels, X2, the
-    predictions, and `weight`, where it takes some, to Y, the loss, and Y_grad, its gradient; or it overrides
-    `loss_gradient` and `loss_scores`.
+    A user's own subclass sets `loss_grad_onnx_` in `build_onnx_function`, a graph from labels X1, predictions X2 and an
+    optional `weight` to the loss Y and its gradient Y_grad; or it overrides `loss_gradient` and `loss_scores`.
     """
 
     loss_grad_onnx_: onnx.ModelProto
     loss_score_onnx_: onnx.ModelProto
 
     def build_onnx_score_function(self, opset: int, device: Any, weight_name: str | None) -> None:
-        """Make the function of every row's loss from the one of the loss."""
+        """Build the function of every row's loss from that of the loss."""
         self.loss_score_onnx_ = unreduced_onnx_loss(self.loss_grad_onnx_, "Y")
 
     def loss_gradient(self, device: Any, expected: Any, predicted: Any, weight: Any = None) -> tuple[Any, Any]:
-        """Return the loss [1] and its gradient [N, K] by the predictions, of labels [N, K] and row weights [N]."""
+        """Return the loss [1] and its gradient [N, K] by the predictions, for labels [N, K] and row weights [N]."""
         loss, gradient = run(self.loss_grad_onnx_, {"X1": expected, "X2": predicted, "weight": weight})
         return loss, gradient
 
@@ -59,15 +58,15 @@ class BaseLearningLoss(BaseLearningOnnx):
         return scores
 
     def scored(self, forward: Artifact, columns: int) -> Artifact:
-        """Return a forward artifact as the loss reads it: its task and its scores, for labels of so many columns."""
+        """Return a forward artifact with the task and scores that the loss needs, for labels of `columns` columns."""
         return forward
 
     @staticmethod
     def select(class_name: Any, **kwargs: Any) -> BaseLearningLoss:
-        """Return a loss itself, or the one of a name.
+        """Return a loss: an object as it is, or one by name.
 
         Raises:
-            ConfigError: another name.
+            ConfigError: an unknown name.
 
         >>> BaseLearningLoss.select("elastic", l1_weight=0.1)
         ElasticLearningLoss(l1_weight=0.1, l2_weight=0.5)
@@ -82,9 +81,9 @@ class BaseLearningLoss(BaseLearningOnnx):
 
 
 class StageLoss(BaseLearningLoss):
-    """A loss of the add_loss stage; one of its subclasses."""
+    """Base of losses of the add_loss stage."""
 
-    _loss: ClassVar[type[Any]]  # of the add_loss stage, with the same settings
+    _loss: ClassVar[type[Any]]  # the add_loss stage's loss, with the same settings
 
     def stage_loss(self) -> Loss:
         """Return the loss of the add_loss stage.
@@ -95,11 +94,11 @@ class StageLoss(BaseLearningLoss):
         return self._loss(**self.get_params())
 
     def score_loss(self) -> Loss:
-        """Return the loss that rows are scored by."""
+        """Return the loss for scoring rows."""
         return self.stage_loss()
 
     def build_onnx_function(self, opset: int, device: Any, weight_name: str | None = None) -> None:
-        """Make the ONNX functions of the loss with its gradient, and of every row's loss."""
+        """Build the ONNX functions of the loss with its gradient, and of every row's loss."""
         opset = min(max(opset, OPSETS[0]), OPSETS[1])
         weighted = weight_name is not None
         parts: list[Any] = [self.stage_loss(), self.score_loss()]
@@ -129,13 +128,13 @@ class SquareLearningLoss(StageLoss):
 
 
 class AbsoluteLearningLoss(StageLoss):
-    """l = Σₖ |ŷₖ − yₖ|. The original's gradient had the opposite sign: it went uphill."""
+    """l = Σₖ |ŷₖ − yₖ|. The original's gradient had the opposite sign."""
 
     _loss = L1
 
 
 class ElasticLearningLoss(StageLoss):
-    """l = Σₖ l1_weight·|ŷₖ − yₖ| + l2_weight·(ŷₖ − yₖ)². The original's gradient of the first term pointed uphill.
+    """l = Σₖ l1_weight·|ŷₖ − yₖ| + l2_weight·(ŷₖ − yₖ)². The original's first term had the opposite gradient.
 
     Raises:
         ConfigError: a weight is negative, or both are 0.
@@ -145,14 +144,14 @@ class ElasticLearningLoss(StageLoss):
 
     def __init__(self, l1_weight: float = 0.5, l2_weight: float = 0.5) -> None:
         self.l1_weight, self.l2_weight = l1_weight, l2_weight
-        self.stage_loss()  # checks them
+        self.stage_loss()  # checks the settings
 
 
 class NegLogLearningLoss(StageLoss):
-    """l = −y·log σ(s) − (1 − y)·log(1 − σ(s)) of raw scores s and labels y in {0, 1}.
+    """l = −y·log σ(s) − (1 − y)·log(1 − σ(s)) for raw scores s and labels y in {0, 1}.
 
     s is the model's output [N, 1], or the second column of [N, 2], the score of class 1; with labels [N, K] for K > 1
-    scores every column has a label of its own. The loss is exact for every s: the original cut σ(s) at `eps`, and
+    scores every column has its own label. The loss is exact for every s: the original clipped σ(s) at `eps`, and
     compared both columns of [N, 2] with the one label.
 
     Args:
@@ -160,7 +159,7 @@ class NegLogLearningLoss(StageLoss):
         probability_function: `sigmoid`.
 
     Raises:
-        ConfigError: another function.
+        ConfigError: an unknown function.
 
     >>> NegLogLearningLoss()
     NegLogLearningLoss(eps=1e-05, probability_function='sigmoid')
@@ -169,7 +168,7 @@ class NegLogLearningLoss(StageLoss):
     def __init__(self, eps: float = 1e-5, probability_function: str = "sigmoid") -> None:
         if probability_function != "sigmoid":
             raise ConfigError(
-                "Scores become probabilities by the sigmoid.", got=repr(probability_function), fix="Use 'sigmoid'."
+                "probability_function must be 'sigmoid'.", got=repr(probability_function), fix="Use 'sigmoid'."
             )
         self.eps, self.probability_function = eps, probability_function
         self.stage_loss()  # checks eps
@@ -179,7 +178,7 @@ class NegLogLearningLoss(StageLoss):
         return Log(self.eps)
 
     def scored(self, forward: Artifact, columns: int) -> Artifact:
-        """Return the artifact as a classifier by its raw scores."""
+        """Return the artifact as a classifier with raw scores."""
         facts, model = forward.facts, forward.ir_model()
         score = query.value(model.graph, facts.prediction)
         if columns > 1:
@@ -187,7 +186,7 @@ class NegLogLearningLoss(StageLoss):
         width = score.shape[-1] if score.shape is not None and score.shape.rank() == 2 else 1
         if width not in (1, 2):
             raise LossError(
-                "The negative log loss of one label reads one or two scores per row.",
+                "The negative log loss of one label needs one or two scores per row.",
                 got=f"{facts.prediction!r} with {width} columns",
                 fix="Give labels of as many columns, or choose an output with raw scores of two classes.",
             )
@@ -209,15 +208,15 @@ def _scores(loss: bytes) -> bytes:
 
 @functools.cache
 def _function(loss: Any, opset: int, weighted: bool) -> bytes:
-    """Return the function (X1, X2, weight) → (Y, Y_grad) of a loss, of labels and predictions in float32."""
+    """Return the ONNX function (X1, X2, weight) → (Y, Y_grad) of a loss, for labels and predictions in float32."""
     log = isinstance(loss, Log)
     task: dict[str, Any] = {"task": "binary", "classes": (0, 1), "logits": "score"} if log else {}
     table = f"float[N,{1 if log else 'K'}]"
     signature = f"{type(loss).__name__} ({table} X2) => ({table} score)"
     text = f'<ir_version: 10, opset_import: ["": {opset}]> {signature} {{ score = Identity(X2) }}'
     forward = artifact_of(parsed(onnx.parser.parse_model(text)), (), **task)
-    whole = add_loss(forward, AddLossConfig(loss, "sum", weighted, "total", "X1", "weight"))
-    derived = derive(whole, DeriveConfig(parameters=(), inputs=("X2",), forward_outputs=False))
+    loss_model = add_loss(forward, AddLossConfig(loss, "sum", weighted, "total", "X1", "weight"))
+    derived = derive(loss_model, DeriveConfig(parameters=(), inputs=("X2",), forward_outputs=False))
     model = derived.ir_model()
     graph, facts = model.graph, derived.facts
     read = {str(value.name): value for value in graph.inputs}

@@ -1,4 +1,4 @@
-"""The penalties that OrtGradientForwardBackwardOptimizer takes: those of the penalty stage under onnxcustom's names."""
+"""The penalties of OrtGradientForwardBackwardOptimizer: those of the penalty stage under onnxcustom's names."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ortpipe.settings import NotNegative, checked
 
 
 class BaseLearningPenalty(BaseLearningOnnx):
-    """What is added to the loss of every batch for the trained weights; one of its subclasses."""
+    """Base of penalties on the trained weights, which are added to the loss of every batch."""
 
     @abstractmethod
     def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> Any:
-        """Return the loss with the penalties of these weights."""
+        """Return the loss plus the penalties of these weights."""
 
     @abstractmethod
     def update_weights(self, n_bind: int, device: Any, statei: Any) -> Any:
-        """Change a weight, the one of this number, in front of its own step."""
+        """Update weight number `n_bind` in place, before the gradient step."""
 
     @staticmethod
     def select(class_name: Any, **kwargs: Any) -> BaseLearningPenalty:
-        """Return a penalty itself, or the one of a name.
+        """Return a penalty: an object as it is, or one by name.
 
         Raises:
-            ConfigError: another name.
+            ConfigError: an unknown name.
 
         >>> BaseLearningPenalty.select(None), BaseLearningPenalty.select("elastic", l1=0.1)
         (NoLearningPenalty(), ElasticLearningPenalty(l1=0.1, l2=0.5))
@@ -47,7 +47,7 @@ class NoLearningPenalty(BaseLearningPenalty):
     """No penalty."""
 
     def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
-        """Make nothing."""
+        """Do nothing: there is no ONNX function."""
 
     def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> Any:
         return loss
@@ -59,7 +59,7 @@ class NoLearningPenalty(BaseLearningPenalty):
 class ElasticLearningPenalty(BaseLearningPenalty):
     """l1·Σ|w| + l2·Σw², added to the loss of every batch and differentiated with it.
 
-    The original took 2·l2·w + l1·sign(w) off the weights at every step, whatever the learning rate.
+    The original subtracted 2·l2·w + l1·sign(w) from the weights at every step, whatever the learning rate.
 
     Raises:
         ConfigError: a strength is negative.
@@ -69,7 +69,7 @@ class ElasticLearningPenalty(BaseLearningPenalty):
         self.l1, self.l2 = checked(l1, NotNegative, "l1"), checked(l2, NotNegative, "l2")
 
     def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
-        """Make the original's ONNX functions of the penalty, and of what it took off a weight."""
+        """Build the original's ONNX functions of the penalty and of its weight update."""
         terms = {"n_tensors": n_tensors, "loss_shape": (1,), "l1_weight": self.l1, "l2_weight": self.l2}
         self.penalty_onnx_ = function_onnx_graph("n_penalty_elastic_error", target_opset=opset, **terms)
         grad = function_onnx_graph("update_penalty_elastic_error", target_opset=opset, l1=self.l1, l2=self.l2)
@@ -84,6 +84,6 @@ class ElasticLearningPenalty(BaseLearningPenalty):
         return self.l1 * np.sign(weight) + 2 * self.l2 * weight
 
     def update_weights(self, n_bind: int, device: Any, statei: Any) -> Any:
-        """Take 2·l2·w + l1·sign(w) off a weight, as the original did; training follows the gradient instead."""
+        """Subtract 2·l2·w + l1·sign(w) from a weight, as the original did; training uses the gradient instead."""
         weight = array_of(statei)
         return put(statei, weight - self.gradient(weight))

@@ -29,34 +29,34 @@ SCHEDULE_NAMES = {  # onnxcustom's name → the catalogue's
 
 
 class BaseLearningRate(BaseLearningOnnx):
-    """A rate that has one value a pass over the rows, and the step that weights take by it; one of its subclasses.
+    """Base of learning rates with one value per pass over the rows, and of the weight updates that use them.
 
-    A subclass of one's own has `init_learning_rate`, `update_learning_rate` and `value`; its steps are plain descent,
+    A user's own subclass defines `init_learning_rate`, `update_learning_rate` and `value`; its steps are plain descent,
     θ ← θ − (ηₜ / B)·g, unless it overrides `update_weights`.
     """
 
-    needs_grad = False  # whether it keeps a velocity
+    needs_grad = False  # whether the updates need a velocity
 
     @property
     @abstractmethod
     def value(self) -> float:
-        """The rate now."""
+        """The current rate."""
 
     @abstractmethod
     def init_learning_rate(self) -> Self:
-        """Go back to the first pass's rate."""
+        """Reset to the first pass's rate."""
 
     @abstractmethod
     def update_learning_rate(self, t: int) -> Self:
-        """Move on to the rate after t passes: 1 after the first, where the original said 0."""
+        """Set the rate after t passes: t is 1 after the first pass, where the original passed 0."""
 
     def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
-        """Make nothing."""
+        """Do nothing: there is no ONNX function."""
 
     def update_weights(
         self, n_bind: int, device: Any, statei: Any, gradienti: Any, batch_size: int, velocity: Any = None
     ) -> Any:
-        """Take a step: change a weight, the one of this number, and its velocity, by the gradient of a sum of rows."""
+        """Update weight number `n_bind`, and its velocity, by the gradient of a sum over rows, in place."""
         return put(statei, array_of(statei) - self.value / batch_size * array_of(gradienti))
 
     def loop(self, n: int = 1000) -> Iterator[float]:
@@ -75,24 +75,24 @@ class BaseLearningRate(BaseLearningOnnx):
         return next(copy.copy(self).loop(1))
 
     def optimizer(self, rows: int = 1) -> Optimizer:
-        """Return the optimizer of the train stage, for a rate that is divided by the rows of a batch."""
+        """Return the optimizer of the train stage, with the rate divided by the rows of a batch."""
         return SGD(self._scale() / rows)
 
     def _scale(self) -> float:
-        """Return what the schedule of the train stage multiplies."""
+        """Return the rate that the train stage's schedule multiplies."""
         return 1.0
 
     def after(self, losses: Sequence[float]) -> None:
-        """Move on to the rate that follows passes of these training losses."""
+        """Set the rate that follows passes with these training losses."""
         for _ in self.loop(len(losses)):
             pass
 
     @staticmethod
     def select(class_name: Any, **kwargs: Any) -> BaseLearningRate:
-        """Return a learning rate itself, one of a name (`SGD`, `Nesterov`), or a plain one that starts at a number.
+        """Return a learning rate: an object as it is, one by name (`SGD`, `Nesterov`), or SGD with a number as η₀.
 
         Raises:
-            ConfigError: another name.
+            ConfigError: an unknown name.
         """
         if isinstance(class_name, int | float | np.number) and not isinstance(class_name, bool):
             return LearningRateSGD(float(class_name), **kwargs)
@@ -105,7 +105,7 @@ class BaseLearningRate(BaseLearningOnnx):
 
 @dataclass(frozen=True)
 class _Loop(Schedule):
-    """The rates of somebody's own class, the first of which may be 0."""
+    """The rates of a user's own class, the first of which may be 0."""
 
     rate: Any
 
@@ -115,13 +115,13 @@ class _Loop(Schedule):
 
 
 class LearningRateSGD(BaseLearningRate):
-    """Plain gradient descent, θ ← θ − ηₜ·g, whose rate has one value a pass over the rows.
+    """Plain gradient descent, θ ← θ − ηₜ·g, with one rate per pass over the rows.
 
     `constant` is ηₜ = η₀; `invscaling` η₀ / tᵖ; `optimal` η₀·t₀ / (t₀ + t − 1) with t₀ = α^(−3/4); `adaptive` η₀ / 5ᵏ
     after k times five passes without progress of the training loss (1e-3 per row). They are scikit-learn's
     `SGDRegressor(learning_rate=…)`, but t counts passes and `optimal` starts at η₀.
-    The original took another t₀ (of a loss with a wrong derivative), gave the second pass of `invscaling` the first
-    one's rate again, and rejected `adaptive`.
+    The original used another t₀ (from a loss with a wrong derivative), used the first rate of `invscaling` twice, and
+    rejected `adaptive`.
 
     Args:
         eta0: η₀, the rate of the first pass.
@@ -130,7 +130,7 @@ class LearningRateSGD(BaseLearningRate):
         learning_rate: `constant`, `optimal`, `invscaling` or `adaptive`.
 
     Raises:
-        ConfigError: another name, or a number outside its range.
+        ConfigError: an unknown name, or a number outside its range.
 
     >>> [round(rate, 5) for rate in LearningRateSGD(0.1, power_t=0.5).loop(4)]
     [0.1, 0.07071, 0.05774, 0.05]
@@ -162,12 +162,12 @@ class LearningRateSGD(BaseLearningRate):
         return super()._scale() if is_own(self) else self.eta0
 
     def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
-        """Make the ONNX function of a step."""
+        """Build the ONNX function of a step."""
         self.axpy_onnx_ = function_onnx_graph("axpy", target_opset=opset)
 
     @property
     def value(self) -> float:
-        """The rate now; TrainError: `init_learning_rate` has not been called yet."""
+        """The current rate; TrainError: `init_learning_rate` has not been called."""
         if self.value_ is None:
             raise TrainError("A learning rate has no value before it is initialized.", fix="Call init_learning_rate().")
         return self.value_
@@ -176,7 +176,7 @@ class LearningRateSGD(BaseLearningRate):
         return self.update_learning_rate(0)
 
     def update_learning_rate(self, t: int, losses: Sequence[float] = ()) -> Self:
-        """Move on to the rate after t passes, whose training losses `adaptive` reads."""
+        """Set the rate after t passes; `adaptive` needs their training losses."""
         schedule = self._formula()
         self.value_ = float(schedule(self.eta0, np.array([t + 1]), t + 1)[0]) * schedule.factor(losses)
         return self
@@ -196,10 +196,10 @@ class LearningRateSGDNesterov(LearningRateSGD):
     Args:
         eta0, alpha, power_t, learning_rate: as in `LearningRateSGD`.
         momentum: μ, in [0, 1).
-        nesterov: look ahead, as Nesterov does.
+        nesterov: use Nesterov's look-ahead.
 
     Raises:
-        ConfigError: another name, or a number outside its range.
+        ConfigError: an unknown name, or a number outside its range.
 
     >>> type(LearningRateSGDNesterov(momentum=0.8, nesterov=False).optimizer()).__name__
     'Momentum'
@@ -226,13 +226,13 @@ class LearningRateSGDNesterov(LearningRateSGD):
         return OPTIMIZERS["nesterov" if self.nesterov else "momentum"](self._scale() / rows, self.momentum)
 
     def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
-        """Make the ONNX function of a step."""
+        """Build the ONNX function of a step."""
         self.axpyw_onnx_ = function_onnx_graph("axpyw2" if self.nesterov else "axpyw", target_opset=opset)
 
     def update_weights(
         self, n_bind: int, device: Any, statei: Any, gradienti: Any, batch_size: int, velocity: Any = None
     ) -> Any:
         step = -self.value / batch_size * array_of(gradienti)
-        moved = self.momentum * array_of(velocity) + step
-        change = self.momentum * moved + step if self.nesterov else moved
-        return put(statei, array_of(statei) + change), put(velocity, moved)
+        new_velocity = self.momentum * array_of(velocity) + step
+        change = self.momentum * new_velocity + step if self.nesterov else new_velocity
+        return put(statei, array_of(statei) + change), put(velocity, new_velocity)

@@ -1,6 +1,6 @@
-"""Losses and penalties as initializers and nodes, to be put into somebody's own graph.
+"""Losses and penalties as initializers and nodes, for a user's own graph.
 
-Known from `onnxcustom.utils.orttraining_helper`, where the losses are private.
+They are known from `onnxcustom.utils.orttraining_helper`, where the losses are private.
 """
 
 import functools
@@ -37,7 +37,7 @@ def penalty_loss_onnx(
         dtype: its numpy type.
         l1: the strength of Σ |v|.
         l2: the strength of Σ v².
-        existing_names: names to avoid; the new ones are added to it.
+        existing_names: names to avoid; the new names are added to the set.
 
     Returns:
         The strengths as initializers, and the nodes; the last node's output is the penalty, a scalar.
@@ -76,31 +76,31 @@ def _loss(
     loss_name: str,
     **settings: Any,
 ) -> Loss:
-    """Return the initializers, inputs, nodes and output [1, 1] of the loss of an output, as `add_loss_output` says it.
+    """Return the initializers, inputs, nodes and output [1, 1] of an output's loss, as `add_loss_output` defines it.
 
     Args:
         score: a loss of the catalogue.
-        existing_names: names to avoid; the new ones are added to it.
+        existing_names: names to avoid; the new names are added to the set.
         elem: the output's type, a number of TensorProto.
-        shape: the label's.
+        shape: the label's shape.
         output_name, label_name, weight_name, loss_name: the names of values.
-        settings: of the loss.
+        settings: the loss's settings.
     """
-    given = {name for name in (output_name, label_name, weight_name, loss_name) if name}
+    public_names = {name for name in (output_name, label_name, weight_name, loss_name) if name}
     float_type, log = ir.DataType(elem), score == "log"
     output, label = ir.val(output_name, float_type, shape), ir.val(label_name, float_type, shape)
     if log:
         output, label.dtype = ir.val(output_name, float_type, [None, 2]), ir.DataType.INT64
     weight = ir.val(weight_name or "", float_type)
     graph = ir.Graph([output, label, weight], [], nodes=[], opset_imports={"": OPSET}, name="loss")
-    op = Builder(graph, "loss", names=Names({*given, *existing_names}))
+    op = Builder(graph, "loss", names=Names({*public_names, *existing_names}))
     terms = LOSSES[score](**settings)(op, label, Scores(output, None, 2 if log else None))
     if weight_name is not None:
         table = op.Reshape(terms, [0, -1])
         terms = op.Mul(table, op.Reshape(weight, [-1, 1]))
     total = (op.ReduceMean if log else op.ReduceSum)(terms, keepdims=0)
     op.Reshape(total, [1, 1]).name = loss_name
-    initializers, nodes = _nodes(graph, given, existing_names)
+    initializers, nodes = _nodes(graph, public_names, existing_names)
     info = onnx.helper.make_tensor_value_info
     inputs = [info(label_name, int(label.dtype or elem), shape)]
     inputs += [info(weight_name, elem, [shape[0]])] if weight_name is not None else []
@@ -113,15 +113,15 @@ _loss_l1, _loss_l2, _loss_elastic, _loss_log = (
 
 
 def strengths(value: float | Mapping[str, float | None]) -> dict[str, float]:
-    """Return the strengths of a penalty, of which a number is that of l2."""
+    """Return the strengths of a penalty by kind; a number is the strength of l2."""
     named = value if isinstance(value, Mapping) else {"l2": value}
     return {kind: float(strength) for kind, strength in named.items() if strength is not None}
 
 
-def _nodes(graph: ir.Graph, given: set[str], existing_names: set[str] | None) -> Nodes:
-    """Return a graph's constants as initializers, and its other nodes; add the names that are new."""
+def _nodes(graph: ir.Graph, public_names: set[str], existing_names: set[str] | None) -> Nodes:
+    """Return a graph's constants as initializers, and its other nodes; add their names to `existing_names`."""
     if existing_names is not None:
-        existing_names |= used_names(graph) - given
+        existing_names |= used_names(graph) - public_names
     nodes = list(ir.to_proto(graph).node)
     constants = [node for node in nodes if node.op_type == "Constant"]
     for node in constants:

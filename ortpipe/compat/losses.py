@@ -64,31 +64,31 @@ def add_loss_output(
     plus Σ l1·|v| + l2·v² over the penalised tensors v, once per batch.
 
     Args:
-        onx: a model of opset 13 or newer; it is left as it is.
+        onx: a model of opset 13 or newer; it does not change.
         score_name: one of the above.
-        loss_name: the loss output, [1, 1]. A value inside the model that has this name, or one of the next two, makes
-            way; an input, an initializer or the chosen output keeps its own, and the new one becomes `<name>_1`.
+        loss_name: the loss output, [1, 1]. A value inside the model with this name, or one of the next two, is renamed;
+            an input, an initializer or the chosen output keeps it, and the new value becomes `<name>_1`.
         label_name: the label input: [N, K] of ŷ's float type; for `log` class indices [N, 1], int64, each 0 or 1.
-        weight_name: the weight input [N] of ŷ's float type, if there shall be one (any runtime that does not insist on
-            the rank takes [N, 1] too).
+        weight_name: the weight input [N] of ŷ's float type; None: no weights (runtimes that do not check the rank
+            accept [N, 1], too).
         penalty: tensor name or glob → {"l1": a, "l2": b}, or a number b for {"l2": b}. Globs choose initializers.
-        output_index: the output to score, by index or name; needed where there are several. What a ZipMap made is
-            the tensor that it zipped.
-        **kwargs: the loss's own settings, `l1_weight` and `l2_weight`, or `eps`.
+        output_index: the output to score, by index or name; needed if there are several. For the output of a
+            ZipMap, the tensor that it zips is used.
+        **kwargs: the loss's settings, `l1_weight` and `l2_weight`, or `eps`.
 
     Returns:
         A model whose outputs are the loss, then the chosen one. Metadata, doc strings and named dimensions survive.
 
     Raises:
-        LossError: an unknown score or keyword, an output that does not exist, or is not one float tensor of the right
+        LossError: an unknown score or keyword, an output that does not exist or is not a float tensor of the right
             width, or an old opset.
-        PenaltyError: a penalised tensor that the model does not have.
+        PenaltyError: a penalised tensor does not exist.
         ConfigError: a setting out of its range.
 
     Running the model on a label that is neither 0 nor 1 fails at a node whose name says so.
 
-    Where the originals differ: weights of shape [N] were broadcast to [N, N], which gave (Σ lᵢ)·(Σ wᵢ); a penalty that
-    is an int was rejected; a value called `label` gave a broken model, and the caller's model was changed.
+    Where the originals differ: weights of shape [N] were broadcast to [N, N], which gave (Σ lᵢ)·(Σ wᵢ); an int as
+    penalty was rejected; a value named `label` gave a broken model, and the caller's model was changed.
 
     >>> import numpy as np, onnx
     >>> from ortpipe.runtime.session import Session
@@ -112,7 +112,7 @@ def add_loss_output(
     name_dimensions(forward)
     infer(forward)
     _set_shape(score_name, graph.outputs[0])
-    _make_way(graph, {loss_name, label_name, weight_name or label_name}, output)
+    _rename_clashes(graph, {loss_name, label_name, weight_name or label_name}, output)
     shape, table = graph.outputs[0].shape, as_table(graph, graph.outputs[0])
     terms = {key: strengths(value) for key, value in (penalty or {}).items()}
     weights = [str(name) for name, value in graph.initializers.items() if value.dtype in query.FLOATS]
@@ -137,11 +137,13 @@ def _loss(score_name: str, settings: Mapping[str, Any]) -> tuple[Loss, str]:
         raise LossError("score_name must be a known score.", got=repr(score_name), fix=nearest(str(score_name), SCORES))
     name, reduction = SCORES[score_name]
     cls: Any = LOSSES[name]
-    known = [f.name for f in dataclasses.fields(cls)]
+    settings_names = [f.name for f in dataclasses.fields(cls)]
     for key in settings:
-        if key not in known:
+        if key not in settings_names:
             raise LossError(
-                "A keyword must be a setting of the loss.", got=f"{key!r} for {score_name!r}", fix=nearest(key, known)
+                "A keyword must be a setting of the loss.",
+                got=f"{key!r} for {score_name!r}",
+                fix=nearest(key, settings_names),
             )
     return cls(**settings), reduction
 
@@ -161,7 +163,7 @@ def _output(onx: onnx.ModelProto, index: int | str | None) -> str:
     names = [o.name for o in onx.graph.output]
     if index is None and len(names) != 1:
         raise LossError(
-            "With several outputs, output_index says which one the label is compared with.",
+            "With several outputs, output_index must name the one to compare with the label.",
             got=f"outputs {', '.join(names)}",
             fix="Give output_index its name or its number.",
         )
@@ -174,40 +176,40 @@ def _output(onx: onnx.ModelProto, index: int | str | None) -> str:
         *query.FLOATS,
         ir.DataType.UNDEFINED,
     ):
-        got = ir.DataType(chosen.type.tensor_type.elem_type).name if kind == "tensor_type" else kind
+        actual = ir.DataType(chosen.type.tensor_type.elem_type).name if kind == "tensor_type" else kind
         raise LossError(
-            "A loss reads an output that is one tensor of floats.",
-            got=f"{chosen.name!r}, {got}",
+            "A loss needs an output that is a float tensor.",
+            got=f"{chosen.name!r}, {actual}",
             fix="Choose scores or probabilities with output_index.",
         )
     return chosen.name
 
 
 def _set_shape(score_name: str, prediction: ir.Value) -> None:
-    """Write down the shape that the loss takes the prediction to have, where the model does not say."""
+    """Set the prediction's shape to the one that the loss assumes, where the model does not declare it."""
     shape: list[int | str | None] = [None, None]
     if prediction.shape is not None and prediction.shape.rank():
         shape = [d if isinstance(d, int) else d.value for d in prediction.shape]
     if score_name == "log":
         if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != 2):
             raise LossError(
-                "The log loss reads two columns of probabilities, [1 − p, p].",
+                "The log loss needs two columns of probabilities, [1 − p, p].",
                 got=f"{prediction.name!r} of shape {prediction.shape}",
-                fix="Join 1 − p and p to one output (Concat), or train with ortpipe.add_loss, which reads one column "
+                fix="Join 1 − p and p to one output (Concat), or train with ortpipe.add_loss, which reads one column, "
                 "too; for more than two classes use its cross_entropy.",
             )
         shape[1] = 2
-    if shape[0] is None or str(shape[0]).startswith("unk__"):  # nothing says that these are the input's rows
+    if shape[0] is None or str(shape[0]).startswith("unk__"):  # these need not be the input's rows
         shape[0] = "rows"
     prediction.shape = ir.Shape(shape)
 
 
-def _make_way(graph: ir.Graph, wanted: set[str], output: str) -> None:
-    """Rename what carries one of the new names inside the graph, where nobody outside reads it."""
-    names = Names(used_names(graph) | wanted)
+def _rename_clashes(graph: ir.Graph, new_names: set[str], output: str) -> None:
+    """Rename inner values of the graph that have one of the new names."""
+    names = Names(used_names(graph) | new_names)
     for node in graph:
         for value in node.outputs:
-            if value.name in wanted and value.name != output:
+            if value.name in new_names and value.name != output:
                 value.name = names.fresh(str(value.name))
 
 
@@ -226,7 +228,7 @@ def _as_documented(artifact: Artifact, shape: ir.Shape | None) -> ir.Model:
     if facts.classes is not None:
         label = query.value(graph, str(facts.label))
         uses = [*label.uses()]
-        index = op.Max(label, op.Mul(label, -3))  # Gather would take −1 for the last class
+        index = op.Max(label, op.Mul(label, -3))  # Gather would read −1 as the last class
         checked = op.Gather(op.const(np.array([0, 1])), index)
         checked.producer().name = f"every {facts.label} must be 0 or 1, the index of its class"
         checked.type, checked.shape = label.type, label.shape

@@ -1,4 +1,4 @@
-"""A user's model as the stages want it, and graphs as the user wants them."""
+"""Convert a user's model to the form that the stages need, and graphs back to the originals' form."""
 
 import itertools
 import math
@@ -32,19 +32,19 @@ class FolderError(ConfigError, FileNotFoundError):
 def prepared(onx: onnx.ModelProto, *, one_batch: bool = True, any_rows: bool = False) -> ir.Model:
     """Return a copy in an opset that the runtime loads, in standard operators, with named dimensions.
 
-    With `one_batch` the rows of every input are N; without, nothing says that two nameless dimensions are equal. With
-    `any_rows` a fixed number of rows becomes N too, where the outputs follow it.
+    With `one_batch` the rows of every input are N; without, unnamed dimensions get different names. With `any_rows` a
+    fixed number of rows becomes N, too, if the outputs follow it.
 
     Raises:
-        ModelError: the model is not valid, or has no form in such an opset.
+        ModelError: the model is not valid, or has no equivalent in such an opset.
     """
     plain, _ = without_zip_map(lowered(_shaped(onx)))
     model = parsed(plain)
     if not one_batch:
         name_dimensions(model)
     standardize(model.graph)
-    if any_rows and (freed := _freed(model)) is not None:
-        return freed
+    if any_rows and (dynamic := _with_dynamic_rows(model)) is not None:
+        return dynamic
     if one_batch:
         return name_batch(model)
     infer(model)
@@ -52,14 +52,14 @@ def prepared(onx: onnx.ModelProto, *, one_batch: bool = True, any_rows: bool = F
 
 
 def shape_inputs(graph: ir.Graph) -> None:
-    """Take every input that says nothing of its shape for a table [N, K], which onnx.checker and gradients need."""
+    """Give inputs without a shape the shape [N, K], for onnx.checker and gradients need one."""
     for value in query.data_inputs(graph):
         if value.shape is None:
             value.shape = ir.Shape([None, None])
 
 
 def _shaped(onx: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model all of whose inputs say how many dimensions they have: itself, where they do."""
+    """Return a model whose inputs all have a shape: the same model if they have one already."""
     types = [i.type.tensor_type for i in onx.graph.input if i.type.HasField("tensor_type")]
     if all(tensor.HasField("shape") for tensor in types):
         return onx
@@ -69,26 +69,26 @@ def _shaped(onx: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def as_table(graph: ir.Graph, value: ir.Value) -> ir.Value:
-    """Return a value as a table [N, K], of all the elements of each row: an output more, unless it is one already."""
+    """Return a value flattened to [N, K], as a new output of the graph, or itself if it has that shape."""
     if value.shape is not None and value.shape.rank() == 2:
         return value
-    rows, *others = list(value.shape) if value.shape is not None and value.shape.rank() else ["N", None]
+    rows, *inner_dims = list(value.shape) if value.shape is not None and value.shape.rank() else ["N", None]
     op = Builder(graph, "table")
     table = op.Reshape(value, [0, -1])
-    sizes = [d for d in others if isinstance(d, int)]
-    table.shape = ir.Shape([rows, math.prod(sizes) if len(sizes) == len(others) else None])
+    sizes = [d for d in inner_dims if isinstance(d, int)]
+    table.shape = ir.Shape([rows, math.prod(sizes) if len(sizes) == len(inner_dims) else None])
     graph.outputs.append(table)
     return table
 
 
 def labels_as_table(graph: ir.Graph, name: str, shape: Sequence[int]) -> None:
-    """Read labels of more than two dimensions from a table [N, K], which rows have.
+    """Replace a label input of more than two dimensions by a table [N, K], the form of labels in rows.
 
-    `shape` says what the graph leaves open; where neither knows their sizes, they stay as they are.
+    `shape` supplies sizes that the graph does not declare; if sizes remain unknown, nothing changes.
     """
     labels = query.value(graph, name)
-    rows, *others = list(labels.shape or ["N"])
-    sizes = [d if isinstance(d, int) else n for d, n in itertools.zip_longest(others, shape[1:])][: len(others)]
+    rows, *inner_dims = list(labels.shape or ["N"])
+    sizes = [d if isinstance(d, int) else n for d, n in itertools.zip_longest(inner_dims, shape[1:])][: len(inner_dims)]
     if len(sizes) < 2 or not all(isinstance(size, int) for size in sizes):
         return
     table = ir.Value(name=name, type=labels.type, shape=ir.Shape([rows, math.prod(sizes)]))
@@ -98,18 +98,18 @@ def labels_as_table(graph: ir.Graph, name: str, shape: Sequence[int]) -> None:
     ir.convenience.replace_all_uses_with(labels, op.Reshape(table, [-1, *sizes]))
 
 
-def _freed(model: ir.Model) -> ir.Model | None:
-    """Return a model of a fixed number of rows for any number of them, if an output then has as many."""
-    freed = model.clone()
-    inputs = query.data_inputs(freed.graph)
+def _with_dynamic_rows(model: ir.Model) -> ir.Model | None:
+    """Return a model of a fixed number of rows with a dynamic one instead, or None if no output follows it."""
+    dynamic = model.clone()
+    inputs = query.data_inputs(dynamic.graph)
     fixed = {value.shape[0] if value.shape is not None and value.shape.rank() else None for value in inputs}
     if len(fixed) != 1 or not isinstance(next(iter(fixed)), int):
         return None
     for value in inputs:
         value.shape = ir.Shape(["N", *list(value.shape or ())[1:]])
-    name_batch(freed)
-    first = [value.shape[0] for value in freed.graph.outputs if value.shape is not None and value.shape.rank()]
-    return freed if not first or any(isinstance(d, ir.SymbolicDim) and d.value == "N" for d in first) else None
+    name_batch(dynamic)
+    first = [value.shape[0] for value in dynamic.graph.outputs if value.shape is not None and value.shape.rank()]
+    return dynamic if not first or any(isinstance(d, ir.SymbolicDim) and d.value == "N" for d in first) else None
 
 
 def trained_by_default(graph: ir.Graph, outputs: Iterable[ir.Value]) -> list[str]:
@@ -124,7 +124,7 @@ def reaching(graph: ir.Graph, values: Iterable[ir.Value], outputs: Collection[ir
 
 
 def artifact_of(model: ir.Model, parameters: Iterable[str], **facts: Any) -> Artifact:
-    """Return a model as the stages take it, by default with all its inputs as data and all outputs but the loss."""
+    """Return a model as an artifact, by default with all inputs as data inputs and all outputs but the loss."""
     outputs = tuple(str(o.name) for o in model.graph.outputs if o.name != facts.get("loss"))
     defaults = {
         "task": "regression",
@@ -136,7 +136,7 @@ def artifact_of(model: ir.Model, parameters: Iterable[str], **facts: Any) -> Art
 
 
 def exact(names: Iterable[str], choices: Collection[str], kind: str) -> tuple[str, ...]:
-    """Return these names, none of which is a pattern; DeriveError: one is not among the choices."""
+    """Return these exact names; DeriveError: one is not among the choices."""
     names = tuple(names)
     for name in names:
         if name not in choices:
@@ -147,7 +147,7 @@ def exact(names: Iterable[str], choices: Collection[str], kind: str) -> tuple[st
 
 
 def as_one_element(model: ir.Model, loss: str) -> None:
-    """Give a scalar loss the shape [1, 1] under which users of the originals read it."""
+    """Give a scalar loss the shape [1, 1] that it has in the originals."""
     scalar = query.value(model.graph, loss)
     op = Builder(model.graph, "loss")
     matrix = op.Reshape(scalar, [1, 1])
@@ -158,13 +158,13 @@ def as_one_element(model: ir.Model, loss: str) -> None:
 
 
 def first_weights(artifact: Artifact, config: TrainConfig) -> dict[str, np.ndarray]:
-    """Return the weights that training starts from: the model's own, or random ones."""
+    """Return the initial weights of training: the model's, or random ones."""
     weights = {name: artifact.initializers[name] for name in artifact.facts.parameters}
     return weights if config.init == "keep" else random_parameters(artifact.ir_model().graph, weights, config.seed)
 
 
 def short(name: str) -> str:
-    """Return a class's name as the originals' files have it.
+    """Return a class's name as in the names of the originals' files.
 
     >>> short("OrtGradientForwardBackwardOptimizer")
     'GradFBOptimizer'
@@ -175,24 +175,24 @@ def short(name: str) -> str:
 def saved(
     parts: Mapping[str, Any], folder: Any, name: str, prefix: str | None = None, suffix: str | None = None
 ) -> dict[str, Any]:
-    """Write the models among some parts into a folder as `<prefix><name><suffix>.<part>.onnx`.
+    """Write the models among `parts` into a folder as `<prefix><name><suffix>.<part>.onnx`; return their paths.
 
-    Parts that save models of their own have a dictionary of them; where `bytes` stands for a folder, models are
-    returned as bytes.
+    A part with its own method `save_onnx_graph` gets a nested dictionary. If `folder` is the type `bytes`, the models
+    are returned as bytes.
 
     Raises:
         FolderError: the folder does not exist.
     """
     if folder is not bytes and not Path(folder).is_dir():
         raise FolderError("The folder to save graphs into must exist.", got=folder, fix="Create it first.")
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for key, part in parts.items():
         if hasattr(part, "save_onnx_graph"):
-            found[key] = part.save_onnx_graph(folder, prefix, f"{suffix or ''}.{key}")
+            results[key] = part.save_onnx_graph(folder, prefix, f"{suffix or ''}.{key}")
         elif isinstance(part, onnx.ModelProto):
             content = part.SerializeToString(deterministic=True)
             path = None if folder is bytes else Path(folder) / f"{prefix or ''}{name}{suffix or ''}.{key}.onnx"
             if path is not None:
                 path.write_bytes(content)
-            found[key] = content if path is None else str(path)
-    return found
+            results[key] = content if path is None else str(path)
+    return results

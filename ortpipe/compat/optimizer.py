@@ -1,4 +1,4 @@
-"""OrtGradientOptimizer: gradient descent on a model that has its loss."""
+"""OrtGradientOptimizer: gradient descent on a model that contains its loss."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -24,38 +24,38 @@ from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.step import build_step
 
-WEIGHT = "weight"  # what an input of row weights is called unless somebody says otherwise
+WEIGHT = "weight"  # the default name of the input for row weights
 
 
 class OrtGradientOptimizer(Estimator):
-    """Minimises a model's own loss L: θ ← θ − (ηₜ / B)·∂L/∂θ for batches of B rows, in max_iter passes.
+    """Minimises a model's loss output L: θ ← θ − (ηₜ / B)·∂L/∂θ for batches of B rows, in max_iter passes.
 
-    The loss is a sum over the rows of a batch, as `add_loss_output` makes it but for its log loss, a mean: there a step
-    follows the mean divided by B once more, as the original's does. B is `batch_size` for the partial batch too, and
-    where there are fewer rows. Labels and row weights are the inputs that the forward outputs do not depend on. Fitting
-    is the train stage: every row is seen once a pass, the rate has one value a pass, and the same arrays give the same
-    weights, from the attribute `seed` (0).
-    The original never drew the last row, could not use momentum, validated weighted losses with a wrong input, found
-    no loss of another name than `loss`, and started a warm start over; its random weights were N(0, 1), here they are
-    the train stage's.
+    The loss is a sum over the rows of a batch, as from `add_loss_output`, except for its log loss, a mean: there a step
+    divides the mean by B once more, as the original does. B is `batch_size`, also for a partial batch or fewer rows.
+    Labels and row weights are the inputs that the forward outputs do not depend on. Fit runs the train stage: every row
+    is used once per pass, the rate has one value per pass, and the same arrays and attribute `seed` (0) give the same
+    weights.
+    The original never used the last row, could not use momentum, validated weighted losses with a wrong input, found no
+    loss of another name than `loss`, and restarted a warm start; its random weights were N(0, 1), here they are the
+    train stage's.
 
     Args:
         model_onnx: the loss model; it stays untouched.
         weights_to_train: names of float initializers.
-        loss_output_name: the loss; where no output is called `loss`, the first output.
+        loss_output_name: the loss; if no output is named `loss`, the first output by default.
         max_iter: passes over the rows.
         training_optimizer_name: `SGDOptimizer`.
         batch_size: rows per step, B.
         learning_rate: `SGD`, `Nesterov`, a number η₀, or a `LearningRateSGD`.
         device: `cpu`.
-        warm_start: continue from the fit before (m, then n passes are m + n at once, to the bit), the first time from
-            the model's own weights; otherwise every fit starts from random ones.
+        warm_start: continue from the previous fit (m, then n passes equal m + n at once, bit by bit), the first time
+            from the model's weights; otherwise every fit starts from random ones.
         verbose: 1 shows a progress bar, 2 losses and rates in it.
         validation_every: passes between two validations, or below 1 their share of `max_iter`.
-        saved_gradient: a file that fit writes the gradient graph to; that of a whole step goes to the file of this
-            name and `.training.onnx`.
-        sample_weight_name: the input of row weights, where there are two inputs besides X; by default the one that
-            `add_loss_output` wrote, or `weight`.
+        saved_gradient: a file that fit writes the gradient graph to; the graph of a complete step goes to the file of
+            this name with `.training.onnx` appended.
+        sample_weight_name: the input for row weights, if there are two inputs besides X; by default the one of
+            `add_loss_output`, or `weight`.
 
     Raises:
         ConfigError: an argument outside its range.
@@ -98,10 +98,10 @@ class OrtGradientOptimizer(Estimator):
         self.saved_gradient, self.sample_weight_name = saved_gradient, sample_weight_name
         cpu(device)
         self._check()
-        own = not self.learning_rate.update_weights.__module__.startswith("ortpipe.")
-        if self.learning_rate.needs_grad and own:
+        is_custom = not self.learning_rate.update_weights.__module__.startswith("ortpipe.")
+        if self.learning_rate.needs_grad and is_custom:
             raise ConfigError(
-                "Steps by velocities of one's own need OrtGradientForwardBackwardOptimizer.",
+                "A learning rate with its own velocity updates needs OrtGradientForwardBackwardOptimizer.",
                 got=repr(self.learning_rate),
                 fix="Train with that class, or take a LearningRateSGDNesterov.",
             )
@@ -113,11 +113,11 @@ class OrtGradientOptimizer(Estimator):
         return Session(self._gradients().model)
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """Return the trained weights by name; arrays of their own; NotFittedError: before fit."""
+        """Return copies of the trained weights by name; NotFittedError: before fit."""
         return self._state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Change trained weights; a warm start continues from them, with the velocities that it had.
+        """Set trained weights; a warm start continues from them, with the velocities of before.
 
         Raises:
             NotFittedError: before fit.
@@ -147,7 +147,7 @@ class OrtGradientOptimizer(Estimator):
         self.validation_losses_ = self.validation_losses_ or []
 
     def _loss_model(self, weights: Sequence[str], labels: Sequence[int]) -> Artifact:
-        """Return the graph that computes the loss, a scalar, of labels of this shape, and what its inputs are for."""
+        """Return the graph of the scalar loss for labels of this shape, with the roles of its inputs as facts."""
         model = prepared(self.model_onnx, any_rows=True)
         loss = query.value(model.graph, self._loss_name())
         inputs, label, weight = self._roles(model.graph, loss)
@@ -183,25 +183,31 @@ class OrtGradientOptimizer(Estimator):
         )
 
     def _roles(self, graph: ir.Graph, loss: ir.Value) -> tuple[tuple[str, ...], str, str | None]:
-        """Return the data inputs, the label and the row weights: what the loss reads and the forward outputs do not."""
+        """Return the data inputs, and the label and row weights, which the forward outputs do not depend on."""
         data_inputs = query.data_inputs(graph)
         read = query.ancestors(o for o in graph.outputs if o is not loss)
         names = [str(v.name) for v in data_inputs]
         inputs = [str(v.name) for v in data_inputs if v in read] or names[:1]
-        rest = [name for name in names if name not in inputs]
-        written = read_metadata(self.model_onnx).get("sample_weight")
-        weight = self.sample_weight_name if self.sample_weight_name != WEIGHT or written not in rest else written
-        if weight not in rest:
-            if weight != WEIGHT or len(rest) == 2:
+        loss_inputs = [name for name in names if name not in inputs]
+        recorded_name = read_metadata(self.model_onnx).get("sample_weight")
+        weight = (
+            self.sample_weight_name
+            if self.sample_weight_name != WEIGHT or recorded_name not in loss_inputs
+            else recorded_name
+        )
+        if weight not in loss_inputs:
+            if weight != WEIGHT or len(loss_inputs) == 2:
                 raise TrainError(
-                    "sample_weight_name must be an input of the model.", got=repr(weight), fix=nearest(weight, rest)
+                    "sample_weight_name must be an input of the model.",
+                    got=repr(weight),
+                    fix=nearest(weight, loss_inputs),
                 )
             weight = None
-        labels = [name for name in rest if name != weight]
+        labels = [name for name in loss_inputs if name != weight]
         if len(labels) != 1:
             raise TrainError(
-                "Besides X, a loss model reads one label, and may read row weights.",
+                "Besides X, a loss model must have one label input, and may have one for row weights.",
                 got=f"inputs {', '.join(names)}",
-                fix="Make it with add_loss_output, and name the weights with sample_weight_name.",
+                fix="Build it with add_loss_output, and name the weights with sample_weight_name.",
             )
         return tuple(inputs), labels[0], weight

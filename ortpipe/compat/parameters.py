@@ -1,4 +1,4 @@
-"""What the small classes of onnxcustom share: scikit-learn's parameters, and choice by name."""
+"""Shared by onnxcustom's small classes: scikit-learn's parameters, and choice by name."""
 
 import inspect
 import warnings
@@ -9,18 +9,18 @@ from sklearn.base import BaseEstimator
 
 from ortpipe.errors import ConfigError, nearest
 
-LONGEST = 50  # characters of an argument that a repr shows
+LONGEST = 50  # the largest number of characters of an argument in a repr
 
 
 class Parameters(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type hints
-    """Base of a class whose constructor checks each argument and stores it under its own name."""
+    """Base of classes whose constructor checks each argument and stores it under the argument's name."""
 
     def get_params(self, deep: bool = False) -> dict[str, Any]:
-        """Return the constructor's arguments by name; `deep` adds those of arguments that have some, as `a__b`."""
+        """Return the constructor's arguments by name; `deep` adds the arguments' own parameters, as `a__b`."""
         return super().get_params(deep)
 
     def set_params(self, **params: Any) -> Self:
-        """Change arguments, checked as the constructor does; what was fitted stays.
+        """Change arguments, with the constructor's checks; the fitted state stays.
 
         Raises:
             ConfigError: no argument has that name.
@@ -29,41 +29,41 @@ class Parameters(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         if unknown := [name for name in params if name not in names]:
             rule = f"{type(self).__name__} has no such parameter."
             raise ConfigError(rule, got=unknown[0], fix=nearest(unknown[0], self.get_params()))
-        own = {name: value for name, value in params.items() if "__" not in name}
-        type(self).__init__(self, **{**self.get_params(), **own})
+        direct = {name: value for name, value in params.items() if "__" not in name}
+        type(self).__init__(self, **{**self.get_params(), **direct})
         super().set_params(**{name: value for name, value in params.items() if "__" in name})
         return self
 
     def __repr__(self, N_CHAR_MAX: int = LONGEST) -> str:
-        given = self.get_params()
-        names = inspect.signature(type(self)).parameters  # in their own order
-        shown = [f"{name}={_short(given[name], N_CHAR_MAX)}" for name in names if name in given]
+        values = self.get_params()
+        names = inspect.signature(type(self)).parameters  # in the constructor's order
+        shown = [f"{name}={_short(values[name], N_CHAR_MAX)}" for name in names if name in values]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def by_name(base: type, members: Mapping[type, Sequence[str]], given: Any, **params: Any) -> Any:
-    """Return what is an object of the base class already, or the member of a name, made with these parameters.
+def by_name(base: type, members: Mapping[type, Sequence[str]], choice: Any, **params: Any) -> Any:
+    """Return `choice` if it is an instance of the base class, else an instance of the member of that name.
 
     Raises:
         ConfigError: no member has that name.
     """
-    if isinstance(given, base):
-        return given
+    if isinstance(choice, base):
+        return choice
     names = {alias: member for member, aliases in members.items() for alias in (member.__name__, *aliases)}
-    if not isinstance(given, str) or given not in names:
-        rule = f"A {base.__name__} is given as an object, or by its name."
-        raise ConfigError(rule, got=repr(given), fix=nearest(str(given), names))
-    return names[given](**params)
+    if not isinstance(choice, str) or choice not in names:
+        rule = f"A {base.__name__} must be given as an object, or by its name."
+        raise ConfigError(rule, got=repr(choice), fix=nearest(str(choice), names))
+    return names[choice](**params)
 
 
 def warn_unused(owner: object, **defaults: object) -> None:
-    """Warn of arguments, kept under their names, that do nothing and have other values than these."""
-    if given := [name for name, default in defaults.items() if getattr(owner, name) != default]:
-        text = f"{type(owner).__name__} does not use {', '.join(given)}: kept so that older scripts run."
+    """Warn of arguments that are ignored and differ from these defaults."""
+    if unused := [name for name, default in defaults.items() if getattr(owner, name) != default]:
+        text = f"{type(owner).__name__} ignores {', '.join(unused)}, accepted only so that older scripts run."
         warnings.warn(text, stacklevel=3)
 
 
 def _short(value: Any, longest: int) -> str:
     text = repr(value)
-    whole = isinstance(value, Parameters) or (len(text) <= longest and "\n" not in text)
-    return text if whole else repr(text[:10].replace("\n", " ") + "...")
+    is_short = isinstance(value, Parameters) or (len(text) <= longest and "\n" not in text)
+    return text if is_short else repr(text[:10].replace("\n", " ") + "...")

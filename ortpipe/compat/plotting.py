@@ -1,4 +1,4 @@
-"""Pictures of graphs: DOT text, and matplotlib drawings in layers; neither needs Graphviz."""
+"""Graphs as DOT text and as layered matplotlib drawings; neither needs Graphviz."""
 
 import itertools
 import os
@@ -13,17 +13,15 @@ from ortpipe.errors import ConfigError
 from ortpipe.graph import draw
 
 COLOURS = {"input": "#cfe8cf", "parameter": "#fde7b0", "constant": "#fde7b0", "node": "#d6e4f5", "output": "#f5cfcf"}
-LONGEST = 26  # characters of a line in a box
+LONGEST = 26  # the largest number of characters of a line in a box
 SPACE = 6  # characters between two boxes
-INCHES = (0.075, 0.7)  # of a character's width, of a layer's height
+INCHES = (0.075, 0.7)  # a character's width, a layer's height
 
-Position = tuple[float, int]  # the middle of a box: in characters from the middle of its layer, and the layer
+Position = tuple[float, int]  # a box's center, in characters from the center of its layer, and its layer
 
 
 def to_dot(onx: onnx.ModelProto | bytes | str) -> str:
-    """Return a graph in the DOT language: a box for each input, initializer, node and output, and for each subgraph.
-
-    The original wrote the same kind of text.
+    """Return a graph in the DOT language: with a box for each input, initializer, node, output and subgraph.
 
     Args:
         onx: a model, its bytes, or the path of an .onnx file.
@@ -53,11 +51,11 @@ def plot_onnxs(
     Args:
         onx: models, their bytes, or paths of .onnx files.
         ax: the axes to draw on, one for each model; by default, and for `new`, those of a new pyplot figure.
-        dpi: of a new figure; by default matplotlib's.
+        dpi: the resolution of a new figure; by default matplotlib's.
         temp_dot: a file to write the graphs to in the DOT language.
         temp_img: a file to write the figure to.
         show: call `pyplot.show()`.
-        title: of the model, or above several; or a list with one for each of the first.
+        title: the model's title, or one above several models; or a list of titles for the first models.
 
     Returns:
         The axes of one model, or an array of axes of several.
@@ -87,7 +85,7 @@ def plot_onnxs(
     titles = list(title or ()) if not isinstance(title, str) else [title] if len(drawings) == 1 else []
     if not drawings or len(axes) != len(drawings) or len(titles) > len(drawings):
         raise ConfigError(
-            "plot_onnxs draws each model on axes of its own.",
+            "plot_onnxs needs one axes per model.",
             got=f"{len(drawings)} models, {len(axes)} axes, {len(titles)} titles",
             fix="Give at least one model, as many axes as models, and no more titles.",
         )
@@ -113,24 +111,24 @@ def _model(onx: onnx.ModelProto | bytes | str) -> onnx.ModelProto:
 
 
 def _boxes(box: draw.Box) -> dict[int, tuple[draw.Kind, str]]:
-    """Return the nodes of a graph and of its subgraphs; an edge goes from a lower number to a higher one."""
+    """Return the nodes of a graph and its subgraphs by number; edges go from lower to higher numbers."""
     return box.nodes | {number: node for inner in box.inner for number, node in _boxes(inner).items()}
 
 
 def _positions(drawing: draw.Drawing) -> dict[int, Position]:
-    """Give each box a layer, the longest way from an input, and there a place near to what it reads."""
+    """Return each box's layer, the longest path from an input, and its position there, near its inputs."""
     boxes, edges = _boxes(drawing.box), sorted(drawing.edges)
     layer = dict.fromkeys(boxes, 0)
     for a, b, _ in edges:
         layer[b] = max(layer[b], layer[a] + 1)
-    for number, (kind, _) in boxes.items():  # weights stand right above what reads them
+    for number, (kind, _) in boxes.items():  # weights are right above their readers
         readers = [layer[b] for a, b, _ in edges if a == number]
         if kind in ("parameter", "constant") and readers:
             layer[number] = min(readers) - 1
     x: dict[int, float] = {}
     for depth in range(max(layer.values(), default=0) + 1):
-        wanted = {n: [x[a] for a, b, _ in edges if b == n] for n in boxes if layer[n] == depth}
-        row = sorted(wanted, key=lambda n: sum(wanted[n]) / max(len(wanted[n]), 1))
+        sources = {n: [x[a] for a, b, _ in edges if b == n] for n in boxes if layer[n] == depth}
+        row = sorted(sources, key=lambda n: sum(sources[n]) / max(len(sources[n]), 1))
         widths = [max(map(len, _lines(boxes[n][1]))) + SPACE for n in row]
         right = np.cumsum(widths) - sum(widths) / 2
         x |= {n: float(end - width / 2) for n, end, width in zip(row, right, widths, strict=True)}
@@ -142,7 +140,7 @@ def _lines(label: str) -> list[str]:
 
 
 def _extent(positions: dict[int, Position]) -> tuple[float, int]:
-    """Return how far a drawing reaches to each side, in characters, and its lowest layer."""
+    """Return half a drawing's width in characters, and its lowest layer."""
     widest = max((abs(x) for x, _ in positions.values()), default=0)
     return widest + LONGEST / 2 + SPACE, max((layer for _, layer in positions.values()), default=0)
 
@@ -150,7 +148,7 @@ def _extent(positions: dict[int, Position]) -> tuple[float, int]:
 def _draw(drawing: draw.Drawing, positions: dict[int, Position], axes: Any) -> None:
     for a, b, _ in drawing.edges:
         (x0, y0), (x1, y1) = positions[a], positions[b]
-        bend = 0.0 if y1 - y0 == 1 else 0.25  # around the boxes between
+        bend = 0.0 if y1 - y0 == 1 else 0.25  # around the boxes in between
         arrow = {"arrowstyle": "-|>", "color": "0.55", "lw": 0.9, "connectionstyle": f"arc3,rad={bend}", "shrinkB": 14}
         axes.annotate("", (x1, -y1), (x0, -y0), arrowprops=arrow, zorder=1)
     for number, (kind, label) in _boxes(drawing.box).items():

@@ -1,4 +1,4 @@
-"""One operator replaced by a graph, and what is asked of a ModelProto; known from `onnxcustom.utils`."""
+"""Replace an operator by a graph, and query a ModelProto; known from `onnxcustom.utils`."""
 
 from typing import Any
 
@@ -8,24 +8,24 @@ import onnx
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.graph.query import all_nodes
 
-DOMAIN = "ortpipe.rewritten"  # of the function that stands for an operator until it is inlined
+DOMAIN = "ortpipe.rewritten"  # the domain of the function that replaces an operator until it is inlined
 
 
 def onnx_rewrite_operator(
     onx: onnx.ModelProto, op_type: str, sub_onx: onnx.ModelProto, recursive: bool = True, debug_info: Any = None
 ) -> onnx.ModelProto:
-    """Return the model with a graph in place of every node of an operator.
+    """Return the model with every node of an operator replaced by a graph.
 
     Args:
-        onx: left as it is.
+        onx: the model; it does not change.
         op_type: the operator; its attributes are dropped.
-        sub_onx: the graph, of the operator's inputs and outputs in order; its initializers become Constant nodes,
-            which training leaves alone. Its nodes are read in the model's opset.
+        sub_onx: the graph, with the operator's inputs and outputs in order; its initializers become Constant nodes,
+            which are not trained. Its nodes are read in the model's opset.
         recursive: also in subgraphs.
         debug_info: not used, as in the original.
 
     Raises:
-        ConfigError: a node of the operator has other numbers of inputs or outputs.
+        ConfigError: a node of the operator has another number of inputs or outputs.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 18]>
     ...   g (float[N] X) => (float[N] Y) { Y = Reciprocal(X) }''')
@@ -36,8 +36,8 @@ def onnx_rewrite_operator(
     """
     graph, copy = sub_onx.graph, onnx.ModelProto()
     copy.CopyFrom(onx)
-    own = {t.name for t in graph.initializer}
-    inputs, outputs = [i.name for i in graph.input if i.name not in own], [o.name for o in graph.output]
+    initializer_names = {t.name for t in graph.initializer}
+    inputs, outputs = [i.name for i in graph.input if i.name not in initializer_names], [o.name for o in graph.output]
     for node in all_nodes(copy.graph) if recursive else copy.graph.node:
         if (node.op_type, node.domain) != (op_type, ""):
             continue
@@ -55,23 +55,23 @@ def onnx_rewrite_operator(
     copy.functions.append(onnx.helper.make_function(DOMAIN, op_type, inputs, outputs, nodes, copy.opset_import))
     copy.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
     result = onnx.inliner.inline_selected_functions(copy, [(DOMAIN, op_type)], False)
-    kept = [opset for opset in result.opset_import if opset.domain != DOMAIN]
+    imports = [opset for opset in result.opset_import if opset.domain != DOMAIN]
     del result.opset_import[:]
-    result.opset_import.extend(kept)
+    result.opset_import.extend(imports)
     return result
 
 
 def _rewrite_op_no_grad(onx: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with Reciprocal(x) as 1 / x, for gradient builders without a rule for it; ortpipe has one."""
     opset = get_onnx_opset(onx)
-    one = "one = Constant<value_float=1.0>()"
-    text = f"{one} cast = CastLike(one, X) Y = Div(cast, X)" if opset >= 15 else f"{one} Y = Div(one, X)"
+    constant = "one = Constant<value_float=1.0>()"
+    text = f"{constant} cast = CastLike(one, X) Y = Div(cast, X)" if opset >= 15 else f"{constant} Y = Div(one, X)"
     graph = f'<ir_version: 8, opset_import: ["": {opset}]> inverse (float[] X) => (float[] Y) {{ {text} }}'
     return onnx_rewrite_operator(onx, "Reciprocal", onnx.parser.parse_model(graph))
 
 
 def get_onnx_opset(onx: onnx.ModelProto, domain: str = "") -> int:
-    """Return the version of a domain's operators that a model uses; ConfigError: it uses none."""
+    """Return the version of a domain's operators that a model uses; ConfigError: it does not import the domain."""
     versions = {"" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in onx.opset_import}
     if domain not in versions:
         raise ConfigError("A model must import the domain.", got=repr(domain), fix=nearest(domain, versions))
@@ -79,7 +79,7 @@ def get_onnx_opset(onx: onnx.ModelProto, domain: str = "") -> int:
 
 
 def proto_type_to_dtype(proto_type: int | str) -> type[np.generic]:
-    """Return the NumPy type of a number of TensorProto's or of a session's `tensor(…)`, float32 or float64.
+    """Return the NumPy type, float32 or float64, of a TensorProto type number or of a session's `tensor(…)`.
 
     >>> proto_type_to_dtype(1).__name__, proto_type_to_dtype("tensor(double)").__name__
     ('float32', 'float64')
@@ -102,5 +102,5 @@ def dtype_to_var_type(dtype: Any) -> type:
     names = {"float32": "Float", "float64": "Double", "int32": "Int32", "int64": "Int64"}
     name = np.dtype(dtype).name
     if name not in names:
-        raise ConfigError("There is a tensor type for a few types.", got=name, fix=nearest(name, names))
+        raise ConfigError("dtype must be float32, float64, int32 or int64.", got=name, fix=nearest(name, names))
     return getattr(data_types, f"{names[name]}TensorType")

@@ -1,4 +1,4 @@
-"""Every row's own loss, from the model of a loss; known from `onnxcustom.utils.onnx_rewriter`."""
+"""Split a loss model's loss into the rows' losses; known from `onnxcustom.utils.onnx_rewriter`."""
 
 import onnx
 import onnx_ir as ir
@@ -12,21 +12,21 @@ from ortpipe.graph.edit import keep_outputs
 
 
 def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
-    """Return the model of every row's own loss, [N, 1] in row order, from the model of a loss.
+    """Return the model of every row's loss, [N, 1] in row order, from a loss model.
 
-    The sum of the result is a loss that sums (its mean, one that averages) without its penalties, which belong to no
-    row. Weights stay in.
+    The sum of the result (the mean, for a loss that averages) is the loss without its penalties, which belong to no
+    row. Row weights are included.
 
     Args:
-        onx: a model that `add_loss_output` made, or any whose loss is a sum or mean over rows, times constants, plus
-            what does not depend on the rows; it is left as it is.
-        output_name: the only output (`<output_name>_1` where the model has a value of that name).
+        onx: a model from `add_loss_output`, or any whose loss is a sum or mean over rows, times constants, plus terms
+            that do not depend on the rows; it does not change.
+        output_name: the only output (`<output_name>_1` if the model has a value of that name).
 
     Raises:
-        LossError: the loss is something else.
+        LossError: the loss has another form.
 
-    Where the original (`onnxcustom.utils.onnx_rewriter`) differs: it rejected the log loss, penalties, any model with
-    another reduction in it; and gave the columns of several outputs unadded.
+    Where the original (`onnxcustom.utils.onnx_rewriter`) differs: it rejected the log loss, penalties and models with
+    another reduction, and did not add up the columns of several outputs.
 
     >>> import numpy as np, onnx
     >>> from ortpipe.compat import add_loss_output
@@ -46,7 +46,7 @@ def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onn
     reduction, after = _reduction(loss, data)
     op = Builder(graph, "score")
     terms = op.Reshape(reduction.inputs[0], [0, -1])  # [N, K]
-    if reduction.op_type != "ReduceMean":  # sums, without a reduction: its absence is what users look for
+    if reduction.op_type != "ReduceMean":  # sums, but not by a reduction, whose absence users check
         parts = (terms,) if reduction.op_type == "ReduceSum" else (terms, terms)
         rows = op.Einsum(*parts, equation=f"{','.join(['nk'] * len(parts))}->n")
         score = op.Unsqueeze(rows, [1])
@@ -66,7 +66,7 @@ def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onn
 
 
 def _reduction(loss: ir.Value, data: set[ir.Value]) -> tuple[ir.Node, list[tuple[ir.Node, int]]]:
-    """Return the node that joins the rows, and the factors behind it, last first, with the place of the data."""
+    """Return the node that reduces the rows, and the factors after it, last first, with their data operand's index."""
 
     node, after = loss.producer(), list[tuple["ir.Node", int]]()
     while node is not None and not node.op_type.startswith("Reduce"):
@@ -81,10 +81,10 @@ def _reduction(loss: ir.Value, data: set[ir.Value]) -> tuple[ir.Node, list[tuple
         value = node.inputs[places[0]]
         node = value.producer() if value is not None else None
     if node is None or node.op_type not in ("ReduceMean", "ReduceSum", "ReduceSumSquare"):
-        got = "an input" if node is None else f"{node.op_type} at node {node.name or node.outputs[0].name!r}"
+        actual = "an input" if node is None else f"{node.op_type} at node {node.name or node.outputs[0].name!r}"
         raise LossError(
-            "A loss whose rows are scored must be a sum or a mean over rows, times constants.",
-            got=f"{loss.name!r}, which comes from {got}",
-            fix="Give the model that add_loss_output made.",
+            "A loss to be split by rows must be a sum or a mean over rows, times constants.",
+            got=f"{loss.name!r}, which comes from {actual}",
+            fix="Give a model from add_loss_output.",
         )
     return node, after

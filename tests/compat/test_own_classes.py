@@ -318,7 +318,7 @@ def test_the_optimizer_of_a_loss_model_refuses_steps_by_velocities_of_ones_own()
             raise AssertionError("never called")
 
     model = add_loss_output(onnx.parser.parse_model(MODEL))
-    with pytest.raises(ConfigError, match="velocities"):
+    with pytest.raises(ConfigError, match="velocity updates"):
         OrtGradientOptimizer(model, ["w", "b"], learning_rate=Heavy(0.01))
 
 

@@ -133,7 +133,7 @@ def test_text_and_picture_are_written_and_shown_where_asked(agg, tmp_path, monke
 
 @pytest.mark.parametrize("arguments", [(), (CHAIN, CHAIN)])
 def test_axes_that_do_not_fit_the_models_are_refused(arguments):
-    with pytest.raises(ConfigError, match="axes of its own"):
+    with pytest.raises(ConfigError, match="one axes per model"):
         plot_onnxs(*arguments, ax=Figure().add_subplot())
 
 
