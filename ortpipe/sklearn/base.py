@@ -1,4 +1,4 @@
-"""What both estimators share: rows as scikit-learn checks them, five stages, and what is left of a training."""
+"""Shared by both estimators: rows checked by scikit-learn, five stages, and the fitted state."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ from ortpipe.graph.parameters import some
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import Count, Positive, checked
 from ortpipe.sklearn.frames import FrameInputs, kinds_of, read
-from ortpipe.sklearn.parts import check_task, loss_of, optimizer_of, penalty_of, schedule_of, source_of, telling
+from ortpipe.sklearn.parts import check_task, loss_of, optimizer_of, penalty_of, schedule_of, source_of, with_defaults
 from ortpipe.sklearn.predictor import Predictor
 from ortpipe.sklearn.progress import Callback, EndOfFit, Listener, progress_bar
 from ortpipe.sklearn.show import html
@@ -55,37 +55,39 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
     """Trains a model with ortpipe's stages: convert, add_loss, penalty, derive, train.
 
     Args:
-        model: None is an MLP with `hidden` layers, inputs and a regression's targets standardized inside of it; a
-            scikit-learn estimator or Pipeline, fitted first where it is not; an .onnx file's path or a ModelProto; a
-            module of PyTorch; the name of a source of networks (`mlp`, `tabular`), or one with its settings.
+        model: None is an MLP with `hidden` layers, which standardizes its inputs and a regression's targets; or a
+            scikit-learn estimator or Pipeline, fitted first if necessary; an .onnx file's path or a ModelProto; a
+            PyTorch module; the name of a source of networks (`mlp`, `tabular`), or one with its settings.
         hidden: sizes of the layers of the MLP for None.
-        loss: the name of a loss, or one with its settings; None or `auto`: what a scikit-learn estimator was fitted by,
-            of other models squared error, log loss or cross-entropy.
+        loss: the name of a loss, or one with its settings; None or `auto`: that of a scikit-learn estimator's
+            objective, for other models squared error, log loss or cross-entropy.
         penalty: λ of λ·Σw² over weights (not biases), which is added to the mean loss; or {parameter or glob:
-            {penalty: strength}}; `auto`: that of a scikit-learn estimator's objective; None: so where the loss is
+            {penalty: strength}}; `auto`: that of a scikit-learn estimator's objective; None: `auto` if the loss is
             that objective's, else none; 0: none.
         optimizer: the name of an optimizer, or one with its settings; None: Adam of rate 0.003.
-        learning_rate: in the place of the optimizer's own.
-        schedule: the name of a schedule, or one with its settings; None: cosine (in partial_fit, and for lbfgs, none).
-        epochs: passes over the rows in a fit; of lbfgs iterations, at most.
-        batch_size: rows per step; lbfgs takes all of them.
+        learning_rate: overrides the optimizer's rate.
+        schedule: the name of a schedule, or one with its settings; None: cosine (constant in partial_fit and for
+            lbfgs).
+        epochs: passes over the rows in a fit; for lbfgs, the largest number of iterations.
+        batch_size: rows per step; lbfgs uses all of them.
         early_stopping: hold out `validation_fraction` of the rows, stop after `patience` epochs without a better loss
             on them, and keep the best weights.
-        init: `random` trains from new weights, `keep` from the model's own.
-        warm_start: fit goes on from the fit before, for `epochs` more.
+        init: `random` trains from new weights, `keep` from the model's weights.
+        warm_start: fit continues from the previous fit, for `epochs` more.
         callbacks: each is called with an `Epoch` after every epoch; one that returns True ends the fit.
-        dtype: `float32` or `float64`; None: that of X, of columns as they stand float32. An .onnx model keeps its own.
+        dtype: `float32` or `float64`; None: that of X, and float32 for DataFrames with raw columns (see `fit`). An
+            .onnx model keeps its own.
         n_jobs: threads of the runtime; None is one.
-        random_state: seed of first weights, order and held-out rows; None: another one in every fit.
+        random_state: seed of initial weights, order and held-out rows; None: a new seed in every fit.
         verbose: 1 shows a progress bar.
 
     Attributes:
-        onnx_: the trained model, a ModelProto; its metadata say what it is.
+        onnx_: the trained model, a ModelProto; its metadata describe it.
         history_: `loss` and, with early stopping, `validation_loss` of each epoch.
-        n_iter_: how many epochs there were, those before a warm start or partial_fit included.
-        notes_: what the stages say of what they changed or assumed.
+        n_iter_: the number of epochs, including those before a warm start or partial_fit.
+        notes_: the stages' notes on what they changed or assumed.
         tensors_: the training's state by name, as the train stage returns it.
-        n_features_in_, feature_names_in_: of X.
+        n_features_in_, feature_names_in_: number and names of the features of X.
     """
 
     _task: Task = "multiclass"
@@ -138,15 +140,15 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         """Train.
 
         Args:
-            X: features [N, K]: an array or a DataFrame; of a DataFrame with words, dates or missing values (for a
-                network, or a Pipeline that takes them) each column is an input of its own, as it stands.
+            X: features [N, K]: an array or a DataFrame; each column of a DataFrame with words, dates or missing values
+                (for a network, or a Pipeline that accepts them) becomes an input of its own, with its raw values.
             y: labels.
-            sample_weight: [N]; a row of weight 2 counts as the row twice. The loss is Σ w·l / Σ w.
+            sample_weight: [N]; a row of weight 2 counts like two rows. The loss is Σ w·l / Σ w.
 
         Raises:
-            ConfigError: a constructor's argument has no meaning.
+            ConfigError: a constructor's argument is not valid.
             ConvergenceError: the loss is not finite.
-            ConvertError: the model is not one for these rows and labels.
+            ConvertError: the model does not fit these rows and labels.
             DataError: the rows do not fit the model.
         """
         goes_on = self.warm_start and hasattr(self, "tensors_")
@@ -156,14 +158,14 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Self:
         if self.schedule not in (None, "constant"):
-            rule, fix = "In partial_fit the rate is constant: nobody knows the last step.", "Set {key}=None."
+            rule, fix = "{key} must be constant in partial_fit, which does not know the last step.", "Set {key}=None."
             raise ConfigError(rule, key="schedule", got=self.schedule, fix=fix)
         goes_on = hasattr(self, "tensors_")
         data = self._data(X, y, sample_weight, goes_on=goes_on, hold_out=False, classes=classes)
         return self._train(data, 1, goes_on=goes_on, schedule="constant")
 
     def _data(self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool, hold_out: bool, classes: Any = None) -> Data:
-        """Return checked rows, with labels as the model has them; those of no weight are left out."""
+        """Return checked rows with labels as the model needs them, without rows of weight 0."""
         y = plain(y)
         if not goes_on:
             self._kinds = kinds_of(X, self.model)
@@ -181,7 +183,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         names = (
             {"X": tuple(self.feature_names_in_)} if self._kinds is None and hasattr(self, "feature_names_in_") else {}
         )
-        rows = Rows(inputs.arrays, labels, weight, columns=names, kept=inputs.kept, notes=())
+        rows = Rows(inputs.arrays, labels, weight, columns=names, kept=inputs.raw_columns, notes=())
         if not hold_out:
             return Data(rows)
         if len(labels) == 1:
@@ -189,28 +191,28 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
             raise DataError(rule, got="1 sample", fix=fix)
         fraction = checked(self.validation_fraction, Annotated[Positive, Lt(1)], "validation_fraction", 0.1)
         counts = np.unique(labels, return_counts=True)[1] if self._task in ("binary", "multiclass") else np.zeros(1)
-        stratify = bool(counts.min() > 1 and len(counts) <= fraction * len(labels))  # where each class has rows for it
+        stratify = bool(counts.min() > 1 and len(counts) <= fraction * len(labels))  # if each class has enough rows
         share = SplitConfig(test=None, validation=fraction, stratify=stratify, seed=self._seed)
         return split(rows, share)
 
     @property
     @abstractmethod
     def _target_checks(self) -> dict[str, Any]:
-        """What scikit-learn checks about y."""
+        """Arguments for scikit-learn's check of y."""
 
     @abstractmethod
     def _read_labels(self, y: np.ndarray, classes: Any, *, goes_on: bool) -> np.ndarray:
-        """Return y as labels of rows, once it is known what it is."""
+        """Return y as labels of rows; set the task and the classes."""
 
     @abstractmethod
     def _take_classes(self, facts: Facts) -> None:
-        """Take the classes of a model that has more than the labels."""
+        """Use the classes of a model that has more of them than the labels."""
 
     @property
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
-        # without a seed, nothing is drawn from NumPy's global state, which is the user's
+        # without a seed, do not draw from NumPy's global state, which belongs to the user
         random = np.random.default_rng() if self.random_state is None else check_random_state(self.random_state)
         return int(random.integers(2**31) if isinstance(random, np.random.Generator) else random.randint(2**31))
 
@@ -220,8 +222,8 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         data = with_mean_one(data)
         loss = AddLossConfig(loss_of(self.loss), sample_weight=data.weighted)
         check_task(loss.loss, forward.facts.task)
-        charged = penalty_of(self.penalty, loss.loss, forward)
-        derived = derive(penalty(add_loss(forward, loss, data=data), charged))
+        penalty_config = penalty_of(self.penalty, loss.loss, forward)
+        derived = derive(penalty(add_loss(forward, loss, data=data), penalty_config))
         start = self.tensors_ if goes_on else None
         done = 0 if start is None else len(start["losses/train"])
         config = self._config(done + epochs, seed, schedule)
@@ -245,46 +247,53 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         return self
 
     def _forward(self, data: Data, seed: int) -> Artifact:
-        """Return the model to train, with the task and classes of these labels."""
+        """Return the forward model, with the task and classes of these labels."""
         classes = getattr(self, "classes_", None)
-        named = None if classes is None or self._task == "multilabel" else plain_classes(classes)
+        labels = None if classes is None or self._task == "multilabel" else plain_classes(classes)
         log_link = getattr(loss_of(self.loss), "link", None) == "log"
         self._assumed = list[str]()
-        source = source_of(self.model, self.hidden, seed, log_link=log_link, task=self._task, classes=named)
+        source = source_of(self.model, self.hidden, seed, log_link=log_link, task=self._task, classes=labels)
         if not isinstance(source, OnnxFile):
-            given = checked(self.dtype, Literal["float32", "float64"] | None, "dtype", None)
-            kind: Any = given or ("float32" if self._kinds else data.train.head(1).inputs["X"].dtype.name)
+            dtype_setting = checked(self.dtype, Literal["float32", "float64"] | None, "dtype", None)
+            kind: Any = dtype_setting or ("float32" if self._kinds else data.train.head(1).inputs["X"].dtype.name)
             return self._fitting(convert(None, ConvertConfig(source, kind), data=data), data)
-        as_labels = telling(source, task=self._task, classes=named)
+        as_labels = with_defaults(source, task=self._task, classes=labels)
         try:
             artifact = convert(None, ConvertConfig(source), data=data)
         except ConvertError as error:
             if error.key != "source.task":
                 raise
             artifact = convert(None, ConvertConfig(as_labels), data=data)
-        known = artifact.facts.classes
+        known_classes = artifact.facts.classes
         if artifact.facts.task == "regression" != self._task:
             artifact = convert(None, ConvertConfig(as_labels), data=data)
-        elif known == tuple(range(len(known or ()))) and named and len(named) == len(known) and named != known:
-            artifact = convert(None, ConvertConfig(telling(source, classes=named)), data=data)
-            self._assumed = [f"the model's classes 0 to {len(named) - 1} are taken to be {some(list(map(str, named)))}"]
+        elif (
+            known_classes == tuple(range(len(known_classes or ())))
+            and labels
+            and len(labels) == len(known_classes)
+            and labels != known_classes
+        ):
+            artifact = convert(None, ConvertConfig(with_defaults(source, classes=labels)), data=data)
+            self._assumed = [
+                f"the model's classes 0 to {len(labels) - 1} are assumed to be {some(list(map(str, labels)))}"
+            ]
         return self._fitting(artifact, data)
 
     def _fitting(self, artifact: Artifact, data: Data) -> Artifact:
-        """Return the artifact once it is of a task like that of the labels; its penalty is for rows' weights."""
+        """Return the artifact with its penalty scaled to the row weights; ConvertError: its task does not fit."""
         if (artifact.facts.task == "regression") != (self._task == "regression"):
             raise ConvertError(
-                f"{{key}} must be one for {type(self).__name__}.",
+                f"{{key}} must fit {type(self).__name__}.",
                 key="model",
                 got=f"a {artifact.facts.task} model",
-                fix="Take the other of OrtClassifier and OrtRegressor, or another model.",
+                fix="Use the other of OrtClassifier and OrtRegressor, or another model.",
             )
         self._take_classes(artifact.facts)
         weight, objective = data.train.head(len(data.train)).sample_weight, artifact.facts.objective
         if weight is None or "rows" not in objective:
             return artifact
-        counted = {**objective, "rows": float(weight.sum()), "weight": 1.0}  # the loss is Σ w·l / Σ w
-        return Artifact(artifact.model, dataclasses.replace(artifact.facts, objective=counted), artifact.tensors)
+        scaled = {**objective, "rows": float(weight.sum()), "weight": 1.0}  # the loss is Σ w·l / Σ w
+        return Artifact(artifact.model, dataclasses.replace(artifact.facts, objective=scaled), artifact.tensors)
 
     def _config(self, epochs: int, seed: int, schedule: str) -> TrainConfig:
         optimizer = optimizer_of(self.optimizer, self.learning_rate)
@@ -301,7 +310,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         )
 
     def _keep(self, forward: Artifact, trained: Artifact) -> None:
-        self._trainable = forward.model.SerializeToString(deterministic=True)  # in training mode, with its dropout
+        self._trainable = forward.model.SerializeToString(deterministic=True)  # in training mode, with dropout
         self._trained = trained.model.SerializeToString(deterministic=True)
         self.tensors_ = dict(trained.tensors)
         self.history_ = {"loss": self.tensors_["losses/train"].tolist()}
@@ -313,7 +322,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
 
     @property
     def onnx_(self) -> onnx.ModelProto:
-        """The trained model: a copy for whoever asks."""
+        """A copy of the trained model."""
         check_is_fitted(self)
         return onnx.ModelProto.FromString(self._trained)
 
@@ -325,7 +334,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         return _PREDICTORS[self]
 
     def _predict(self, X: Any, output: str | None = None) -> np.ndarray:
-        """Return the model's prediction of rows, or another of its outputs."""
+        """Return the model's prediction for rows, or another of its outputs."""
         predictor = self._predictor
         if self._kinds is None:
             inputs = FrameInputs({"X": validate_data(self, X, reset=False, dtype=FLOATS)}, {})

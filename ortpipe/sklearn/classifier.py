@@ -1,4 +1,4 @@
-"""A classifier."""
+"""OrtClassifier."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
@@ -18,16 +18,16 @@ from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.train.optimizers import Optimizer
 from ortpipe.stages.train.schedules import Schedule
 
-LEAST = 1e-12  # what probabilities are clipped to where a model has no raw scores
+LEAST = 1e-12  # probabilities are clipped to [LEAST, 1 − LEAST] if a model has no raw scores
 
 
 class OrtClassifier(ClassifierMixin, OrtEstimator):  # type: ignore[misc]
-    """A classifier, of two classes or more, or of several labels per row [N, K], that ortpipe trains.
+    """A classifier for two or more classes, or several labels per row [N, K], trained by ortpipe.
 
     Arguments and attributes are those of `OrtEstimator`, and:
 
     Args:
-        class_weight: `balanced`, or {class: weight}: what the weights of its rows are multiplied by.
+        class_weight: `balanced`, or {class: weight}: the factor of the weights of the class's rows.
 
     Attributes:
         classes_: the classes, sorted: columns of `predict_proba`.
@@ -94,20 +94,20 @@ class OrtClassifier(ClassifierMixin, OrtEstimator):  # type: ignore[misc]
 
     def _read_labels(self, y: np.ndarray, classes: Any, *, goes_on: bool) -> np.ndarray:
         if y.dtype == object and len({isinstance(label, str) for label in y.ravel()}) > 1:
-            rule, fix = "Labels are words, or they are numbers.", "Make all of them words: y.astype(str)."
+            rule, fix = "Labels must be all strings or all numbers.", "Make all of them strings: y.astype(str)."
             raise DataError(rule, got="both", fix=fix)
         check_classification_targets(y)
         if type_of_target(y).startswith("multilabel"):
             return self._read_multilabel(y, goes_on=goes_on)
         labels = column_or_1d(y, warn=True)
-        found = np.unique(labels)
+        label_values = np.unique(labels)
         if not goes_on:
-            self._set_classes(found if classes is None else np.unique(classes))
-        known = self.classes_.tolist()
-        if strange := [label for label in found.tolist() if label not in known]:
+            self._set_classes(label_values if classes is None else np.unique(classes))
+        classes_seen = self.classes_.tolist()
+        if unknown := [label for label in label_values.tolist() if label not in classes_seen]:
             raise DataError(
-                "Labels are of the classes that the first call was given.",
-                got=f"{strange[0]!r}; classes {', '.join(map(repr, known[:10]))}",
+                "Labels must be among the classes of the first call.",
+                got=f"{unknown[0]!r}; classes {', '.join(map(repr, classes_seen[:10]))}",
                 fix="Name all classes in the first partial_fit: classes=[…].",
             )
         return labels
@@ -116,7 +116,7 @@ class OrtClassifier(ClassifierMixin, OrtEstimator):  # type: ignore[misc]
         if not goes_on:
             self._task, self.classes_ = "multilabel", np.arange(y.shape[1])
         if y.shape[1:] != self.classes_.shape:
-            rule, fix = "Rows have as many labels as in the first call.", f"Give {len(self.classes_)} columns."
+            rule, fix = "Rows must have as many labels as in the first call.", f"Give {len(self.classes_)} columns."
             raise DataError(rule, got=f"{y.shape[1]} columns", fix=fix)
         return y.astype(np.int64)
 
@@ -132,35 +132,35 @@ class OrtClassifier(ClassifierMixin, OrtEstimator):  # type: ignore[misc]
         self.classes_ = np.array(sorted(facts.classes, key=lambda name: (isinstance(name, str), name)))
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one pass over these rows, from where the last call ended; the first one sees the scale of X.
+        """Train for one pass over these rows, continuing from the last call; the first one sets the scale of X.
 
         Args:
             X: features [N, K].
             y: labels.
-            classes: all that there will be, in the first call; by default those of y.
+            classes: all classes, in the first call; by default those of y.
             sample_weight: [N].
         """
         if classes is not None and hasattr(self, "classes_") and not np.array_equal(np.unique(classes), self.classes_):
-            rule, fix = "{key} are the same in every partial_fit.", "Leave {key} out after the first one."
+            rule, fix = "{key} must be the same in every partial_fit.", "Leave {key} out after the first one."
             raise ConfigError(rule, key="classes", got=np.unique(classes).tolist(), fix=fix)
         return self._partial_fit(X, y, sample_weight, classes)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most likely class of each row [N]; of several labels 1 or 0 [N, K]."""
+        """Return the most likely class of each row [N]; for several labels 1 or 0 [N, K]."""
         scores = self.decision_function(X)
         if self._predictor.facts.task == "multilabel":
             return (scores > 0).astype(np.int64)
         return self.classes_[(scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probability of each class [N, classes]; of several labels that of 1 [N, K]."""
+        """Return the probability of each class [N, classes]; for several labels that of 1 [N, K]."""
         facts, raw = self._predictor.facts, self._predict(X)
         _, probability = predicted(facts, raw)
         assert probability is not None
         return self._sorted(facts, probability.astype(raw.dtype))
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return raw scores [N, K]; of two classes that of the second [N], above 0 where it is the likelier."""
+        """Return raw scores [N, K]; for two classes that of the second [N], above 0 if that is the more likely one."""
         facts = self._predictor.facts
         if facts.logits is None:
             p = np.clip(self.predict_proba(X), LEAST, 1 - LEAST)
@@ -172,7 +172,7 @@ class OrtClassifier(ClassifierMixin, OrtEstimator):  # type: ignore[misc]
         return scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0]
 
     def _sorted(self, facts: Facts, columns: np.ndarray) -> np.ndarray:
-        """Return columns of the model's classes in the order of `classes_`."""
+        """Reorder the columns from the model's classes to `classes_`."""
         if facts.classes is None or columns.shape[1] != len(facts.classes):
             return columns
         order = [facts.classes.index(name) for name in self.classes_.tolist()]

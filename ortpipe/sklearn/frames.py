@@ -1,4 +1,4 @@
-"""DataFrames whose columns are inputs of their own, as they stand: words, dates, and numbers of which some miss."""
+"""DataFrames whose raw columns become inputs: words, dates, and numbers with missing values."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,51 +11,51 @@ from ortpipe.errors import DataError
 
 
 class FrameInputs(NamedTuple):
-    """The inputs of rows, and what those hold that are columns as they stand."""
+    """The inputs of rows, and the kinds of those that are raw columns."""
 
     arrays: Mapping[str, np.ndarray]
-    kept: Mapping[str, RawColumn]
+    raw_columns: Mapping[str, RawColumn]
 
     def take(self, rows: np.ndarray) -> "FrameInputs":
-        """Return those of some rows."""
-        return FrameInputs({name: array[rows] for name, array in self.arrays.items()}, self.kept)
+        """Return the inputs of some rows."""
+        return FrameInputs({name: array[rows] for name, array in self.arrays.items()}, self.raw_columns)
 
 
 def kinds_of(X: Any, model: Any) -> dict[str, Kind] | None:
-    """Return what each column of a DataFrame holds; None where all of them are numbers, side by side in one input.
+    """Return the kind of each column of a DataFrame; None if all are numbers and form one input.
 
-    A model that chooses columns by name (a ColumnTransformer in a Pipeline) has each as an input of its own too.
+    For a model that selects columns by name (a ColumnTransformer in a Pipeline), each is an input of its own, too.
     """
     if not column_names(X):
         return None
     table = _table(X)
     kinds = {name: _kind(column.type) for name, column in zip(table.column_names, table.columns, strict=True)}
-    plain = all(kind == "number" for kind in kinds.values()) and not any(_misses(c) for c in table.columns)
-    return None if plain and not _chooses(model) else kinds
+    plain = all(kind == "number" for kind in kinds.values()) and not any(_has_missing(c) for c in table.columns)
+    return None if plain and not _selects_columns(model) else kinds
 
 
 def read(X: Any, kinds: Mapping[str, Kind]) -> FrameInputs:
-    """Return the columns of a DataFrame as they stand, each as what it held when the model was fitted."""
+    """Return the raw columns of a DataFrame, each as the kind that it had when the model was fitted."""
     if not column_names(X):
         raise DataError(
-            "Rows have the columns by name that the first ones had.",
+            "Rows must have the same named columns as the first ones.",
             got=f"an array, of type {type(X).__name__}",
             fix=f"Give a DataFrame with {', '.join(list(kinds)[:10])}.",
         )
-    table, arrays, kept = _table(X), dict[str, np.ndarray](), dict[str, RawColumn]()
+    table, arrays, raw_columns = _table(X), dict[str, np.ndarray](), dict[str, RawColumn]()
     for name, kind in kinds.items():
         column = table.column(name).combine_chunks()
         if kind == "number":
             if _kind(column.type) != "number" and len(column) > column.null_count:
-                rule, fix = "A column holds numbers where it did when the model was fitted.", "Give it as numbers."
+                rule, fix = "A column must hold numbers if it did when the model was fitted.", "Give it as numbers."
                 raise DataError(rule, got=f"column {name!r} of {column.type}", fix=fix)
             arrays[name] = numbers(column.cast("float64"), np.dtype(np.float64))
-            kept[name] = RawColumn(kind, int(np.isnan(arrays[name]).sum()))
+            raw_columns[name] = RawColumn(kind, int(np.isnan(arrays[name]).sum()))
         else:
             words, places = texts(_decoded(column))
             arrays[name] = words[places]
-            kept[name] = RawColumn(kind, int((arrays[name] == "").sum()))
-    return FrameInputs(arrays, kept)
+            raw_columns[name] = RawColumn(kind, int((arrays[name] == "").sum()))
+    return FrameInputs(arrays, raw_columns)
 
 
 def _table(frame: Any) -> Any:
@@ -67,7 +67,7 @@ def _table(frame: Any) -> Any:
             return pa.Table.from_pandas(without_intervals(frame.rename(columns=str)), preserve_index=False)
         return frame if isinstance(frame, pa.Table) else pa.table(frame)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        rule, fix = "Every column of a table holds values of one type.", "Make it numbers, text or truth values."
+        rule, fix = "Every column of a table must hold values of one type.", "Make it numbers, strings or booleans."
         raise DataError(rule, got="; ".join(map(str, error.args)), fix=fix) from error
 
 
@@ -79,7 +79,7 @@ def _kind(dtype: Any) -> Kind:
     return "date" if pa.types.is_timestamp(dtype) or pa.types.is_date(dtype) else "word"
 
 
-def _misses(column: Any) -> bool:
+def _has_missing(column: Any) -> bool:
     import pyarrow.compute as pc
 
     return bool(column.null_count or pc.any(pc.is_nan(column.cast("float64"))).as_py())
@@ -88,16 +88,16 @@ def _misses(column: Any) -> bool:
 def _decoded(column: Any) -> Any:
     import pyarrow as pa
 
-    if pa.types.is_dictionary(column.type):  # polars' are of a text type that cannot be decoded
+    if pa.types.is_dictionary(column.type):  # polars uses a string type that cannot be decoded
         words = column.dictionary.cast("string")
         return pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode()
     if pa.types.is_nested(column.type):
-        rule, fix = "A column of a table holds numbers, text, truth values or dates.", "Take it apart into columns."
+        rule, fix = "A column of a table must hold numbers, strings, booleans or dates.", "Split it into columns."
         raise DataError(rule, got=f"a column of {column.type}", fix=fix)
     return column.cast("string") if _kind(column.type) != "date" else column
 
 
-def _chooses(model: Any) -> bool:
+def _selects_columns(model: Any) -> bool:
     from sklearn.compose import ColumnTransformer
 
     parts = model.get_params().values() if hasattr(model, "fit") and hasattr(model, "get_params") else ()

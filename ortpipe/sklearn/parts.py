@@ -1,4 +1,4 @@
-"""What the constructors' plain values stand for: configs of the stages."""
+"""Turn the constructors' plain values into configs of the stages."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -23,54 +23,56 @@ from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule
 
-RATE = 0.003  # of Adam, where no optimizer is named: small tables have few steps
+RATE = 0.003  # Adam's default rate here: small tables have few steps
 SCHEDULE = "cosine"
 
 
 @dataclass(frozen=True)
 class GivenEstimator:
-    """A scikit-learn estimator or Pipeline at hand, as one of convert's sources."""
+    """A scikit-learn estimator or Pipeline object as a source for convert."""
 
     estimator: Any
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
-        """Fit it if it is not, and build its graph."""
+        """Fit the estimator if it is not fitted, and build its graph."""
         return from_estimator(self.estimator, data, dtype)
 
 
 @dataclass(frozen=True)
 class GivenGraph(OnnxFile):
-    """A ModelProto or a module of PyTorch at hand, with what there is to say of an .onnx file."""
+    """A ModelProto or a PyTorch module as a source for convert, with the settings of an .onnx file."""
 
     model: Any = None
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
-        """Read or export the model, which keeps its own types."""
+        """Read or export the model, which keeps its types."""
         read = from_model if isinstance(self.model, onnx.ModelProto) else from_module
         return read(self.model, self, data)
 
 
-def source_of(model: Any, hidden: Any, seed: int, *, log_link: bool, **told: Any) -> Any:
-    """Return the source of convert's that a model stands for.
+def source_of(model: Any, hidden: Any, seed: int, *, log_link: bool, **label_settings: Any) -> Any:
+    """Return the source for convert that an estimator's argument `model` means.
 
     Args:
         model: see `OrtEstimator`.
         hidden: layers of the network for None.
-        seed: of the weights of a network by name.
-        log_link: whether the loss takes the prediction for a logarithm, which has no unit to scale.
-        told: task and classes; a source of networks takes those that it does not say itself.
+        seed: the seed of the weights of a network given by name.
+        log_link: whether the loss treats the prediction as a logarithm, whose target cannot be scaled.
+        label_settings: task and classes; they set the fields that a source of networks leaves open.
     """
     if isinstance(model, onnx.ModelProto):
         return GivenGraph("model", model=model)
     if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
         return OnnxFile(str(model))
     if any(base.__module__ == "torch.nn.modules.module" for base in type(model).__mro__):
-        return GivenGraph(type(model).__name__, task=told["task"], classes=told["classes"], model=model)
+        return GivenGraph(
+            type(model).__name__, task=label_settings["task"], classes=label_settings["classes"], model=model
+        )
     if hasattr(model, "fit"):
         return GivenEstimator(model)
     if model is None:
         if not isinstance(hidden, Sequence | np.ndarray) or isinstance(hidden, str):
-            rule, fix = "{key} must be a sequence of layers' sizes.", "Give (100,) for one layer of 100."
+            rule, fix = "{key} must be a sequence of layer sizes.", "Give (100,) for one layer of 100."
             raise ConfigError(rule, key="hidden", got=repr(hidden), fix=fix)
         settings = {"dropout": 0.0, "weights": "xavier", "scale_target": not log_link}
         model = SOURCES["mlp"](hidden=tuple(hidden), seed=seed, **settings)
@@ -86,21 +88,23 @@ def source_of(model: Any, hidden: Any, seed: int, *, log_link: bool, **told: Any
         kind: Any = member(SOURCES, "model", model)
         settings = {"seed": seed, "scale_target": not log_link}
         model = kind(**{name: value for name, value in settings.items() if name in fields_of(kind)})
-    return model if isinstance(model, OnnxFile) else telling(model, **told)
+    return model if isinstance(model, OnnxFile) else with_defaults(model, **label_settings)
 
 
-def telling(source: Any, **told: Any) -> Any:
-    """Return a source with what it does not say itself."""
+def with_defaults(source: Any, **defaults: Any) -> Any:
+    """Return a source with its open fields (None) set to these defaults."""
     kind: Any = type(source)
     open_fields = (name for name in fields_of(kind) if getattr(source, name) is None)
-    return dataclasses.replace(source, **{name: told[name] for name in open_fields if told.get(name) is not None})
+    return dataclasses.replace(
+        source, **{name: defaults[name] for name in open_fields if defaults.get(name) is not None}
+    )
 
 
 def member(catalogue: Catalogue[Any], key: str, name: str) -> Any:
-    """Return the member of a name or import path.
+    """Return the member with this name or import path.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such member.
     """
     if name not in catalogue:
         rule = f"{{key}} must be the name of {article(catalogue.noun)}, or one with its settings."
@@ -108,56 +112,55 @@ def member(catalogue: Catalogue[Any], key: str, name: str) -> Any:
     return catalogue[name]
 
 
-def optimizer_of(given: str | Optimizer | None, rate: float | None) -> Optimizer:
-    """Return the optimizer, with another rate where one is given."""
-    if given is None:
+def optimizer_of(optimizer: str | Optimizer | None, rate: float | None) -> Optimizer:
+    """Return the optimizer, by default Adam, with the rate if it is not None."""
+    if optimizer is None:
         return OPTIMIZERS["adam"](lr=RATE if rate is None else rate)
     settings = {} if rate is None else {"lr": rate}
-    if isinstance(given, str):
-        return member(OPTIMIZERS, "optimizer", given)(**settings)
-    return dataclasses.replace(cast(Any, given), **settings)
+    if isinstance(optimizer, str):
+        return member(OPTIMIZERS, "optimizer", optimizer)(**settings)
+    return dataclasses.replace(cast(Any, optimizer), **settings)
 
 
-def schedule_of(given: str | Schedule | None, usual: str) -> Schedule:
+def schedule_of(schedule: str | Schedule | None, default: str) -> Schedule:
     """Return the schedule."""
-    return given if isinstance(given, Schedule) else member(SCHEDULES, "schedule", given or usual)()
+    return schedule if isinstance(schedule, Schedule) else member(SCHEDULES, "schedule", schedule or default)()
 
 
-def loss_of(given: str | Loss | None) -> Loss:
-    """Return the loss; without one the model's own: by its estimator's objective, else by its task."""
-    return member(LOSSES, "loss", given or "auto")() if given is None or isinstance(given, str) else given
+def loss_of(loss: str | Loss | None) -> Loss:
+    """Return the loss; None means `auto`: that of the estimator's objective, or else one for the task."""
+    return member(LOSSES, "loss", loss or "auto")() if loss is None or isinstance(loss, str) else loss
 
 
 def check_task(loss: Loss, task: str) -> None:
-    """Refuse a loss that is none for labels of a task, in the words of Python."""
+    """Raise ConfigError for a loss that does not fit the task, in terms of the Python arguments."""
     if task not in getattr(loss, "tasks", (task,)):
-        fitting = ", ".join(repr(name) for name in LOSSES if task in LOSSES[name].tasks)
+        suitable = ", ".join(repr(name) for name in LOSSES if task in LOSSES[name].tasks)
         raise ConfigError(
-            f"{{key}} must be one for {task} labels.", key="loss", got=str(loss), fix=f"Take one of {fitting}."
+            f"{{key}} must fit {task} labels.", key="loss", got=str(loss), fix=f"Choose one of {suitable}."
         )
 
 
 def penalty_of(
-    given: float | str | Mapping[str, Any] | PenaltyConfig | None, loss: Loss, artifact: Artifact
+    penalty: float | str | Mapping[str, Any] | PenaltyConfig | None, loss: Loss, artifact: Artifact
 ) -> PenaltyConfig:
-    """Return the penalty; a number λ is λ·Σw² over weights: parameters of two dimensions and more.
+    """Return the penalty; a number λ means λ·Σw² over weights, the parameters of two or more dimensions.
 
-    Without one it is that of the estimator's objective, where the loss is: the one without the other is not what it
-    was fitted by.
+    None means that of the estimator's objective if the loss comes from it, too, else none.
     """
-    if isinstance(given, PenaltyConfig):
-        return given
-    if given == "auto":
+    if isinstance(penalty, PenaltyConfig):
+        return penalty
+    if penalty == "auto":
         return PenaltyConfig(auto=True)
-    if isinstance(given, str):
+    if isinstance(penalty, str):
         rule, fix = (
-            "{key} is a number, auto, or {parameter or glob: {penalty: strength}}.",
+            "{key} must be a number, auto, or {parameter or glob: {penalty: strength}}.",
             "Give a number: λ of λ·Σw².",
         )
-        raise ConfigError(rule, key="penalty", got=repr(given), fix=fix)
-    if given is None:
+        raise ConfigError(rule, key="penalty", got=repr(penalty), fix=fix)
+    if penalty is None:
         return PenaltyConfig(auto=isinstance(loss, Auto) and bool(artifact.facts.objective))
-    if isinstance(given, Mapping):
-        return PenaltyConfig(given)
+    if isinstance(penalty, Mapping):
+        return PenaltyConfig(penalty)
     weights = [name for name in artifact.facts.parameters if artifact.initializers[name].ndim > 1]
-    return PenaltyConfig({name: {"l2": given} for name in weights})
+    return PenaltyConfig({name: {"l2": penalty} for name in weights})

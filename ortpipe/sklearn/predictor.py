@@ -12,11 +12,11 @@ from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.sklearn.frames import FrameInputs
 
-ROWS = 2**14  # at a time: what a network makes of a row takes many times its memory
+ROWS = 2**14  # per call: a row's activations take many times its memory
 
 
 class Predictor:
-    """Runs a model that says in its metadata what it is."""
+    """Runs a model that is described by its metadata."""
 
     def __init__(self, model: bytes, threads: int) -> None:
         self._proto = onnx.ModelProto.FromString(model)
@@ -26,9 +26,11 @@ class Predictor:
         self._session = Session(inner, RuntimeConfig(threads))
 
     def __call__(self, inputs: FrameInputs, output: str) -> np.ndarray:
-        """Return the prediction, or its logits, of rows."""
+        """Return the prediction for rows, or its logits."""
         count = len(next(iter(inputs.arrays.values())))
-        fed = feed_inputs(self._proto, self.facts, Rows(inputs.arrays, np.zeros(count, np.int8), kept=inputs.kept))
+        fed = feed_inputs(
+            self._proto, self.facts, Rows(inputs.arrays, np.zeros(count, np.int8), kept=inputs.raw_columns)
+        )
         cuts = (slice(first, first + ROWS) for first in range(0, count, ROWS))
-        made = [self._session.run({name: a[cut] for name, a in fed.items()}, [output])[0] for cut in cuts]
-        return made[0] if len(made) == 1 else np.concatenate(made)
+        outputs = [self._session.run({name: a[cut] for name, a in fed.items()}, [output])[0] for cut in cuts]
+        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)

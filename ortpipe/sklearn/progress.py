@@ -1,4 +1,4 @@
-"""What sees a training's epochs: a progress bar, and callbacks, which may end it."""
+"""Listen to a training's epochs: a progress bar, and callbacks, which may end it."""
 
 import contextlib
 import signal
@@ -16,28 +16,28 @@ Callback = Callable[[Epoch], Any]
 
 
 class EndOfFit(BaseException):
-    """A callback ends the training; as with Ctrl-C, train hands over a checkpoint first."""
+    """A callback ends the training; as with Ctrl-C, train reports a checkpoint first."""
 
 
 class Listener:
-    """Shows each epoch and tells it to the callbacks; the first that returns True ends the training.
+    """Shows each epoch and calls the callbacks; training ends when one returns True.
 
     Args:
         callbacks: each called with an `Epoch`.
-        bar: tqdm's, or None.
-        end: what is raised to end the training.
+        bar: a tqdm bar, or None.
+        end: the exception that ends the training.
     """
 
     def __init__(self, callbacks: Sequence[Callback], bar: Any, end: type[BaseException]) -> None:
-        self.checkpoint: Checkpoint | None = None  # of a training that was ended
-        self.interrupted = False  # by Ctrl-C
+        self.checkpoint: Checkpoint | None = None  # the checkpoint of a training that was ended
+        self.interrupted = False  # whether by Ctrl-C
         if not (np.iterable(callbacks) and all(map(callable, callbacks))):
             rule, fix = "{key} must be a sequence of functions.", "Give [function], which is called with each Epoch."
             raise ConfigError(rule, key="callbacks", got=f"{callbacks!r:.200}", fix=fix)
         self._callbacks, self._bar, self._end = callbacks, bar, end
 
     def __call__(self, event: object) -> None:
-        """Listen."""
+        """Handle a report of train."""
         if isinstance(event, Checkpoint):
             self.checkpoint = event
         elif isinstance(event, Epoch):
@@ -51,26 +51,26 @@ class Listener:
 
     @contextlib.contextmanager
     def until_next(self) -> Iterator[None]:
-        """Let a first Ctrl-C end the training behind the iteration: of lbfgs nothing is handed over before."""
-        if threading.current_thread() is not threading.main_thread():  # only there signals arrive
+        """Let a first Ctrl-C end the training after the current iteration: lbfgs has no checkpoint before."""
+        if threading.current_thread() is not threading.main_thread():  # signals arrive only there
             yield
             return
 
-        def note(number: int, frame: object) -> None:
+        def interrupt(number: int, frame: object) -> None:
             self.interrupted = True
-            signal.signal(signal.SIGINT, usual)  # the second one ends it at once
+            signal.signal(signal.SIGINT, previous)  # a second Ctrl-C ends it immediately
 
-        usual = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
-        signal.signal(signal.SIGINT, note)
+        previous = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+        signal.signal(signal.SIGINT, interrupt)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, usual)
+            signal.signal(signal.SIGINT, previous)
 
 
 @contextlib.contextmanager
 def progress_bar(title: str, done: int, epochs: int, *, shown: bool) -> Iterator[Any]:
-    """Open a bar of epochs, as a widget in notebooks; None where it is not shown."""
+    """Open a bar of epochs, as a widget in notebooks; yield None if it is not shown."""
     if not shown:
         yield None
         return

@@ -1,4 +1,4 @@
-"""A regressor."""
+"""OrtRegressor."""
 
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from ortpipe.sklearn.base import OrtEstimator
 
 
 class OrtRegressor(RegressorMixin, OrtEstimator):  # type: ignore[misc]
-    """A regressor, of one target [N] or several [N, K], that ortpipe trains.
+    """A regressor for one target [N] or several [N, K], trained by ortpipe.
 
     Arguments and attributes are those of `OrtEstimator`.
 
@@ -34,7 +34,7 @@ class OrtRegressor(RegressorMixin, OrtEstimator):  # type: ignore[misc]
 
     def _read_labels(self, y: np.ndarray, classes: Any, *, goes_on: bool) -> np.ndarray:
         if y.dtype.kind in "OSU":
-            rule, fix = "OrtRegressor predicts numbers.", "Take OrtClassifier: text is a class."
+            rule, fix = "OrtRegressor needs numeric labels.", "Use OrtClassifier: strings are classes."
             raise DataError(rule, got=f"labels such as {str(y.flat[0])!r}", fix=fix)
         values = column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
         self.n_outputs_ = 1 if values.ndim == 1 else values.shape[1]
@@ -44,11 +44,11 @@ class OrtRegressor(RegressorMixin, OrtEstimator):  # type: ignore[misc]
         pass
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train for one pass over these rows, from where the last call ended; the first sees the scales of X and y."""
+        """Train for one pass over these rows, continuing the last call; the first one sets the scales of X and y."""
         return self._partial_fit(X, y, sample_weight, None)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the values [N], or [N, K] of several targets."""
+        """Return the predicted values [N], or [N, K] for several targets."""
         facts, raw = self._predictor.facts, self._predict(X)
         values = predicted(facts, raw)[0].astype(raw.dtype)
         return values.reshape(-1) if self.n_outputs_ == 1 else values

@@ -1,4 +1,4 @@
-"""An estimator in a notebook: scikit-learn's own diagram, and of a fitted one the flow of stages and the losses."""
+"""An estimator's HTML for notebooks: scikit-learn's diagram, and if fitted, the stages and the losses."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -22,25 +22,27 @@ def html(estimator: Any) -> str:
 
 
 def flow(estimator: Any) -> str:
-    """Return the stages of a fitted estimator, with what each of them was given."""
-    loss, charged = loss_of(estimator.loss), estimator.penalty
+    """Return the stages of a fitted estimator as HTML, each with its main setting."""
+    loss, penalty = loss_of(estimator.loss), estimator.penalty
     facts = Facts.from_json(read_metadata(estimator.onnx_))
     if isinstance(loss, Auto):
-        charged = "auto" if charged is None and facts.objective.get("penalty") else charged
+        penalty = "auto" if penalty is None and facts.objective.get("penalty") else penalty
         loss = loss.of(facts)
     stages = {
         "convert": estimator.model if estimator.model is not None else f"MLP {tuple(estimator.hidden)}",
         "add_loss": loss,
-        "penalty": charged,
+        "penalty": penalty,
         "derive": None,
         "train": f"{optimizer_of(estimator.optimizer, estimator.learning_rate)}, {estimator.n_iter_} epochs",
     }
-    told = [f"<b>{name}</b>{'' if what is None else f' {escape(_short(what))}'}" for name, what in stages.items()]
-    return f'<div style="font-size: 90%">{" ▸ ".join(told)}</div>'
+    labels = [
+        f"<b>{name}</b>{'' if setting is None else f' {escape(_short(setting))}'}" for name, setting in stages.items()
+    ]
+    return f'<div style="font-size: 90%">{" ▸ ".join(labels)}</div>'
 
 
 def curve(history: Mapping[str, Sequence[float]]) -> str:
-    """Return the losses of each epoch as an SVG picture, on a scale of their own.
+    """Return the losses of each epoch as an SVG picture, scaled to their range.
 
     >>> curve({"loss": [2.0, 1.0]}).count("polyline")
     1
@@ -63,6 +65,6 @@ def curve(history: Mapping[str, Sequence[float]]) -> str:
     return f'{picture}<div style="font-size: 90%">{", ".join(names)}; from {high:.4g} to {low:.4g}, {last} epochs</div>'
 
 
-def _short(what: Any) -> str:
-    text = " ".join((what if isinstance(what, str) else repr(what)).split())
+def _short(setting: Any) -> str:
+    text = " ".join((setting if isinstance(setting, str) else repr(setting)).split())
     return text if len(text) <= 60 else f"{text[:57]}…"
