@@ -6,7 +6,7 @@ from typing import Any
 
 from ortpipe.symbolic import defer_sympy
 
-BEGAN = time.perf_counter()  # of the process, as nearly as a package can say
+BEGAN = time.perf_counter()  # roughly the start of the process
 
 defer_sympy()
 
@@ -49,12 +49,12 @@ __all__ = sorted(_HOMES)
 
 
 def __dir__() -> list[str]:
-    """List the public names, which are imported when they are used."""
+    """Return the public names, which are imported on first use."""
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `ortpipe --help` waits for none of them."""
+    """Import a public name on first use, so that `ortpipe --help` does not wait for any of them."""
     if name not in _HOMES:
         raise AttributeError(f"module 'ortpipe' has no attribute {name!r}")
     return getattr(importlib.import_module(f"ortpipe.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""What walks through the rooms: a checked ONNX model, named tensors, and the facts that explain them."""
+"""Artifact, which stages pass on: a checked ONNX model, named tensors, and facts about them."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from ortpipe.graph.serial import NOTHING, located, read_apart, write
 from ortpipe.graph.svg import to_svg
 from ortpipe.hashing import Hasher
 
-FORMAT = 3  # of an artifact's folder
+FORMAT = 3  # the format of an artifact's folder
 TENSORS = "tensors.safetensors"
 Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, init=False, eq=False)
 class Artifact:
-    """One stage's result and the next one's input, sealed when it is made: nobody can change it afterwards.
+    """One stage's result and the next one's input, immutable after construction.
 
     Args:
-        model: an ir.Model, which is cleaned, gets its shapes and is checked; or a ModelProto that was.
+        model: an ir.Model, which is cleaned, shaped and checked here; or a ModelProto that already was.
         facts: see `Facts`.
         tensors: state, losses and metrics by name.
-        weights: the values of initializers that have none in a ModelProto.
+        weights: the values of initializers that have none in the ModelProto.
 
     Attributes:
         facts: see `Facts`.
         tensors: read-only arrays by name.
-        initializers: the model's own, read-only arrays by name.
+        initializers: the model's, read-only arrays by name.
     """
 
     facts: Facts
     tensors: Arrays
     initializers: Arrays = field(repr=False)
-    _graph: bytes = field(repr=False)  # the model without its initializers and without our metadata
+    _graph: bytes = field(repr=False)  # the model without its initializers and without ortpipe's metadata
 
     def __init__(
         self,
@@ -77,19 +77,19 @@ class Artifact:
             for t in graph.graph.initializer
         }
         del graph.graph.initializer[:]
-        vars(self).update(facts=facts, tensors=_own(tensors or {}), initializers=_read_only(initializers))
+        vars(self).update(facts=facts, tensors=_sealed_tensors(tensors or {}), initializers=_read_only(initializers))
         vars(self).update(_graph=graph.SerializeToString(deterministic=True))
 
     @property
     def model(self) -> onnx.ModelProto:
-        """The model with its facts in the metadata: a copy for whoever asks."""
+        """A copy of the model with the facts in its metadata."""
         model = onnx.ModelProto.FromString(self._graph)
         model.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in self.initializers.items())
         write_metadata(model, self.facts)
         return model
 
     def _about(self) -> dict[str, str]:
-        """Return what is known of it, for a person."""
+        """Return a summary of the artifact by heading, for people."""
         facts, trained = self.facts, [n for n in self.facts.parameters if n in self.initializers]
         numbers = sum(self.initializers[name].size for name in trained)
         about = {
@@ -104,18 +104,18 @@ class Artifact:
         return {key: value for key, value in about.items() if value}
 
     def __repr__(self) -> str:
-        """Say in a line what is known of it."""
+        """Return a summary in one line."""
         return f"Artifact({'; '.join(f'{key} {value}' for key, value in self._about().items())})"
 
     def _repr_html_(self) -> str:
-        """Return what is known of it, and its graph as a picture, for notebooks."""
+        """Return a summary and a picture of the graph, for notebooks."""
         shown = ((html.escape(key), html.escape(value)) for key, value in self._about().items())
         cells = "".join(f"<tr><th>{key}</th><td>{value}</td></tr>" for key, value in shown)
         graph = to_svg(self.apart()[0], self.facts.parameters)
         return f"<table>{cells}</table><details><summary>graph</summary>{graph}</details>"
 
     def apart(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-        """Return the model without the values of its large weights, and these: the artifact's own arrays."""
+        """Return the model without the values of its large weights, and these by name, without a copy."""
         model, weights = onnx.ModelProto.FromString(self._graph), dict[str, np.ndarray]()
         for name, array in self.initializers.items():
             dtype = None if array.dtype == object else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -129,22 +129,22 @@ class Artifact:
 
     @property
     def signature(self) -> onnx.ModelProto:
-        """The model without its initializers, for what asks for inputs, outputs and nodes."""
+        """The model without its initializers, for queries of inputs, outputs and nodes."""
         return onnx.ModelProto.FromString(self._graph)
 
     @property
     def node_count(self) -> int:
-        """How many nodes the graph has, without those of its subgraphs."""
+        """The number of nodes of the graph, without those of its subgraphs."""
         return len(self.signature.graph.node)
 
     @gc_paused()
     def ir_model(self, outputs: Sequence[str] | None = None) -> ir.Model:
-        """Return the model as values and nodes to work on: a new one each time, around the same arrays.
+        """Return a new onnx_ir.Model to edit, which shares the artifact's arrays.
 
-        With `outputs`, only the part that computes these.
+        With `outputs`, it is only the part that computes these.
         """
         model = onnx.ModelProto.FromString(self._graph)
-        needed = None if outputs is None else keep_needed(model.graph, outputs)  # protobuf is the cheaper to cut
+        needed = None if outputs is None else keep_needed(model.graph, outputs)  # cutting the protobuf is cheaper
         arrays = {name: a for name, a in self.initializers.items() if needed is None or name in needed}
         for name, array in arrays.items():
             if array.dtype == object:
@@ -172,29 +172,29 @@ class Artifact:
         record: Mapping[str, Any] | None = None,
         **facts: Any,
     ) -> Artifact:
-        """Return a new artifact: this one with another model, other tensors or facts, one lineage record longer.
+        """Return a new artifact with another model, other tensors or facts, and one more lineage record.
 
-        `notes` are sentences for whoever runs the stage; a run shows and records them, from the store too. `record` is
-        what else the stage says of itself there, as plain JSON.
+        `notes` are sentences for the user; a run shows and records them, also for a cache hit. `record` holds further
+        entries of the lineage record, as plain JSON.
         """
         line = {"stage": stage, "version": version, "input": self.digest(), **(record or {})}
         line |= {"notes": list(notes)} if notes else {}
         after = dataclasses.replace(self.facts, **facts, lineage=(*self.facts.lineage, line))
         if model is not None:
             return Artifact(model, after, self.tensors if tensors is None else tensors)
-        return self._with(facts=after, tensors=self.tensors if tensors is None else _own(tensors))
+        return self._with(facts=after, tensors=self.tensors if tensors is None else _sealed_tensors(tensors))
 
     def with_lineage(self, lineage: Sequence[Mapping[str, Any]]) -> Artifact:
-        """Return the same content with another history, which is no part of the digest."""
+        """Return the same content with another lineage, which is not part of the digest."""
         return self._with(facts=dataclasses.replace(self.facts, lineage=tuple(lineage)), _digest=self._digest)
 
     def _with(self, **changes: Any) -> Artifact:
-        other = object.__new__(Artifact)
-        vars(other).update({name: value for name, value in vars(self).items() if name != "_digest"} | changes)
-        return other
+        copy = object.__new__(Artifact)
+        vars(copy).update({name: value for name, value in vars(self).items() if name != "_digest"} | changes)
+        return copy
 
     def digest(self) -> str:
-        """Return the sha256 (hex) of the content: graph, initializers, tensors and facts but for lineage.
+        """Return the sha256 (hex) of the content: graph, initializers, tensors, and facts without the lineage.
 
         It does not depend on how the model is stored (external data or not) or on the machine.
         """
@@ -209,7 +209,7 @@ class Artifact:
         return sha.add("facts", json.dumps(self.facts.as_json(lineage=False))).hexdigest()
 
 
-def _own(arrays: Arrays) -> Arrays:
+def _sealed_tensors(arrays: Arrays) -> Arrays:
     return types.MappingProxyType({name: sealed(np.asarray(array)) for name, array in sorted(arrays.items())})
 
 
@@ -220,7 +220,7 @@ def _read_only(arrays: dict[str, np.ndarray]) -> Arrays:
 
 
 def under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the tensors of a folder by their own names.
+    """Return the tensors of a folder, by their names without it.
 
     >>> under("parameter", {"parameter/w": np.ones(1), "initial/w": np.zeros(1)})
     {'w': array([1.])}
@@ -231,16 +231,16 @@ def under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 def save_artifact(
     artifact: Artifact, folder: str | os.PathLike[str], *, once: bool = False, like: Path | None = None
 ) -> Path:
-    """Write an artifact as one folder, which appears whole or not at all, in the place of one that is there.
+    """Write an artifact as one folder, atomically, replacing an existing one.
 
     The folder holds `model.onnx` (+ `model.onnx.data` above 2 GB), `tensors.safetensors` and `artifact.json`, which
-    names the `source/…` tensors that are initializers of the model still: these stand in the model alone.
+    names the `source/…` tensors that still equal initializers of the model: these are stored only in the model.
 
     Args:
-        artifact: what to write.
-        folder: where.
-        once: leave a folder that is there as it is; the files of a new one are read-only.
-        like: a folder that holds an artifact of the same content: its files are linked instead of written again.
+        artifact: the artifact.
+        folder: the folder to write.
+        once: keep an existing folder; the files of a new one are read-only.
+        like: a folder with an artifact of the same content, whose files are linked instead of written again.
     """
     target, same = Path(folder), _in_model(artifact)
     with atomic_folder(target, once=once) as partial:
@@ -250,25 +250,31 @@ def save_artifact(
             _write_tensors({name: a for name, a in artifact.tensors.items() if name not in same}, partial / TENSORS)
         facts = {"format": FORMAT, "digest": artifact.digest(), "same": same, "facts": artifact.facts.as_json()}
         (partial / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        if once and os.name == "posix":  # Windows deletes no file that is read-only, nor a link to it
+        if once and os.name == "posix":  # Windows does not delete read-only files, nor links to them
             for file in partial.iterdir():
-                file.chmod(file.stat().st_mode & 0o444)  # others may link them, who would all see an edit in place
+                file.chmod(file.stat().st_mode & 0o444)  # links to the file would see an edit in place, too
     return target
 
 
 def _in_model(artifact: Artifact) -> list[str]:
-    """Return the tensors of the source that the model's initializers still have, bit by bit."""
-    found = []
+    """Return the names of `source/…` tensors that equal the model's initializers bit by bit."""
+    names = []
     for name, array in under("source", artifact.tensors).items():
-        other = artifact.initializers.get(name)
-        if other is None or (array.dtype, array.shape) != (other.dtype, other.shape):
+        initializer = artifact.initializers.get(name)
+        if initializer is None or (array.dtype, array.shape) != (initializer.dtype, initializer.shape):
             continue
-        if same_bytes(array, other):
-            found.append(f"source/{name}")
-    return found
+        if same_bytes(array, initializer):
+            names.append(f"source/{name}")
+    return names
 
 
-CODES = {"bool": "BOOL", "bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64"}  # of safetensors
+CODES = {
+    "bool": "BOOL",
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+}  # dtype → safetensors' code
 CODES |= {f"{sign}int{bits}": f"{sign.upper() or 'I'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 DTYPES = {code: name for name, code in CODES.items()}
 
@@ -276,15 +282,15 @@ DTYPES = {code: name for name, code in CODES.items()}
 def _write_tensors(arrays: Arrays, path: Path) -> None:
     """Write a .safetensors file, one array after the other.
 
-    The library's `save` would hold two copies of all arrays; a file of its `save_file` is one that only its user may
-    read, and an error there has no number.
+    The library's `save` would hold two copies of all arrays; its `save_file` makes the file readable by its owner only,
+    and its errors have no errno.
     """
     header, begin = dict[str, object](), 0
-    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # each then begins aligned
+    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # so that each is aligned
     for name in names:
         dtype, end = arrays[name].dtype.name, begin + arrays[name].nbytes
         if dtype not in CODES:
-            rule = "An artifact's tensors hold numbers or truth values."
+            rule = "An artifact's tensors must hold numbers or booleans."
             raise ModelError(rule, got=f"{name!r} of {dtype}", fix="Leave it out, or write it as numbers.")
         header[name] = {"dtype": CODES[dtype], "shape": arrays[name].shape, "data_offsets": [begin, end]}
         begin = end
@@ -297,7 +303,7 @@ def _write_tensors(arrays: Arrays, path: Path) -> None:
 
 
 def _read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Read a .safetensors file, each array into bytes that nobody can change: the library would hold two copies."""
+    """Read a .safetensors file, each array into immutable bytes; the library would hold two copies."""
     _check_header(path)
     arrays = dict[str, np.ndarray]()
     with path.open("rb") as file:
@@ -317,16 +323,16 @@ def _check_header(path: Path) -> None:
     try:
         with safe_open(path, "np"):
             pass
-    except (OSError, SafetensorError):  # without a number, whatever it was
-        path.open("rb").close()  # raises with one where the file cannot be opened now
-        with safe_open(path, "np"):  # raises where it is damaged
+    except (OSError, SafetensorError):  # without an errno, whatever the cause
+        path.open("rb").close()  # raises with an errno if the file cannot be opened now
+        with safe_open(path, "np"):  # raises if the file is damaged
             pass
 
 
 def _linked(source: Path, folder: Path) -> bool:
-    """Link an artifact's model and tensors into a folder, or return that these two are not on one file system.
+    """Link an artifact's model and tensors into a folder; return False if hard links are not possible.
 
-    External data are copied: onnx refuses to read them from a file that has two names.
+    External data are copied, for onnx rejects data files with several hard links.
     """
     try:
         for file in source.iterdir():
@@ -337,7 +343,9 @@ def _linked(source: Path, folder: Path) -> bool:
     except OSError:
         linked = False
     else:
-        linked = {"model.onnx", TENSORS} <= {file.name for file in folder.iterdir()}  # the source may be going
+        linked = {"model.onnx", TENSORS} <= {
+            file.name for file in folder.iterdir()
+        }  # the source may be removed at the same time
     if not linked:
         for file in folder.iterdir():
             file.unlink()
@@ -345,36 +353,36 @@ def _linked(source: Path, folder: Path) -> bool:
 
 
 def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> Artifact:
-    """Read what `save_artifact` wrote, whose digest is the recorded one, and this one where it is given.
+    """Read an artifact that `save_artifact` wrote, and verify the recorded digest, and `digest` if it is given.
 
     Raises:
-        ModelError: a file is missing or damaged, or the content's digest is another one.
-        OSError: a file is there and cannot be read now.
+        ModelError: a file is missing or damaged, or the content has another digest.
+        OSError: a file exists and cannot be read now.
     """
     source = Path(folder)
     record = source / "artifact.json"
     if not record.is_file():
         raise ModelError(
-            "An artifact is a folder with artifact.json.",
+            "An artifact must be a folder with artifact.json.",
             got=source,
-            fix="Name a stage's folder that a run wrote.",
+            fix="Give a stage's folder of a run.",
         )
     try:
         written = json.loads(record.read_text(encoding="utf-8"))
         if written.get("format", FORMAT) != FORMAT:
             raise ModelError(
-                f"An artifact's format is one that this version of ortpipe knows: {FORMAT}.",
+                f"An artifact's format must be the one of this version of ortpipe, {FORMAT}.",
                 got=f"{source}: format {written['format']}",
-                fix="Read it with the version that wrote it, or make it again.",
+                fix="Read it with the version that wrote it, or run the stage again.",
             )
-        known = {written["digest"], digest or written["digest"]}
+        expected = {written["digest"], digest or written["digest"]}
         with located(record):
             facts = Facts.from_json(written["facts"])
         model, weights = read_apart(source / "model.onnx")
         artifact = Artifact(model, facts, _read_tensors(source / TENSORS), weights=weights)
         same = {name: artifact.initializers[name.removeprefix("source/")] for name in written["same"]}
-        artifact = artifact._with(tensors=_own({**artifact.tensors, **same})) if same else artifact
-        found = artifact.digest() if in_metadata(model, facts) else "other facts in model.onnx"
+        artifact = artifact._with(tensors=_sealed_tensors({**artifact.tensors, **same})) if same else artifact
+        actual = artifact.digest() if in_metadata(model, facts) else "other facts in model.onnx"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:
             raise
@@ -383,10 +391,10 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
             got=f"{source}: {error}",
             fix="The folder is damaged: run the stage again.",
         ) from error
-    if {found} != known:
+    if {actual} != expected:
         raise ModelError(
             "An artifact's content must have the digest it was written with.",
-            got=f"{source}: {found} instead of {' and '.join(sorted(known))}",
+            got=f"{source}: {actual} instead of {' and '.join(sorted(expected))}",
             fix="The folder is damaged: run the stage again.",
         )
     return artifact

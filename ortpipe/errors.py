@@ -1,4 +1,4 @@
-"""What can go wrong, by phase; every message states the rule, what was got, and the way out."""
+"""ortpipe's errors, by phase; every message states the rule, what it got, and a fix."""
 
 import difflib
 import re
@@ -11,15 +11,15 @@ from typing import Any, Self
 class OrtpipeError(Exception):
     """Base of every error that ortpipe raises on purpose.
 
-    A stage speaks of its own settings by name, as its caller in Python does; the command line, where the same setting
-    is a key, puts the way to it in front (`under`).
+    A stage names its settings as its caller in Python does; the command line adds the path in front of the key (see
+    `under`).
 
     Args:
         rule: what must hold, as a sentence.
-        got: what there was instead.
-        fix: what the user can do about it.
-        key: the setting that the error is about, if it is one; rule and fix write it as `{key}`, and settings beside it
-            as `{at}name`, and a group of files of which one is chosen as `{group}`.
+        got: the actual value or state.
+        fix: what the user can do.
+        key: the setting that the error is about, if any. In rule and fix `{key}` stands for it, `{at}name` for a
+            setting beside it, and `{group}` for its config group.
 
     >>> error = OrtpipeError("{key} must be at least 1.", key="epochs", got="0", fix="Set {key}=1 or {at}average=null.")
     >>> print(error)
@@ -33,18 +33,18 @@ class OrtpipeError(Exception):
     """
 
     def __init__(self, rule: str, *, got: object = None, fix: str | None = None, key: str | None = None) -> None:
-        super().__init__(rule)  # a process pool makes the error anew from this, and then sets its attributes
+        super().__init__(rule)  # unpickling calls the class with this, and then sets the attributes
         self._rule, self._fix, self._key, self._at = rule, fix, key, ""
         self.got = got
 
     def under(self, *path: str) -> Self:
-        """Return the error, which now speaks of settings that lie under a path of keys."""
+        """Prepend a path to the keys in the error's texts, and return the error."""
         self._at = "".join(f"{part}." for part in path if part) + self._at
         return self
 
     @property
     def key(self) -> str | None:
-        """The setting, or else the group of settings, that the error is about, with the path that it lies under."""
+        """The setting that the error is about, or else the group of settings, with its path."""
         return f"{self._at}{self._key or ''}".rstrip(".") or None
 
     @property
@@ -54,7 +54,7 @@ class OrtpipeError(Exception):
 
     @property
     def fix(self) -> str | None:
-        """What the user can do about it."""
+        """What the user can do."""
         return None if self._fix is None else self._filled(self._fix)
 
     def _filled(self, text: str) -> str:
@@ -71,7 +71,7 @@ class ConfigError(OrtpipeError, ValueError):
 
 
 class UnknownNameError(ConfigError, KeyError):
-    """A name that its catalogue does not have (a KeyError, as of any mapping)."""
+    """A name that a catalogue does not contain (a KeyError, as for any mapping)."""
 
 
 class ModelError(OrtpipeError, RuntimeError):
@@ -87,7 +87,7 @@ class ConvertError(OrtpipeError):
 
 
 class NoRowsError(ConvertError):
-    """A source that needs rows and gets none."""
+    """A source that needs rows, without data."""
 
 
 class LossError(OrtpipeError, ValueError, RuntimeError):
@@ -109,11 +109,11 @@ class TrainError(OrtpipeError, ValueError, RuntimeError):
 class ConvergenceError(TrainError):
     """Training whose loss became nan or infinite."""
 
-    tensors: Mapping[str, Any] = {}  # train's after the last whole epoch, where batches were trained on
+    tensors: Mapping[str, Any] = {}  # train's tensors after the last complete epoch, for mini-batch training
 
 
 class NotFittedError(TrainError, AttributeError):
-    """What only training gives is asked for before it (an AttributeError, as in scikit-learn)."""
+    """A result of training is read before fit (an AttributeError, as in scikit-learn)."""
 
 
 class EvaluateError(OrtpipeError, RuntimeError):
@@ -121,7 +121,7 @@ class EvaluateError(OrtpipeError, RuntimeError):
 
 
 class StageError(OrtpipeError):
-    """A stage that broke its own promise."""
+    """A stage whose input or result lacks required facts."""
 
 
 class TrackingError(OrtpipeError):
@@ -129,12 +129,12 @@ class TrackingError(OrtpipeError):
 
 
 class ReproError(OrtpipeError):
-    """A run that is not the same when it is made again."""
+    """A run whose results differ when it is repeated."""
 
 
 @contextmanager
 def under(*path: str) -> Iterator[None]:
-    """Let the errors of a part of the settings speak of them from further out: `with under("source"): …`."""
+    """Prepend a path to the keys of errors raised in this context: `with under("source"): …`."""
     try:
         yield
     except OrtpipeError as error:
@@ -144,7 +144,7 @@ def under(*path: str) -> Iterator[None]:
 
 @contextmanager
 def in_words(words: Mapping[str, str]) -> Iterator[None]:
-    """Let errors speak of a function's arguments, by these words in place of what a config calls them."""
+    """Replace config terms by a function's argument names in the texts of errors raised in this context."""
     try:
         yield
     except OrtpipeError as error:
@@ -157,7 +157,7 @@ def in_words(words: Mapping[str, str]) -> Iterator[None]:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return a sentence that names the valid choices and guesses the one that was meant.
+    """Return a sentence that lists the valid choices and suggests the closest one.
 
     >>> nearest("adm", ["sgd", "adam"])
     "Did you mean 'adam'? Valid: adam, sgd."
@@ -171,21 +171,21 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def quoted(text: str) -> str:
-    r"""Return text as Hydra's grammar quotes it.
+    r"""Return a string quoted by Hydra's grammar.
 
     >>> print(quoted("it's"), quoted("a\\"))
     'it\'s' 'a\\'
     """
-    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", r"\'"), text) + "'"
+    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + match[2].replace("'", r"\'"), text) + "'"
 
 
 def listing(key: str, name: str) -> str:
-    """Return the argument that sets a key to a list of one name, as a shell takes it.
+    """Return the command-line argument that sets a key to a list of one name, quoted for a shell.
 
     >>> print(listing("columns", "age"), listing("columns", "größe"), listing("columns", "1"))
     columns=[age] "columns=['größe']" "columns=['1']"
     """
-    words = ("null", "true", "false", "nan", "inf")  # which Hydra reads as values
+    words = ("null", "true", "false", "nan", "inf")  # Hydra parses these as values
     if re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII) and name.lower() not in words:
         return f"{key}=[{name}]"
     argument = f"{key}=[{quoted(name)}]"

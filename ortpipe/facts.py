@@ -1,4 +1,4 @@
-"""What a stage must know about a model and cannot read off its graph; kept in the model's metadata too."""
+"""Facts about a model that its graph does not show; they are also stored in the model's metadata."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ortpipe.settings import checked, fields_of
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
 PREFIX = "ortpipe."
-AGAIN = "Read it with the version that wrote it, or make it again."
+REBUILD = "Read it with the version that wrote it, or run the stages again."
 
 
 @dataclass(frozen=True)
 class HeadFacts:
-    """What `Facts` says of its prediction, said of a further output that has a label and a loss of its own."""
+    """The facts about a head, a further output with its own label and loss; the fields are as in `Facts`."""
 
     task: Task
     class_axis: int | None = None
@@ -35,72 +35,70 @@ class HeadFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a stage must know about a model and cannot read off its graph.
+    """Facts about a model that its graph does not show and stages need.
 
-    All but `lineage` are also written in the model's metadata, so that the bare .onnx file explains itself.
+    All but `lineage` are also written to the model's metadata, so that the .onnx file describes itself.
     """
 
     task: Task
     inputs: tuple[str, ...]  # the data inputs, rows first
     outputs: tuple[str, ...]  # the forward outputs, in the source's order
-    prediction: str  # the float output that losses and metrics read: values, or probabilities
-    parameters: tuple[str, ...]  # the initializers that training may change; after derive, those it does change
-    constants: tuple[str, ...] = ()  # the float initializers that are trained only where they are named
-    class_axis: int | None = None  # of the prediction, where its classes or columns are; its rank: nowhere, each number
-    # stands for itself; None: the last, of [N, K]
-    logits: str | None = None  # the value before the last Sigmoid or Softmax, where there is one
-    members: str | None = None  # what the loss reads, [N, members, K] of raw scores or values: the prediction is the
-    # mean of what they predict, the loss that of theirs
-    opposite: bool | None = None  # True: the logits are one score twice, [−s, s], of which s is the logit
-    link: Literal["log"] | None = None  # of a regression: the prediction is the logarithm of the values
-    classes: tuple[int | str, ...] | None = None  # label of each class index
+    prediction: str  # the float output for losses and metrics: values, or probabilities
+    parameters: tuple[str, ...]  # the initializers that training may change; after derive, those that it changes
+    constants: tuple[str, ...] = ()  # the float initializers that are trained only if the config names them
+    class_axis: int | None = None  # the prediction's axis of classes or columns; its rank: there is none, each number
+    # is a prediction; None: the last axis of [N, K]
+    logits: str | None = None  # the value before the last Sigmoid or Softmax, if there is one
+    members: str | None = None  # an ensemble's raw scores or values [N, members, K]: the prediction is the mean of the
+    # members' predictions, the loss the mean of their losses
+    opposite: bool | None = None  # True: the logits are [−s, s] with the logit s
+    link: Literal["log"] | None = None  # for a regression whose prediction is the logarithm of the values
+    classes: tuple[int | str, ...] | None = None  # the label of each class index
     label: str | None = None  # the label input
-    blank: int | None = None  # the class that means nothing, where the label is a sequence that all steps read (CTC)
-    padding: int | float | str | None = None  # the label of elements that count nothing
-    objective: Mapping[str, Any] = field(default_factory=dict)  # what the source was fitted by: {loss: {name: …},
-    # penalty: {parameter: {l2: …}}, reduction: that these strengths are for, rows: N, weight: their mean where the
-    # source divides by it, missing: what is not in it}
+    blank: int | None = None  # the blank class, if the label is a sequence for all steps (CTC)
+    padding: int | float | str | None = None  # the label of elements to ignore
+    objective: Mapping[str, Any] = field(default_factory=dict)  # the source's objective: {loss: {name: …},
+    # penalty: {parameter: {l2: …}}, reduction: the one for these strengths, rows: N, weight: the mean row weight if the
+    # source divides by it, missing: the parts that are left out}
     sample_weight: str | None = None  # the per-row weight input
     loss: str | None = None  # the scalar loss output
-    output_gradient: str | None = None  # the input that every gradient is multiplied by; a scalar loss has 1 there
-    reduction: Literal["sum", "mean"] | None = None  # how the loss joins its rows
+    output_gradient: str | None = None  # the input that multiplies every gradient, the cotangent; 1 for a scalar loss
+    reduction: Literal["sum", "mean"] | None = None  # how the loss reduces its rows
     gradients: Mapping[str, str] = field(default_factory=dict)  # parameter → its gradient output
     input_gradients: Mapping[str, str] = field(default_factory=dict)  # data input → its gradient output
-    adapters: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # weight → {left: L, right: R, scale: s}: of
-    # W + s · L·R, L and R are trained; what train gives is that sum
+    adapters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # weight → {left: L, right: R, scale: s}:
+    # L and R of W + s · L·R are trained; train's result is the sum
     statistics: Mapping[str, str] = field(default_factory=dict)  # running statistic → the output of its next value
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # data input → the names of its columns
     categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # column of text → value of each code
-    heads: Mapping[str, HeadFacts] = field(default_factory=dict)  # further outputs with a label and a loss of their own
+    heads: Mapping[str, HeadFacts] = field(default_factory=dict)  # further outputs with their own label and loss
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → before/trained/int8/source
     lineage: tuple[Mapping[str, Any], ...] = ()  # one record per stage, oldest first; not part of the digest
 
     @property
     def measured_as(self) -> str:
-        """The task that metrics fit."""
+        """The task by which metrics are chosen."""
         return self.task if self.blank is None else "sequence"
 
     @property
     def predictions(self) -> dict[str, Facts]:
-        """What is known of the prediction, under "", and of each head by its output, as if it were the prediction."""
+        """The facts of the prediction, under "", and of each head by its output, as if it were the prediction."""
         bare = dataclasses.replace(self, members=None, objective={})
         heads = {name: dataclasses.replace(bare, prediction=name, **vars(head)) for name, head in self.heads.items()}
         return {"": self, **heads}
 
     @property
     def settings(self) -> str:
-        """Where a config says what the prediction means, or the head that these facts of `predictions` are of."""
+        """The config key of the settings of the prediction, or of the head that these facts describe."""
         return f"convert.source.heads.{self.prediction}" if self.prediction in self.heads else "convert.source"
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The label inputs, the prediction's first."""
-        return tuple(own.label for own in self.predictions.values() if own.label is not None)
+        return tuple(facts.label for facts in self.predictions.values() if facts.label is not None)
 
     def __repr__(self) -> str:
-        """Say what is set, each in a few words; `as_json` has all, and `lineage` what each stage did."""
+        """Return the facts that are set, shortened; `as_json` has them in full, and `lineage` the stages' records."""
         return f"Facts({', '.join(f'{name}={value!r:.100}' for name, value in self.as_json(lineage=False).items())})"
 
     def as_json(self, *, lineage: bool = True) -> dict[str, Any]:
@@ -116,10 +114,10 @@ class Facts:
             raise ModelError(
                 "An artifact's facts must be of this version of ortpipe.",
                 got=f"unknown: {', '.join(sorted(unknown))}",
-                fix=AGAIN,
+                fix=REBUILD,
             )
         if missing := [name for name in _REQUIRED if name not in facts]:
-            raise ModelError("An artifact's facts are all there.", got=f"no {', '.join(missing)}", fix=AGAIN)
+            raise ModelError("An artifact's facts must be complete.", got=f"no {', '.join(missing)}", fix=REBUILD)
         return cls(**_typed(cls, facts))
 
 
@@ -127,7 +125,7 @@ _REQUIRED = [f.name for f in dataclasses.fields(Facts) if f.default is f.default
 
 
 def _typed(cls: type, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts in JSON that `Facts`, or those of a head, has as their types."""
+    """Return the JSON facts of `Facts` or `HeadFacts` as their fields' types."""
     values = {}
     for name, (_, hint) in fields_of(cls).items():
         if name in facts:
@@ -138,23 +136,23 @@ def _typed(cls: type, facts: Mapping[str, Any]) -> dict[str, Any]:
                 else:
                     values[name] = checked(facts[name], hint, name)
             except (ConfigError, TypeError) as error:
-                got = f"{name}: {json.dumps(facts[name])[:200]}"
+                actual = f"{name}: {json.dumps(facts[name])[:200]}"
                 raise ModelError(
-                    "An artifact's facts have the types that ortpipe writes.", got=got, fix=AGAIN
+                    "An artifact's facts must have the types that ortpipe writes.", got=actual, fix=REBUILD
                 ) from error
     return values
 
 
 def write_metadata(model: onnx.ModelProto, facts: Facts) -> None:
-    """Put the facts, but for the lineage, in a model's metadata, behind those of others."""
-    others = [(p.key, p.value) for p in model.metadata_props if not p.key.startswith(PREFIX)]
+    """Write the facts without the lineage to a model's metadata, after entries of other tools."""
+    foreign = [(p.key, p.value) for p in model.metadata_props if not p.key.startswith(PREFIX)]
     del model.metadata_props[:]
-    for key, value in (*others, *_as_metadata(facts)):
+    for key, value in (*foreign, *_as_metadata(facts)):
         model.metadata_props.add(key=key, value=value)
 
 
 def in_metadata(model: onnx.ModelProto, facts: Facts) -> bool:
-    """Return whether a model's metadata hold these facts to the byte, and no other ones of ours."""
+    """Return whether the ortpipe entries of a model's metadata are exactly these facts."""
     ours = [(p.key, p.value) for p in model.metadata_props if p.key.startswith(PREFIX)]
     return ours == _as_metadata(facts)
 
@@ -164,10 +162,10 @@ def _as_metadata(facts: Facts) -> list[tuple[str, str]]:
 
 
 def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
-    """Return the facts in a model's metadata (empty for a model that ortpipe has not seen).
+    """Return the facts in a model's metadata ({} for a model that ortpipe did not write).
 
     Raises:
-        ModelError: they are no JSON, or of another type than `Facts` has.
+        ModelError: they are not JSON, or not of the types of `Facts`.
     """
     ours = {p.key.removeprefix(PREFIX): p.value for p in model.metadata_props if p.key.startswith(PREFIX)}
     facts = {}
@@ -175,14 +173,14 @@ def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
         try:
             facts[name] = json.loads(text)
         except (ValueError, RecursionError) as error:
-            got = f"{PREFIX}{name}: {text[:200]!r}"
-            raise ModelError("ortpipe's facts in a model's metadata are JSON.", got=got, fix=AGAIN) from error
+            actual = f"{PREFIX}{name}: {text[:200]!r}"
+            raise ModelError("ortpipe's facts in a model's metadata must be JSON.", got=actual, fix=REBUILD) from error
     _typed(Facts, facts)
     return facts
 
 
 def without_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model without ortpipe's facts, which no longer hold; metadata of others stays."""
+    """Return the model without ortpipe's facts, which are outdated; other metadata stay."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     del bare.metadata_props[:]

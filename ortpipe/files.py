@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all."""
+"""Write files and folders atomically."""
 
 import contextlib
 import os
@@ -7,14 +7,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")  # the names that `temporary` gives
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")  # names of `temporary`
 
 
 def temporary(target: Path) -> Path:
-    """Return a name beside a target that nobody has.
+    """Return an unused name beside a target.
 
-    What is made under it gets the rights that the umask, the folder's setgid bit and its default ACL give: `tempfile`
-    would keep others out, and a `chmod` would have to know what was asked for.
+    A file created under it gets its permissions from the umask, the folder's setgid bit and its default ACL; `tempfile`
+    would exclude other users, and a `chmod` would have to guess the right permissions.
     """
     return target.with_name(f".{target.name}.{os.urandom(8).hex()}")
 
@@ -30,7 +30,7 @@ def atomic_write(path: Path, content: str | bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
-    except BaseException:  # Ctrl-C too must leave nothing half-written
+    except BaseException:  # also on Ctrl-C, no partial file may remain
         partial.unlink(missing_ok=True)
         raise
     sync(path.parent)
@@ -39,9 +39,9 @@ def atomic_write(path: Path, content: str | bytes) -> Path:
 
 @contextlib.contextmanager
 def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
-    """Give a temporary folder beside `target` that takes its place when the block succeeds.
+    """Yield a temporary folder beside `target` that is renamed to it when the block succeeds.
 
-    An older one goes; with `once` it stays, and the new one goes.
+    An existing folder is replaced; with `once` it is kept, and the new one removed.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = temporary(target)
@@ -50,14 +50,14 @@ def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
         yield partial
         for file in (*partial.rglob("*"), partial):
             sync(file)
-        _take_place(partial, target, once)
+        _rename(partial, target, once)
     except BaseException:  # as in atomic_write
         shutil.rmtree(partial, ignore_errors=True)
         raise
     sync(target.parent)
 
 
-def _take_place(folder: Path, target: Path, once: bool) -> None:
+def _rename(folder: Path, target: Path, once: bool) -> None:
     if once:
         try:
             os.rename(folder, target)
@@ -72,19 +72,19 @@ def _take_place(folder: Path, target: Path, once: bool) -> None:
     older = temporary(target)
     os.rename(target, older)
     try:
-        os.rename(folder, target)  # a kill before it leaves both, each whole, under hidden names
-    except BaseException:  # whatever stopped it, the older folder goes back to its place
+        os.rename(folder, target)  # a kill before this leaves both complete folders under hidden names
+    except BaseException:  # restore the older folder
         os.rename(older, target)
         raise
     shutil.rmtree(older, ignore_errors=True)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk; Windows opens no folders, and keeps their names."""
+    """Wait until a file, or a folder's entries, are on the disk; on Windows folders cannot be opened, nor need it."""
     windows = os.name == "nt"
     if windows and path.is_dir():
         return
-    handle = os.open(path, os.O_RDWR if windows else os.O_RDONLY)  # Windows flushes only what may be written
+    handle = os.open(path, os.O_RDWR if windows else os.O_RDONLY)  # Windows flushes only files opened for writing
     try:
         os.fsync(handle)
     finally:

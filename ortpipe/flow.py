@@ -1,4 +1,4 @@
-"""The architecture in one tuple: six stages, what each reads, requires and ensures."""
+"""The six stages in order, with the context that each reads and the facts that it requires and ensures."""
 
 from ortpipe.pipeline.plan import Stage
 
@@ -9,7 +9,7 @@ FORWARD = ("task", "inputs", "outputs", "prediction")
 
 
 def _stage(name: str, *, has_check: bool = True, **facts: tuple[str, ...]) -> Stage:
-    """Return a stage, whose functions lie in the room of its name."""
+    """Return a stage, whose functions are in the folder of its name."""
     module = f"ortpipe.stages.{name}.stage"
     return Stage(name, f"{module}:{name}", f"{module}:check" if has_check else None, **facts)
 

@@ -1,4 +1,4 @@
-"""One way to hash: sha256 over parts that each say their kind and length, so that no two contents share their bytes."""
+"""Hash by sha256 over tagged, length-prefixed parts, so that different contents never hash the same bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 class Hasher:
-    """A sha256 that grows by parts: text, bytes, arrays, and any other plain JSON value.
+    """An incremental sha256 over strings, bytes, arrays and other plain JSON values.
 
     >>> digest_of("rows", "ab", "c") == digest_of("rows", "a", "bc")
     False
@@ -24,7 +24,7 @@ class Hasher:
         self.add(tag)
 
     def add(self, *parts: Any) -> Hasher:
-        """Hash some parts; the memory order, byte order and text encoding of an array do not count."""
+        """Hash some parts; an array's memory order, byte order and string encoding do not matter."""
         for part in parts:
             if isinstance(part, str):
                 self._put(b"s", part.encode())
@@ -37,7 +37,7 @@ class Hasher:
         return self
 
     def hexdigest(self) -> str:
-        """Return the sha256 of what was added so far."""
+        """Return the sha256 (hex) of the parts added so far."""
         self._hash_small()
         return self._sha.hexdigest()
 
@@ -65,5 +65,5 @@ class Hasher:
 
 
 def digest_of(tag: str, *parts: Any) -> str:
-    """Return the sha256 (hex) of some parts under a tag, which tells uses of the same parts apart."""
+    """Return the sha256 (hex) of some parts and a tag, which separates different uses."""
     return Hasher(tag).add(*parts).hexdigest()

@@ -1,4 +1,4 @@
-"""Parts of the user's own, by import path: modules of the working folder are found, and their code has a digest."""
+"""Load a user's own classes and functions by import path, also from the working folder, and hash their code."""
 
 import ast
 import contextlib
@@ -19,9 +19,9 @@ from ortpipe.errors import ConfigError, OrtpipeError, nearest
 
 PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info.major}.{sys.version_info.minor}"}
-_LOADED: dict[str, Any] = {}  # by the path that a config names; whoever reads a record finds only what is here
+_LOADED: dict[str, Any] = {}  # by import path in a config; reading a record imports nothing, it only looks here
 
-_SOURCES: dict[str, "_Source"] = {}  # by the name of a module
+_SOURCES: dict[str, "_Source"] = {}  # by module name
 
 
 def is_path(name: object) -> bool:
@@ -34,9 +34,9 @@ def is_path(name: object) -> bool:
 
 
 def load(path: str, key: str | None = None, problem: type[OrtpipeError] = ConfigError) -> Any:
-    """Import what a path `module:name`, set under a key, names; errors say what there is instead."""
+    """Import the function or class at a path `module:name`; errors name the setting `key`."""
     module, _, name = path.partition(":")
-    said = path if key is None else "{key}"
+    label = path if key is None else "{key}"
     try:
         new = module not in sys.modules
         with working_folder_first():
@@ -45,25 +45,25 @@ def load(path: str, key: str | None = None, problem: type[OrtpipeError] = Config
             _source(module, Path(file).resolve(), new=True)
     except Exception as error:
         raise problem(
-            f"The module of {said} must be importable.",
+            f"The module of {label} must be importable.",
             key=key,
-            got=f"{module}: {type(error).__name__}: {error}{_place(error)}",
-            fix="Install it, or run where it lies in the working folder.",
+            got=f"{module}: {type(error).__name__}: {error}{_location(error)}",
+            fix="Install it, or run in the folder that contains it.",
         ) from error
     part = getattr(imported, name, None)
     if not callable(part):
         names = [n for n, value in vars(imported).items() if callable(value) and not n.startswith("_")]
-        got = f"{path}, which is {'not there' if part is None else f'a {type(part).__name__}'}"
-        rule = f"{said} must be a function or a class of its module."
-        raise problem(rule, key=key, got=got, fix=nearest(name, names))
+        actual = f"{path}, which is {'missing' if part is None else f'a {type(part).__name__}'}"
+        rule = f"{label} must be a function or a class of its module."
+        raise problem(rule, key=key, got=actual, fix=nearest(name, names))
     _LOADED[path] = part if inspect.isroutine(part) or inspect.isclass(part) else imported
     return part
 
 
 def loaded(path: str) -> Any:
-    """Return what a path, perhaps with a head in front, names if a config of this process has: nothing is imported.
+    """Return the object at a path if this process has loaded it, else None; nothing is imported.
 
-    In the place of an instance stands the module that makes it.
+    A head's prefix in the path is ignored. For an instance, its module is returned.
     """
     return _LOADED.get(path.rpartition("/")[2])
 
@@ -74,13 +74,13 @@ def path_of(part: Any) -> str:
 
 
 def is_own(part: Any) -> bool:
-    """Return whether a function or a class is not ortpipe's."""
+    """Return whether a function or a class is a user's own, not ortpipe's."""
     return str(getattr(part, "__module__", "")).partition(".")[0] != __name__.partition(".")[0]
 
 
 @contextlib.contextmanager
 def working_folder_first() -> Iterator[None]:
-    """Find modules of the working folder, those too that a function imports only when it is called."""
+    """Put the working folder first on sys.path, also for imports inside of functions that run in this context."""
     before = list(sys.path)
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -90,15 +90,15 @@ def working_folder_first() -> Iterator[None]:
 
 
 def code(part: Any) -> str:
-    """Return the sha256 (hex) of the code of a function, class or module, and of what it imports from its own folder.
+    """Return the sha256 (hex) of the code of a function, class or module, and of its imports from its own folder.
 
-    That is the text of the files, where it is what was imported. Else, as in a notebook, it is what is in memory, which
-    other processes compute again: the part by value, with the globals that it reads, as cloudpickle writes it.
+    It hashes the text of the files if that is what was imported. Else, as in a notebook, it hashes the object in memory
+    with the globals that it reads, pickled by value with cloudpickle; that digest may differ in other processes.
     """
     name = part.__name__ if inspect.ismodule(part) else part.__module__
     try:
         file = Path(inspect.getfile(part)).resolve()
-    except (TypeError, OSError):  # it is of C, or a class of a notebook
+    except (TypeError, OSError):  # it is written in C, or a class of a notebook
         file = None
     if file is None or not file.is_file():
         return _by_value(part, [name])
@@ -107,26 +107,28 @@ def code(part: Any) -> str:
 
 
 class _Source(NamedTuple):
-    """The files of a module that was imported, by the names of modules; their digest if they are unchanged since."""
+    """The files of an imported module by module name, and their digest if they are unchanged since the import."""
 
-    spec: object  # another one after a reload
+    spec: object  # a new object after a reload
     files: Mapping[str, Path]
     digest: str | None
-    newest: float  # when a file was changed last
+    newest: float  # the latest modification time of the files
 
 
 def _source(name: str, file: Path, *, new: bool = False) -> _Source:
-    """Return the files of a module; `new` says that it was imported right now."""
-    spec, known = getattr(sys.modules.get(name), "__spec__", None), _SOURCES.get(name)
-    if known is not None and known.spec is spec and not new:
-        if (newest := _changed(known.files)) > known.newest:
-            _SOURCES[name] = known._replace(newest=newest)
-            lost = "was edited after it was imported, which counts: restart Python, or importlib.reload it."
-            warnings.warn(f"{name} {lost}", stacklevel=2)
-        return known
+    """Return a module's source; `new` means that it has just been imported."""
+    spec, cached = getattr(sys.modules.get(name), "__spec__", None), _SOURCES.get(name)
+    if cached is not None and cached.spec is spec and not new:
+        if (newest := _newest_change(cached.files)) > cached.newest:
+            _SOURCES[name] = cached._replace(newest=newest)
+            problem = (
+                "was edited after its import, and the imported version is used: restart Python, or importlib.reload it."
+            )
+            warnings.warn(f"{name} {problem}", stacklevel=2)
+        return cached
     files = _files(name, file)
-    newest = _changed(files)
-    contents = [files[name].read_bytes() for name in sorted(files)] if new or newest < _began() else []
+    newest = _newest_change(files)
+    contents = [files[name].read_bytes() for name in sorted(files)] if new or newest < _process_start() else []
     if len(contents) > 1:
         contents = ["".join(hashlib.sha256(content).hexdigest() for content in contents).encode()]
     digest = hashlib.sha256(contents[0]).hexdigest() if contents else None
@@ -134,13 +136,13 @@ def _source(name: str, file: Path, *, new: bool = False) -> _Source:
     return _SOURCES[name]
 
 
-def _changed(files: Mapping[str, Path]) -> float:
+def _newest_change(files: Mapping[str, Path]) -> float:
     return max((file.stat().st_mtime for file in files.values() if file.is_file()), default=0.0)
 
 
 @functools.cache
-def _began() -> float:
-    """Return when this process began, or was forked: what it had imported by then, others may have written since."""
+def _process_start() -> float:
+    """Return when this process started or was forked; files of modules imported before may have changed since."""
     import psutil
 
     return psutil.Process().create_time()
@@ -154,7 +156,7 @@ def _by_value(part: Any, modules: Iterable[str]) -> str:
         cloudpickle.register_pickle_by_value(module)
     try:
         content = cloudpickle.dumps(part)
-    except Exception:  # noqa: BLE001 - whatever its globals raise, of this part nothing is found in the store
+    except Exception:  # noqa: BLE001 - whatever its globals raise: the random digest makes it a cache miss
         content = uuid.uuid4().bytes
     finally:
         for module in inside:
@@ -164,7 +166,7 @@ def _by_value(part: Any, modules: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def blamed(part: Any, noun: str, error: type[OrtpipeError]) -> Iterator[None]:
-    """Name a part of the user's own, and the line, in whatever it raises."""
+    """Add a user's own part, and the line, to the errors that it raises."""
     try:
         yield
     except OrtpipeError as cause:
@@ -174,12 +176,12 @@ def blamed(part: Any, noun: str, error: type[OrtpipeError]) -> Iterator[None]:
     except Exception as cause:
         if not is_own(part):
             raise
-        got = f"{type(cause).__name__}: {cause}{_place(cause, part)}"
-        raise error(f"The {noun} {path_of(part)} must run.", got=got, fix="Correct it.") from cause
+        actual = f"{type(cause).__name__}: {cause}{_location(cause, part)}"
+        raise error(f"The {noun} {path_of(part)} must run.", got=actual, fix="Correct it.") from cause
 
 
-def _place(error: Exception, part: Any = None) -> str:
-    """Return the last line of the part's own file, or of any, that an error came through."""
+def _location(error: Exception, part: Any = None) -> str:
+    """Return the last line in the part's file, or in any file, of an error's traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     file = None if part is None else getattr(sys.modules.get(part.__module__), "__file__", None)
     for frame in reversed(frames):
@@ -189,28 +191,28 @@ def _place(error: Exception, part: Any = None) -> str:
 
 
 def _files(name: str, file: Path) -> dict[str, Path]:
-    """Return a module's file and those of its folder that it imports, however deep; of an installed one its own.
+    """Return a module's file and those that it imports from its folder, recursively, by module name.
 
-    They are by the modules' names.
+    For an installed module it is only its own file.
     """
     package = file.name == "__init__.py"
     depth = name.count(".") + package
     if file.suffix != ".py" or depth >= len(file.parents) or INSTALLED & set(file.parts):
         return {name: file}
-    root, found, stack = file.parents[depth], dict[str, Path](), [(name, file)]
+    root, files, stack = file.parents[depth], dict[str, Path](), [(name, file)]
     while stack:
         name, file = stack.pop()
-        found[name] = file
-        for other in sorted(_imported(name, file)):
-            base = root.joinpath(*other.split("."))
+        files[name] = file
+        for imported in sorted(_imported(name, file)):
+            base = root.joinpath(*imported.split("."))
             for place in (base.with_suffix(".py"), base / "__init__.py"):
-                if other not in found and place.is_file():
-                    stack.append((other, place))
-    return found
+                if imported not in files and place.is_file():
+                    stack.append((imported, place))
+    return files
 
 
 def _imported(name: str, file: Path) -> set[str]:
-    """Return the names of what may be modules that a file imports, wherever in it, and of the packages around them."""
+    """Return the names of possible modules that a file imports, anywhere in it, and of their packages."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     names = {package}
     for node in ast.walk(ast.parse(file.read_bytes())):
@@ -220,5 +222,5 @@ def _imported(name: str, file: Path) -> set[str]:
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             names.update({base, *(f"{base}.{alias.name}" for alias in node.names)})
-    parts = [other.split(".") for other in names if other]
+    parts = [imported_name.split(".") for imported_name in names if imported_name]
     return {".".join(words[:count]) for words in parts for count in range(1, len(words) + 1)}

@@ -1,4 +1,4 @@
-"""Figures of matplotlib, and their PNG bytes."""
+"""matplotlib figures and their PNG bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def figure(*draw: Callable[[Axes], object]) -> Figure:
-    """Return what is drawn on axes, up to three side by side."""
+    """Return a figure with one axes per drawing function, up to three side by side."""
     from matplotlib.figure import Figure
 
     columns = min(len(draw), 3)
@@ -29,6 +29,6 @@ def picture(*draw: Callable[[Axes], object]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     buffer = io.BytesIO()
-    # `figure.savefig` draws twice, first for the layout, which drawing does by itself; the metadata name no version.
+    # `figure.savefig` would draw twice, first for the layout, which drawing does anyway; no version in the metadata
     FigureCanvasAgg(figure(*draw)).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()

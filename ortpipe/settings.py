@@ -1,4 +1,4 @@
-"""Settings as data: dataclasses whose annotations hold each field's type and bounds, and catalogues of members."""
+"""Settings as dataclasses whose annotations hold each field's type and bounds, and catalogues of members."""
 
 from __future__ import annotations
 
@@ -36,36 +36,36 @@ Share = Annotated[float, Ge(0), Lt(1)]
 
 @dataclass(frozen=True)
 class Must:
-    """A bound that annotated-types has no name for: its words follow "must be"; `names` are all valid texts, if few."""
+    """A bound that annotated-types lacks: `words` follow "must be"; `names` are the valid strings, if there are few."""
 
     words: str
     holds: Callable[[Any], object]
     names: tuple[str, ...] = ()
 
 
-def one_of(noun: str, names: Iterable[str], *others: str) -> Must:
-    """Return the bound of text that is the name of a member of `names`, or one of `others`."""
-    valid = (*others, *names)
-    words = " or ".join([f"the name of {article(noun)}", *map(repr, others)])
+def one_of(noun: str, names: Iterable[str], *extras: str) -> Must:
+    """Return the bound for strings that name a member of `names`, or are one of `extras`."""
+    valid = (*extras, *names)
+    words = " or ".join([f"the name of {article(noun)}", *map(repr, extras)])
     catalogue = names if isinstance(names, Catalogue) else None
-    # what is the user's own is imported here, so that its code is known wherever its name is
+    # a user's own member is imported here, so that its code is hashed wherever its name is used
     return Must(words, lambda name: name in valid or (catalogue and name in catalogue and catalogue[name]), valid)
 
 
 @dataclass(frozen=True)
 class Fix:
-    """What to do about a wrong value, where the field's default is no answer; `{key}` and `{at}` as in errors."""
+    """The fix for a wrong value, if the field's default is no answer; `{key}` and `{at}` as in errors."""
 
     text: str
 
 
-ARTIFACT = Fix("Give what the stage before it returns, or what load_artifact reads.")
+ARTIFACT = Fix("Give the artifact that the stage before it or load_artifact returns.")
 
 
 class Catalogue(Mapping[str, Member]):
-    """Members by name; a member written as "module:Class" is imported when it is asked for, never by listing names.
+    """Members by name; a member written as "module:Class" is imported on first access, not when names are listed.
 
-    One that is open to the user's own takes their import paths as names too, which no list holds.
+    A catalogue that is open to users' own members also accepts import paths as names, which it does not list.
 
     >>> catalogue = Catalogue("loss", {"l1": "operator:abs"})
     >>> list(catalogue), catalogue["l1"](-2)
@@ -98,12 +98,12 @@ class Catalogue(Mapping[str, Member]):
         return len(self._members)
 
     def of_own(self, part: Any) -> Member:
-        """Return what a user's import path names as a member."""
+        """Return a user's own class or function as a member."""
         return part
 
     def name_of(self, member: Any) -> str:
-        """Return the name of a member, or the import path of one that is the user's own."""
-        return next((name for name, known in self.items() if known is member), None) or own.path_of(member)
+        """Return the name of a member, or the import path of a user's own one."""
+        return next((name for name, candidate in self.items() if candidate is member), None) or own.path_of(member)
 
     def default(self, name: str, **settings: Any) -> Any:
         """Return the dataclass field whose default is this member."""
@@ -111,15 +111,15 @@ class Catalogue(Mapping[str, Member]):
 
 
 class Config:
-    """Base of the dataclasses of settings: each value must have its annotation's type and keep its bounds.
+    """Base of the dataclasses of settings: each value must have its annotation's type and be within its bounds.
 
-    Bounds (Ge, Gt, Le, Lt or Must) stand in the type: `rows: Annotated[int, Ge(1)]`, `loss: Annotated[Loss, LOSSES]`.
-    Whole numbers serve as numbers, lists as tuples, NumPy's scalars and paths as Python's numbers and text.
-    `__post_init__` is for rules between fields, and finds each of them checked.
+    Bounds (Ge, Gt, Le, Lt or Must) are in the type: `rows: Annotated[int, Ge(1)]`, `loss: Annotated[Loss, LOSSES]`.
+    Integers are accepted as floats, lists as tuples, NumPy scalars as Python numbers, and paths as strings.
+    `__post_init__` is for rules between fields, which are already checked when it runs.
     """
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
-        """Reject a name that is no field, with the nearest."""
+        """Reject a name that is not a field, and suggest the nearest one."""
         names = [entry.name for entry in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in named:
             if name not in names:
@@ -142,9 +142,9 @@ class Config:
         cls: type = type(self)
         for name, (entry, hint) in fields_of(cls).items():
             value = getattr(self, name)
-            fitted = checked(value, hint, name, entry.default)
-            if fitted is not value:
-                object.__setattr__(self, name, fitted)
+            converted = checked(value, hint, name, entry.default)
+            if converted is not value:
+                object.__setattr__(self, name, converted)
 
 
 @functools.cache
@@ -160,13 +160,13 @@ def catalogue_of(hint: Any) -> Catalogue[Any] | None:
 
 
 def checked(value: Any, hint: Any, key: str, default: Any = dataclasses.MISSING) -> Any:
-    """Return a field's value as its annotation's type.
+    """Return a field's value converted to its annotation's type.
 
     Raises:
-        ConfigError: it has another type, or is out of bounds; names `key`, or the part of it that is wrong.
+        ConfigError: the value has another type, or is out of bounds; it names `key`, or the part that is wrong.
     """
     try:
-        return _fitted(value, hint)
+        return _converted(value, hint)
     except _MisfitError as misfit:
         wrong, expected = misfit.value, in_words(misfit.hint)
         plain = wrong is None or isinstance(wrong, str | int | float | list | dict | tuple)
@@ -174,7 +174,7 @@ def checked(value: Any, hint: Any, key: str, default: Any = dataclasses.MISSING)
             f"{{key}} must be {expected}.",
             key=".".join([key, *map(str, misfit.path)]),
             got=f"{wrong!r:.200}" if plain else f"{wrong!r:.200}, of type {type(wrong).__name__}",
-            fix=_way_out(misfit, default),
+            fix=_fix_for(misfit, default),
         ) from None
 
 
@@ -193,7 +193,7 @@ def typed(stage: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     return call
 
 
-def _way_out(misfit: _MisfitError, default: Any) -> str:
+def _fix_for(misfit: _MisfitError, default: Any) -> str:
     wrong, hint = misfit.value, misfit.hint
     parts = (hint, *typing.get_args(hint))
     for bound in (bound for part in parts for bound in getattr(part, "__metadata__", ())):
@@ -208,7 +208,7 @@ def _way_out(misfit: _MisfitError, default: Any) -> str:
             return f"Call the catalogue's member {wrong!r}, with its settings." if named else nearest(str(wrong), bound)
     if isinstance(wrong, str):
         with contextlib.suppress(ValueError, _MisfitError):
-            return f"Write {{key}}={_fitted(int(wrong), hint)}."
+            return f"Write {{key}}={_converted(int(wrong), hint)}."
         if any(typing.get_origin(part) is tuple for part in parts):
             return f"Write a list: [{wrong}]."
     group = next((part for part in parts if isinstance(part, type) and dataclasses.is_dataclass(part)), None)
@@ -224,8 +224,8 @@ class _MisfitError(Exception):
         self.value, self.hint, self.path = value, hint, path
 
 
-def _fitted(value: Any, hint: Any, *path: object) -> Any:
-    """Return what lies at a path in a setting as its annotation's type and within its bounds."""
+def _converted(value: Any, hint: Any, *path: object) -> Any:
+    """Return the value at a path in a setting, converted to its annotation's type and within its bounds."""
     if hint is Any:
         return value
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
@@ -238,33 +238,33 @@ def _fitted(value: Any, hint: Any, *path: object) -> Any:
         deeper = []
         for part in parts:
             try:
-                return _fitted(value, part, *path)
+                return _converted(value, part, *path)
             except _MisfitError as inner:
                 deeper += [inner] if inner.path != path else []
         raise deeper[0] if deeper else misfit
     if origin is Literal:
         fits = any(value is choice or (type(value) is type(choice) and value == choice) for choice in parts)
     elif origin is tuple:
-        several = parts[1:] == (...,)
-        if not isinstance(value, tuple | list) or not (several or len(value) == len(parts)):
+        variadic = parts[1:] == (...,)
+        if not isinstance(value, tuple | list) or not (variadic or len(value) == len(parts)):
             raise misfit
-        kinds = [parts[0]] * len(value) if several else parts
-        return tuple(_fitted(item, kind, *path, i) for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
+        kinds = [parts[0]] * len(value) if variadic else parts
+        return tuple(_converted(item, kind, *path, i) for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
     elif isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise misfit
-        # the command line has no quotes for keys, and exporters call outputs 387
+        # the command line cannot quote keys, and exporters name outputs 387
         named = {str(k) if parts[0] is str and type(k) is int else k: item for k, item in value.items()}
-        return {_fitted(k, parts[0], *path, k): _fitted(item, parts[1], *path, k) for k, item in named.items()}
+        return {_converted(k, parts[0], *path, k): _converted(item, parts[1], *path, k) for k, item in named.items()}
     elif hint in (int, float):
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        fits = whole or (isinstance(value, float) and (hint is float or value.is_integer()))
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        fits = is_integer or (isinstance(value, float) and (hint is float or value.is_integer()))
         value = hint(value) if fits else value
     elif hint is str:
         fits = isinstance(value, str | os.PathLike)
         value = os.fspath(value) if fits else value
     else:
-        by_shape = getattr(hint, "_is_protocol", False)  # a loss or source of the user's own is no subclass
+        by_shape = getattr(hint, "_is_protocol", False)  # a user's own loss or source need not be a subclass
         fits = callable(value) if by_shape else isinstance(value, origin or hint)
     if not fits:
         raise misfit
@@ -272,12 +272,12 @@ def _fitted(value: Any, hint: Any, *path: object) -> Any:
 
 
 def _within(value: Any, hint: Any, path: tuple[object, ...]) -> Any:
-    """Return a value of an `Annotated` type once every bound holds."""
+    """Return a value of an `Annotated` type, converted and within every bound."""
     misfit = _MisfitError(value, hint, path)
     if catalogue_of(hint) is not None and isinstance(value, str | bytes | int | float | Mapping | type | None):
         raise misfit
     try:
-        value = _fitted(value, typing.get_args(hint)[0], *path)
+        value = _converted(value, typing.get_args(hint)[0], *path)
     except _MisfitError as inner:
         raise inner if inner.path != path else misfit from None
     if all(bound.holds(value) for bound in _bounds(hint)):
@@ -286,7 +286,7 @@ def _within(value: Any, hint: Any, path: tuple[object, ...]) -> Any:
 
 
 def _bounds(hint: Any) -> Iterator[Must]:
-    """Yield an annotation's bounds; nan is within none.
+    """Yield an annotation's bounds; nan violates all of them.
 
     >>> [bound.words for bound in _bounds(Annotated[int, Ge(0), Lt(9)])]
     ['not negative', 'below 9']
@@ -306,7 +306,7 @@ def _bounds(hint: Any) -> Iterator[Must]:
 
 
 def in_words(hint: Any) -> str:
-    """Return what values an annotation allows.
+    """Return a description of the values that an annotation allows.
 
     >>> in_words(int | None), in_words(tuple[str, ...]), in_words(Literal["sum", "mean"])
     ('a whole number or None (null)', 'a list of text', "'sum' or 'mean'")

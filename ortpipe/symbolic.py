@@ -1,4 +1,4 @@
-"""onnx-ir without sympy, which it imports (0.4 s) for arithmetic on symbolic dimensions that hardly anybody needs."""
+"""Defer onnx-ir's import of sympy (0.4 s), which is needed only for arithmetic on symbolic dimensions."""
 
 import importlib.util
 import sys
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-LAZY = ("sympy", "onnx_ir._symbolic_shapes")  # as onnx-ir imports them; the second uses the first as it is loaded
+LAZY = ("sympy", "onnx_ir._symbolic_shapes")  # in the order of onnx-ir's imports; loading the second uses the first
 
 
 class SympyFinder:
-    """Lets onnx-ir's import of sympy load it when it is first used; nobody else's, and no longer than it is needed."""
+    """Makes onnx-ir's import of sympy lazy; it affects no other imports, and removes itself afterwards."""
 
     @classmethod
     def find_spec(
         cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how a module is loaded, of these two; see importlib."""
+        """Return a lazy spec for the two modules; see importlib."""
         if name not in LAZY or "onnx_ir" not in sys.modules:
             return None
         if name == LAZY[-1]:
@@ -28,6 +28,6 @@ class SympyFinder:
 
 
 def defer_sympy() -> None:
-    """Look after the import of onnx-ir that is to come."""
+    """Install the finder for the coming import of onnx-ir."""
     if "onnx_ir" not in sys.modules:
         sys.meta_path.insert(0, SympyFinder)

@@ -172,7 +172,7 @@ def test_an_artifact_of_a_later_version_is_not_used(store):
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT + 1}))
     again, hits, said = perform(plan(), store)
     assert hits == [name for name in NAMES if name != "derive"]
-    assert "format is one that this version of ortpipe knows" in said[0]
+    assert "format must be the one of this version of ortpipe" in said[0]
     assert again.digest() == first.digest()
 
 
