@@ -1,4 +1,4 @@
-"""A folder belongs to the one run or sweep that writes it, by a lock that dies with its process."""
+"""A lock on the output folder of a run or sweep, released when its process ends."""
 
 import contextlib
 import os
@@ -13,18 +13,18 @@ from ortpipe.pipeline.locks import lock
 
 LOCK = ".run.lock"
 
-_held = contextlib.ExitStack()  # Hydra calls back before it writes, and returns to us when all is done
+_claims = contextlib.ExitStack()  # held from Hydra's callback, before it writes, until the program's end
 
 
 @contextlib.contextmanager
 def claimed(folder: Path, key: str, *, wait: bool = False) -> Iterator[None]:
-    """Hold a folder while the block runs; what a run that was killed left half-written there is removed.
+    """Lock a folder while the block runs, and remove the temporary files of killed runs.
 
-    `key` of the config says which folder it is; with `wait`, a process that is at work there is waited for.
+    `key` is the config key that sets the folder. With `wait`, wait for the process that holds the lock, else raise.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
-        fix = "Set paths.outputs to a folder of yours, or change its rights."
+        fix = "Set paths.outputs to a folder that you may write to, or change its permissions."
         raise ConfigError("The output folder must be writable.", got=folder, fix=fix)
 
     def notify(message: str) -> None:
@@ -32,12 +32,12 @@ def claimed(folder: Path, key: str, *, wait: bool = False) -> Iterator[None]:
 
     def busy(holder: str) -> None:
         if not wait:
-            rule, got = "A folder is written by one run at a time.", f"{holder} is at work in {folder}"
-            raise ConfigError(rule, got=got, fix=f"Wait for its end, or set another {key}.")
-        notify(f"waiting for {holder}, which is at work in {folder}")
+            rule, actual = "Only one run at a time may write a folder.", f"{holder} is writing {folder}"
+            raise ConfigError(rule, got=actual, fix=f"Wait for it to end, or set another {key}.")
+        notify(f"waiting for {holder}, which is writing {folder}")
 
     def missing(why: str) -> None:
-        notify(f"warning: no lock on {folder}: {why}; a second run into it would mix with this one")
+        notify(f"warning: no lock on {folder}: {why}; do not start a second run in this folder")
 
     with lock(folder / LOCK, busy=busy, missing=missing):
         for path in folder.iterdir():
@@ -47,12 +47,12 @@ def claimed(folder: Path, key: str, *, wait: bool = False) -> Iterator[None]:
 
 
 def hold(folder: Path, key: str) -> None:
-    """Hold a folder until `releasing` ends."""
-    _held.enter_context(claimed(folder, key))
+    """Lock a folder until the block of `releasing` ends."""
+    _claims.enter_context(claimed(folder, key))
 
 
 @contextlib.contextmanager
 def releasing() -> Iterator[None]:
-    """Let go, at the end, of what was held inside."""
-    with _held:
+    """Release the locks of `hold` when the block ends."""
+    with _claims:
         yield

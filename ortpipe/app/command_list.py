@@ -1,4 +1,4 @@
-"""The commands beside a run, each a module of its name that is imported when it is called; their completion in bash."""
+"""The names of the commands, each a module that is imported when it is called, and their completion in bash."""
 
 import importlib
 import os
@@ -33,15 +33,15 @@ PATHS = (
     "restore",
     "show",
     "sync",
-)  # they take files and folders, which the shell completes
-FIRST = {
+)  # their arguments are files and folders, which the shell completes
+FIRST_ARGUMENTS = {
     "cache": ("gc", "ls", "rm", "verify"),
     "run-stage": ("add_loss", "convert", "derive", "evaluate", "penalty", "train"),
 }
 
 
 def is_word(argument: str) -> bool:
-    """Return whether an argument could be a command, misspelt perhaps: Hydra's all have a sign.
+    """Return whether an argument could be a command, perhaps misspelt: Hydra's arguments all contain a sign.
 
     >>> [is_word(word) for word in ("trian", "run-stge", "train.epochs=5", "~experiment", "-m", "")]
     [True, True, False, False, False, False]
@@ -55,14 +55,14 @@ def command(name: str) -> Callable[[Sequence[str]], None]:
 
 
 def is_query(arguments: Sequence[str]) -> bool:
-    """Return whether bash asks what the word under the cursor can become."""
+    """Return whether bash requests the completions of the word under the cursor."""
     return list(arguments) == ["-sc", "query=bash"] and "COMP_LINE" in os.environ
 
 
 def answer() -> bool:
-    """Print the commands, or what one takes first; return whether Hydra is to print its groups and keys, too.
+    """Print the commands, or a command's first arguments; return whether Hydra should print groups and keys, too.
 
-    What it reads of the line is then that of a run: without the command, and without the command's options.
+    Hydra then reads the line of a run: without the command and its options.
     """
     line = os.environ["COMP_LINE"][: int(os.environ.get("COMP_POINT") or 10**9)]
     program, *before = line.split()
@@ -71,10 +71,10 @@ def answer() -> bool:
         if not before:
             print(" ".join(name for name in COMMANDS if name.startswith(word)))
         return True
-    command, *rest = before
-    if command in FIRST and not rest:
-        print(" ".join(name for name in FIRST[command] if name.startswith(word)))
+    command, *arguments = before
+    if command in FIRST_ARGUMENTS and not arguments:
+        print(" ".join(name for name in FIRST_ARGUMENTS[command] if name.startswith(word)))
         return False
-    pairs = [other for other in rest if "=" in other or other.startswith("~")]
+    pairs = [argument for argument in arguments if "=" in argument or argument.startswith("~")]
     os.environ["COMP_LINE"] = " ".join([program, *pairs, word])
     return command not in PATHS and not word.startswith("-")

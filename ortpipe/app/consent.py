@@ -1,4 +1,4 @@
-"""What a record asks for before it can be made again: code that it would run, and the secrets that it does not hold."""
+"""What repeating a run needs the user's consent for: the code that its record names, and the secrets that it lacks."""
 
 import os
 import re
@@ -11,16 +11,16 @@ from ortpipe.app.redact import ENVIRONMENT, MASK, know
 from ortpipe.errors import ConfigError
 from ortpipe.own import is_path
 
-ASKS = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
+VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 DECODED = re.compile(r"\$\{oc\.decode:\s*\$\{oc\.env:\s*(\w+)\s*\}\s*\}")
-ELSEWHERE = ("recorder", "paths", "hydra", "name")  # repro does not use them
-NAMES = ("function", "module", "_target_")
-NAMED = ("name", "monitor", "objective")  # of members of catalogues, which may be import paths
-LISTED = ("evaluate.metrics.", "penalty.terms.")  # likewise, in lists and as keys
+UNUSED = ("recorder", "paths", "hydra", "name")  # by repro
+CODE_KEYS = ("function", "module", "_target_")
+MEMBER_KEYS = ("name", "monitor", "objective")  # whose values are members of catalogues, or import paths
+MEMBER_LISTS = ("evaluate.metrics.", "penalty.terms.")  # with members in a list or as keys
 
 
 def mapped(node: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
-    """Return a tree of values with what `change` makes of each dotted key and its value."""
+    """Return a tree of values with each value replaced by `change(dotted key, value)`."""
     under = f"{key}." if key else ""
     if isinstance(node, Mapping):
         return {name: mapped(value, change, f"{under}{name}") for name, value in node.items()}
@@ -30,14 +30,14 @@ def mapped(node: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
 
 
 def _settings(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return each dotted key that repro uses with its value: all of them, for names may hold dots too."""
-    found: list[tuple[str, Any]] = []
-    mapped({name: value for name, value in config.items() if name not in ELSEWHERE}, lambda *one: found.append(one))
-    return found
+    """Return the pairs of dotted key and value that repro uses; a key may occur twice, for names may hold dots."""
+    settings: list[tuple[str, Any]] = []
+    mapped({name: value for name, value in config.items() if name not in UNUSED}, lambda *pair: settings.append(pair))
+    return settings
 
 
 def executes(config: Mapping[str, Any], folder: object) -> list[str]:
-    """Return what making a run again would execute or give away, a line each.
+    """Return the code that repeating a run would execute and the variables that it would read, one line each.
 
     >>> executes({"data": {"source": {"name": "function", "function": "os:system"}}}, "/there")
     ['data.source.function=os:system, whose module is looked for in /there first']
@@ -48,46 +48,50 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
     >>> executes({"convert": {"source": {"path": "m.pkl", "trust": True}}, "seed": 0}, None)
     ['convert.source.trust=True: opening m.pkl runs what it holds']
     """
-    found, settings = [], _settings(config)
+    demands, settings = [], _settings(config)
     for key, value in settings:
         name = key.rpartition(".")[2]
-        of_head = str(value).rpartition("/")[2]  # a metric has its head in front
-        part = (name in NAMED or key.startswith(LISTED)) and (is_path(of_head) or is_path(name))
-        if part or (name in NAMES and value is not None):
-            found.append(f"{key}={value}, whose module is looked for in {folder or 'the working folder'} first")
+        member = str(value).rpartition("/")[2]  # without the head of a metric
+        is_code = (name in MEMBER_KEYS or key.startswith(MEMBER_LISTS)) and (is_path(member) or is_path(name))
+        if is_code or (name in CODE_KEYS and value is not None):
+            demands.append(f"{key}={value}, whose module is looked for in {folder or 'the working folder'} first")
         elif name == "trust" and value:
             path = dict(settings).get("convert.source.path") if key == "convert.source.trust" else None
-            found.append(f"{key}={value}: opening {path or 'the file'} runs what it holds")
+            demands.append(f"{key}={value}: opening {path or 'the file'} runs what it holds")
         elif isinstance(value, str) and ENVIRONMENT.search(value):
             names = ", ".join(ENVIRONMENT.findall(value))
-            found.append(f"{key} is read from the environment: {names}")
-    return found
+            demands.append(f"{key} is read from the environment: {names}")
+    return demands
 
 
-def completed(config: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded config with the secrets that it does not hold: given now, or read from the environment."""
+def completed(config: dict[str, Any], secret_values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded config with its missing secrets, from `secret_values` or from the environment.
+
+    Raises:
+        ConfigError: a value is passed for a key that is no masked secret, or a secret is missing.
+    """
 
     def is_secret(value: Any) -> bool:
         return isinstance(value, str) and (MASK in value or "${oc." in value)
 
     secrets = {key for key, value in _settings(config) if is_secret(value)}
-    if strange := sorted(set(given) - secrets):
-        fix = "Give only what its config.yaml writes as ***."
-        raise ConfigError("A run is made again with its own config.", got=", ".join(strange), fix=fix)
+    if extra := sorted(set(secret_values) - secrets):
+        fix = "Pass only the values that the run's config.yaml masks as ***."
+        raise ConfigError("A run is repeated with its own config.", got=", ".join(extra), fix=fix)
 
     def complete(key: str, value: Any) -> Any:
         if key not in secrets or not is_secret(value):
             return value
-        if key in given:
-            know(given[key])
-            return given[key]
+        if key in secret_values:
+            know(secret_values[key])
+            return secret_values[key]
         if MASK in value:
-            rule, fix = "A record holds no secrets, so they are given again.", f"Add {key}=… to the command."
+            rule, fix = "A record holds no secrets, so they must be passed again.", f"Add {key}=… to the command."
             raise ConfigError(rule, got=f"{key}={value}", fix=fix)
-        if (whole := DECODED.fullmatch(value)) is not None:
-            _variable(whole[1], key)
-            return OmegaConf.create({"value": value}).value  # decoded as the run did
-        return ASKS.sub(lambda found: _variable(found[1], key), value)
+        if (match := DECODED.fullmatch(value)) is not None:
+            _variable(match[1], key)
+            return OmegaConf.create({"value": value}).value  # decoded as in the run
+        return VARIABLE.sub(lambda match: _variable(match[1], key), value)
 
     return mapped(config, complete)
 
@@ -95,7 +99,7 @@ def completed(config: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 def _variable(name: str, key: str) -> str:
     value = os.environ.get(name)
     if value is None:
-        rule, fix = "A record holds no secrets, so the environment is asked again.", f"Set {name}, or give {key}=…"
+        rule, fix = "A record holds no secrets, so they are read from the environment.", f"Set {name}, or add {key}=…"
         raise ConfigError(rule, got=f"{key} from {name}, which is not set", fix=fix)
     know(value)
     return value

@@ -1,6 +1,6 @@
-"""ortpipe --help: the commands, every group's choices, and the config that the other arguments compose.
+"""ortpipe --help: print the commands, every group's choices, and the config that the other arguments compose.
 
-Hydra prints the same, but copies its search path for each group, which takes it most of a second.
+Hydra prints the same, but copies its search path for each group, which takes most of a second.
 """
 
 from collections.abc import Sequence
@@ -29,15 +29,15 @@ Use --hydra-help to view Hydra specific help
 
 
 def is_help(arguments: Sequence[str]) -> bool:
-    """Return whether help is asked for, with no flag beside it that only Hydra knows."""
+    """Return whether the arguments request help, without a flag that only Hydra handles."""
     flags = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
     return bool(flags & {*FLAGS}) and flags <= {*FLAGS, "--config-dir", "-cd"}
 
 
 def print_help(arguments: Sequence[str]) -> None:
     """Print the help."""
-    given = Parser("", "").read([word for word in arguments if word not in FLAGS])
-    config, _ = unresolved(given.overrides, given.config_dir)
+    options = Parser("", "").read([word for word in arguments if word not in FLAGS])
+    config, _ = unresolved(options.overrides, options.config_dir)
     hydra = HydraConfig.get()
     folders = [Path(source.path) for source in hydra.runtime.config_sources if source.schema == "file"]
     groups = [

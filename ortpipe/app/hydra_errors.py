@@ -1,4 +1,4 @@
-"""Hydra's errors in our words: the rule, and the nearest valid choice where a name is misspelt."""
+"""Turn Hydra's errors into ours: the rule, and the nearest valid choice for a misspelt name."""
 
 import re
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from ortpipe.app.command_list import COMMANDS, is_word
 from ortpipe.app.compose import group_choices, packaged_conf
 from ortpipe.errors import ConfigError, nearest
 
-REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)  # what composing raises
-STRANGE_GROUP = re.compile(r"In '(.+)': Could not override '(.+?)'")
-EXTRAS = {  # choices of Hydra's that come with a plugin
+REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)  # that composing raises
+UNKNOWN_GROUP = re.compile(r"In '(.+)': Could not override '(.+?)'")
+EXTRAS = {  # the extras that install the plugins of Hydra's choices
     "hydra/launcher/joblib": "joblib",
     "hydra/launcher/ray": "ray",
     "hydra/launcher/submitit_local": "submitit",
@@ -23,21 +23,21 @@ EXTRAS = {  # choices of Hydra's that come with a plugin
 
 
 def explained(error: Exception) -> ConfigError:
-    """Return Hydra's own message with the nearest valid key where a key is misspelt."""
+    """Return our error for one of Hydra's, with the nearest valid key if a key is misspelt."""
     from ortpipe.app.schema import keys, keys_of
 
     if isinstance(error, OverrideParseException):
         if is_word(error.override):
             rule = f"{error.override} is neither a command nor a key=value pair."
-            first = f"A command comes first: ortpipe {error.override} …" if error.override in COMMANDS else None
-            return ConfigError(rule, fix=first or nearest(error.override, COMMANDS))
+            hint = f"The command must come first: ortpipe {error.override} …" if error.override in COMMANDS else None
+            return ConfigError(rule, fix=hint or nearest(error.override, COMMANDS))
         if "=" not in error.override and not error.override.startswith("~"):
-            return ConfigError("An override is key=value.", got=error.override, fix=f"Write {error.override}=…")
+            return ConfigError("An override must be key=value.", got=error.override, fix=f"Write {error.override}=…")
         name, _, value = error.override.partition("=")
-        fix = "Names with brackets, quotes or dots of their own are written in an experiment file: see docs/running.md."
+        fix = "Write names that contain brackets, quotes or dots in an experiment file: see docs/running.md."
         if re.fullmatch(r"[\w.+/]+", name) and not set(value) & set("[]{}'\"\\"):  # a path, say
             fix = f"Quote the value: '{name}=\"{value}\"'"
-        return ConfigError(f"{error.override} is not in Hydra's grammar of overrides.", fix=fix)
+        return ConfigError(f"Hydra cannot parse the override {error.override}.", fix=fix)
     missing = str(getattr(error, "missing_cfg_file", None))
     if missing in EXTRAS:
         fix = f"pip install 'ortpipe[{EXTRAS[missing]}]'"
@@ -46,17 +46,17 @@ def explained(error: Exception) -> ConfigError:
         return _unknown_choice(error.missing_cfg_file, error.options)
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
-        rule, place = "A config file is written in YAML.", f"{mark.name}, line {mark.line + 1}: {error.problem}"
+        rule, place = "A config file must be valid YAML.", f"{mark.name}, line {mark.line + 1}: {error.problem}"
         return ConfigError(rule, got=place, fix="Correct that line: mind indentation, colons, brackets and quotes.")
     if isinstance(error, InterpolationKeyError):
-        rule = f"{error.full_key} refers to another key with ${{…}}, and that key is there."
-        return ConfigError(rule, got=str(error).splitlines()[0], fix="Write a key's whole dotted name.")
-    if strange := STRANGE_GROUP.search(str(error)):
-        file, group = strange.groups()
+        rule = f"The key that {error.full_key} refers to with ${{…}} must exist."
+        return ConfigError(rule, got=str(error).splitlines()[0], fix="Write the full dotted name of the key.")
+    if match := UNKNOWN_GROUP.search(str(error)):
+        file, group = match.groups()
         fix = nearest(group, group_choices([packaged_conf()]))
-        if "@" in group:  # of the file's own place, which it is by default
-            fix = "Begin the file with # @package _global_: behind another comment Hydra does not read it."
-        return ConfigError(f"{file}.yaml overrides groups of a run.", got=group, fix=fix)
+        if "@" in group:  # Hydra appends the file's own package unless the file sets another
+            fix = "Begin the file with # @package _global_: after another comment Hydra does not read it."
+        return ConfigError(f"{file}.yaml must override groups of the config.", got=group, fix=fix)
     cause: BaseException | None = error
     while cause is not None:
         key = getattr(cause, "full_key", None)
@@ -69,7 +69,7 @@ def explained(error: Exception) -> ConfigError:
 
 
 def _unknown_choice(file: str, options: Sequence[str]) -> ConfigError:
-    """Return what to choose instead; of experiment=networks/mpl the experiments in that folder."""
+    """Return an error with the valid choices; for experiment=networks/mpl the experiments in that folder."""
     folders = group_choices([packaged_conf()])
     group, _, choice = file.rpartition("/")
     if group in folders and folders[group] <= set(options):
@@ -87,12 +87,12 @@ def _unknown_choice(file: str, options: Sequence[str]) -> ConfigError:
 def _unknown_key(key: str, valid: list[str], siblings: list[str]) -> ConfigError:
     if key in valid:
         return ConfigError(
-            f"{key} belongs to another choice of its group, or is not listed by this one.",
-            fix=f"Choose the group's file that has it, or add it with +{key}=…",
+            f"{key} belongs to another choice of its group, or the chosen file does not list it.",
+            fix=f"Choose the file that has it, or add it with +{key}=…",
         )
     parents = [key[:i] for i, letter in enumerate(key) if letter == "."]
-    held = next((p for p in reversed(parents) if p in valid), None)
-    if held is not None and not any(k.startswith(f"{held}.") for k in valid):  # its keys are the user's own
-        fix = f"Write +{key}=…; a name with dots of its own goes into an experiment file."
-        return ConfigError(f"{key} is a new key, and new keys are added with a plus.", fix=fix)
+    parent = next((p for p in reversed(parents) if p in valid), None)
+    if parent is not None and not any(k.startswith(f"{parent}.") for k in valid):  # its keys are the user's own
+        fix = f"Write +{key}=…; write a name that contains dots in an experiment file."
+        return ConfigError(f"{key} is a new key, which must be added with a plus.", fix=fix)
     return ConfigError(f"{key} is not a key of the config.", fix=nearest(key, siblings))

@@ -1,4 +1,4 @@
-"""Where a key of a composed config was set: on the command line, or in which line of which YAML file."""
+"""Find where a key of a composed config was set: on the command line, or in a line of a YAML file."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # of one key to another
 
 @dataclass(frozen=True)
 class KeyOrigins:
-    """Answers for one composition; it reads files only when it is asked."""
+    """The origins of the keys of one composition; files are read only when a key is looked up."""
 
     loader: ConfigLoader  # Hydra's, which knows the defaults list
     overrides: tuple[str, ...]  # of the command line
-    folders: tuple[Path, ...]  # of YAML files; the first that has a file wins
+    folders: tuple[Path, ...]  # of YAML files, in the order of the search path
 
     @classmethod
     def now(cls) -> KeyOrigins | None:
-        """Return the one for the config that Hydra has just composed, or None where Hydra is not at work."""
+        """Return the origins of the config that Hydra has just composed, or None outside Hydra."""
         if not (GlobalHydra.instance().is_initialized() and HydraConfig.initialized()):
             return None
         config = HydraConfig.get()
@@ -38,22 +38,22 @@ class KeyOrigins:
         return cls(GlobalHydra.instance().config_loader(), tuple(overrides), tuple(folders))
 
     def __call__(self, key: str) -> str | None:
-        """Return the place in words: that of the key, or of the nearest group around it that is written anywhere.
+        """Describe the place where a key, or the nearest group around it, was set.
 
-        Where the value refers to another key, the place of that one follows.
+        If the value refers to another key, that key's place follows.
         """
         parts = key.split(".")
         places = (place for length in range(len(parts), 0, -1) for place in self._places(parts[:length]))
         return next(places, None)
 
     def _places(self, parts: Sequence[str]) -> Iterator[str]:
-        """Yield where a key is set, the place that wins first."""
+        """Yield the places where a key is set, the one that takes effect first."""
         key = ".".join(parts)
         for override in reversed(self.overrides):
             name, is_set, _ = override.lstrip("+").partition("=")
             if is_set and name.replace("/", ".") == key:
                 yield f"{override} on the command line"
-        for default in reversed(self._defaults):  # the last one wins
+        for default in reversed(self._defaults):  # the last one takes effect
             if (place := self._in_file(default, parts)) is not None:
                 yield place
 
@@ -68,12 +68,12 @@ class KeyOrigins:
         key, inner = ".".join(parts), parts[len(package) :]
         if not inner:
             return f"{key} by {_near(file)}"
-        found = line_of(file.read_text(encoding="utf-8"), inner)
-        if found is None:
+        location = line_of(file.read_text(encoding="utf-8"), inner)
+        if location is None:
             return None
-        line, value = found
-        other = REFERENCE.fullmatch(value)
-        further = self(other[1]) if other is not None and other[1] != key else None
+        line, value = location
+        reference = REFERENCE.fullmatch(value)
+        further = self(reference[1]) if reference is not None and reference[1] != key else None
         place = f"{key} in {_near(file)}, line {line}"
         return f"{place}, from {further}" if further else place
 
@@ -93,10 +93,10 @@ def line_of(text: str, key: Sequence[str]) -> tuple[int, str] | None:
     line = None
     for part in key:
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        held = next(((name, value) for name, value in pairs if str(name.value) == part), None)
-        if held is None:
+        pair = next(((name, value) for name, value in pairs if str(name.value) == part), None)
+        if pair is None:
             return None
-        line, node = held[0].start_mark.line + 1, held[1]
+        line, node = pair[0].start_mark.line + 1, pair[1]
     return None if line is None else (line, node.value if isinstance(node, yaml.ScalarNode) else "")
 
 

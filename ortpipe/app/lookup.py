@@ -1,4 +1,4 @@
-"""What runs left behind, as a user names it: in files and folders, in MLflow, in the store."""
+"""Look up models and runs by the names that a user gives: files and folders, MLflow ids, digests in the store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ortpipe.pipeline.store import Store
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-NEEDED = ("config.yaml", "environment.json", FILE, "inputs", "stages")  # of a run that is made again
+REPRO_FILES = ("config.yaml", "environment.json", FILE, "inputs", "stages")  # which repeating a run reads
 FILE_NAME = re.compile(r"(?!\.+$)[^/\\\x00:]+")
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 DIGEST = re.compile(r"[0-9a-f]{6,64}")  # or its beginning
@@ -39,11 +39,11 @@ HELP = "an .onnx file, the folder of an artifact or a run, the id of an MLflow r
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model with all that is known about it; a bare file has neither tensors nor lineage."""
+    """A model with its facts; a bare file has neither tensors nor lineage."""
 
-    name: str  # as the user gave it, and the stage where that was chosen
+    name: str  # from the user, with the stage of a run
     model: onnx.ModelProto  # without the values of its large weights
-    weights: Weights  # these
+    weights: Weights  # the values of the large weights
     facts: Mapping[str, Any]  # as JSON; empty for a model that ortpipe has not seen
     tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
     digest: str | None = None  # of the artifact
@@ -57,7 +57,7 @@ class FoundModel:
 
 
 def find(name: str, composed: Composition, stage: str | None = None) -> FoundModel:
-    """Return what a name stands for; of a run, the last stage or the one that is named."""
+    """Return the model of a name; of a run, the result of `stage`, by default of the last one."""
     path = Path(name)
     if path.is_file():
         model, weights = read_apart(path)
@@ -65,28 +65,28 @@ def find(name: str, composed: Composition, stage: str | None = None) -> FoundMod
     if (path / "artifact.json").is_file():
         return _artifact(path, name, path.parents[1] if path.parent.name == "stages" else path)
     if (path / "stages").is_dir():
-        chosen = _stage([p.name for p in (path / "stages").iterdir() if "_" in p.name[1:]], name, stage)
-        return _artifact(path / "stages" / chosen, f"{name} ({chosen})", path)
+        stage_folder = _stage([p.name for p in (path / "stages").iterdir() if "_" in p.name[1:]], name, stage)
+        return _artifact(path / "stages" / stage_folder, f"{name} ({stage_folder})", path)
     if path.is_dir():
-        fix = "Name a run's folder, as its last line says it, or a folder with artifact.json."
-        raise ConfigError("A folder is that of an artifact or of a run.", got=name, fix=fix)
+        fix = "Name a run's folder, which its last line prints, or a folder with artifact.json."
+        raise ConfigError("A folder must be that of an artifact or of a run.", got=name, fix=fix)
     if DIGEST.fullmatch(name) and composed.cache is not None:
         place = Store(composed.cache).artifact_folder(name)
-        stored = sorted(path.name for path in place.parent.glob(f"{name}*"))
-        if len(stored) > 1:
-            rule, got = "A digest's beginning is that of one artifact.", f"{name}: {', '.join(stored)}"
-            raise ConfigError(rule, got=got, fix="Give more of it.")
-        if stored:
-            return _artifact(place.with_name(stored[0]), stored[0], place)
+        digests = sorted(path.name for path in place.parent.glob(f"{name}*"))
+        if len(digests) > 1:
+            rule, matches = "The beginning of a digest must match one artifact.", ", ".join(digests)
+            raise ConfigError(rule, got=f"{name}: {matches}", fix="Add more letters.")
+        if digests:
+            return _artifact(place.with_name(digests[0]), digests[0], place)
     if RUN_ID.fullmatch(name):
         with tracked(name, composed.tracking_uri) as client, tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             names = [Path(entry.path).name for entry in client.list_artifacts(name, "stages")]
-            chosen = _stage(names, name, stage)
-            for needed in (f"stages/{chosen}", "config.yaml"):
-                download(client, name, needed, folder)
-            return _artifact(folder / "stages" / chosen, f"{name} ({chosen})", folder)
-    raise ConfigError(f"The name of a model is {HELP}.", got=name, fix="Check the path, the id or the digest.")
+            stage_folder = _stage(names, name, stage)
+            for file in (f"stages/{stage_folder}", "config.yaml"):
+                download(client, name, file, folder)
+            return _artifact(folder / "stages" / stage_folder, f"{name} ({stage_folder})", folder)
+    raise ConfigError(f"A model is named by {HELP}.", got=name, fix="Check the path, the id or the digest.")
 
 
 def _artifact(folder: Path, name: str, run: Path) -> FoundModel:
@@ -97,37 +97,40 @@ def _artifact(folder: Path, name: str, run: Path) -> FoundModel:
 
 
 def _stage(folders: list[str], run: str, stage: str | None) -> str:
-    """Return the folder of a run's stage, such as 5_train: the last one, or the one that is named."""
-    numbered = sorted((f for f in folders if f.partition("_")[0].isdigit()), key=lambda f: int(f.partition("_")[0]))
-    if not numbered:
-        raise ConfigError("A run has at least one stage that finished.", got=f"{run}: none", fix="Run it again.")
+    """Return the folder of a run's stage, such as 5_train; by default of the last one."""
+    stage_folders = sorted(
+        (f for f in folders if f.partition("_")[0].isdigit()), key=lambda f: int(f.partition("_")[0])
+    )
+    if not stage_folders:
+        rule = "At least one stage of the run must have finished."
+        raise ConfigError(rule, got=f"{run}: none", fix="Run it again.")
     if stage is None:
-        return numbered[-1]
-    names = {folder.partition("_")[2]: folder for folder in numbered}
+        return stage_folders[-1]
+    names = {folder.partition("_")[2]: folder for folder in stage_folders}
     if stage not in names:
-        raise ConfigError("--stage is one that the run finished.", got=stage, fix=nearest(stage, names))
+        raise ConfigError("--stage must be a stage that the run finished.", got=stage, fix=nearest(stage, names))
     return names[stage]
 
 
 @contextlib.contextmanager
 def tracked(run_id: str, uri: str) -> Iterator[MlflowClient]:
-    """Give a client that reads an MLflow run."""
+    """Yield a client that reads an MLflow run."""
     fix = "Set recorder.tracking_uri or paths.outputs as they were for the run."
     if (database := database_of(uri)) is not None and not database.is_file():
-        raise TrackingError("The id of a run is looked up where runs are recorded.", got=f"no database {uri}", fix=fix)
+        raise TrackingError("The id of a run is looked up in MLflow.", got=f"no database {uri}", fix=fix)
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow.exceptions import MlflowException
 
     try:
         yield client_at(uri)
     except MlflowException as error:
-        rule = "The id of a run is one that MLflow knows, with the artifacts that were recorded."
+        rule = "MLflow must have a run of this id, with its artifacts."
         raise TrackingError(rule, got=f"{run_id} in {uri}: {str(error).splitlines()[0]}", fix=fix) from error
 
 
 @contextlib.contextmanager
 def recorded(name: str, composed: Composition) -> Iterator[Path]:
-    """Give the folder of a run, by its path or its MLflow id."""
+    """Yield the folder of a run from its path or its MLflow id."""
     folder = Path(name)
     if (folder / FILE).is_file():
         yield _with_stages(folder.absolute(), name)
@@ -135,44 +138,49 @@ def recorded(name: str, composed: Composition) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="ortpipe-") as temporary:
             with tracked(name, composed.tracking_uri) as client:
                 folder = Path(temporary)
-                for needed in NEEDED:
-                    download(client, name, needed, folder)
+                for file in REPRO_FILES:
+                    download(client, name, file, folder)
             if not (folder / FILE).is_file():
                 fix = "Choose a run that has ended, or give its folder."
-                raise TrackingError(f"The record of a run holds its {FILE}.", got=f"{name}: none", fix=fix)
+                raise TrackingError(f"The MLflow run must have a {FILE}.", got=f"{name}: none", fix=fix)
             yield _with_stages(folder, name)
     else:
-        fix = f"Take either from the run's last lines; a run's folder holds {FILE}."
+        fix = f"The run's last lines print both; a run's folder holds {FILE}."
         raise ConfigError("A run is named by its folder, or by its MLflow id.", got=name, fix=fix)
 
 
 def _with_stages(folder: Path, name: str) -> Path:
     if not RunRecord.read(folder).stages:
-        fix = "Choose a run, not a sweep, whose first stage finished."
-        raise ConfigError("A run is made again from its stages.", got=f"{name}: none finished", fix=fix)
+        fix = "Choose a run, not a sweep."
+        raise ConfigError("At least one stage of the run must have finished.", got=f"{name}: none", fix=fix)
     return folder
 
 
 def download(client: MlflowClient, run_id: str, name: str, folder: Path) -> None:
-    """Copy an artifact of an MLflow run, a file or a folder, under its name into a folder, if there is one."""
+    """Copy an artifact of an MLflow run, a file or a folder, into a folder under its name; skip a missing one."""
     above, files = str(PurePosixPath(name).parent), []
-    found = client.list_artifacts(run_id, None if above == "." else above)
-    waiting = [entry for entry in found if entry.path == name]
-    while waiting:
-        entry = waiting.pop()
+    entries = client.list_artifacts(run_id, None if above == "." else above)
+    pending = [entry for entry in entries if entry.path == name]
+    while pending:
+        entry = pending.pop()
         if entry.is_dir:
-            inner = client.list_artifacts(run_id, entry.path)
-            for one in inner:
-                if str(PurePosixPath(one.path).parent) != entry.path or not FILE_NAME.fullmatch(Path(one.path).name):
-                    rule, fix = "An artifact lies in its run.", "Do not use this server."
-                    raise TrackingError(rule, got=f"{one.path!r} in {entry.path!r} of {run_id}", fix=fix)
-            waiting += inner
+            children = client.list_artifacts(run_id, entry.path)
+            for child in children:
+                if str(PurePosixPath(child.path).parent) != entry.path or not FILE_NAME.fullmatch(
+                    Path(child.path).name
+                ):
+                    rule, fix = "The path of an artifact must lie in its run.", "Do not use this server."
+                    raise TrackingError(rule, got=f"{child.path!r} in {entry.path!r} of {run_id}", fix=fix)
+            pending += children
         else:
             files.append(entry)
     if sum(file.file_size or 0 for file in files) > shutil.disk_usage(folder).free:
-        raise TrackingError("There must be room for what a run recorded.", got=f"{name} of {run_id}", fix="Free some.")
+        rule = "The disk must have room for the run's artifacts."
+        raise TrackingError(rule, got=f"{name} of {run_id}", fix="Free some space.")
     with tempfile.TemporaryDirectory(dir=folder) as fresh:
         for file in files:
             place = folder / file.path
             place.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(client.download_artifacts(run_id, file.path, fresh), place)  # folder or server: laid out apart
+            os.replace(
+                client.download_artifacts(run_id, file.path, fresh), place
+            )  # the layout in `fresh` depends on the server

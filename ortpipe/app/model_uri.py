@@ -1,9 +1,9 @@
-"""Names of models in MLflow, as paths of a config say them, and of the files in which MLflow keeps them."""
+"""URIs of MLflow models, which a config's paths may be, and the names of the files in which MLflow stores models."""
 
 import re
 
 URI = re.compile(r"(?:models|runs):/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<rest>.+))?")
-FILES = {  # of a flavour, the key of its file in MLmodel, and the names that such a file has
+FILES = {  # flavour: the key of its file in MLmodel, and that file's possible names
     "onnx": ("data", ("model.onnx",)),
     "sklearn": ("pickled_model", ("model.skops", "model.pkl")),
     "pytorch": ("model_data", ("model.pt2",)),

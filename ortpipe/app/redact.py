@@ -1,7 +1,7 @@
-"""Secrets are written nowhere: what is hidden of configs, commands, logs and of everything printed.
+"""Redaction of secrets in configs, commands, logs and everything printed.
 
-Hidden are the passwords of addresses, values under keys that look like secrets (`password`, `api_key`, `token` …), and
-what came through `${oc.env:…}`; once such a value is known, its text is hidden wherever it turns up.
+Secrets are the passwords in addresses, the values of keys that look secret (`password`, `api_key`, `token` …), and the
+values of `${oc.env:…}`. Once the text of a secret is known, it is masked wherever it appears.
 """
 
 import html
@@ -27,17 +27,17 @@ MASK = "***"
 WORDS = {"auth", "authorization", "bearer", "cookie", "credential", "jwt", "pass", "passcode", "passphrase", "sas"}
 ENDS = ("password", "passwd", "pwd", "secret", "token", "apikey", "accesskey", "privatekey", "secretkey")
 KEYS = {"access", "account", "api", "encryption", "private", "secret", "session", "shared", "signing", "storage"}
-FREE = {"data", "recorder", "name", "hydra"}  # the others' values decide results, and stand in the store's keys
-NAMES = re.compile(  # keys that users name, and the tokens that texts are made into
+FREE = {"data", "recorder", "name", "hydra"}  # the values of other groups decide results, and are in the store's keys
+NAMES = re.compile(  # keys that users name, and the tokens of texts
     r"data\.source\.(?:inputs|encode)\.|train\.factors\.|penalty\.terms\.|(?:data\.)?tokens(?:\.|$)"
 )
 PLAIN = {"", "true", "false", "null", "none", MASK, "…"}
-LONG = 8  # characters from which on a text is hidden within words too
+LONG = 8  # characters from which on a secret is masked inside words too
 VARIABLE = re.compile(r"PASSW|PWD$|_PASS$|SECRET|TOKEN|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|STORE_KEY")
 PATH = re.compile(r"[/~.]|[A-Za-z]:[\\/]")
 ENVIRONMENT = re.compile(r"\$\{\s*oc\.env:\s*(\w+)")
 
-HINT = re.compile(  # what holds none of these, none of the patterns below finds a secret in
+HINT = re.compile(  # none of the patterns below matches a text without one of these
     r"://|%3a%2f%2f|pass|pwd|secret|token|key|cred|auth|sas|cookie|bearer|basic\s|jwt"
     r"|[?&](?:[\w-]*sig|code=)|gh[pousr]_|github_pat|hf_|glpat|xox|eyj",
     re.IGNORECASE,
@@ -48,7 +48,7 @@ ENCODED = re.compile(r"(?i)(%3a%2f%2f(?:(?!%3a|%40)\S)*%3a)((?:(?!%40)\S)+)(?=%4
 QUERY = re.compile(r"(?i)([?&](?:[\w-]*sig|[\w-]*signature|key|code)=)([^&#\s'\"]+)")
 BEARER = re.compile(r"(?i)(\b(?:bearer|basic)\s+)([\w.~+/=-]{16,})")
 PEM = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)(.+?)(?=-----END|$)", re.DOTALL)
-ISSUED = re.compile(  # tokens that say themselves what they are: of GitHub, GitLab, Hugging Face, Slack; and JWT
+ISSUED = re.compile(  # tokens with a known prefix: of GitHub, GitLab, Hugging Face, Slack; and JWT
     r"()(\b(?:(?:gh[pousr]|hf)_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|xox[abeprs]-[\w-]{20,}"
     r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}))"
 )
@@ -57,11 +57,11 @@ SHAPES = (ADDRESS, USER_ALONE, ENCODED, QUERY, BEARER, PEM, ISSUED)
 KEY = re.compile(r"(?<![\w.-])([\w.-]*+(?<=\w))\\?[\"']?\s*[:=]\s*")
 VALUE = re.compile(r"\\?\"(?:[^\"\\]|\\.)*?\\?\"|'(?:[^'\\]|\\.)*'|[^\s,;&}\])'\"]+")
 
-_known: set[str] = set()
+_secret_texts: set[str] = set()
 
 
 def is_secret(key: object) -> bool:
-    """Return whether a key of a config, dotted or not, says that its value is a secret.
+    """Return whether the name of a config key, dotted or not, is that of a secret.
 
     >>> [is_secret(key) for key in ("password", "dbPassword2", "AWS_SECRET_ACCESS_KEY", "params.api_key", "DBTOKEN")]
     [True, True, True, True, True]
@@ -81,18 +81,18 @@ def _is_secret(key: str) -> bool:
     last = words[-1].removesuffix("s") if words[-1] not in WORDS and words[-1] not in KEYS else words[-1]
     if last in WORDS or last.endswith(ENDS):
         return True
-    return any(one in KEYS and other in ("key", "keys") for one, other in itertools.pairwise(words))
+    return any(first in KEYS and second in ("key", "keys") for first, second in itertools.pairwise(words))
 
 
-def _hides(value: Any, key: object) -> bool:
-    """Return whether a value under a secret key is one; of a plural (`max_tokens`), numbers are none."""
+def _is_value_secret(value: Any, key: object) -> bool:
+    """Return whether the value of a secret key is a secret; numbers under a plural (`max_tokens`) are not."""
     if value is None or isinstance(value, bool) or str(value).strip().lower() in PLAIN:
         return False
     return not (isinstance(value, int | float) and str(key).endswith("s"))
 
 
 def redacted(text: str, *, pairs: bool = True) -> str:
-    r"""Return text without secrets; with `pairs`, without those that stand behind a key's name.
+    r"""Return text with its secrets masked; with `pairs`, also the values of secret keys within it.
 
     >>> redacted("recorder.tracking_uri=postgresql://me:p@ss/w@server/runs")
     'recorder.tracking_uri=postgresql://me:***@server/runs'
@@ -103,34 +103,34 @@ def redacted(text: str, *, pairs: bool = True) -> str:
     >>> redacted("http://host:5000/#/models/one@champion +params.token=${oc.env:TOKEN}")
     'http://host:5000/#/models/one@champion +params.token=${oc.env:TOKEN}'
     """
-    if _known:
-        text = _pattern(frozenset(_known)).sub(MASK, text)
+    if _secret_texts:
+        text = _pattern(frozenset(_secret_texts)).sub(MASK, text)
     parts: list[str] = []
-    place = 0
-    for start, end in sorted(_secrets(text, pairs=pairs)):
-        if start > place or not parts:  # else it goes on where another secret ends
-            parts += [text[place:start], MASK]
-        place = max(place, end)
-    return "".join([*parts, text[place:]])
+    position = 0
+    for start, end in sorted(_secret_spans(text, pairs=pairs)):
+        if start > position or not parts:  # else it adjoins the secret before, which has the mask
+            parts += [text[position:start], MASK]
+        position = max(position, end)
+    return "".join([*parts, text[position:]])
 
 
-def _secrets(text: str, *, pairs: bool = True) -> Iterator[tuple[int, int]]:
-    """Yield where a text holds secrets that are known by their form, or by the name of the key in front of them."""
+def _secret_spans(text: str, *, pairs: bool = True) -> Iterator[tuple[int, int]]:
+    """Yield the spans of a text's secrets, which their format or the name of their key reveals."""
     if HINT.search(text) is None:
         return
     for shape in SHAPES:
-        for found in shape.finditer(text):
-            if not found[2].startswith("${"):
-                yield found.span(2)
-    place = 0
-    while pairs and (key := KEY.search(text, place)) is not None:
-        place = key.end()
-        if is_secret(key[1]) and (value := VALUE.match(text, place)) is not None:
+        for match in shape.finditer(text):
+            if not match[2].startswith("${"):
+                yield match.span(2)
+    position = 0
+    while pairs and (key := KEY.search(text, position)) is not None:
+        position = key.end()
+        if is_secret(key[1]) and (value := VALUE.match(text, position)) is not None:
             bare = value[0].strip("'\"\\")
-            if not bare.startswith("${") and _hides(_number(bare), key[1]):
-                start = place + value[0].index(bare)
+            if not bare.startswith("${") and _is_value_secret(_number(bare), key[1]):
+                start = position + value[0].index(bare)
                 yield start, start + len(bare)
-                place = value.end()
+                position = value.end()
 
 
 def _number(text: str) -> str | float:
@@ -141,29 +141,36 @@ def _number(text: str) -> str | float:
 
 
 @cache
-def _pattern(known: frozenset[str]) -> re.Pattern[str]:
-    """Return what finds the known secrets: short ones and numbers as whole words only."""
-    found = []
-    for text in sorted(known, key=lambda text: (-len(text), text)):
-        whole = len(text) < LONG or not isinstance(_number(text), str)
-        found.append(rf"(?<![\w.]){re.escape(text)}(?!\w)" if whole else re.escape(text))
-    return re.compile("|".join(found))
+def _pattern(secrets: frozenset[str]) -> re.Pattern[str]:
+    """Return the pattern of the known secrets; short ones and numbers match as whole words only."""
+    patterns = []
+    for text in sorted(secrets, key=lambda text: (-len(text), text)):
+        as_word = len(text) < LONG or not isinstance(_number(text), str)
+        patterns.append(rf"(?<![\w.]){re.escape(text)}(?!\w)" if as_word else re.escape(text))
+    return re.compile("|".join(patterns))
 
 
 def know(value: object) -> None:
-    """Hide this text from now on, in all the ways in which it is written; what a path here holds is no secret."""
+    """Mask this text from now on, in all its escaped forms, unless it is part of the working folder's path."""
     text = str(value)
-    if len(text.strip()) < 3 or text.lower() in PLAIN or text in _here():
+    if len(text.strip()) < 3 or text.lower() in PLAIN or text in _working_folder():
         return
     lines = [line for line in text.splitlines() if len(line) >= 2 * LONG] if "\n" in text else []
-    for one in (text, *lines):
-        plain = json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1], repr(one)[1:-1]
-        escaped = html.escape(one), html.escape(one).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
-        shell = one.replace("'", "'\"'\"'"), one.replace("'", "''"), one.replace("'", "\\'"), one.replace("%", "%%")
-        _known.update((one, *plain, *escaped, *shell, quote(one), quote(one, safe=""), quote_plus(one)))
+    for variant in (text, *lines):
+        plain = json.dumps(variant)[1:-1], json.dumps(variant, ensure_ascii=False)[1:-1], repr(variant)[1:-1]
+        escaped = html.escape(variant), html.escape(variant).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
+        shell = (
+            variant.replace("'", "'\"'\"'"),
+            variant.replace("'", "''"),
+            variant.replace("'", "\\'"),
+            variant.replace("%", "%%"),
+        )
+        _secret_texts.update(
+            (variant, *plain, *escaped, *shell, quote(variant), quote(variant, safe=""), quote_plus(variant))
+        )
 
 
-def _here() -> str:
+def _working_folder() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -171,20 +178,23 @@ def _here() -> str:
 
 
 def know_text(text: str) -> None:
-    """Hide from now on what is a secret within a text: the password of an address, a pair of key and value."""
-    for start, end in _secrets(text):
+    """Mask from now on the secrets within a text: the password of an address, the value of a secret key."""
+    for start, end in _secret_spans(text):
         know(text[start:end])
         know(unquote(text[start:end]))
 
 
 def know_config(config: Mapping[str, Any]) -> None:
-    """Hide from now on the secrets of a config, resolved or not."""
+    """Mask from now on the secrets of a config, resolved or not."""
     for name, node in config.items():
         know_values(node, name, setting=name not in FREE)
 
 
 def know_values(node: Any, key: object = "", *, setting: bool = False) -> None:
-    """Hide the secrets of values under a dotted key; of a stage's `setting` no numbers, which go by any name there."""
+    """Mask from now on the secrets of values under a dotted key.
+
+    In a stage's `setting` numbers are no secrets, whatever their key.
+    """
     secret = is_secret(key)
     if isinstance(node, Mapping):
         for name, value in node.items():
@@ -193,21 +203,22 @@ def know_values(node: Any, key: object = "", *, setting: bool = False) -> None:
         for value in node:
             know_values(value, key, setting=setting)
     elif isinstance(node, int | float):
-        if secret and not setting and _hides(node, key):
+        if secret and not setting and _is_value_secret(node, key):
             know(node)
     elif node is not None:
         text = str(getattr(node, "text", node))  # Hydra's quoted strings
         if "${" in text:
             know_environment(text, secret=secret, setting=setting)
-        elif secret and _hides(text, key):
+        elif secret and _is_value_secret(text, key):
             know(text)
         know_text(text)
 
 
 def know_environment(raw: str, *, secret: bool, setting: bool = False) -> None:
-    """Hide from now on what a text takes from the environment; a stage's `setting` only where a name says so.
+    """Mask from now on the values of the environment variables that a text refers to.
 
-    Of an address that is its password; a path or a number is a secret only by its name.
+    Of an address only the password is masked. Paths, numbers and the values of a stage's `setting` are masked only if
+    the name of the key or variable is that of a secret.
     """
     for name in ENVIRONMENT.findall(raw):
         value = os.environ.get(name, "")
@@ -220,7 +231,7 @@ def know_environment(raw: str, *, secret: bool, setting: bool = False) -> None:
 
 
 def know_command(words: Iterable[str]) -> None:
-    """Hide from now on the secrets of a command line, and those that the environment holds under their names."""
+    """Mask from now on the secrets of a command line, and of environment variables with the names of secrets."""
     for name, value in os.environ.items():
         if VARIABLE.search(name.upper()) and len(value) >= LONG and PATH.match(value) is None:
             know(value)
@@ -228,85 +239,87 @@ def know_command(words: Iterable[str]) -> None:
             know_text(value)
     for word in words:
         if "=" in word and HINT.search(word) is not None:
-            for key, value in _overridden(word):
+            for key, value in _override_values(word):
                 know_values(value, key)
 
 
-def _overridden(word: str) -> Iterator[tuple[str, Any]]:
-    """Yield the key of an override with each value, of a sweep all; of what Hydra does not read, all its words."""
+def _override_values(word: str) -> Iterator[tuple[str, Any]]:
+    """Yield an override's key with its value or, of a sweep, with all values; if Hydra cannot parse it, every word."""
     try:
         override = OverridesParser.create().parse_override(word)
     except HydraException:
         key, _, text = word.partition("=")
         yield from ((key, part) for part in (text, *re.findall(r"[^\s,{}\[\]()'\"]+", text)))
         return
-    value: Any = override._value  # `value()` gives quoted strings as they are; a sweep's are asked for here
+    value: Any = override._value  # `value()` returns strings with their quotes, and no values of a sweep
     yield override.key_or_group, value.list if isinstance(value, ChoiceSweep) else value
 
 
 def recordable(config: Any) -> dict[str, Any]:
-    """Return a config as it is recorded: resolved, but for secrets, which are hidden from now on.
+    """Return a config as it is recorded: resolved but for secrets, which are masked from now on.
 
-    Those that a user takes from the environment stay `${oc.env:NAME}`, the others become `***`.
+    Secrets from the environment are recorded as `${oc.env:NAME}`, others as `***`.
     """
     raw: Any = OmegaConf.to_container(config, resolve=False)
     values: Any = OmegaConf.to_container(config, resolve=True)
     know_config(raw)
     know_config(values)
-    return {name: _recorded(raw[name], value, name, setting=name not in FREE) for name, value in values.items()}
+    return {name: _without_secrets(raw[name], value, name, setting=name not in FREE) for name, value in values.items()}
 
 
 def hidden(node: Any) -> Any:
-    """Return plain values of a record without secrets; its numbers stay."""
-    return _recorded(None, node, "", setting=True)
+    """Return the plain values of a record with secrets masked; numbers stay."""
+    return _without_secrets(None, node, "", setting=True)
 
 
-def _recorded(raw: Any, value: Any, key: str, *, setting: bool) -> Any:
-    shown: Any
+def _without_secrets(raw: Any, value: Any, key: str, *, setting: bool) -> Any:
+    result: Any
     if isinstance(value, Mapping):
         inner = raw if isinstance(raw, Mapping) else {}
-        shown = {
-            name: _recorded(inner.get(name), one, f"{key}.{name}" if key else str(name), setting=setting)
-            for name, one in value.items()
+        result = {
+            name: _without_secrets(inner.get(name), item, f"{key}.{name}" if key else str(name), setting=setting)
+            for name, item in value.items()
         }
     elif isinstance(value, list | tuple):
         items = raw if isinstance(raw, list | tuple) and len(raw) == len(value) else [None] * len(value)
-        shown = [_recorded(item, one, key, setting=setting) for item, one in zip(items, value, strict=True)]
-    elif is_secret(key) and _hides(value, key) and (isinstance(value, str) or not setting):
-        shown = value if isinstance(value, str) and ENVIRONMENT.match(value) else MASK
-    elif isinstance(value, str):  # in a path, `token=1/` is the name of a folder
-        shown = redacted(value, pairs="/" not in value or any(sign in value for sign in "{;&?"))
+        result = [
+            _without_secrets(raw_item, item, key, setting=setting) for raw_item, item in zip(items, value, strict=True)
+        ]
+    elif is_secret(key) and _is_value_secret(value, key) and (isinstance(value, str) or not setting):
+        result = value if isinstance(value, str) and ENVIRONMENT.match(value) else MASK
+    elif isinstance(value, str):  # in a path, `token=1/` may be a folder's name
+        result = redacted(value, pairs="/" not in value or any(sign in value for sign in "{;&?"))
     else:
-        shown = value
-    asked = asked_again(raw) if isinstance(raw, str) and shown != value else None
-    return shown if asked is None else asked
+        result = value
+    reference = _environment_reference(raw) if isinstance(raw, str) and result != value else None
+    return result if reference is None else reference
 
 
-def asked_again(raw: str) -> str | None:
-    """Return a config's text as it is recorded where the environment gave it: without defaults; None where it did not.
+def _environment_reference(raw: str) -> str | None:
+    """Return the text that is recorded for a value from the environment, without defaults; None for other values.
 
     >>> os.environ["HOST"] = "here"
-    >>> asked_again("${oc.env:HOST,'sqlite:///${paths.outputs}/a.db'}"), asked_again("${data.x}")
+    >>> _environment_reference("${oc.env:HOST,'sqlite:///${paths.outputs}/a.db'}"), _environment_reference("${data.x}")
     ('${oc.env:HOST}', None)
     """
-    parts, rest, names = [], raw, []
-    while (found := ENVIRONMENT.search(rest)) is not None:
-        end, depth = found.end(), 1
-        while depth and end < len(rest):
-            depth += {"{": 1, "}": -1}.get(rest[end], 0)
+    parts, remaining, names = [], raw, []
+    while (match := ENVIRONMENT.search(remaining)) is not None:
+        end, depth = match.end(), 1
+        while depth and end < len(remaining):
+            depth += {"{": 1, "}": -1}.get(remaining[end], 0)
             end += 1
-        parts += [rest[: found.start()], f"${{oc.env:{found[1]}}}"]
-        names.append(found[1])
-        rest = rest[end:]
-    literals = [*parts[::2], rest]
-    alone = "".join(literals).replace("${oc.decode:", "").count("${") == 0
+        parts += [remaining[: match.start()], f"${{oc.env:{match[1]}}}"]
+        names.append(match[1])
+        remaining = remaining[end:]
+    literals = [*parts[::2], remaining]
+    is_plain = "".join(literals).replace("${oc.decode:", "").count("${") == 0
     clean = all(redacted(text) == text for text in literals)
-    there = names and all(name in os.environ for name in names)
-    return "".join([*parts, rest]) if there and alone and clean else None
+    available = names and all(name in os.environ for name in names)
+    return "".join([*parts, remaining]) if available and is_plain and clean else None
 
 
 class _Formatter(logging.Formatter):
-    """What another formatter gives, without secrets."""
+    """Masks secrets in the output of another formatter."""
 
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()
@@ -317,9 +330,9 @@ class _Formatter(logging.Formatter):
 
 
 def guard() -> None:
-    """Hide secrets in what this process logs, as its logging is set up now, and in the error that ends it.
+    """Mask secrets in the present log handlers of this process, and in the traceback of an uncaught exception.
 
-    What is printed goes through `ortpipe.app.terminal`, which hides them too.
+    Printed text goes through `ortpipe.app.terminal`, which masks them too.
     """
     for handler in logging.getLogger().handlers:
         if not isinstance(handler.formatter, _Formatter):

@@ -1,4 +1,4 @@
-"""Runs and sweeps from Python: start a run, read back what it left."""
+"""Runs and sweeps from Python: start a run and read its results."""
 
 import contextlib
 import html
@@ -34,18 +34,18 @@ from ortpipe.stages.evaluate.figures import panels as figure_panels
 
 
 class Run:
-    """What a run left: its record, losses, models and artifacts.
+    """The results of a run: its record, losses, models and artifacts.
 
     Args:
         run: its folder, or the id of its MLflow run.
-        overrides: key=value pairs that say where an id is looked up, such as recorder.tracking_uri.
+        overrides: key=value pairs of where to look up an id, such as recorder.tracking_uri.
 
     Raises:
         TrackingError: there is no such run, or no stage of it finished.
     """
 
     def __init__(self, run: str | Path, *overrides: str) -> None:
-        stack = contextlib.ExitStack()  # holds what is downloaded for an id
+        stack = contextlib.ExitStack()  # deletes the download of an MLflow run
         self.folder = stack.enter_context(recorded(str(run), Composition(overrides)))
         weakref.finalize(self, stack.close)
         self.record = RunRecord.read_closed(self.folder)
@@ -73,33 +73,35 @@ class Run:
 
     @property
     def model(self) -> onnx.ModelProto:
-        """The model of the last stage that finished: of a whole run, the trained one."""
+        """The model of the last stage that finished: of a complete run, the trained one."""
         return self.artifact().model
 
     def artifact(self, stage: str | None = None) -> Artifact:
-        """Return what a stage made, by default the last one that finished."""
+        """Return the artifact of a stage, by default of the last one that finished."""
         self._check_same()
         folders = {folder.partition("_")[2]: folder for folder in self.record.stage_folders}
         if stage is not None and stage not in folders:
-            ended = "" if self.record.stage is None else f"; it {self.status.lower()} in {self.record.stage}"
-            raise ConfigError("stage is one that the run finished.", got=f"{stage}{ended}", fix=nearest(stage, folders))
+            suffix = "" if self.record.stage is None else f"; it {self.status.lower()} in {self.record.stage}"
+            raise ConfigError(
+                "stage must be one that the run finished.", got=f"{stage}{suffix}", fix=nearest(stage, folders)
+            )
         return load_artifact(self.folder / "stages" / (folders[stage] if stage else self.record.stage_folders[-1]))
 
     def _check_same(self) -> None:
-        """Refuse a folder into which another run was written since."""
+        """Raise if another run has been written into the folder since it was read."""
         if RunRecord.read(self.folder).id != self.record.id:
-            rule, fix = "A run's folder holds that run.", "Read it again: ortpipe.Run(folder)."
+            rule, fix = "The run's folder must still hold the same run.", "Read it again: ortpipe.Run(folder)."
             raise TrackingError(rule, got=f"another run in {self.folder}", fix=fix)
 
     def plot(self, name: str) -> Any:
         """Return one of the run's figures as a matplotlib Figure, such as losses, confusion, curves or residuals."""
-        found = figure_panels(self.artifact())
-        if name not in found:
-            raise ConfigError("name is one of the run's figures.", got=name, fix=nearest(name, found))
-        return _shown(found[name])
+        figures = figure_panels(self.artifact())
+        if name not in figures:
+            raise ConfigError("name must be one of the run's figures.", got=name, fix=nearest(name, figures))
+        return _notebook_figure(figures[name])
 
     def __repr__(self) -> str:
-        """Say which run it is, and how it ended."""
+        """Return the run's folder, name and status."""
         return f"Run({str(self.folder)!r}): {self.record.name}, {self.status.lower()}"
 
     def _repr_html_(self) -> str:
@@ -116,26 +118,26 @@ class Run:
 
 
 class Sweep:
-    """What a sweep left: its jobs, the best of them, and the table of all.
+    """The results of a sweep: its jobs, the best one, and the table of all.
 
     Args:
-        folder: the sweep's, as its last lines say it.
+        folder: the sweep's folder, which its last lines print.
 
     Raises:
-        TrackingError: it is no sweep's folder.
+        TrackingError: the folder is not that of a sweep.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()
         if RunRecord.read(self.folder).sweep is None:
             fix = "Read it with ortpipe.Run(folder)."
-            raise TrackingError("A Sweep is read from a sweep's folder.", got=f"{self.folder}, a run's", fix=fix)
+            raise TrackingError("Sweep needs the folder of a sweep.", got=f"{self.folder}, a run's", fix=fix)
         self.record, manifest = read_sweep(self.folder)
         self._summary = Summary(manifest.objective, read_jobs(self.record))
 
     @property
     def jobs(self) -> list[Run]:
-        """The jobs that finished a stage, in their order."""
+        """The jobs that finished at least one stage, in order."""
         return [Run(row.run.folder) for row in self._summary.rows if row.run.stages]
 
     @property
@@ -145,26 +147,26 @@ class Sweep:
         return Run(ranked[0].run.folder) if ranked else None
 
     def table(self) -> Any:
-        """Return a DataFrame with a row for each job that began: what varies, what was measured, how it ended."""
+        """Return a DataFrame with a row for each started job: the keys that vary, its results and its status."""
         pandas = _pandas()
         frame = pandas.DataFrame(self._summary.cells()).set_index("job")
         for key in self._summary.varying:
-            with contextlib.suppress(ValueError):  # words stay words
+            with contextlib.suppress(ValueError):  # text stays text
                 frame[key] = pandas.to_numeric(frame[key])
         return frame
 
     def plot(self) -> Any:
         """Return a matplotlib Figure of the objective against each key that varies."""
-        if not (drawn := sweep_panels(self._summary)):
+        if not (panels := sweep_panels(self._summary)):
             raise TrackingError(
-                "A sweep's figure shows jobs with results, and a key that varies.",
+                "A sweep's figure needs jobs with results, and a key that varies.",
                 got=f"{len(self._summary.ranked)} jobs with results, {len(self._summary.varying)} keys",
                 fix="Look at table().",
             )
-        return _shown(drawn)
+        return _notebook_figure(panels)
 
     def __repr__(self) -> str:
-        """Say which sweep it is, and of how many jobs."""
+        """Return the sweep's folder, name and number of jobs."""
         return f"Sweep({str(self.folder)!r}): {self.record.name}, {len(self._summary.rows)} jobs"
 
     def _repr_html_(self) -> str:
@@ -174,26 +176,26 @@ class Sweep:
 
 
 def run(*overrides: str, config_dir: str | None = None) -> Run:
-    """Start a run in this process, as `ortpipe key=value …` does, and return what it left.
+    """Run in this process, as `ortpipe key=value …` does, and return the results.
 
     Args:
         overrides: key=value pairs, such as "experiment=linear_regression".
-        config_dir: the folder of one's own configs.
+        config_dir: the folder of the user's own configs.
 
     Raises:
-        OrtpipeError: the config, the data or the model is refused, or a stage fails; the record says which.
+        OrtpipeError: the config, the data or the model is rejected, or a stage fails; the record says which.
     """
     for override in overrides:
         _check_override(override)
     know_command(overrides)
     check_working_folder()
-    composed = Composition(overrides, config_dir)
+    composition = Composition(overrides, config_dir)
     try:
-        values, record, where = composed.values, composed.record, composed.where
+        values, record, where = composition.values, composition.record, composition.where
         hydra = HydraConfig.get()
         folder = Path(hydra.run.dir).absolute()
     except REFUSALS as error:
-        raise explained(error) from None  # Hydra's own frames say nothing more
+        raise explained(error) from None  # Hydra's own frames do not help
     with read_write(hydra):  # type: ignore[arg-type]
         hydra.runtime.output_dir = str(folder)
     options = [] if config_dir is None else ["--config-dir", config_dir]
@@ -203,31 +205,31 @@ def run(*overrides: str, config_dir: str | None = None) -> Run:
 
 
 def _check_override(override: object) -> None:
-    """Refuse what is no override, and what starts several runs."""
+    """Reject arguments that are not overrides, and overrides that start several runs."""
     if not isinstance(override, str):
         raise ConfigError(
-            "run takes the words of a command: key=value texts.",
+            "run takes the arguments of the command line: key=value strings.",
             got=f"{type(override).__name__}",
-            fix="Rows come in by a function that returns them: data=function data.source.function=package.file:name, "
-            "of a notebook __main__:name.",
+            fix="Pass rows by a function that returns them: data=function data.source.function=package.file:name, "
+            "in a notebook __main__:name.",
         )
     several = override in ("-m", "--multirun")
     with contextlib.suppress(*REFUSALS):  # which composing the config explains
         several = several or any(o.is_sweep_override() for o in OverridesParser.create().parse_overrides([override]))
     if several:
         raise ConfigError(
-            "run starts one run; a sweep is started by the command line.",
+            "run starts a single run; start a sweep from the command line.",
             got=override,
             fix="subprocess.run(['ortpipe', '-m', …, 'hydra.sweep.dir=FOLDER'], check=True), then "
             "ortpipe.Sweep(FOLDER). A list is written in brackets.",
         )
 
 
-def _shown(drawn: Iterable[Callable[[Any], object]]) -> Any:
-    """Return a figure that a notebook shows as a picture, also before a backend of matplotlib's is chosen."""
-    shown: Any = figure(*drawn)
-    shown._repr_png_ = partial(_png, shown)
-    return shown
+def _notebook_figure(panels: Iterable[Callable[[Any], object]]) -> Any:
+    """Return a figure that a notebook shows as a picture even if no matplotlib backend is chosen yet."""
+    picture: Any = figure(*panels)
+    picture._repr_png_ = partial(_png, picture)
+    return picture
 
 
 def _png(figure: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""From a composed config to typed, checked values: every error at once, each with its key and the nearest valid one."""
+"""Turn a composed config into typed, checked values; report all errors at once, each with its key and the fix."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ from ortpipe.stages.train.config import TrainConfig
 
 @dataclass(frozen=True)
 class PathsConfig(Config):
-    """Where results go: runs, and MLflow's database and artifacts; and the store that runs share (null: none).
+    """The folders of results.
 
     Attributes:
         outputs: the folder of runs, and of MLflow's database and artifacts.
@@ -40,26 +40,26 @@ class PathsConfig(Config):
 
 @dataclass(frozen=True)
 class RunConfig(Config):
-    """A whole run, in flow order; the fields are the top-level keys of conf/config.yaml.
+    """The config of a run, in flow order; the fields are the top-level keys of conf/config.yaml.
 
     Attributes:
-        data: which rows, and how they are divided.
-        convert: which model, as a graph whose weights can be trained.
-        add_loss: what training makes small.
-        penalty: what is added to the loss for large weights.
-        derive: how the gradients are made, and of which parameters.
-        train: how the parameters move.
-        evaluate: what is measured on the test rows.
-        paths: where results go.
-        runtime: where graphs run, and on how many threads.
-        recorder: who records the run beside its folder: MLflow, the screen, or nobody.
-        seed: of all that is random and has no seed of its own.
-        name: what the run is called in its record.
-        resume: the run folder of a run that was stopped: training continues from its last checkpoint.
-        objective: what a sweep compares its jobs by: the loss (of validation rows where there are any, else of
-            training), or a metric of evaluate.
-        figures: drawn when a run ends, of a sweep's best job; or, where it is false, when `ortpipe report FOLDER` is
-            called.
+        data: the rows, and how they are split.
+        convert: the model, and how it becomes a graph with trainable weights.
+        add_loss: the loss that training minimizes.
+        penalty: the terms that are added to the loss for large weights.
+        derive: how the gradients are computed, and of which parameters.
+        train: how the parameters are updated.
+        evaluate: the metrics on the test rows.
+        paths: the folders of results.
+        runtime: the device and the threads on which graphs run.
+        recorder: where the run is recorded besides its folder: MLflow, the console, or nowhere.
+        seed: the random seed of everything that has no seed of its own.
+        name: the name of the run in its record.
+        resume: the folder of a stopped run: training continues from its last checkpoint.
+        objective: the value by which a sweep compares its jobs: the loss (of the validation rows if there are any,
+            else of training), or a metric of evaluate.
+        figures: true: drawn when a run ends, of a sweep only those of its best job; false: drawn by `ortpipe report
+            FOLDER`.
     """
 
     data: DataConfig
@@ -87,7 +87,7 @@ class RunConfig(Config):
 
 
 def build(config: Mapping[str, Any], where: Callable[[str], str | None] | None = None) -> RunConfig:
-    """Return a config's typed form, or raise one error that lists all; `where` says where a key was set."""
+    """Return the typed config, or raise one error that lists all; `where` returns the place where a key was set."""
     values, problems = check(config)
     if problems:
         raise all_at_once(problems, where)
@@ -95,7 +95,7 @@ def build(config: Mapping[str, Any], where: Callable[[str], str | None] | None =
 
 
 def build_key(key: str, node: Any) -> Any:
-    """Return one top-level key's typed value, as for a sweep, whose other keys may be complete in its jobs only."""
+    """Return the typed value of one top-level key; the others may be incomplete, as in a sweep's own config."""
     entry, hint = fields_of(RunConfig)[key]
     problems: list[OrtpipeError] = []
     value = _value(hint, node, key, entry.default, problems)
@@ -105,13 +105,13 @@ def build_key(key: str, node: Any) -> Any:
 
 
 def check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[OrtpipeError]]:
-    """Return the typed values of the top-level keys that are right, and everything that is wrong with the others."""
+    """Return the typed values of the valid top-level keys, and the errors of the others."""
     problems: list[OrtpipeError] = []
-    read = {}
+    nodes = {}
     for key, node in config.items():
         with collected(problems, key):
-            read[key] = with_files(key, node, config.get("recorder"))
-    values = _values(RunConfig, {key: read.get(key, node) for key, node in config.items()}, problems)
+            nodes[key] = with_files(key, node, config.get("recorder"))
+    values = _values(RunConfig, {key: nodes.get(key, node) for key, node in config.items()}, problems)
     if not problems:
         with collected(problems):
             RunConfig(**values)
@@ -119,7 +119,7 @@ def check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[OrtpipeError]
 
 
 def all_at_once(errors: Iterable[OrtpipeError | str], where: Callable[[str], str | None] | None = None) -> ConfigError:
-    """Return one error that lists all, each with the place where its key was set, where that is known."""
+    """Return one error that lists all, each with the place where its key was set if it is known."""
     lines = []
     for error in errors:
         key = None if isinstance(error, str) else error.key
@@ -132,7 +132,7 @@ def all_at_once(errors: Iterable[OrtpipeError | str], where: Callable[[str], str
 
 @contextlib.contextmanager
 def collected(problems: list[OrtpipeError], *path: str) -> Iterator[None]:
-    """Put an error of ours, about settings under a path, into the list and go on."""
+    """Append an OrtpipeError of the block, about settings under a path, to the list instead of raising it."""
     try:
         with under(*path):
             yield
@@ -143,29 +143,29 @@ def collected(problems: list[OrtpipeError], *path: str) -> Iterator[None]:
 def _values(
     cls: type, node: Mapping[str, Any], problems: list[OrtpipeError], member: str | None = None
 ) -> dict[str, Any]:
-    """Return the values of those fields of a config dataclass, such as a catalogue's member, that are right."""
+    """Return the values of the valid fields of a config dataclass, such as a catalogue's member."""
     values, fields = {}, fields_of(cls)
     for key in node:
         if key not in fields:
-            whose = "the config" if member is None else f"{member}, whatever sets it"
+            owner = "the config" if member is None else f"{member}, whatever sets it"
             fix = nearest(str(key), fields) + (
-                " Take it away with ~{key}, or leave out the experiment that sets it: ~experiment." if member else ""
+                " Remove it with ~{key}, or the experiment that sets it with ~experiment." if member else ""
             )
-            problems.append(ConfigError(f"{{key}} is not a key of {whose}.", key=str(key), fix=fix))
+            problems.append(ConfigError(f"{{key}} is not a key of {owner}.", key=str(key), fix=fix))
     for name, (entry, hint) in fields.items():
         if name in node and node[name] != "???":
-            before = len(problems)
+            problem_count = len(problems)
             value = _value(hint, node[name], name, entry.default, problems)
-            if len(problems) == before:
+            if len(problems) == problem_count:
                 values[name] = value
-        elif entry.default is entry.default_factory:  # both missing
+        elif entry.default is entry.default_factory:  # there is no default
             fix = "Add {key}=… to the command or to the experiment."
             problems.append(ConfigError("{key} must be set.", key=name, fix=fix))
     return values
 
 
 def _value(hint: Any, node: Any, name: str, default: Any, problems: list[OrtpipeError]) -> Any:
-    """Return a field's value, or None once `problems` says why there is none."""
+    """Return a field's value, or None after appending its errors to `problems`."""
     groups = typing.get_args(hint)[1:] if typing.get_origin(hint) is Mapping else ()
     if any(map(dataclasses.is_dataclass, groups)) and isinstance(node, Mapping):
         return {key: _value(groups[0], value, f"{name}.{key}", None, problems) for key, value in node.items()}
@@ -181,7 +181,7 @@ def _value(hint: Any, node: Any, name: str, default: Any, problems: list[Ortpipe
                 hint = _settings_of(catalogue, member)
                 node = {key: value for key, value in node.items() if key != "name"}
             if not isinstance(node, Mapping):
-                fix = f"Set those that are to change: {', '.join(f'{{key}}.{own}' for own in fields_of(hint))}."
+                fix = f"Set some of its keys: {', '.join(f'{{key}}.{field}' for field in fields_of(hint))}."
                 raise ConfigError("{key} must be a group of keys.", got=repr(node), fix=fix)
             values = _values(hint, node, inner, member)
             if not inner:
@@ -191,7 +191,7 @@ def _value(hint: Any, node: Any, name: str, default: Any, problems: list[Ortpipe
 
 
 def group_of(hint: Any) -> Any:
-    """Return an annotation without the None beside a group of keys: the group, or the annotation as it is.
+    """Return the dataclass of a `group | None` annotation; return other annotations unchanged.
 
     >>> group_of(PathsConfig | None).__name__, group_of(str | None)
     ('PathsConfig', str | None)
@@ -206,14 +206,14 @@ def _name_in(catalogue: Catalogue[Any], node: Any) -> str:
         return name
     if isinstance(node, str):
         fix = f"Write {{group}}={node}." if node in catalogue else f"Write {{group}}=NAME. {nearest(node, catalogue)}"
-        raise ConfigError("{key} is a group of keys: a slash chooses the file that sets them.", got=repr(node), fix=fix)
+        raise ConfigError("{key} is a group of keys: choose its file with a slash.", got=repr(node), fix=fix)
     rule = "{key} must be set." if name is None else f"{{key}} must be the name of {article(catalogue.noun)}."
     fix = nearest(str(name or ""), catalogue)
     raise ConfigError(rule, key="name", got=repr(node if name is None else name), fix=fix)
 
 
 def _settings_of(catalogue: Catalogue[Any], name: str) -> Any:
-    """Return the dataclass of a member's settings, which one of the user's own has to be as well."""
+    """Return the dataclass of a member's settings; a member of the user's own must be a dataclass, too."""
     member = catalogue[name]
     if dataclasses.is_dataclass(member):
         return member
@@ -225,16 +225,16 @@ def _plain(node: Any, hint: Any, name: str, default: Any) -> Any:
     try:
         return checked(node, hint, name, default)
     except ConfigError as error:
-        if (written := _read(node)) == node:
+        if (parsed := _read(node)) == node:
             raise
         try:
-            return checked(written, hint, name, default)
-        except ConfigError as other:
-            raise (other if isinstance(node, str) else error) from None
+            return checked(parsed, hint, name, default)
+        except ConfigError as text_error:
+            raise (text_error if isinstance(node, str) else error) from None
 
 
 def _read(node: Any) -> Any:
-    """Return a value with what its texts write, as a variable of the environment has to: numbers, null, lists of them.
+    """Return a value with its strings parsed as numbers, null or lists: environment variables hold only strings.
 
     >>> _read(["1e-3", "010", "1:30", "true", "[1, null]"])
     [0.001, 10, '1:30', True, [1, None]]
@@ -247,7 +247,7 @@ def _read(node: Any) -> Any:
         return node
     if node.startswith(("[", "{")):
         with contextlib.suppress(yaml.YAMLError):
-            return _read(yaml.load(node, yaml.BaseLoader))  # which leaves numbers as texts
+            return _read(yaml.load(node, yaml.BaseLoader))  # which leaves numbers as strings
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(node)
@@ -256,7 +256,7 @@ def _read(node: Any) -> Any:
 
 
 def keys(cls: Any = RunConfig, prefix: str = "") -> Iterator[str]:
-    """Yield every dotted key that a config can have, whatever members its catalogues choose."""
+    """Yield every dotted key that a config can have, with any members of its catalogues."""
     for name, (_, hint) in fields_of(cls).items():
         path = f"{prefix}{name}"
         yield path
@@ -269,7 +269,7 @@ def keys(cls: Any = RunConfig, prefix: str = "") -> Iterator[str]:
 
 
 def keys_of(group: str, member: Any) -> Iterator[str]:
-    """Yield the keys of a group, "" for the outermost, in which a catalogue's member may have been chosen."""
+    """Yield the keys of a group ("" for the top level), if it is a catalogue's with `member` chosen."""
     cls: Any = RunConfig
     for part in group.split(".") if group else ():
         hint = fields_of(cls)[part][1] if part in fields_of(cls) else None

@@ -1,4 +1,4 @@
-"""A training of a tiny problem through the stages, held against the same arithmetic in NumPy."""
+"""Train a tiny problem through the stages and compare its losses with the same arithmetic in NumPy."""
 
 import numpy as np
 import onnx
@@ -24,23 +24,27 @@ TOLERANCE = 1e-4  # of a float32 loss, relative to the first one
 
 
 def self_test(engine: str, runtime: RuntimeConfig) -> str:
-    """Train a line on 64 rows with gradients of an engine; return what happened in words."""
+    """Train a line on 64 rows with the gradients of an engine, and describe the result.
+
+    Raises:
+        TrainError: the losses differ from those of NumPy, or fall too little.
+    """
     X = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
     y = X @ np.array([1.0, -2.0, 3.0], np.float32) + 0.5
     loss = add_loss(convert(onnx.parser.parse_model(MODEL)), AddLossConfig(LOSSES["l2"](), reduction="mean"))
     gradient = derive(loss, DeriveConfig(engine=ENGINES[engine]()))
     config = TrainConfig(OPTIMIZERS["sgd"](lr=RATE), epochs=EPOCHS, batch_size=BATCH, shuffle=False)
-    found = train(gradient, config, data=Data(Rows({"X": X}, y)), runtime=runtime).tensors["losses/step"]
+    losses = train(gradient, config, data=Data(Rows({"X": X}, y)), runtime=runtime).tensors["losses/step"]
     expected = descent(X, y)
-    worst = float(abs(found - expected).max() / expected[0])
-    if not worst <= TOLERANCE or not found[-1] < found[0] / 1000:
+    worst = float(abs(losses - expected).max() / expected[0])
+    if not worst <= TOLERANCE or not losses[-1] < losses[0] / 1000:
         raise TrainError(
-            "Training a line gives the losses of gradient descent in NumPy.",
-            got=f"engine {engine}: {found[0]:.6g} to {found[-1]:.6g} in {len(found)} steps, NumPy {expected[0]:.6g} to "
-            f"{expected[-1]:.6g}",
+            "Training a line must give the losses of gradient descent in NumPy.",
+            got=f"engine {engine}: {losses[0]:.6g} to {losses[-1]:.6g} in {len(losses)} steps, NumPy "
+            f"{expected[0]:.6g} to {expected[-1]:.6g}",
             fix="Install onnxruntime again in a fresh environment; if that does not help, report it with this output.",
         )
-    return f"{len(found)} steps with {engine} gradients, loss {found[0]:.3g} to {found[-1]:.2g} as in NumPy"
+    return f"{len(losses)} steps with {engine} gradients, loss {losses[0]:.3g} to {losses[-1]:.2g} as in NumPy"
 
 
 def descent(X: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -49,7 +53,7 @@ def descent(X: np.ndarray, y: np.ndarray) -> np.ndarray:
     for _ in range(EPOCHS):
         for first in range(0, ROWS, BATCH):
             rows = X[first : first + BATCH].astype(np.float64)
-            rest = rows @ w + b - y[first : first + BATCH]
-            losses.append((rest**2).mean())
-            w, b = w - RATE * 2 * rows.T @ rest / BATCH, b - RATE * 2 * rest.mean()
+            residuals = rows @ w + b - y[first : first + BATCH]
+            losses.append((residuals**2).mean())
+            w, b = w - RATE * 2 * rows.T @ residuals / BATCH, b - RATE * 2 * residuals.mean()
     return np.array(losses)

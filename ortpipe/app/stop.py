@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM end a run wherever it is, even inside a library that swallows KeyboardInterrupt.
+"""Ctrl-C and SIGTERM end a run at any point, even inside a library that swallows KeyboardInterrupt.
 
-Python hears a signal between two of its own steps, so a process that sits inside a library hears nothing. A thread
-reads the signals' pipe meanwhile: after PATIENCE seconds, or at the second signal, it ends the session that runs, and
-if that does not help, the process.
+Python handles a signal between two bytecode instructions, so not while a library's native code runs. A thread reads
+the signals' pipe meanwhile: PATIENCE seconds after a signal, or at a second one, it terminates the running session,
+and if that does not help, the process.
 """
 
 import contextlib
@@ -16,50 +16,50 @@ from types import FrameType
 
 
 class Stopped(BaseException):
-    """A signal asked the run to stop (no KeyboardInterrupt: scikit-learn's MLP catches that and goes on)."""
+    """A signal requested the run to stop (not a KeyboardInterrupt: scikit-learn's MLP catches that and goes on)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.code = 128 + number  # to exit with
+        self.code = 128 + number  # the exit code
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-PATIENCE = 10.0  # seconds from a signal to the next step of Python; an epoch may take some
-GRACE = 3.0  # seconds from the end of a session to the next step of Python
+PATIENCE = 10.0  # seconds for Python to handle a signal; an epoch may take a few
+GRACE = 3.0  # seconds for Python to handle it once the session is terminated
 
-_asked: list[int] = []
-_heard = threading.Event()
-_pipe: list[int] = []  # the end that Python writes to; an open socket would be closed at exit, and wake the thread
-_last_words: list[Callable[[str], None]] = []
+_received: list[int] = []
+_handled = threading.Event()
+_pipe: list[int] = []  # the end that Python writes to; a socket object would be closed at exit and wake the thread
+_before_exit: list[Callable[[str], None]] = []
 
 
 def listen_for_signals() -> None:
-    """From now on, SIGINT and SIGTERM raise Stopped, and end the process where it cannot hear them."""
+    """From now on SIGINT and SIGTERM raise Stopped, or end the process if Python cannot handle them."""
     for number in SIGNALS:
-        signal.signal(number, _ask)
+        signal.signal(number, _handle_signal)
     if not _pipe:
-        reading, writing = socket.socketpair()
-        writing.setblocking(False)
-        _pipe.append(writing.detach())
-        threading.Thread(target=_watch, args=(reading,), daemon=True, name="signals").start()
+        read_end, write_end = socket.socketpair()
+        write_end.setblocking(False)
+        _pipe.append(write_end.detach())
+        threading.Thread(target=_watch, args=(read_end,), daemon=True, name="signals").start()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a fork's signals are not ours
+            os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a fork handles its own signals
     signal.set_wakeup_fd(_pipe[0], warn_on_full_buffer=False)
 
 
 def before_the_end(write: Callable[[str], None]) -> None:
-    """Call this with the reason before a process that hears nothing is ended."""
-    _last_words[:] = [write]
+    """Set the function that is called, with the reason, before a process that does not react is ended."""
+    _before_exit[:] = [write]
 
 
-def _ask(number: int, frame: FrameType | None) -> None:
-    _asked.append(number)
-    _heard.set()
+def _handle_signal(number: int, frame: FrameType | None) -> None:
+    _received.append(number)
+    _handled.set()
     raise Stopped(number)
 
 
 def _watch(pipe: socket.socket) -> None:
-    """Wait for signals that Python does not hear."""
+    """Wait for signals that Python does not handle in time."""
     while True:
         pipe.settimeout(None)
         number = pipe.recv(1)[0]
@@ -68,25 +68,25 @@ def _watch(pipe: socket.socket) -> None:
         pipe.settimeout(PATIENCE)
         with contextlib.suppress(TimeoutError):
             pipe.recv(1)  # a second signal
-        if not _heard.wait(0.1):
-            session = sys.modules.get("ortpipe.runtime.session")  # not imported: nothing runs, or it would be there
+        if not _handled.wait(0.1):
+            session = sys.modules.get("ortpipe.runtime.session")  # not imported: no session runs
             if session is not None:
                 session.terminate()
-            if not _heard.wait(GRACE):
+            if not _handled.wait(GRACE):
                 _end(number)
-        _heard.clear()
+        _handled.clear()
 
 
 def _end(number: int) -> None:
     reason = f"ended by {signal.Signals(number).name} inside a library that did not return"
     print(f"\n{reason}", file=sys.stderr, flush=True)
-    for write in _last_words:
+    for write in _before_exit:
         with contextlib.suppress(OSError):
             write(reason)
     os._exit(128 + number)
 
 
 def stop_if_asked() -> None:
-    """Raise again what was lost where Python cannot raise (in a destructor or weak reference)."""
-    if _asked:
-        raise Stopped(_asked[0])
+    """Raise Stopped again if it was lost where Python cannot raise (in a destructor or weak reference)."""
+    if _received:
+        raise Stopped(_received[0])

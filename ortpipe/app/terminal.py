@@ -1,4 +1,4 @@
-"""Standard output and error: what cannot be printed ends no run, and no text commands the terminal."""
+"""Standard output and error: a failed write does not end a run, and no printed text controls the terminal."""
 
 import contextlib
 import logging
@@ -13,8 +13,8 @@ from ortpipe.app.redact import redacted
 NAMES = {1: "standard output", 2: "standard error"}
 
 
-# control characters but for tab and line feed, and what turns the direction of writing
-COMMANDING = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
+# control characters but for tab and line feed, and those that change the direction of text
+CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
 
 
 def printable(text: str) -> str:
@@ -23,14 +23,14 @@ def printable(text: str) -> str:
     >>> print(printable("w\x1b[2J\u202e\rb"))
     w\x1b[2J\u202e\rb
     """
-    return COMMANDING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 class TerminalStream:
     """A stream of text in front of standard output or error.
 
     Attributes:
-        forgiving: where a write fails, nothing more is printed, and the log says so once; else it raises.
+        forgiving: after a failed write nothing more is printed, and the log says so once; else the write raises.
     """
 
     def __init__(self, stream: TextIO, number: int, *, forgiving: bool) -> None:
@@ -40,8 +40,8 @@ class TerminalStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write text, but for secrets and what commands a terminal: names in models of others may hold anything."""
-        start = "\r" if text.startswith("\r") else ""  # a progress bar begins its line again
+        """Write text with secrets masked and control characters escaped: names in a model may hold any character."""
+        start = "\r" if text.startswith("\r") else ""  # a progress bar rewrites its line
         try:
             self._stream.write(start + printable(redacted(text.removeprefix("\r"))))
         except OSError as error:
@@ -53,14 +53,14 @@ class TerminalStream:
         self.write("".join(lines))
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Flush the buffer."""
         try:
             self._stream.flush()
         except OSError as error:
             self._failed(error)
 
     def give_up(self) -> None:
-        """Send all that comes, from libraries too, and what is held back, to nowhere."""
+        """Discard the buffer and all later output, that of libraries too."""
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), self._stream.fileno())
         with contextlib.suppress(OSError):
@@ -69,34 +69,34 @@ class TerminalStream:
     def _failed(self, error: OSError) -> None:
         if not self.forgiving:
             raise error
-        if not isinstance(error, BlockingIOError):  # a terminal that others made non-blocking takes the next line
+        if not isinstance(error, BlockingIOError):  # a terminal in non-blocking mode accepts the next line
             self.give_up()
             _warn(f"{NAMES[self._number]} cannot be written ({error.strerror}); the run goes on")
 
 
-_unsaid: list[str] = []  # until there is a log
+_pending: list[str] = []  # warnings before logging is set up
 
 
 def _warn(text: str) -> None:
-    _unsaid.append(text)
+    _pending.append(text)
     if logging.getLogger().hasHandlers():
-        while _unsaid:
-            logging.getLogger(__name__).warning(_unsaid.pop(0))
+        while _pending:
+            logging.getLogger(__name__).warning(_pending.pop(0))
 
 
 @contextlib.contextmanager
 def streams() -> Iterator[None]:
-    """Put a `TerminalStream` in front of both: standard error forgives, standard output only once a run begins.
+    """Put a `TerminalStream` in front of both; failed writes to standard output raise until a run begins.
 
-    A number that was closed before the program began is opened on nothing: else the next file, such as a database,
-    would get it, and what libraries print would go into that file.
+    A descriptor that was closed before the program began is opened on the null device: else the next file, such as a
+    database, would get its number, and the output of libraries would go into that file.
     """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
-    before = sys.stdout, sys.stderr
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+    originals = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _stream(sys.stdout, 1), _stream(sys.stderr, 2, forgiving=True)
     try:
         yield
@@ -104,22 +104,22 @@ def streams() -> Iterator[None]:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except OSError:  # an error was told already; the interpreter would tell another
+            except OSError:  # it was reported already; the interpreter would report it again
                 cast("TerminalStream", stream).give_up()
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = originals
 
 
 def forgive() -> None:
-    """From now on, as a run begins, nothing that cannot be printed raises; in another process's job too."""
+    """From now on failed writes do not raise: a run begins, or a sweep's job in another process."""
     sys.stdout, sys.stderr = _stream(sys.stdout, 1, forgiving=True), _stream(sys.stderr, 2, forgiving=True)
-    if _unsaid:
-        _warn(_unsaid.pop(0))
+    if _pending:
+        _warn(_pending.pop(0))
 
 
 def _stream(stream: TextIO | TerminalStream | None, number: int, *, forgiving: bool = False) -> TextIO:
     if stream is None:
         stream = open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-        _unsaid.append(f"{NAMES[number]} is closed; the run goes on")
+        _pending.append(f"{NAMES[number]} is closed; the run goes on")
     if not isinstance(stream, TerminalStream):
         stream = TerminalStream(stream, number, forgiving=forgiving)
     stream.forgiving = stream.forgiving or forgiving

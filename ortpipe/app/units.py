@@ -1,4 +1,4 @@
-"""Times, spans and sizes as people write them."""
+"""Time spans and sizes as text."""
 
 import re
 
@@ -11,7 +11,7 @@ BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def span(seconds: float) -> str:
-    """Return a span of time in words; what lies in the future is now.
+    """Return a time span in words; a negative span counts as 0.
 
     >>> span(59), span(7300), span(3 * 86400), span(-5)
     ('59 seconds', '2 hours', '3 days', 'a moment')
@@ -20,7 +20,7 @@ def span(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes in its largest unit.
+    """Return a number of bytes as text, in the largest fitting unit.
 
     >>> size(12), size(1_234_567)
     ('12 Bytes', '1.2 MB')
@@ -29,14 +29,14 @@ def size(count: float) -> str:
 
 
 def bound(text: str) -> tuple[float | None, int | None]:
-    """Return an age in seconds, or a size in bytes.
+    """Parse an age, returned in seconds, or a size, returned in bytes; the other is None.
 
     >>> bound("30d"), bound("5GB")
     ((2592000.0, None), (None, 5000000000))
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text.strip())
-    if found is not None and found[2] in SECONDS:
-        return float(found[1]) * SECONDS[found[2]], None
-    if found is not None and found[2].upper() in BYTES:
-        return None, int(float(found[1]) * BYTES[found[2].upper()])
-    raise ConfigError("A bound is an age or a size.", got=text, fix="Write 30d, 12h, 5GB or 500MB.")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text.strip())
+    if match is not None and match[2] in SECONDS:
+        return float(match[1]) * SECONDS[match[2]], None
+    if match is not None and match[2].upper() in BYTES:
+        return None, int(float(match[1]) * BYTES[match[2].upper()])
+    raise ConfigError("A bound must be an age or a size.", got=text, fix="Write 30d, 12h, 5GB or 500MB.")

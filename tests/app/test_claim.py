@@ -35,9 +35,9 @@ def test_a_second_run_into_a_folder_is_refused_and_touches_nothing(tmp_path: Pat
         second = start(tmp_path, "experiment=logistic_regression", *SMALL[1:], "hydra.run.dir=r")
         code, said = end(second)
         assert code == 1
-        assert said.splitlines()[0] == "error: A folder is written by one run at a time."
+        assert said.splitlines()[0] == "error: Only one run at a time may write a folder."
         assert f"process {first.pid} on " in said
-        assert "is at work in " in said
+        assert "is writing " in said
         assert "set another hydra.run.dir" in said
         assert contents(tmp_path / "r") == before, "Hydra's own files are of the first run too"
     finally:
@@ -112,7 +112,7 @@ def test_a_job_waits_for_who_is_still_at_work_in_its_folder(tmp_path: Path) -> N
     """As a worker is for a while, whose sweep was killed and started again."""
     with claimed(tmp_path / "s" / "0", "hydra.sweep.dir"):
         sweep = start(tmp_path, "-m", *SMALL, "hydra.sweep.dir=s")
-        assert f"which is at work in {tmp_path / 's' / '0'}" in until(sweep, "waiting for process")
+        assert f"which is writing {tmp_path / 's' / '0'}" in until(sweep, "waiting for process")
         assert not (tmp_path / "s" / "0" / "run.json").exists()
     code, said = end(sweep)
     assert code == 0, said

@@ -9,7 +9,7 @@ import pytest
 from hydra.errors import OverrideParseException
 
 from ortpipe.app import cli
-from ortpipe.app.command_list import COMMANDS, FIRST, answer
+from ortpipe.app.command_list import COMMANDS, FIRST_ARGUMENTS, answer
 from ortpipe.app.hydra_errors import explained
 from ortpipe.flow import FLOW
 
@@ -67,8 +67,8 @@ def test_what_a_command_takes_is_completed_and_hydra_sees_a_run(line, expected, 
 
 
 def test_what_run_stage_takes_first_are_the_stages() -> None:
-    assert set(FIRST["run-stage"]) == {stage.name for stage in FLOW}
-    assert set(FIRST) <= set(COMMANDS)
+    assert set(FIRST_ARGUMENTS["run-stage"]) == {stage.name for stage in FLOW}
+    assert set(FIRST_ARGUMENTS) <= set(COMMANDS)
 
 
 WORDS = {
@@ -93,4 +93,4 @@ def test_an_unknown_command_says_so_and_lists_the_commands(word, guess, monkeypa
 
 def test_a_command_that_does_not_come_first_is_told_where_it_belongs() -> None:
     error = explained(OverrideParseException("plan", "no viable alternative"))
-    assert "A command comes first: ortpipe plan …" in str(error)
+    assert "The command must come first: ortpipe plan …" in str(error)

@@ -87,7 +87,7 @@ def test_a_run_that_failed_says_where_and_one_that_takes_its_folder_says_so(tmp_
     ("words", "said"),
     [
         ((pd.DataFrame({"a": [1.0]}),), "got: DataFrame"),
-        (("-m", *LINEAR), r"a sweep is started by the command line(.|\n)*got: -m"),
+        (("-m", *LINEAR), r"start a sweep from the command line(.|\n)*got: -m"),
         (("train.epochs=2,5",), r"got: train\.epochs=2,5(.|\n)*ortpipe\.Sweep\(FOLDER\)"),
     ],
 )

@@ -72,7 +72,7 @@ def test_the_next_file_does_not_take_the_number_of_a_closed_stream(tmp_path: Pat
 def test_what_cannot_be_printed_is_said_once_in_the_log(
     broken: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal, "_unsaid", [])
+    monkeypatch.setattr(terminal, "_pending", [])
     with os.fdopen(broken, "w") as file, caplog.at_level(logging.WARNING):
         stream = TerminalStream(file, 2, forgiving=True)
         for _ in range(3):

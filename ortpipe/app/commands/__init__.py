@@ -1,1 +1,1 @@
-"""The commands beside a run: each is a module of its name with a function `run`, imported when it is called."""
+"""The commands other than a run: each is a module of that name with a function `run`, imported when it is called."""

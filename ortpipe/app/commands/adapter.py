@@ -1,4 +1,4 @@
-"""ortpipe adapter: the adapters of a run as a file of onnxruntime's, and the model that takes them."""
+"""ortpipe adapter: write the adapters of a run as an onnxruntime adapter file, with the model that takes them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,37 +15,42 @@ from ortpipe.graph.check import finish_apart, parsed
 from ortpipe.graph.parameters import some
 from ortpipe.graph.serial import write_atomically
 
-ABOUT = """Write what a run with derive.adapters trained apart from what it began with:
-NEW.onnx_adapter, the adapters, and what was trained beside them, in onnxruntime's own format (LoraAdapter,
-RunOptions.add_active_adapter; from 1.20 on),
-and NEW.onnx beside it, the model before training, to which they are optional inputs: one model for many.
-The run's own model.onnx has them merged.
+ABOUT = """Write the adapters of a run with derive.adapters, and the model without them, as two files:
+NEW.onnx_adapter: the adapters and any other trained weights, in onnxruntime's adapter format (LoraAdapter,
+RunOptions.add_active_adapter; onnxruntime 1.20 or later).
+NEW.onnx: the model before training, with the adapters as optional inputs: one model serves many adapters.
+The run's own model.onnx has the adapters merged.
 The key=value pairs say where a run is recorded, as they did for the run itself."""
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Write one adapter and its model."""
+    """Write the adapter file and its model."""
     parser = Parser("adapter", ABOUT)
     parser.add_argument("subject", metavar="RUN|DIGEST", help=HELP)
-    parser.add_argument("--output", required=True, metavar="NEW.onnx_adapter", help="what is written, NEW.onnx beside")
-    parser.add_argument("--force", action="store_true", help="write over files that are there")
-    given = parser.read(arguments)
-    output = Path(given.output)
-    beside = output.with_suffix(".onnx")
+    parser.add_argument(
+        "--output", required=True, metavar="NEW.onnx_adapter", help="the adapter file; NEW.onnx is written beside it"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
+    options = parser.read(arguments)
+    output = Path(options.output)
+    model_file = output.with_suffix(".onnx")
     if output.suffix != ".onnx_adapter":
-        raise ConfigError("An adapter's file is a NEW.onnx_adapter.", got=output, fix="Name it so.")
-    if there := [file for file in (output, beside) if file.exists() and not given.force]:
-        raise ConfigError("The output must not be there yet.", got=some(list(map(str, there))), fix="Add --force.")
-    subject = find(given.subject, given.composed)
+        rule = "The name of an adapter file must end in .onnx_adapter."
+        raise ConfigError(rule, got=output, fix="Change its ending.")
+    if existing_files := [file for file in (output, model_file) if file.exists() and not options.force]:
+        raise ConfigError(
+            "The output must not exist yet.", got=some(list(map(str, existing_files))), fix="Add --force."
+        )
+    subject = find(options.subject, options.composed)
     adapters = {name: Adapter.of(fact) for name, fact in subject.facts.get("adapters", {}).items()}
     if not adapters or any(f"parameter/{name}" not in subject.tensors for name in adapters):
-        rule, fix = "Adapters are those of a run with derive.adapters that has trained.", "Name such a run's folder."
+        rule, fix = "ortpipe adapter needs a run with derive.adapters that has trained.", "Name such a run's folder."
         raise ConfigError(rule, got=subject.name, fix=fix)
     base = parsed(without_metadata(subject.model))
     attach(base, subject.weights)
     arrays = apart(base, adapters, subject.tensors)
     model, weights = finish_apart(base)
-    write_atomically(model, beside.parent, beside.name, weights)
+    write_atomically(model, model_file.parent, model_file.name, weights)
     atomic_write(output, to_bytes(arrays))
     print(f"adapters  {sum(array.size for array in arrays.values()):,} numbers beside {some(list(adapters))}")
-    print(f"file      {output}\nmodel     {beside}")
+    print(f"file      {output}\nmodel     {model_file}")

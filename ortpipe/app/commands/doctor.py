@@ -1,4 +1,4 @@
-"""ortpipe doctor: whether this machine, this environment and these folders can train and record; how to fix them."""
+"""ortpipe doctor: check that this machine, environment and folders can train and record; print how to fix them."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 ABOUT = """Check the runtime, the packages' versions, the folders that runs write to, the disk, the tracking server or
 database, and train a tiny problem whose losses are known. Every problem is printed with its fix; the exit code is
-1 where there is one. Takes a run's key=value pairs, such as paths.outputs=… or recorder=none."""
-LEAST = 2**30  # bytes that should be free
-AGAIN = "In a fresh environment: pip install ortpipe."
+1 if there is one. Takes a run's key=value pairs, such as paths.outputs=… or recorder=none."""
+MIN_FREE = 2**30  # bytes of disk
+REINSTALL = "In a fresh environment: pip install ortpipe."
 
 
 class Finding(NamedTuple):
-    """What one check says; `fix` is what to do where it is a problem."""
+    """The result of a check; a problem has a fix."""
 
     name: str
-    said: str
+    message: str
     fix: str | None = None
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Print what every check finds; exit with 1 where one is a problem."""
+    """Print the findings of every check; exit with 1 if one is a problem."""
     config, problems = Parser("doctor", ABOUT).read(arguments).composed.config, 0
     for check in (_runtime, _packages, _folders, _disk, _tracking, _training):
-        for name, said, fix in _examined(check, config):
-            print(f"{'ok' if fix is None else 'PROBLEM':<8} {name:<9} {said}", flush=True)
+        for name, message, fix in _findings(check, config):
+            print(f"{'ok' if fix is None else 'PROBLEM':<8} {name:<9} {message}", flush=True)
             if fix is not None:
                 problems += 1
                 print(f"         fix       {fix}", flush=True)
@@ -54,25 +54,25 @@ def run(arguments: Sequence[str]) -> None:
         sys.exit(1)
 
 
-def _examined(check: Callable[[RunConfig], Iterator[Finding]], config: RunConfig) -> Iterator[Finding]:
+def _findings(check: Callable[[RunConfig], Iterator[Finding]], config: RunConfig) -> Iterator[Finding]:
     name = check.__name__.removeprefix("_")
     try:
         yield from check(config)
     except OrtpipeError as error:
-        said = error.rule if error.got is None else f"{error.rule} got: {error.got}"
-        yield Finding(name, " ".join(said.split()), error.fix or AGAIN)
-    except Exception as error:  # noqa: BLE001 - whatever a broken installation raises is what this is there to say
-        yield Finding(name, f"{type(error).__name__}: {error}".splitlines()[0], AGAIN)
+        message = error.rule if error.got is None else f"{error.rule} got: {error.got}"
+        yield Finding(name, " ".join(message.split()), error.fix or REINSTALL)
+    except Exception as error:  # noqa: BLE001 - a broken installation may raise anything
+        yield Finding(name, f"{type(error).__name__}: {error}".splitlines()[0], REINSTALL)
 
 
 def _runtime(config: RunConfig) -> Iterator[Finding]:
     from ortpipe.runtime.distributions import DISTRIBUTIONS
     from ortpipe.runtime.library import about
 
-    found = about()
+    runtime = about()
     name = next(iter(versions(DISTRIBUTIONS)))
-    engines = "engines native and ort" if found.builds_gradients else "engine native (ort needs onnxruntime-training)"
-    yield Finding("runtime", f"{name} {found.version}; {engines}; {', '.join(found.providers)}")
+    engines = "engines native and ort" if runtime.builds_gradients else "engine native (ort needs onnxruntime-training)"
+    yield Finding("runtime", f"{name} {runtime.version}; {engines}; {', '.join(runtime.providers)}")
     from ortpipe.runtime.session import check_provider
 
     check_provider(config.runtime)
@@ -80,21 +80,25 @@ def _runtime(config: RunConfig) -> Iterator[Finding]:
 
 
 def _packages(config: RunConfig) -> Iterator[Finding]:
-    wrong = False
-    required = [one for one in requirements() if one.marker is None or one.marker.evaluate({"extra": ""})]
-    for needed in required:
-        version = versions((needed.name,)).get(needed.name)
-        if version is None or not needed.specifier.contains(version, prereleases=True):
-            wrong = True
-            said = f"{needed.name} {version or 'is not installed'}, and ortpipe needs {needed.specifier}"
-            yield Finding("packages", said, f"pip install '{needed.name}{needed.specifier}'")
-    if not wrong:
-        said = f"Python {platform.python_version()}; all {len(required)} in the versions that ortpipe needs"
-        yield Finding("packages", said)
+    has_problem = False
+    dependencies = [
+        requirement
+        for requirement in requirements()
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    ]
+    for requirement in dependencies:
+        version = versions((requirement.name,)).get(requirement.name)
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            has_problem = True
+            message = f"{requirement.name} {version or 'is not installed'}, and ortpipe needs {requirement.specifier}"
+            yield Finding("packages", message, f"pip install '{requirement.name}{requirement.specifier}'")
+    if not has_problem:
+        message = f"Python {platform.python_version()}; all {len(dependencies)} in the versions that ortpipe needs"
+        yield Finding("packages", message)
 
 
 def requirements() -> list[Requirement]:
-    """Return what ortpipe needs: from pyproject.toml in a checkout, else from the installed metadata."""
+    """Return ortpipe's dependencies, from pyproject.toml in a checkout, else from the installed metadata."""
     project = Path(__file__).resolve().parents[3] / "pyproject.toml"
     if project.is_file():
         lines = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
@@ -108,42 +112,45 @@ def _folders(config: RunConfig) -> Iterator[Finding]:
         folder = getattr(config.paths, key)
         if folder is None:
             continue
-        existing = _existing(Path(folder))
-        new = "" if existing == Path(folder).absolute() else f", which will be made in {existing}"
-        said = f"paths.{key} {folder}{new}"
+        existing = _nearest_existing(Path(folder))
+        new = "" if existing == Path(folder).absolute() else f", which will be created in {existing}"
+        status = f"paths.{key} {folder}{new}"
         try:
             with tempfile.TemporaryFile(dir=existing) as file:
                 file.write(b"x")
-            yield Finding("folders", said)
+            yield Finding("folders", status)
         except OSError as error:
-            fix = f"Set paths.{key} to a folder of yours, or change its rights."
-            yield Finding("folders", f"{said}: {error.strerror}", fix)
+            fix = f"Set paths.{key} to a folder that you may write to, or change its permissions."
+            yield Finding("folders", f"{status}: {error.strerror}", fix)
 
 
-def _existing(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that is there."""
+def _nearest_existing(folder: Path) -> Path:
+    """Return the folder, or its nearest parent that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def _disk(config: RunConfig) -> Iterator[Finding]:
-    place = _existing(Path(config.paths.outputs))
+    place = _nearest_existing(Path(config.paths.outputs))
     free = shutil.disk_usage(place).free
-    fix = f"Free some, or set paths.outputs to another disk; ortpipe cache gc frees the cache in {config.paths.cache}."
-    yield Finding("disk", f"{free / 2**30:,.1f} GiB free at {place}", None if free >= LEAST else fix)
+    fix = (
+        f"Free some space, or set paths.outputs to another disk; ortpipe cache gc frees the cache in "
+        f"{config.paths.cache}."
+    )
+    yield Finding("disk", f"{free / 2**30:,.1f} GiB free at {place}", None if free >= MIN_FREE else fix)
 
 
 def _tracking(config: RunConfig) -> Iterator[Finding]:
     uri = getattr(config.recorder, "tracking_uri", None)
     if uri is None:
-        yield Finding("tracking", f"recorder {type(config.recorder).__name__.lower()} reaches for nothing")
+        yield Finding("tracking", f"recorder {type(config.recorder).__name__.lower()} needs no server")
         return
     if (database := database_of(uri)) is not None and not database.exists():
-        yield Finding("tracking", f"{uri} is not there yet: the first run makes it")
+        yield Finding("tracking", f"{uri} does not exist yet: the first run creates it")
         return
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with reached(uri):
         client_at(uri).search_experiments(max_results=1)
-    yield Finding("tracking", f"{uri} answers in {time.perf_counter() - begun:.1f} s")
+    yield Finding("tracking", f"{uri} answers in {time.perf_counter() - started:.1f} s")
 
 
 def _training(config: RunConfig) -> Iterator[Finding]:
@@ -151,6 +158,6 @@ def _training(config: RunConfig) -> Iterator[Finding]:
     from ortpipe.runtime.library import about
 
     for engine in ("native", "ort") if about().builds_gradients else ("native",):
-        begun = time.perf_counter()
-        said = self_test(engine, config.runtime)
-        yield Finding("training", f"{said}; {time.perf_counter() - begun:.1f} s")
+        started = time.perf_counter()
+        result = self_test(engine, config.runtime)
+        yield Finding("training", f"{result}; {time.perf_counter() - started:.1f} s")

@@ -1,4 +1,4 @@
-"""ortpipe gradient: the derivatives of any ONNX model, as an ONNX model."""
+"""ortpipe gradient: write the derivatives of any ONNX model as an ONNX model."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -14,8 +14,8 @@ from ortpipe.errors import ConfigError
 from ortpipe.graph.serial import read_apart, write_atomically
 from ortpipe.graph.show import type_of
 
-ABOUT = """Write the derivatives of a model's values as a model of standard operators, which any onnxruntime loads:
-of any output or inner value, with respect to any input, initializer or inner value. No loss, rows or config are needed.
+ABOUT = """Write the derivatives of a model as an ONNX model of standard operators, which any onnxruntime loads: of any
+output or inner value, with respect to any input, initializer or inner value. No loss, rows or config are needed.
 
 By default a vector-Jacobian product: the gradient of y in x is <x>_grad = Σ <y>_grad · ∂y/∂x, where the cotangent
 <y>_grad is an input, by default 1 for a y of one element. It costs about two runs of the model."""
@@ -24,15 +24,15 @@ By default a vector-Jacobian product: the gradient of y in x is <x>_grad = Σ <y
 def run(arguments: Sequence[str]) -> None:
     """Write one gradient model."""
     parser = Parser("gradient", ABOUT, overrides=False)
-    parser.add_argument("model", metavar="MODEL.onnx", help="it is only read")
+    parser.add_argument("model", metavar="MODEL.onnx", help="the model; it is not changed")
     for flag, text in (
         ("--of", "the values whose derivatives are taken: outputs or inner values"),
-        ("--wrt", "with respect to what: inputs, initializers or inner values"),
+        ("--wrt", "the values with respect to which: inputs, initializers or inner values"),
     ):
         parser.add_argument(flag, required=True, action="append", metavar="NAME,…", help=text)
     parser.add_argument("--output", required=True, metavar="NEW.onnx", help="where the derivatives are written")
-    parser.add_argument("--force", action="store_true", help="write over an output that is there")
-    parser.add_argument("--value", action="store_true", help="give the values of --of too")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing output")
+    parser.add_argument("--value", action="store_true", help="output the values of --of too")
     parser.add_argument(
         "--ones", action="store_true", help="no cotangent inputs: the gradient of the sum of all entries of --of"
     )
@@ -47,42 +47,44 @@ def run(arguments: Sequence[str]) -> None:
         ("hvp", "<x>_hvp, the Hessian times <x>_tangent; about two gradients"),
     ):
         kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, default="vjp", help=text)
-    given = parser.read(arguments)
-    output = Path(given.output)
-    if output.exists() and not given.force:
-        raise ConfigError("The output must not be there yet.", got=output, fix="Name another, or add --force.")
-    model, weights = read_apart(Path(given.model))
-    known = {name for node in model.graph.node for name in node.output} | {v.name for v in model.graph.input}
-    of, wrt = (_names(names, known | {t.name for t in model.graph.initializer}) for names in (given.of, given.wrt))
-    made, held = gradient_apart(
+    options = parser.read(arguments)
+    output = Path(options.output)
+    if output.exists() and not options.force:
+        raise ConfigError("The output must not exist yet.", got=output, fix="Name another, or add --force.")
+    model, weights = read_apart(Path(options.model))
+    value_names = {name for node in model.graph.node for name in node.output} | {v.name for v in model.graph.input}
+    of, wrt = (
+        _names(names, value_names | {t.name for t in model.graph.initializer}) for names in (options.of, options.wrt)
+    )
+    derivatives, weights_apart = gradient_apart(
         model,
         weights,
         of,
         wrt,
-        kind=given.kind,
-        ones=given.ones,
-        value=given.value,
-        shape=dict(map(_shape, given.shape)),
-        function=given.function,
+        kind=options.kind,
+        ones=options.ones,
+        value=options.value,
+        shape=dict(map(_shape, options.shape)),
+        function=options.function,
     )
-    write_atomically(made, output.parent, output.name, held)
-    print("\n".join((*_lines(made), f"file     {output}")))
+    write_atomically(derivatives, output.parent, output.name, weights_apart)
+    print("\n".join((*_lines(derivatives), f"file     {output}")))
 
 
-def _names(given: Iterable[str], known: Collection[str]) -> list[str]:
-    """Return names that are listed, or given one by one: one of the model's may hold a comma itself."""
-    return [name for names in given for name in ([names] if names in known else names.split(",")) if name]
+def _names(lists: Iterable[str], value_names: Collection[str]) -> list[str]:
+    """Split the lists of names at commas, but for those in the model: a name may hold a comma itself."""
+    return [name for names in lists for name in ([names] if names in value_names else names.split(",")) if name]
 
 
-def _shape(given: str) -> tuple[str, list[int | None]]:
-    name, _, sizes = given.rpartition("=")
+def _shape(text: str) -> tuple[str, list[int | None]]:
+    name, _, sizes = text.rpartition("=")
     return name, [int(size) if size.strip().isdigit() else None for size in sizes.split(",")]
 
 
 def _lines(model: onnx.ModelProto) -> list[str]:
-    """Return what the gradient model takes and gives."""
-    graph, held = model.graph, {t.name: t for t in model.graph.initializer}
-    rows = [["inputs", v.name, type_of(v), _default(held.get(v.name))] for v in graph.input]
+    """Return the table of the gradient model's inputs and outputs, and its number of nodes."""
+    graph, initializers = model.graph, {t.name: t for t in model.graph.initializer}
+    rows = [["inputs", v.name, type_of(v), _default(initializers.get(v.name))] for v in graph.input]
     rows += [["outputs", v.name, type_of(v), ""] for v in graph.output]
     rows += [["nodes", f"{len(graph.node):,}", "", ""]]
     titles = [row[0] for row in rows]
@@ -92,5 +94,5 @@ def _lines(model: onnx.ModelProto) -> list[str]:
 def _default(tensor: onnx.TensorProto | None) -> str:
     if tensor is None:
         return ""
-    one = math.prod(tensor.dims) == 1 and np.all(onnx.numpy_helper.to_array(tensor) == 1)
-    return "by default 1" if one else "by default the model's"
+    is_one = math.prod(tensor.dims) == 1 and np.all(onnx.numpy_helper.to_array(tensor) == 1)
+    return "by default 1" if is_one else "by default the model's"

@@ -1,4 +1,4 @@
-"""ortpipe init: a small project of one's own that runs at once."""
+"""ortpipe init: create a small project that runs as it is."""
 
 import shlex
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from ortpipe.app.compose import Parser
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
 
-ABOUT = """Make a small project: an experiment, a table of rows to replace with your own, and a README with the commands
-that run it. Nothing that is there is written over."""
+ABOUT = """Create a small project: an experiment, a table of rows to replace with your own, and a README with the
+commands that run it. Existing files are not overwritten."""
 FILES = ("conf/experiment/mine.yaml", "rows.csv", ".gitignore", "README.md")
 TEMPLATES = Path(__file__).resolve().parents[1] / "project"
 
@@ -17,10 +17,10 @@ TEMPLATES = Path(__file__).resolve().parents[1] / "project"
 def run(arguments: Sequence[str]) -> None:
     """Write the project's files into a new or empty folder."""
     parser = Parser("init", ABOUT, overrides=False)
-    parser.add_argument("folder", metavar="DIR", help="the project's folder: a new or an empty one")
+    parser.add_argument("folder", metavar="DIR", help="the project's folder, new or empty")
     folder = Path(parser.read(arguments).folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError("A new project's folder is new or empty.", got=folder, fix="Name another folder.")
+        raise ConfigError("The folder of a new project must be new or empty.", got=folder, fix="Name another folder.")
     for name in FILES:
         atomic_write(folder / name, (TEMPLATES / name.replace(".gitignore", "gitignore")).read_bytes())
     print(f"made    {folder}: {', '.join(FILES)}")

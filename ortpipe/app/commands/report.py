@@ -1,4 +1,4 @@
-"""ortpipe report: the figures and the report of runs, drawn when someone looks."""
+"""ortpipe report: draw the figures of finished runs and write their reports."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,15 +9,17 @@ from ortpipe.app.run.folder import illustrate
 from ortpipe.app.run.record import RUNNING, RunRecord
 from ortpipe.app.tracking.sync import refuse_links, run_folders
 
-ABOUT = """Draw the figures of runs that finished, and write report.md and report.html anew. A run draws its own when it
-ends, unless figures=false; of a sweep's jobs only the best one's are drawn, the others' here; `ortpipe sync FOLDER`
-records them later."""
+ABOUT = """Draw the figures of finished runs, and write report.md and report.html again. A run draws its figures when it
+ends, unless figures=false; a sweep draws only those of its best job, and this command draws the others. `ortpipe sync
+FOLDER` then records them."""
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Illustrate every run of the folders; one that goes on does so itself."""
+    """Draw the figures of every run in the folders, but for runs that have not ended: they draw their own."""
     parser = Parser("report", ABOUT, overrides=False)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run's or a sweep's, or one above")
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="of a run or a sweep, or a parent of several"
+    )
     folders = list(itertools.chain.from_iterable(map(run_folders, parser.read(arguments).folders)))
     records = [RunRecord.read_closed(folder) for folder in folders]
     for record in records:

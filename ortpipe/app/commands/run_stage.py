@@ -1,4 +1,4 @@
-"""ortpipe run-stage: one stage on one file, without the others, a store or a record."""
+"""ortpipe run-stage: run one stage on one file, without the other stages, the store or a record."""
 
 import time
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from ortpipe.graph.sound import is_large
 from ortpipe.pipeline.events import StageProgressed
 from ortpipe.pipeline.plan import Stage
 
-ABOUT = """Run one stage on one file: its settings, and the data where it reads them, are those of a run with the same
-key=value pairs. A model that ortpipe wrote says in its metadata what a stage must know, so a bare .onnx file is enough.
+ABOUT = """Run one stage on one file. Its settings, and the data if it reads them, are those of a run with the same
+key=value pairs. The metadata of a model that ortpipe wrote hold what a stage needs, so a bare .onnx file is enough.
 Nothing is stored or recorded."""
 
 
@@ -31,32 +31,35 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--input",
         metavar="FILE|FOLDER|RUN|DIGEST",
-        help="a model as of ortpipe show; of a run, the result of the stage before; of convert any .onnx file, or none",
+        help="a model as ortpipe show takes it; for a run, the previous stage's result; for convert any .onnx file, "
+        "or none",
     )
-    parser.add_argument("--output", required=True, metavar="FILE.onnx|FOLDER", help="a model, or a whole artifact")
-    parser.add_argument("--force", action="store_true", help="write over an output that is there")
-    given = parser.read(arguments)
-    target = Path(given.output)
-    _refuse_taken(target, given.force)
-    composed = given.composed
+    parser.add_argument(
+        "--output", required=True, metavar="FILE.onnx|FOLDER", help="the model's file, or the artifact's folder"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing output")
+    options = parser.read(arguments)
+    target = Path(options.output)
+    _check_target(target, options.force)
+    composed = options.composed
     names = [stage.name for stage in FLOW]
-    if given.stage not in names:
-        raise ConfigError("STAGE is one of the flow's.", got=given.stage, fix=nearest(given.stage, names))
-    place = names.index(given.stage)
-    stage, artifact = FLOW[place], None
-    if place == 0 and given.input is not None:
-        settings = composed.values[stage.name]  # which reads this file; other settings of an .onnx source stay
+    if options.stage not in names:
+        raise ConfigError("STAGE must be one of the six stages.", got=options.stage, fix=nearest(options.stage, names))
+    index = names.index(options.stage)
+    stage, artifact = FLOW[index], None
+    if index == 0 and options.input is not None:
+        settings = composed.values[stage.name]  # other settings of an .onnx source stay
         source = settings["source"] if settings["source"].get("name") == "onnx" else {"name": "onnx"}
-        settings["source"] = {**source, "path": given.input}
+        settings["source"] = {**source, "path": options.input}
     config, context = _settings(stage, composed)
-    if place > 0:
-        artifact = _artifact(given.input, composed, names[place - 1])
-        if not artifact.tensors and place < len(names) - 1:
+    if index > 0:
+        artifact = _artifact(options.input, composed, names[index - 1])
+        if not artifact.tensors and index < len(names) - 1:
             artifact = _as_source(artifact)
         stage.refuse_early(artifact.facts, config, **context)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     result = stage(artifact, config, **context)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     _write(result, target)
     if result.facts.metrics:
         print(table(result), end="\n\n")
@@ -65,13 +68,13 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _settings(stage: Stage, composed: Composition) -> tuple[Any, dict[str, Any]]:
-    """Return the stage's config and what it reads; errors in other parts of the config do not matter."""
+    """Return the stage's config and its inputs; errors in other parts of the config are ignored."""
     values, problems = check(composed.values)
     config, screen = values.get(stage.name), Screen()
     reads_data = "data" in stage.reads or ("data" in stage.takes and getattr(config, "check", False))
-    needed = [stage.name, "runtime", *(["data"] if reads_data else []), *(["resume"] if "start" in stage.takes else [])]
-    if wrong := [error for error in problems if str(error.key).partition(".")[0] in (*needed, "seed")]:
-        raise all_at_once(wrong, composed.where)
+    keys = [stage.name, "runtime", *(["data"] if reads_data else []), *(["resume"] if "start" in stage.takes else [])]
+    if errors := [error for error in problems if str(error.key).partition(".")[0] in (*keys, "seed")]:
+        raise all_at_once(errors, composed.where)
     started = time.perf_counter()
 
     def report(progress: object) -> None:
@@ -79,44 +82,46 @@ def _settings(stage: Stage, composed: Composition) -> tuple[Any, dict[str, Any]]
 
     return config, {
         "data": None,
-        **open_run({name: values[name] for name in needed if name in values}),
+        **open_run({name: values[name] for name in keys if name in values}),
         "report": report,
     }
 
 
-def _artifact(name: str | None, composed: Composition, before: str) -> Artifact:
+def _artifact(name: str | None, composed: Composition, previous_stage: str) -> Artifact:
     if name is None:
         raise ConfigError(
-            "A stage behind convert needs a model.", got="no --input", fix=f"Give the result of {before}."
+            "A stage after convert needs a model.",
+            got="no --input",
+            fix=f"Give the result of {previous_stage} as --input.",
         )
-    subject = find(name, composed, before)
+    subject = find(name, composed, previous_stage)
     if "task" not in subject.facts:
         raise ConfigError(
-            "The input's metadata say what the stage must know.",
-            got=f"{name}: a model that ortpipe has not seen",
-            fix=f"First: ortpipe run-stage convert --input {name} --output forward.onnx",
+            "The input must be a model that ortpipe wrote: its metadata hold what the stage needs.",
+            got=f"{name}: a model without ortpipe's metadata",
+            fix=f"Convert it first: ortpipe run-stage convert --input {name} --output forward.onnx",
         )
     return Artifact(subject.model, Facts.from_json(subject.facts), subject.tensors, weights=subject.weights)
 
 
 def _as_source(artifact: Artifact) -> Artifact:
-    """Return a bare model with its weights as those of its source, which training compares itself with."""
+    """Return a bare model whose weights also stand as its source's, which training compares its result with."""
     weights = {name: array for name, array in artifact.initializers.items() if name in artifact.facts.parameters}
     model, apart = artifact.apart()
     tensors = {f"source/{name}": array for name, array in weights.items()}
     return Artifact(model, artifact.facts, tensors, weights=apart)
 
 
-def _refuse_taken(target: Path, force: bool) -> None:
-    """Refuse to write over what is there, and with --force over what is no model or artifact."""
+def _check_target(target: Path, force: bool) -> None:
+    """Reject an existing output, and with --force one that is neither a model nor an artifact."""
     if not target.exists():
         return
     if not force:
-        raise ConfigError("The output must not be there yet.", got=target, fix="Name another, or add --force.")
+        raise ConfigError("The output must not exist yet.", got=target, fix="Name another, or add --force.")
     replaceable = target.is_file() if target.suffix == ".onnx" else (target / "artifact.json").is_file()
     if not replaceable:
         fix = "Name an .onnx file or a folder of an artifact."
-        raise ConfigError("--force writes over a model or an artifact, nothing else.", got=target, fix=fix)
+        raise ConfigError("--force overwrites only a model or an artifact.", got=target, fix=fix)
 
 
 def _write(artifact: Artifact, target: Path) -> None:
@@ -125,5 +130,5 @@ def _write(artifact: Artifact, target: Path) -> None:
         return
     model, weights = artifact.apart()
     if is_large(model):
-        raise ConfigError("A model above 2 GB takes more than one file.", got=target, fix="Let --output be a folder.")
+        raise ConfigError("A model above 2 GB needs more than one file.", got=target, fix="Let --output be a folder.")
     atomic_write(target, b"".join(pieces(model, weights)))

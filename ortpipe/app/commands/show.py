@@ -1,4 +1,4 @@
-"""ortpipe show: a model as text that a person reads, or as a picture."""
+"""ortpipe show: a model as readable text or as a picture."""
 
 import collections
 import json
@@ -25,10 +25,9 @@ from ortpipe.graph.show import to_text, type_of
 from ortpipe.metrics import label
 from ortpipe.stages.convert.sources.stored_estimator import KEY as KEPT
 
-ABOUT = """Print what a model is: inputs, outputs, parameters, sizes, operators, the state tensors beside it, its
-lineage back to the source, and its graph. The key=value pairs say where a run is recorded, as they did for the
-run itself."""
-SHORT = 12  # letters of a digest
+ABOUT = """Print a model's inputs, outputs, parameters, sizes, operators, state tensors, its lineage back to the source,
+and its graph. The key=value pairs say where a run is recorded, as they did for the run itself."""
+DIGEST_LETTERS = 12
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -37,27 +36,27 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("subject", metavar="FILE|RUN|DIGEST", help=HELP)
     parser.add_argument("--stage", help="of a run: the stage whose result is shown; by default the last one")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="all but the graph itself, as JSON")
+    form.add_argument("--json", action="store_true", help="everything but the graph, as JSON")
     form.add_argument("--mermaid", action="store_true", help="the graph as a Mermaid flowchart")
-    form.add_argument("--dot", action="store_true", help="the graph in Graphviz' language")
+    form.add_argument("--dot", action="store_true", help="the graph as Graphviz DOT")
     form.add_argument("--svg", metavar="PICTURE", help="draw the graph into this file (needs Graphviz)")
-    given = parser.read(arguments)
-    subject = find(given.subject, given.composed, given.stage)
+    options = parser.read(arguments)
+    subject = find(options.subject, options.composed, options.stage)
     parameters = tuple(subject.facts.get("parameters", ()))
-    if given.mermaid:
+    if options.mermaid:
         print(to_mermaid(subject.model, parameters), end="")
-    elif given.dot:
+    elif options.dot:
         print(to_dot(subject.model, parameters), end="")
-    elif given.svg is not None:
-        print(f"picture  {_svg(to_dot(subject.model, parameters), Path(given.svg))}")
-    elif given.json:
-        print(json.dumps(described(subject), indent=1))
+    elif options.svg is not None:
+        print(f"picture  {_svg(to_dot(subject.model, parameters), Path(options.svg))}")
+    elif options.json:
+        print(json.dumps(describe(subject), indent=1))
     else:
         print(_text(subject), end="")
 
 
-def described(subject: FoundModel) -> dict[str, Any]:
-    """Return all that is said about a model but its graph, as JSON."""
+def describe(subject: FoundModel) -> dict[str, Any]:
+    """Return the description of a model, without its graph, as JSON."""
     model, graph, facts = subject.model, subject.model.graph, subject.facts
     weights = {tensor.name for tensor in graph.initializer}
     trained = set(facts.get("parameters", ()))
@@ -94,35 +93,36 @@ def _tensor(tensor: onnx.TensorProto) -> dict[str, Any]:
 
 
 def _text(subject: FoundModel) -> str:
-    said = described(subject)
-    opsets = ", ".join(f"{domain} {version}" for domain, version in said["opsets"].items())
+    description = describe(subject)
+    opsets = ", ".join(f"{domain} {version}" for domain, version in description["opsets"].items())
     lines = [
         subject.name,
         *([f"digest    {subject.digest}"] if subject.digest else []),
-        f"model     {said['task'] or 'unknown to ortpipe'}; opset {opsets}; IR {said['ir_version']}; "
-        f"{said['bytes']:,} bytes; {said['nodes']:,} nodes",
-        f"operators {', '.join(f'{name} {count:,}' for name, count in said['operators'].items())}",
-        *_table("inputs", ([name, kind] for name, kind in said["inputs"].items())),
-        *_table("outputs", ([name, kind] for name, kind in said["outputs"].items())),
+        f"model     {description['task'] or 'unknown to ortpipe'}; opset {opsets}; IR {description['ir_version']}; "
+        f"{description['bytes']:,} bytes; {description['nodes']:,} nodes",
+        f"operators {', '.join(f'{name} {count:,}' for name, count in description['operators'].items())}",
+        *_table("inputs", ([name, kind] for name, kind in description["inputs"].items())),
+        *_table("outputs", ([name, kind] for name, kind in description["outputs"].items())),
     ]
     for title in ("parameters", "constants", "tensors"):
-        lines += _sized(title, said[title])
-    metrics = said["metrics"].items()
+        lines += _tensor_table(title, description[title])
+    metrics = description["metrics"].items()
     lines += _table(
-        "metrics", ([label(name, said["metrics"]), *(f"{k} {v:.6g}" for k, v in row.items())] for name, row in metrics)
+        "metrics",
+        ([label(name, description["metrics"]), *(f"{k} {v:.6g}" for k, v in row.items())] for name, row in metrics),
     )
-    lines += _table("lineage", (_record(record) for record in said["lineage"]))
+    lines += _table("lineage", (_record(record) for record in description["lineage"]))
     return "\n".join([*lines, "", "graph", to_text(without_metadata(subject.model))])
 
 
 def _record(record: dict[str, Any]) -> list[str]:
-    rest = {k: v for k, v in record.items() if k not in ("stage", "version", KEPT)}
-    rest |= {"origins": f"of {', '.join(rest['origins'])}"} if "origins" in rest else {}
-    shown = {k: v[:SHORT] if k in ("input", "data") else v for k, v in rest.items()}
+    details = {k: v for k, v in record.items() if k not in ("stage", "version", KEPT)}
+    details |= {"origins": f"of {', '.join(details['origins'])}"} if "origins" in details else {}
+    shown = {k: v[:DIGEST_LETTERS] if k in ("input", "data") else v for k, v in details.items()}
     return [record["stage"], f"version {record['version']}", ", ".join(f"{k} {v}" for k, v in shown.items())]
 
 
-def _sized(title: str, tensors: dict[str, Any]) -> list[str]:
+def _tensor_table(title: str, tensors: dict[str, Any]) -> list[str]:
     rows = [[n, t["type"], f"{t['numbers']:,} numbers", f"{t['bytes']:,} bytes"] for n, t in tensors.items()]
     if len(rows) > 1:
         numbers, size = (sum(t[key] for t in tensors.values()) for key in ("numbers", "bytes"))
@@ -131,7 +131,7 @@ def _sized(title: str, tensors: dict[str, Any]) -> list[str]:
 
 
 def _table(title: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return aligned lines under a title; nothing where there are none."""
+    """Return aligned lines under a title, or nothing if there are no rows."""
     lines = aligned(rows)
     return ["", title, *(f"  {line}" for line in lines)] if lines else []
 
@@ -141,7 +141,9 @@ def _svg(dot: str, file: Path) -> Path:
     if program is None:
         fix = "Install it (apt install graphviz, brew install graphviz), or use --mermaid or --dot."
         raise ConfigError("--svg draws with Graphviz' program dot.", got="no dot on the PATH", fix=fix)
-    done = subprocess.run([program, "-Tsvg"], input=dot.encode(), capture_output=True, check=False)
-    if done.returncode != 0:
-        raise ConfigError("dot must draw the graph.", got=done.stderr.decode().strip(), fix="Use --mermaid or --dot.")
-    return atomic_write(file, done.stdout)
+    process = subprocess.run([program, "-Tsvg"], input=dot.encode(), capture_output=True, check=False)
+    if process.returncode != 0:
+        raise ConfigError(
+            "dot must draw the graph.", got=process.stderr.decode().strip(), fix="Use --mermaid or --dot."
+        )
+    return atomic_write(file, process.stdout)

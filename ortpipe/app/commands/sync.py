@@ -1,4 +1,4 @@
-"""ortpipe sync: record run folders in MLflow, afterwards."""
+"""ortpipe sync: record finished runs in MLflow from their folders."""
 
 import itertools
 import os
@@ -20,77 +20,84 @@ from ortpipe.app.tracking.sync import run_folders, sync
 from ortpipe.errors import ConfigError
 
 ABOUT = """Record runs in MLflow from their folders: those that ran without tracking, or whose record is not complete.
-A record that is complete stays as it is. Folders are read as data: nothing in them is run or resolved, and no link in
-them is followed. Where a folder alone says to which server it goes, or which registered model it becomes, --trust or an
-argument must say so too."""
+Complete records are left unchanged. Folders are read as data: no code in them is executed, no ${…} is resolved, and no
+link is followed. A server or a registered model that only the folder names is used with --trust, or if an argument
+names it too."""
 GROUP = "recorder."
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Record every run of the folders where its own config says, or where the arguments say."""
+    """Record every run of the folders in the MLflow of its config, or in the one that the arguments name."""
     parser = Parser("sync", ABOUT, overrides=False)
-    about = "a run's or a sweep's, or one above them; and where to, if not where the run says"
+    about = "the folder of a run or a sweep, or a parent of several; recorder.key=value overrides the run's config"
     parser.add_argument("folders", nargs="+", metavar="FOLDER|recorder.key=value", help=about)
-    parser.add_argument("--trust", action="store_true", help="record where the folders themselves say")
-    given = parser.read(arguments)
-    settings = [argument for argument in given.folders if argument.startswith(GROUP) and "=" in argument]
-    folders = [Path(argument) for argument in given.folders if argument not in settings]
+    parser.add_argument(
+        "--trust", action="store_true", help="use the server and the registered model that the folders name"
+    )
+    options = parser.read(arguments)
+    settings = [argument for argument in options.folders if argument.startswith(GROUP) and "=" in argument]
+    folders = [Path(argument) for argument in options.folders if argument not in settings]
     if not folders:
-        raise ConfigError("ortpipe sync takes a run's folder.", fix="They lie in outputs/runs and outputs/multiruns.")
-    found = list(itertools.chain.from_iterable(map(run_folders, folders)))
-    own = Composition(["recorder=mlflow"]).values["recorder"]
-    targets = {folder: _target(folder, settings, own, trust=given.trust) for folder in found}
+        raise ConfigError("ortpipe sync needs a run's folder.", fix="See outputs/runs and outputs/multiruns.")
+    run_dirs = list(itertools.chain.from_iterable(map(run_folders, folders)))
+    mlflow_config = Composition(["recorder=mlflow"]).values["recorder"]
+    targets = {folder: _target(folder, settings, mlflow_config, trust=options.trust) for folder in run_dirs}
     for uri in dict.fromkeys(target.tracking_uri for target in targets.values()):
         print(f"recording in {redacted(uri)}", flush=True)
-    recorded: dict[Path, str] = {}
-    for folder in found:
-        done = sync(targets[folder], folder)
-        recorded[folder] = done.run_id
-        print(f"{recorded[folder]}  {folder}", flush=True)
-        if done.registered is not None:
-            print(f"registered     {done.registered}", flush=True)
-    for folder, record in recorded.items():
+    run_ids: dict[Path, str] = {}
+    for folder in run_dirs:
+        result = sync(targets[folder], folder)
+        run_ids[folder] = result.run_id
+        print(f"{run_ids[folder]}  {folder}", flush=True)
+        if result.registered is not None:
+            print(f"registered     {result.registered}", flush=True)
+    for folder, record in run_ids.items():
         best = best_job(folder)
-        if best in recorded:
-            name_best(targets[folder], record, recorded[best])
+        if best in run_ids:
+            name_best(targets[folder], record, run_ids[best])
 
 
-def _target(folder: Path, settings: Sequence[str], own: dict[str, Any], *, trust: bool) -> Mlflow:
-    """Return the recorder that a run was configured with, MLflow's own config if it was another, and what is given."""
+def _target(folder: Path, settings: Sequence[str], mlflow_config: dict[str, Any], *, trust: bool) -> Mlflow:
+    """Return the MLflow recorder of a run's config, else the default one, with the overrides of the command line."""
     config = read_config(folder)
     record = config.get("recorder", {})
-    record = record if record.get("name") == "mlflow" else _beside(config, own)
+    record = record if record.get("name") == "mlflow" else _default_recorder(config, mlflow_config)
     parsed = OverridesParser.create().parse_overrides([*settings])
-    given: dict[str, Any] = {s.key_or_group.removeprefix(GROUP): s.value() for s in parsed}
-    values = {**record, **given}
+    overrides: dict[str, Any] = {s.key_or_group.removeprefix(GROUP): s.value() for s in parsed}
+    values = {**record, **overrides}
     uri = str(values.get("tracking_uri"))
-    if "tracking_uri" not in given:
-        if uri in (redacted(own["tracking_uri"]), "${oc.env:MLFLOW_TRACKING_URI}"):
-            values["tracking_uri"] = own["tracking_uri"]
+    if "tracking_uri" not in overrides:
+        if uri in (redacted(mlflow_config["tracking_uri"]), "${oc.env:MLFLOW_TRACKING_URI}"):
+            values["tracking_uri"] = mlflow_config["tracking_uri"]
         elif MASK in uri or "${" in uri:
             fix = "Give recorder.tracking_uri=…, or set MLFLOW_TRACKING_URI."
-            raise ConfigError("A record holds no password.", got=f"recorder.tracking_uri={uri}", fix=fix)
-        elif not trust and not _beside_run(database_of(uri), folder, own):
+            raise ConfigError("Records hold no passwords.", got=f"recorder.tracking_uri={uri}", fix=fix)
+        elif not trust and not _is_in_outputs(database_of(uri), folder, mlflow_config):
             fix = f"If you want that, give recorder.tracking_uri={uri}, or --trust."
-            raise ConfigError("Where a run is recorded is your word, not its folder's.", got=uri, fix=fix)
-    place = values.get("artifacts")
-    if "artifacts" not in given and not trust and not _beside_run(place and Path(place), folder, own):
-        values["artifacts"] = own["artifacts"]
-    if values.get("register") is not None and "register" not in given and not trust:
+            rule = "A run's folder alone does not decide where the run is recorded."
+            raise ConfigError(rule, got=uri, fix=fix)
+    artifacts = values.get("artifacts")
+    if (
+        "artifacts" not in overrides
+        and not trust
+        and not _is_in_outputs(artifacts and Path(artifacts), folder, mlflow_config)
+    ):
+        values["artifacts"] = mlflow_config["artifacts"]
+    if values.get("register") is not None and "register" not in overrides and not trust:
         fix = f"Give recorder.register={values['register']}, recorder.register=null, or --trust."
-        rule = "What becomes a registered model is your word, not its folder's."
+        rule = "A run's folder alone does not decide which registered model the run becomes."
         raise ConfigError(rule, got=f"recorder.register={values['register']} in {folder}", fix=fix)
     return build_key("recorder", values)
 
 
-def _beside(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return MLflow's config as it would have been that of a run that was recorded otherwise."""
+def _default_recorder(config: dict[str, Any], mlflow_config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of the MLflow recorder for a run that used another recorder."""
     outputs = config.get("paths", {}).get("outputs")
     uri = os.environ.get("MLFLOW_TRACKING_URI") or uri_of(f"{outputs}/mlflow.db")
-    return {**own, "tracking_uri": redacted(uri), "artifacts": f"{outputs}/mlflow"}
+    return {**mlflow_config, "tracking_uri": redacted(uri), "artifacts": f"{outputs}/mlflow"}
 
 
-def _beside_run(path: Path | None, folder: Path, own: dict[str, Any]) -> bool:
-    """Return whether a path is where results of a folder like this lie, or of the present one: nobody else's."""
+def _is_in_outputs(path: Path | None, folder: Path, mlflow_config: dict[str, Any]) -> bool:
+    """Return whether a path lies in the outputs folder of this run, or is the artifacts folder of today's config."""
     outputs = [parent.parent for parent in folder.absolute().parents if parent.name in ("runs", "multiruns")]
-    return path is not None and (path == Path(own["artifacts"] or "-") or path.parent in outputs)
+    return path is not None and (path == Path(mlflow_config["artifacts"] or "-") or path.parent in outputs)

@@ -1,4 +1,4 @@
-"""ortpipe validate: everything that can be known to be wrong with a run before it runs, all at once."""
+"""ortpipe validate: all errors of a run that can be detected before it starts."""
 
 import re
 import warnings
@@ -19,52 +19,57 @@ from ortpipe.errors import NoRowsError, OrtpipeError
 from ortpipe.flow import FLOW
 from ortpipe.metrics import check_objective
 
-ABOUT = """Check a run's config, its data, its model and the graphs in front of training, and print every error at once:
-the key, its value, where it was set, and the nearest valid choice. Nothing is trained or written; an estimator is
-fitted on a few rows only. The exit code is 1 where there are errors."""
-FEW = 256  # rows that an estimator is fitted on
+ABOUT = """Check a run's config, its data, its model and the graphs that are built before training, and print all errors
+at once: the key, its value, where it was set, and the nearest valid choice. Nothing is trained or written; an estimator
+is fitted on a few rows only. The exit code is 1 if there are errors."""
+SAMPLE_ROWS = 256  # that an estimator is fitted on
 MOST_CLASSES = 1000
 
 
 def run(arguments: Sequence[str]) -> None:
     """Check what the arguments configure."""
-    given = Parser("validate", ABOUT).read(arguments)
+    options = Parser("validate", ABOUT).read(arguments)
     errors: list[OrtpipeError | str] = []
-    composed = _accepted(given.overrides, given.config_dir, errors)
+    composed = _compose_accepted(options.overrides, options.config_dir, errors)
     if composed is not None:
-        with warnings.catch_warnings():  # they come when it is run
+        with warnings.catch_warnings():  # a run shows them
             warnings.simplefilter("ignore")
-            said = _check_parts(composed.values, errors)
+            summary = _check_parts(composed.values, errors)
     if errors:
         raise all_at_once(errors, None if composed is None else composed.where)
-    print(said)
+    print(summary)
 
 
-def _accepted(overrides: Sequence[str], config_dir: str | None, errors: list[OrtpipeError | str]) -> Composition | None:
-    """Return the composition of those overrides that Hydra takes; the others are errors, each with its reason."""
-    found = _composed(overrides, config_dir)
-    while isinstance(found, str):
-        message = found
-        for culprit in sorted(overrides, key=lambda one: _named(one, message), reverse=True):
-            rest = [other for other in overrides if other != culprit]
-            if (found := _composed(rest, config_dir)) != message:
+def _compose_accepted(
+    overrides: Sequence[str], config_dir: str | None, errors: list[OrtpipeError | str]
+) -> Composition | None:
+    """Compose the overrides that Hydra accepts; append an error for each of the others."""
+    composition = _compose(overrides, config_dir)
+    while isinstance(composition, str):
+        message = composition
+        for culprit in sorted(overrides, key=lambda override: _shared_parts(override, message), reverse=True):
+            remaining = [override for override in overrides if override != culprit]
+            if (composition := _compose(remaining, config_dir)) != message:
                 break
-        else:  # it is in the files
+        else:  # the error is in a config file
             errors.append(message)
             return None
         errors.append(f"{message}\n  set: {culprit} on the command line")
-        overrides = rest
-    return found
+        overrides = remaining
+    return composition
 
 
-def _named(override: str, message: str) -> int:
-    """Return how many parts of its key a message begins with: each override that is tried costs a composition."""
+def _shared_parts(override: str, message: str) -> int:
+    """Return how many parts of an override's key a message begins with.
+
+    The likeliest culprits are tried first, for each try costs a composition.
+    """
     parts = [re.split(r"[.=\s]", text.lstrip("+~")) for text in (override, message)]
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*parts, strict=False)))
 
 
-def _composed(overrides: Sequence[str], config_dir: str | None) -> Composition | str:
-    """Return the composition of overrides, or why there is none."""
+def _compose(overrides: Sequence[str], config_dir: str | None) -> Composition | str:
+    """Return the composition of overrides, or the error message if Hydra rejects them."""
     composed = Composition(overrides, config_dir)
     try:
         composed.values  # noqa: B018 - composes
@@ -74,52 +79,52 @@ def _composed(overrides: Sequence[str], config_dir: str | None) -> Composition |
 
 
 def _check_parts(config: dict[str, Any], errors: list[OrtpipeError | str]) -> str:
-    """Check data, model and every stage whose config is right; return what was found, in a line."""
+    """Check data, model and every stage whose config is valid; return a summary if there are no errors."""
     values, problems = check(config)
     context = open_run(values, partial(collected, problems))
     artifact, data = _check_stages(values, context, problems), context.get("data")
     if (objective := values.get("objective", "loss")) != "loss" and artifact is not None and data is not None:
         with collected(problems, "objective"):
             check_objective(objective, artifact.facts, weighted=data.weighted)
-    if data is None:  # which has an error of its own: what only lacks rows is no other
+    if data is None:  # then the data's own error is reported already
         problems = [problem for problem in problems if not isinstance(problem, NoRowsError)]
     errors += problems
     return "" if artifact is None or errors or data is None else _summary(data, artifact)
 
 
 def _check_stages(values: dict[str, Any], context: dict[str, Any], errors: list[OrtpipeError]) -> Artifact | None:
-    """Convert, ask every later stage what it refuses, and build the graphs in front of the stage that trains."""
+    """Convert, run every later stage's early checks, and build the graphs of the stages before training."""
     first, *later = FLOW
     artifact: Artifact | None = None
     if first.name in values:
         with collected(errors):
             data = context.get("data")
-            artifact = first(None, values[first.name], data=None if data is None else _few(data))
+            artifact = first(None, values[first.name], data=None if data is None else _sample(data))
     if artifact is None:
         return None
     facts, building = artifact.facts, True
     for stage in later:
-        # without its data a stage that only looks at them is checked all the same
+        # a stage that only inspects the data is checked without them, too
         only_looks = "data" in stage.takes and not getattr(values.get(stage.name), "check", False)
-        given = {"data": None, **context} if only_looks else context
-        ready = stage.name in values and {*stage.reads, *stage.takes} <= set(given)
-        building = building and ready and "report" not in stage.takes  # what has progress to report takes long
+        stage_context = {"data": None, **context} if only_looks else context
+        ready = stage.name in values and {*stage.reads, *stage.takes} <= set(stage_context)
+        building = building and ready and "report" not in stage.takes  # a stage that reports progress takes long
         if not ready:
             continue
-        before = len(errors)
+        error_count = len(errors)
         with collected(errors):
-            facts = stage.refuse_early(facts, values[stage.name], **given)
-        if building and len(errors) == before:
+            facts = stage.refuse_early(facts, values[stage.name], **stage_context)
+        if building and len(errors) == error_count:
             with collected(errors):
-                artifact = stage(artifact, values[stage.name], **given)
-        building = building and len(errors) == before
+                artifact = stage(artifact, values[stage.name], **stage_context)
+        building = building and len(errors) == error_count
     return artifact
 
 
-def _few(data: Data) -> Data:
-    """Return some of the rows to train on, evenly spaced, with at least one of every class."""
+def _sample(data: Data) -> Data:
+    """Return evenly spaced training rows, with at least one of every class."""
     rows = data.train.sample()
-    places = np.linspace(0, len(rows) - 1, min(FEW, len(rows))).astype(int)
+    places = np.linspace(0, len(rows) - 1, min(SAMPLE_ROWS, len(rows))).astype(int)
     if rows.label.ndim == 1:
         _, of_each_class = np.unique(rows.label, return_index=True)
         places = np.concatenate([places, of_each_class[:MOST_CLASSES]])
@@ -130,11 +135,11 @@ def _summary(data: Data, artifact: Artifact) -> str:
     facts = artifact.facts
     sizes = {name: array.size for name, array in artifact.initializers.items()}
     rows = {"to train": data.train, "to validate": data.validation, "to test": data.test}
-    counts = ", ".join(f"{len(part):,} {what}" for what, part in rows.items() if part is not None)
+    counts = ", ".join(f"{len(part):,} {purpose}" for purpose, part in rows.items() if part is not None)
     trained = sum(sizes[name] for name in facts.parameters)
     notes = {"data": data.notes, **{r["stage"]: r.get("notes", ()) for r in facts.lineage}}
-    said = "".join(f"{name}: {note}\n" for name, about in notes.items() for note in about)
+    note_lines = "".join(f"{name}: {note}\n" for name, stage_notes in notes.items() for note in stage_notes)
     return (
-        f"{said}no problems found: rows: {counts}; {facts.task} model: {trained:,} numbers in {len(facts.parameters)} "
-        f"parameters to train; config, data, model and gradients checked, nothing was trained"
+        f"{note_lines}no problems found: rows: {counts}; {facts.task} model: {trained:,} numbers in "
+        f"{len(facts.parameters)} parameters to train; config, data, model and gradients checked, nothing was trained"
     )

@@ -106,7 +106,7 @@ def test_a_model_and_its_adapters_predict_what_the_trained_model_does(call: Call
         [found] = onnxruntime.InferenceSession("mine.onnx").run(None, {"X": x}, options)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
-    with pytest.raises(ConfigError, match="must not be there yet"):
+    with pytest.raises(ConfigError, match="must not exist yet"):
         call("adapter", str(tmp_path / "trained"), "--output", "mine.onnx_adapter")
     save_artifact(source, tmp_path / "source")
     with pytest.raises(ConfigError, match="has trained"):

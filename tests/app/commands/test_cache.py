@@ -20,8 +20,8 @@ def entries(said):
 
 def test_an_empty_store_holds_nothing(cache, tmp_path):
     assert cache("ls").stdout.splitlines()[1:] == [f"0 entries, 0 artifacts, 0 Bytes in {tmp_path}/outputs/cache"]
-    assert cache("verify").stdout == "0 entries are intact, 0 were not\n"
-    assert cache("gc", "--keep", "1d").stdout == "0 entries removed, 0 Bytes gained\n"
+    assert cache("verify").stdout == "0 entries are intact, 0 were damaged\n"
+    assert cache("gc", "--keep", "1d").stdout == "0 entries removed, 0 Bytes freed\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,7 +61,7 @@ def test_what_was_not_of_use_for_long_or_is_too_much_goes(cli, cache, tmp_path):
 
 def test_damage_is_found_and_set_aside(cli, cache, tmp_path):
     assert cli(*SMALL).returncode == 0
-    assert cache("verify").stdout == "6 entries are intact, 0 were not\n"
+    assert cache("verify").stdout == "6 entries are intact, 0 were damaged\n"
     file = next((tmp_path / "outputs" / "cache" / "artifacts").glob("*/*/tensors.safetensors"))
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     said = cache("verify")

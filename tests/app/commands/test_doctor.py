@@ -63,7 +63,7 @@ def test_a_file_in_the_place_of_the_outputs_is_a_problem(
 def test_a_disk_that_is_nearly_full_is_a_problem(
     call: Callable[..., str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "LEAST", 2**80)
+    monkeypatch.setattr(doctor, "MIN_FREE", 2**80)
     assert set(problems(call, capsys, "recorder=none")) == {"disk"}
 
 

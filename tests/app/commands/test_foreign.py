@@ -56,7 +56,7 @@ class Planted:
 def test_what_a_record_would_run_needs_the_persons_word(folder: Path, tmp_path: Path) -> None:
     source = {"name": "function", "function": "os:mkdir", "params": {"path": "planted"}}
     edit(folder, data={"source": source, "split": {}})
-    with pytest.raises(ConfigError, match=r"(?s)your word only.*data\.source\.function=os:mkdir.*--trust"):
+    with pytest.raises(ConfigError, match=r"(?s)only with your consent.*data\.source\.function=os:mkdir.*--trust"):
         repro([str(folder)])
     assert not list(tmp_path.rglob("planted"))
     with pytest.raises(OrtpipeError, match="must return"):  # it ran
@@ -68,7 +68,7 @@ def test_a_pickle_of_a_record_is_not_opened_though_the_record_trusts_it(folder: 
     (folder / "inputs").mkdir(exist_ok=True)
     joblib.dump(Planted(), folder / "inputs" / "m.pkl")
     edit(folder, convert={"source": {"name": "sklearn", "path": "m.pkl", "trust": True}})
-    with pytest.raises(ConfigError, match=r"(?s)your word only.*opening m\.pkl runs what it holds"):
+    with pytest.raises(ConfigError, match=r"(?s)only with your consent.*opening m\.pkl runs what it holds"):
         repro([str(folder)])
     assert not Path("planted").exists()
 
@@ -126,18 +126,18 @@ def test_sync_resolves_nothing_and_asks_before_it_sends_elsewhere(
     for uri in ("http://127.0.0.1:9/${oc.env:MY_SECRET}", "http://me:***@127.0.0.1:9"):
         edit(folder, recorder={**own, "tracking_uri": uri})
         for arguments in ([str(folder)], [str(folder), "--trust"]):
-            with pytest.raises(ConfigError, match="holds no password"):
+            with pytest.raises(ConfigError, match="hold no passwords"):
                 sync(arguments)
     for uri in ("http://127.0.0.1:9", f"sqlite:///{tmp_path.parent}/elsewhere.db"):
         edit(folder, recorder={**own, "tracking_uri": uri})
-        with pytest.raises(ConfigError, match=r"(?s)your word, not its folder's.*--trust"):
+        with pytest.raises(ConfigError, match=r"(?s)folder alone does not decide.*--trust"):
             sync([str(folder)])
     edit(folder, recorder={**own, "tracking_uri": "http://127.0.0.1:9"})
     for arguments in ([str(folder), "--trust"], [str(folder), "recorder.tracking_uri=http://127.0.0.1:9"]):
         with pytest.raises(TrackingError, match="must answer"):
             sync(arguments)
     edit(folder, recorder={**own, "tracking_uri": f"sqlite:///{tmp_path}/outputs/mlflow.db", "register": "best"})
-    with pytest.raises(ConfigError, match="registered model is your word"):
+    with pytest.raises(ConfigError, match="does not decide which registered model"):
         sync([str(folder)])
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
 
@@ -209,5 +209,5 @@ def test_a_server_names_no_place_outside(name: str, tmp_path: Path) -> None:
         def download_artifacts(self, *arguments: str) -> None:
             raise AssertionError(arguments)
 
-    with pytest.raises(TrackingError, match="lies in its run"):
+    with pytest.raises(TrackingError, match="must lie in its run"):
         download(Client(), "0" * 32, "stages", tmp_path)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ def test_a_plan_of_an_empty_store_runs_everything_and_nothing_is_run(plan, tmp_p
     said = plan(*SMALL)
     assert (said.returncode, said.stderr) == (0, "")
     assert statuses(said) == dict.fromkeys(STAGES, "miss")
-    assert "nothing of it is stored" in said.stdout
+    assert "no result of this stage is stored" in said.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -145,5 +145,5 @@ def test_a_file_without_names_is_read_as_the_run_s_own(rows: Path, left: tuple[s
 
 @pytest.mark.parametrize(("given", "output"), [("none.csv", "x.csv"), ("{rows}", "x.txt"), ("{rows}", "{rows}")])
 def test_files_are_checked_before_any_work(rows: Path, given: str, output: str) -> None:
-    with pytest.raises(ConfigError, match=r"rows are|--output"):
+    with pytest.raises(ConfigError, match=r"ROWS must be|must not exist yet|--output"):
         command.run(["run", given.format(rows=rows), "--output", output.format(rows=rows)])

@@ -44,7 +44,7 @@ def test_a_run_is_made_again_from_its_record_in_mlflow_alone(tmp_path: Path, rep
     assert done.stdout.splitlines()[-1].startswith("reproduced: 6 stages and 24 losses")  # 22 steps, 2 epochs
     assert not (tmp_path / "outputs" / "cache").exists()
     missing = repro("0" * 32)
-    assert (missing.returncode, "is one that MLflow knows" in missing.stderr) == (1, True)
+    assert (missing.returncode, "must have a run of this id" in missing.stderr) == (1, True)
 
 
 def test_a_run_of_a_model_file_is_made_again_when_the_file_is_gone(

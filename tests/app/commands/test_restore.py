@@ -112,8 +112,8 @@ def test_what_a_quantized_file_rounds_is_said(tmp_path: Path, call: Callable[...
     save_artifact(Artifact(model, source.facts, source.tensors), tmp_path / "moved")
     said = call("restore", "moved", "--into", "file.onnx")
     assert "written  1 of 2 weights: q\n" in said
-    assert "rounded  q by at most 0.25 to what the file's type holds\n" in said
-    assert "rounded  r by at most 0.125 to what the file's type holds: as the file had it, for training" in said
+    assert "rounded  q by at most 0.25 to the file's type\n" in said
+    assert "rounded  r by at most 0.125 to the file's type: unchanged in the file, for training" in said
     arrays = {t.name: onnx.numpy_helper.to_array(t).tolist() for t in onnx.load("file.trained.onnx").graph.initializer}
     assert (arrays["q"], arrays["r"]) == ([[2, -2], [3, 4]], [[1, 2], [3, 4]])  # 2.5 to the even one
 
@@ -140,8 +140,8 @@ def test_of_a_bare_file_weights_go_back_by_their_names(
     file.write_bytes((ROOT / "conf" / "models" / "digits.onnx").read_bytes())
     call("run-stage", "convert", "--input", "digits.onnx", "--output", "forward.onnx")
     said = call("restore", "forward.onnx", "--into", "digits.onnx", "--in-place")
-    assert said.splitlines()[-1] == "file     digits.onnx: as it was"
-    with pytest.raises(ConfigError, match="must not be there"):
+    assert said.splitlines()[-1] == "file     digits.onnx: unchanged"
+    with pytest.raises(ConfigError, match="must not exist"):
         call("restore", "forward.onnx", "--into", "digits.onnx", "--output", "forward.onnx")
     with pytest.raises(ConfigError, match="says which of its weights were trained"):
         call("restore", "digits.onnx", "--into", "digits.onnx")

@@ -86,7 +86,7 @@ def test_force_replaces_an_artifact_and_no_other_folder(call: Callable[..., str]
     call(*command, "old")
     assert load_artifact("old").digest() == load_artifact(linear / "stages" / "2_add_loss").digest()
     Path("photos").mkdir()
-    with pytest.raises(ConfigError, match="nothing else"):
+    with pytest.raises(ConfigError, match="overwrites only"):
         call(*command, "photos")
     assert list(Path("photos").iterdir()) == []
 

@@ -84,7 +84,7 @@ def test_a_stored_artifact_is_found_by_the_beginning_of_its_digest(call: Callabl
 def test_a_beginning_that_two_digests_share_is_refused(call: Callable[..., str], tmp_path: Path) -> None:
     for end in ("a", "b"):
         (tmp_path / "store" / "artifacts" / "12" / f"123456{end}").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"123456: 123456a, 123456b\n  fix: Give more"):
+    with pytest.raises(ConfigError, match=r"123456: 123456a, 123456b\n  fix: Add more letters"):
         call("show", "123456", "paths.cache=store")
 
 

@@ -164,7 +164,7 @@ def test_a_sweep_without_tracking_is_recorded_with_its_jobs_and_its_best_is_regi
 def test_what_is_no_run_and_settings_that_are_wrong_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match=r"has a run\.json"):
         sync([str(tmp_path)])
-    with pytest.raises(ConfigError, match=r"takes a run's folder"):
+    with pytest.raises(ConfigError, match=r"needs a run's folder"):
         sync(["recorder.experiment=mine"])
     with pytest.raises(ConfigError, match=r"Did you mean 'experiment'"):
         sync([str(folder), "recorder.experimnt=mine"])

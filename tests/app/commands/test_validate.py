@@ -175,11 +175,11 @@ HEADER = "# @package _global_\n"
     ("text", "words"),
     [
         ("train:\n  epochs: 3\n   bad: x\n", ["mine.yaml, line 4: mapping values", "Correct that line"]),
-        ("name: ${nope.x}\n", ["name refers to another key", "'nope.x' not found"]),
-        ("defaults:\n  - override /dta: iris\n", ["experiment/mine.yaml overrides groups", "Did you mean 'data'?"]),
+        ("name: ${nope.x}\n", ["name refers to with", "'nope.x' not found"]),
+        ("defaults:\n  - override /dta: iris\n", ["experiment/mine.yaml must override groups", "Did you mean 'data'?"]),
         (
             f"# mine\n{HEADER}defaults:\n  - override /data: iris\n",
-            ["mine.yaml overrides groups", f"Begin the file with {HEADER.strip()}:"],
+            ["mine.yaml must override groups", f"Begin the file with {HEADER.strip()}:"],
         ),
         ("defaults:\n  - override /data: irs\n", ["data=irs is not a choice", "Did you mean 'iris'?"]),
     ],
