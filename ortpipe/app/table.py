@@ -1,15 +1,15 @@
-"""Tables as text."""
+"""Text tables."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 
-def aligned(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), *, left: int | None = None) -> list[str]:
-    r"""Return a line per row, its columns as wide as their widest cell, below the heads and a rule if there are heads.
+def aligned(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), *, text_columns: int | None = None) -> list[str]:
+    r"""Return the lines of a table with aligned columns, below a line of heads and a rule if there are heads.
 
-    Rows may have different lengths; the first `left` columns, by default all, are aligned left, the others right.
+    Rows may have different lengths. The first `text_columns` columns, by default all, are aligned left, others right.
 
-    >>> print(*aligned([["r2", "0.5"], ["loss", "12.25"]], ["metric", "trained"], left=1), sep="\n")
+    >>> print(*aligned([["r2", "0.5"], ["loss", "12.25"]], ["metric", "trained"], text_columns=1), sep="\n")
     metric  trained
     ------  -------
     r2          0.5
@@ -22,6 +22,9 @@ def aligned(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), *, left: i
     lines = []
     for row in table:
         cells = enumerate(zip(row, widths, strict=False))
-        fitted = [cell.ljust(width) if left is None or i < left else cell.rjust(width) for i, (cell, width) in cells]
+        fitted = [
+            cell.ljust(width) if text_columns is None or i < text_columns else cell.rjust(width)
+            for i, (cell, width) in cells
+        ]
         lines.append("  ".join(fitted).rstrip())
     return lines

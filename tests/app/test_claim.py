@@ -149,5 +149,5 @@ def test_a_job_that_begins_after_its_sweep_was_killed_does_not_join_the_next_one
     callback.sweep = "the next"
     callback.on_job_start(config)
     callback.sweep = "the killed"
-    with pytest.raises(RefusedStart, match="the killed is over"):
+    with pytest.raises(RefusedStart, match="the killed has ended"):
         callback.on_job_start(config)

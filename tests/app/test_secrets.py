@@ -143,7 +143,7 @@ def test_what_fails_and_what_sweeps_keep_none(perform: Perform, tmp_path: Path) 
     assert typo.returncode == 1
     token, place = "+data.source.params.token=LITERAL-7f3a9", "hydra.run.dir=runs/${hydra.job.override_dirname}"
     named = perform(tmp_path, "recorder=none", token, place)
-    assert (named.returncode, "holds no secret" in named.stderr) == (1, True)
+    assert (named.returncode, "must hold no secret" in named.stderr) == (1, True)
     assert leaks(tmp_path, failed, sweep, typo, named) == []
 
 

@@ -1,1 +1,1 @@
-"""One run, from outside: its folder and what listens to it."""
+"""One run: its folder, its record, and the listeners that write and show them."""

@@ -1,4 +1,4 @@
-"""Where a run's wall time goes: a table in the debug log (hydra.verbose=ortpipe)."""
+"""A breakdown of a run's wall time, as a table in the debug log (hydra.verbose=ortpipe)."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ LOG = logging.getLogger("ortpipe")
 
 
 class Stopwatch:
-    """Charges the time since the last lap to a name, so that nothing is left out.
+    """Adds the time since the last lap to a name, so that the names' times sum to the total.
 
     >>> watch = Stopwatch()
     >>> watch.lap("one"), watch.lap("two"), watch.lap("one")
@@ -24,27 +24,27 @@ class Stopwatch:
         self._last = time.perf_counter() if since is None else since
 
     def lap(self, name: str) -> None:
-        """Charge the time since the last lap, or since the beginning."""
+        """Add the time since the last lap, or since the beginning, to a name."""
         now = time.perf_counter()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now
 
 
 class Breakdown(logging.Handler):
-    """Measures a run from the beginning of its process: what is done beside the stages, each stage, each listener."""
+    """Measures a run from the start of its process: each stage, each listener, and the time between stages."""
 
     def __init__(self, since: float | None) -> None:
         super().__init__()
         self._watch, self._now = Stopwatch(since), "between stages"
-        self._phases: dict[str, Stopwatch] = {}  # of a stage, as it logs them
+        self._phases: dict[str, Stopwatch] = {}  # by stage, as it logs them
         self.lap = self._watch.lap
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Charge the time to the phase that a stage has ended."""
+        """Add the time to the phase that a stage has just ended."""
         self._phases[self._now].lap(record.getMessage())
 
     def timed(self, name: str, listener: Listener) -> Listener:
-        """Return the listener; its time is charged to it, and the time before to the stage that is at work."""
+        """Return a listener whose own time is added to `name`, and the time before to the running stage."""
 
         def listen(event: Event) -> None:
             self.lap(self._now)
@@ -62,11 +62,11 @@ class Breakdown(logging.Handler):
         return listen
 
     def log(self) -> None:
-        """Write the table."""
-        spent = self._watch.seconds
-        lines = [f"{'wall time':<28}{sum(spent.values()):8.3f} s"]
-        for name, seconds in spent.items():
+        """Log the table."""
+        seconds_by_name = self._watch.seconds
+        lines = [f"{'wall time':<28}{sum(seconds_by_name.values()):8.3f} s"]
+        for name, seconds in seconds_by_name.items():
             lines.append(f"  {name:<26}{seconds:8.3f}")
             phases = self._phases[name].seconds if name in self._phases else {}
-            lines += [f"    {phase:<24}{within:8.3f}" for phase, within in phases.items()]
+            lines += [f"    {phase:<24}{phase_seconds:8.3f}" for phase, phase_seconds in phases.items()]
         LOG.debug("\n".join(lines))

@@ -1,4 +1,4 @@
-"""A checkpoint as one file of a run's folder: tensors, and in the file's own metadata what they belong to."""
+"""Read and write checkpoints: one file in a run's folder with the tensors and, as metadata, the epochs and the key."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ FILE = "checkpoint.safetensors"
 
 
 def write_checkpoint(checkpoint: Checkpoint, run: Path) -> None:
-    """Write a checkpoint into a run's folder; one rename replaces the one before it, so that there is always one."""
+    """Write a checkpoint into a run's folder, replacing the previous one atomically."""
     arrays = {name: np.asarray(array, order="C") for name, array in checkpoint.tensors.items()}
     facts = {"epochs": checkpoint.epochs, "key": checkpoint.key}
     atomic_write(run / FILE, save(arrays, {"checkpoint": json.dumps(facts)}))  # one key: the format does not order them
@@ -25,17 +25,17 @@ def write_checkpoint(checkpoint: Checkpoint, run: Path) -> None:
 def read_checkpoint(run: Path) -> Checkpoint | None:
     """Return a run's last checkpoint, or None (with a warning) if it was stopped before its first one."""
     if not run.is_dir():
-        fix = "Take it from that run's last lines, or from outputs/runs/."
-        raise ConfigError("resume is the folder of a run.", got=str(run), fix=fix)
+        fix = "See the run's last lines, or outputs/runs/."
+        raise ConfigError("resume must be the folder of a run.", got=str(run), fix=fix)
     try:
         content = (run / FILE).read_bytes()
     except FileNotFoundError:
-        print(f"no checkpoint in {run}: training starts from its beginning", file=sys.stderr)
+        print(f"no checkpoint in {run}: training starts from the beginning", file=sys.stderr)
         return None
     try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         facts = json.loads(header["__metadata__"]["checkpoint"])
         return Checkpoint(facts["epochs"], facts["key"], load(content))
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        fix = f"Remove {run / FILE} to start anew."
-        raise ConfigError("A checkpoint is as it was written.", got=f"{run / FILE}: {error}", fix=fix) from error
+        fix = f"Remove {run / FILE} to train from the beginning."
+        raise ConfigError("A checkpoint must be as the run wrote it.", got=f"{run / FILE}: {error}", fix=fix) from error

@@ -1,4 +1,4 @@
-"""When epochs ended: of many, some evenly spaced, so that a record stays small."""
+"""The times at which epochs ended; of many, evenly spaced ones, so that a record stays small."""
 
 from collections.abc import Sequence
 
@@ -6,17 +6,17 @@ import numpy as np
 
 from ortpipe.app.run.record import now
 
-MOST = 400  # that are remembered
+MOST = 400  # times that are kept
 
 
 class Clock:
-    """Notes the times of epochs in a list of [number, milliseconds]; when it is full, every second one goes."""
+    """Appends the times of epochs to a list of [number, milliseconds], and drops every second one when it is full."""
 
     def __init__(self, times: list[list[int]]) -> None:
         self._times, self._every = times, 1
 
     def __call__(self, epoch: int) -> None:
-        """Note that an epoch has ended now."""
+        """Append the present time as the end of an epoch."""
         if epoch % self._every:
             return
         self._times.append([epoch, now()])
@@ -26,7 +26,7 @@ class Clock:
 
 
 def times_of(places: np.ndarray, times: Sequence[Sequence[int]], otherwise: int) -> np.ndarray:
-    """Return when these epochs, or places within epochs, were over, int64 milliseconds: between noted ones, in line.
+    """Return the times at which epochs, or fractions of them, ended, in int64 milliseconds, by linear interpolation.
 
     >>> times_of(np.array([1.0, 1.5, 2.0, 9.0]), [[1, 1000], [2, 1200]], otherwise=0).tolist()
     [1000, 1100, 1200, 1200]

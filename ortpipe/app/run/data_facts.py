@@ -1,4 +1,4 @@
-"""What a run's record says of its rows."""
+"""The facts about a run's rows that its record holds."""
 
 import math
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ MOST = 1000  # columns that are listed
 def data_facts(data: Data) -> dict[str, Any]:
     """Return the `digest` of all rows and `digests` of the parts, their `rows`, and the `columns` and `label`.
 
-    A column has the kind of its NumPy type (f, i, U …), the shape of a row's entry ([] is one value), and, where some
-    are, how many of its values are missing.
+    A column has the kind of its NumPy dtype (f, i, U …), the shape of a row's entry ([] is one value), and the number
+    of missing values if there are any.
     """
     parts = dict(zip(PARTS, (data.train, data.validation, data.test), strict=True))
     first = data.train.head(1)
     columns: dict[str, Any] = {}
     for name, array in first.inputs.items():
-        named = first.columns.get(name, ()) if array.ndim == 2 else ()
-        columns |= {column: _entry(array[:, 0]) for column in named} if named else {name: _entry(array)}
+        column_names = first.columns.get(name, ()) if array.ndim == 2 else ()
+        columns |= {column: _entry(array[:, 0]) for column in column_names} if column_names else {name: _entry(array)}
         if name in first.kept and first.kept[name].missing:
             columns[name]["missing"] = first.kept[name].missing
     return {
@@ -36,7 +36,7 @@ def data_facts(data: Data) -> dict[str, Any]:
 
 
 def in_words(facts: Mapping[str, Any]) -> str:
-    """Return how many rows there are, and how many values each has, for a person.
+    """Return the numbers of rows, and of values per row, in words.
 
     >>> in_words({"rows": {"train": 1168, "test": 449}, "columns": {"a": {"shape": []}, "b": {"shape": [2, 3]}}})
     '1,168 rows to train, 449 to test; 7 values each'

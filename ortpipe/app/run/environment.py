@@ -1,4 +1,4 @@
-"""What a run was made with: versions, platform, commit, and the command, to be pasted into a shell."""
+"""The environment of a run: versions, platform, commit, and the command in shell syntax."""
 
 import platform
 import re
@@ -39,26 +39,28 @@ def environment(seed: int, command: str) -> dict[str, str]:
 def _commit() -> str:
     try:
         command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False)
+        process = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return done.stdout.strip() or "not a git checkout"
+    return process.stdout.strip() or "not a git checkout"
 
 
 def typed_command() -> str:
-    """Return the command that this process was started with, without secrets."""
+    """Return the command line of this process, with secrets masked."""
     return command_line(sys.argv[1:])
 
 
 def command_line(words: Iterable[str]) -> str:
-    """Return a command to be pasted into a shell, without secrets."""
+    """Return a command in shell syntax, with secrets masked."""
     return shlex.join(["ortpipe", *map(redacted, words)])
 
 
 def command_of(hydra: HydraConf, *, registers: bool = False) -> str:
-    """Return the command of a run; of a sweep's job, the one that does the same alone.
+    """Return the command of a run, or the command that repeats a sweep's job on its own.
 
-    Of a sweep that `registers` a model only the best job's is registered, and nothing by a job that is repeated.
+    A sweep that `registers` a model registers only the best job's, so a repeated job must not register its model.
     """
     if hydra.mode is None or hydra.mode.name != "MULTIRUN":
         return typed_command()
@@ -69,7 +71,7 @@ def command_of(hydra: HydraConf, *, registers: bool = False) -> str:
 
 
 def continuing(command: str, checkpoint: Path | None = None) -> str:
-    """Return the command that does what is left of a run; `checkpoint` is the run folder that holds one.
+    """Return the command that continues a run; `checkpoint` is the run folder that holds a checkpoint.
 
     >>> continuing("ortpipe seed=1 resume=outputs/one", Path("outputs/two"))
     'ortpipe seed=1 resume=outputs/two'
@@ -79,5 +81,7 @@ def continuing(command: str, checkpoint: Path | None = None) -> str:
     if checkpoint is None:
         return command
     words = [word for word in shlex.split(command) if not word.startswith("resume=")]
-    plain = re.fullmatch(r"[\w/.-]+", str(checkpoint), re.ASCII)  # anything else Hydra's grammar may read as its own
+    plain = re.fullmatch(
+        r"[\w/.-]+", str(checkpoint), re.ASCII
+    )  # other characters may have a meaning in Hydra's grammar
     return shlex.join([*words, f"resume={checkpoint if plain else quoted(str(checkpoint))}"])

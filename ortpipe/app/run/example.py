@@ -1,4 +1,4 @@
-"""Some training rows as a model reads them, in the run's folder: what the logged model is tried on."""
+"""Example rows of training in the run's folder, which the logged MLflow model is tested on."""
 
 import io
 import zipfile
@@ -14,7 +14,7 @@ MOST = 2**20  # bytes
 
 
 def write_example(rows: Mapping[str, np.ndarray], folder: Path) -> None:
-    """Write numbers, a row less where they are large; text, whose rows a table's model makes up, stays out."""
+    """Write rows of numbers, only the first if they are large; text is not written: a table's model makes up a row."""
     rows = {name: np.asarray(array) for name, array in rows.items()}
     if sum(array.nbytes for array in rows.values()) > MOST:
         rows = {name: array[:1] for name, array in rows.items()}
@@ -27,9 +27,9 @@ def write_example(rows: Mapping[str, np.ndarray], folder: Path) -> None:
 
 
 def read_example(folder: Path) -> dict[str, np.ndarray]:
-    """Return the rows that a folder has; none where it has none, or a damaged file."""
+    """Return the example rows of a folder, or no rows if the file is missing or damaged."""
     try:
-        with (folder / EXAMPLE).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with (folder / EXAMPLE).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile, KeyError, EOFError):
         return {}

@@ -1,4 +1,4 @@
-"""Which process a run belongs to, and whether that process is still there; what is not certain counts as there."""
+"""The process of a run, and whether it has ended; if that is uncertain, it counts as running."""
 
 import contextlib
 import functools
@@ -14,43 +14,43 @@ HOST, MACHINE, BOOT = "ortpipe.host", "ortpipe.machine", "ortpipe.boot"
 PID, STARTED = "ortpipe.pid", "ortpipe.started"
 UNKNOWN = "unknown"
 WINDOWS_IDS = r"SOFTWARE\Microsoft\Cryptography"
-FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's own number for the process namespace that is not a container's
+FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's number for the process namespace outside of containers
 
 
 def this_process() -> dict[str, str]:
-    """Return the tags that name this process: its machine, that one's boot, its number there, and when it was started.
+    """Return the tags that identify this process: host, machine, boot, process id and start time.
 
     >>> gone(this_process())
     False
     """
-    machine, boot = _place()
-    started = (_started(os.getpid()) if boot else None) or ""
+    machine, boot = _machine_and_boot()
+    started = (_start_time(os.getpid()) if boot else None) or ""
     return {HOST: socket.gethostname(), MACHINE: machine, BOOT: boot, PID: str(os.getpid()), STARTED: started}
 
 
 def gone(tags: Mapping[str, str]) -> bool:
-    """Return whether a run's process has certainly ended; False where that cannot be known, as of another machine.
+    """Return whether a run's process has certainly ended; False if that is unknown, as on another machine.
 
-    A process of an earlier boot of this machine has. So has one whose number no process has, or one that was started at
-    another time: numbers are used again. A process that this user may not look at counts as there.
+    A process of an earlier boot of this machine has ended. So has one if no process has its id, or one with another
+    start time: ids are reused. A process that this user may not inspect counts as running.
     """
-    machine, boot = _place()
+    machine, boot = _machine_and_boot()
     if not boot or not tags.get(BOOT) or not tags.get(STARTED) or not tags.get(PID, "").isdecimal():
         return False
     if tags[BOOT] != boot:
         return machine != "" and tags.get(MACHINE) == machine
-    return _started(int(tags[PID])) not in (tags[STARTED], UNKNOWN)
+    return _start_time(int(tags[PID])) not in (tags[STARTED], UNKNOWN)
 
 
-def _started(pid: int) -> str | None:
-    """Return when a process was started, UNKNOWN if that is hidden, None if there is none that still works."""
+def _start_time(pid: int) -> str | None:
+    """Return the start time of a process, UNKNOWN if it is hidden, or None if the process has ended."""
     import psutil
 
     try:
         process = psutil.Process(pid)
         if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
             return None
-        # On Linux counted from the boot, so that setting the clock changes nothing; elsewhere a date
+        # On Linux counted from the boot, which setting the clock does not change; elsewhere from 1970
         return f"{process.create_time() - (psutil.boot_time() if psutil.LINUX else 0):.2f}"
     except psutil.ZombieProcess:
         return None
@@ -61,7 +61,7 @@ def _started(pid: int) -> str | None:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether there is such a process although it is not listed (/proc mounted with hidepid, or not at all)."""
+    """Return whether an unlisted process exists (/proc may be mounted with hidepid, or not at all)."""
     if os.name != "posix":
         return False
     try:
@@ -72,24 +72,24 @@ def _is_hidden(pid: int) -> bool:
 
 
 @functools.cache
-def _place() -> tuple[str, str]:
-    """Return what names this machine among all, and the boot (on Linux, and the container) that its numbers are of.
+def _machine_and_boot() -> tuple[str, str]:
+    """Return the id of this machine, and of its boot (on Linux also of the container), which process ids belong to.
 
-    Each is empty where it cannot be read. The machine's is empty in a container too: copies of an image share its file.
+    An id that cannot be read is empty. In a container the machine's id is empty: copies of an image share its file.
     """
-    machine = _hashed(_machine_id(), socket.gethostname())
+    machine = _hash(_machine_id(), socket.gethostname())
     if sys.platform != "linux":
-        return machine, machine  # where starts have dates, numbers need no boot
+        return machine, machine  # start times count from 1970 there, so ids need no boot
     boot = _read("/proc/sys/kernel/random/boot_id")
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return machine, ""
-    return machine if namespace == FIRST_NAMESPACE else "", _hashed(boot, str(namespace))
+    return machine if namespace == FIRST_NAMESPACE else "", _hash(boot, str(namespace))
 
 
 def _machine_id() -> str:
-    """Return the id that the system was given when it was installed, else its network card's; empty without either."""
+    """Return the id of the system's installation, else of its network card, else an empty string."""
     if sys.platform == "win32":
         import winreg
 
@@ -98,7 +98,7 @@ def _machine_id() -> str:
     if machine := _read("/etc/machine-id") or _read("/var/lib/dbus/machine-id"):
         return machine
     node = uuid.getnode()
-    return "" if node >> 40 & 1 else f"{node:x}"  # set in a random number, which names no machine
+    return "" if node >> 40 & 1 else f"{node:x}"  # the bit marks a random number, which identifies no machine
 
 
 def _read(path: str) -> str:
@@ -108,6 +108,6 @@ def _read(path: str) -> str:
         return ""
 
 
-def _hashed(identity: str, part: str) -> str:
-    """Return a hash of an id, which systemd asks not to publish; empty for an empty one."""
+def _hash(identity: str, part: str) -> str:
+    """Return a hash of an id, for systemd asks not to publish the id itself; empty for an empty one."""
     return hashlib.sha256(f"ortpipe {identity} {part}".encode()).hexdigest()[:16] if identity else ""

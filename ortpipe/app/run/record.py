@@ -1,4 +1,4 @@
-"""What a run's folder says of a run, of a sweep or of a sweep's job; read back, nothing in it is resolved or followed.
+"""The record of a run, a sweep or a sweep's job in its folder; reading it resolves no ${…} and follows no link.
 
 Only this module reads and writes `run.json`.
 """
@@ -30,22 +30,22 @@ FILE = "run.json"
 FORMAT = 3
 COMMAND = "ortpipe.command"  # the tag with the command that started the run
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as MLflow calls them
-DEEPEST = 100  # groups in a config
+MAX_DEPTH = 100  # of nested groups in a config
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast; PyYAML may be built without it
 PARTS = {"version": int, "input": str | None, "packages": dict[str, str], "machine": str}  # of every stage's key
-GROUPS = ("recorder", "paths", "convert")  # of a config, that are looked into before it is checked
+GROUPS = ("recorder", "paths", "convert")  # of a config, that are read before it is validated
 
 
 @dataclass(frozen=True)
 class StageRecord(Config):
-    """A stage that finished; where its result was in the store, `origin` says by which run it was computed."""
+    """A finished stage; if its result came from the store, `origin` is the run that computed it."""
 
     name: Annotated[str, Must("the name of a stage", re.compile(r"\w+").fullmatch)]
     key: str  # of its result in the store
-    parts: dict[str, Any]  # what the key stands for, see `digest.parts_of`
+    parts: dict[str, Any]  # the values that the key is a hash of, see `digest.parts_of`
     output: str  # the digest of its result
-    seconds: float  # it took in this run
-    origin: dict[str, Any] | None = None  # `folder` and `mlflow` of that run, `made` when, and in how many `seconds`
+    seconds: float  # that it took in this run
+    origin: dict[str, Any] | None = None  # the `folder` and `mlflow` id of that run, when it was `made`, its `seconds`
     ended: int | None = None  # in milliseconds since 1970
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class StageRecord(Config):
 
 @dataclass(frozen=True)
 class JobRecord(Config):
-    """Which job of a sweep a run is: the sweep's id, the job's number from 0, and its values of what varies."""
+    """A job of a sweep: the sweep's id, the job's number from 0, and the values of the keys that vary."""
 
     sweep: str
     number: int
@@ -71,9 +71,9 @@ class JobRecord(Config):
 
 @dataclass(frozen=True)
 class Manifest(Config):
-    """What the jobs of a sweep share: where it was started, the keys that are the same in all, and the objective.
+    """What the jobs of a sweep share: the folder it was started in, the keys that do not vary, and the objective.
 
-    With `live` jobs print nothing: the sweep's process shows on a terminal what they do.
+    With `live` jobs print nothing: the sweep's process shows them in a table on the terminal.
     """
 
     cwd: str
@@ -83,7 +83,7 @@ class Manifest(Config):
 
 
 def origin_tags(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the tags that say where a run or a sweep comes from; see `environment` for the facts."""
+    """Return the tags with the origin of a run or a sweep; see `environment` for the facts."""
     commit = environment["git_commit"].removesuffix("-dirty")
     git = {"mlflow.source.git.commit": commit} if re.fullmatch("[0-9a-f]{40}", commit) else {}
     return {
@@ -100,15 +100,15 @@ def origin_tags(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def user() -> str:
-    """Return the name that this process runs under; a container may know none."""
+    """Return the user name of this process, or "unknown", as in some containers."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # no entry for the user id, by Python 3.13 and before it; or no such list
+    except (OSError, KeyError, ImportError):  # no entry for the id (from 3.13 on, before), or no module pwd
         return "unknown"
 
 
 def now() -> int:
-    """Return the time in milliseconds, as MLflow counts it."""
+    """Return the time in milliseconds since 1970, as MLflow does."""
     return int(time.time() * 1000)
 
 
@@ -118,25 +118,25 @@ class RunRecord(Config):
 
     folder: Path  # where it is written; not part of the file
     name: str  # as it is shown
-    tags: dict[str, str]  # what is known of it before it starts; its process among them
+    tags: dict[str, str]  # known before it starts, such as its process
     plan: dict[str, str] = field(default_factory=dict)  # the stages in order, each with its choice from a catalogue
     data: dict[str, Any] = field(default_factory=dict)  # see `data_facts`
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)  # its own, whatever records it
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)  # independent of the recorder
     started: int = field(default_factory=now)  # in milliseconds since 1970, as is `ended`
-    status: str = RUNNING  # or FINISHED, FAILED, or KILLED where somebody stopped it
+    status: str = RUNNING  # or FINISHED, FAILED, or KILLED if it was stopped
     ended: int | None = None
-    error: str | None = None  # what ended it
-    stage: str | None = None  # that was at work then
-    again: str | None = None  # the command that does what is left, where repeating can help
-    model: dict[str, Any] = field(default_factory=dict)  # its source, task, discrepancy from it, and parameters' shapes
+    error: str | None = None  # that ended it
+    stage: str | None = None  # that was running then
+    again: str | None = None  # the command that continues it, if repeating can help
+    model: dict[str, Any] = field(default_factory=dict)  # its source, the discrepancy from it, task, parameters' shapes
     stages: list[StageRecord] = field(default_factory=list)  # those that finished, in order
-    epochs: list[list[int]] = field(default_factory=list)  # when an epoch ended; of many, some evenly spaced
+    epochs: list[list[int]] = field(default_factory=list)  # number and end of epochs; of many, evenly spaced ones
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)  # by state, such as `trained`; a sweep's best
     intervals: dict[str, list[float]] = field(default_factory=dict)  # of the trained model's metrics
-    slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # these by column, by value
+    slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # metrics by column, by value
     importance: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # by metric, by column: mean, deviation
     sensitivity: dict[str, float] = field(default_factory=dict)  # by column
-    values: dict[str, float] = field(default_factory=dict)  # what an objective may be: `loss` and metrics on test rows
+    values: dict[str, float] = field(default_factory=dict)  # possible objectives: `loss` and metrics on test rows
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage
     mlflow: str | None = None  # the id of the MLflow run, if there is one
     job: JobRecord | None = None  # of a sweep's job
@@ -144,31 +144,33 @@ class RunRecord(Config):
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None while it goes on."""
+        """The duration of the run; None while it is running."""
         return None if self.ended is None else (self.ended - self.started) / 1000
 
     @property
     def stage_folders(self) -> list[str]:
-        """Where the artifacts of the finished stages lie below `stages/`, in order."""
+        """The folders below `stages/` of the finished stages' artifacts, in order."""
         return [f"{number}_{stage.name}" for number, stage in enumerate(self.stages, start=1)]
 
     def end(self, status: str, error: str | None = None, at: int | None = None) -> None:
-        """Write how the run ended, and when: now, unless `at` says otherwise."""
+        """Write the run's final status and its end, `at` or now."""
         self.error = None if error is None else redacted(error)
         self.status, self.ended = status, max(at or now(), self.started)
         self.write()
 
     def abandon(self, reason: str) -> None:
-        """Write of a run that still goes on that its process is ended."""
+        """Write that a run was killed, unless it has ended already."""
         if self.status == RUNNING:
             self.end(KILLED, reason)
 
     def write(self) -> None:
-        """Write `run.json`, a line for each field and stage; secrets are hidden, but for keys' parts, without any."""
+        """Write `run.json`, a line for each field and stage, with secrets masked; a key's parts hold none."""
         facts = {"format": FORMAT, **vars(self)}
         del facts["folder"]
         facts |= hidden({name: facts[name] for name in ("name", "tags", "data", "error", "notes")})
-        lines = {name: json.dumps(value, default=vars) for name, value in facts.items()}  # indented takes ten times it
+        lines = {
+            name: json.dumps(value, default=vars) for name, value in facts.items()
+        }  # indenting takes ten times as long
         if self.stages:
             lines["stages"] = "[\n  " + ",\n  ".join(json.dumps(vars(stage)) for stage in self.stages) + "\n ]"
         text = ",\n".join(f' "{name}": {value}' for name, value in lines.items())
@@ -176,24 +178,26 @@ class RunRecord(Config):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return what a folder's `run.json` says."""
+        """Return the record of a folder's `run.json`."""
         file = folder / FILE
         try:
             facts = json.loads(file.read_text(encoding="utf-8"))
             if facts.pop("format") != FORMAT:
-                raise TrackingError(f"{FILE} has format {FORMAT}.", got=file, fix="Use the ortpipe that wrote it.")
+                raise TrackingError(
+                    f"{FILE} must have format {FORMAT}.", got=file, fix="Use the ortpipe that wrote it."
+                )
             facts["stages"] = [StageRecord(**stage) for stage in facts["stages"]]
             for name, kind in (("job", JobRecord), ("sweep", Manifest)):
                 facts[name] = None if facts[name] is None else kind(**facts[name])
             return cls(folder.absolute(), **facts)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            rule, got = f"A run folder has a readable {FILE}.", f"{file}: {_reason(error)}"
-            fix = "Name a folder that a run wrote: they lie in outputs/runs and outputs/multiruns."
-            raise TrackingError(rule, got=got, fix=fix) from error
+            rule, actual = f"A run's folder must have a readable {FILE}.", f"{file}: {_reason(error)}"
+            fix = "Name a folder that a run wrote: see outputs/runs and outputs/multiruns."
+            raise TrackingError(rule, got=actual, fix=fix) from error
 
     @classmethod
     def read_closed(cls, folder: Path) -> Self:
-        """Return what `read` does; a run that is not closed and whose process is gone is closed as killed."""
+        """Return what `read` does, after closing as killed a running run whose process has ended."""
         record = cls.read(folder)
         if record.status == RUNNING and gone(record.tags):
             if command := record.tags.get(COMMAND):
@@ -209,7 +213,7 @@ def _reason(error: Exception) -> str:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the config in a run's folder, as plain data: nothing in it is resolved."""
+    """Return the config in a run's folder as plain data, with no ${…} resolved."""
     file, depth = folder / "config.yaml", 0
     try:
         if file.is_symlink():
@@ -219,55 +223,55 @@ def read_config(folder: Path) -> dict[str, Any]:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError("it has aliases, which no run writes: few of them stand for billions of values")
-            if depth > DEEPEST:
-                raise ValueError(f"its groups are more than {DEEPEST} deep")
+            if depth > MAX_DEPTH:
+                raise ValueError(f"its groups are nested more than {MAX_DEPTH} deep")
         values: dict[str, Any] = checked(yaml.load(text, LOADER), dict[str, Any], "it")
         checked({name: values.get(name, {}) for name in GROUPS}, dict[str, dict[str, Any]], "it")
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        rule, got = "A run's config.yaml is as it was written.", f"{file}: {_reason(error)}"
-        raise ConfigError(rule, got=got, fix="Choose another run.") from error
+        rule, actual = "A run's config.yaml must be as the run wrote it.", f"{file}: {_reason(error)}"
+        raise ConfigError(rule, got=actual, fix="Choose another run.") from error
     return values
 
 
 def replaced(folder: Path) -> str | None:
-    """Return what to say where a folder holds another run, whose place a new one takes."""
+    """Return the notice that a new run replaces another one in its folder; None if it replaces none."""
     if not (folder / FILE).exists():
         return None
     try:
         record = RunRecord.read(folder)
-    except TrackingError:  # no record that anybody could miss
+    except TrackingError:  # an unreadable record is no loss
         return None
-    began = datetime.fromtimestamp(record.started / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return f"replaces the run of {began} in {folder} ({record.status.lower()})"
+    started = datetime.fromtimestamp(record.started / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return f"replaces the run of {started} in {folder} ({record.status.lower()})"
 
 
 def read_environment(folder: Path) -> dict[str, str]:
-    """Return what a run was made with, as its folder says."""
+    """Return the environment of a run from its folder."""
     file = folder / "environment.json"
     try:
         facts: dict[str, str] = checked(json.loads(file.read_text(encoding="utf-8")), dict[str, str], "it")
     except (OSError, ValueError, RecursionError) as error:
-        rule, got = "A run's folder is as it was written.", f"{file}: {_reason(error)}"
-        raise ConfigError(rule, got=got, fix="Choose another.") from error
+        rule, actual = "A run's environment.json must be as the run wrote it.", f"{file}: {_reason(error)}"
+        raise ConfigError(rule, got=actual, fix="Choose another.") from error
     return facts
 
 
 def is_copy(folder: Path) -> bool:
-    """Return whether MLflow keeps a run's files there, in <run id>/artifacts."""
+    """Return whether a folder is MLflow's copy of a run's files, <run id>/artifacts."""
     return folder.name == "artifacts" and re.fullmatch("[0-9a-f]{32}", folder.absolute().parent.name) is not None
 
 
 def died(tags: Mapping[str, str]) -> str:
-    """Return the reason that is given for a run that its process did not close."""
+    """Return the error message of a run whose process ended without closing it."""
     return f"process {tags[PID]} on {tags[HOST]} ended without closing this run: it was killed"
 
 
 def last_sign(folder: Path) -> int | None:
-    """Return when something was last written in a run's folder, in milliseconds; None for what is no run's folder."""
+    """Return the last time that a file in a run's folder was written, in milliseconds; None for any other folder."""
     if not (folder / FILE).is_file():  # a tag of a shared database may name any folder, also the root of the disk
         return None
     times = []
     for file in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+        with contextlib.suppress(OSError):  # removed meanwhile, or another user's
             times.append(int(file.stat().st_mtime * 1000))
     return max(times, default=None)

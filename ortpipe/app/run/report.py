@@ -1,4 +1,4 @@
-"""report.md and report.html: a run on one page, for a person who was not there."""
+"""report.md and report.html: a run on one page."""
 
 import base64
 import math
@@ -23,17 +23,17 @@ STATES = ("before", "trained", "int8", "source")
 
 
 def write_report(folder: Path) -> None:
-    """Write both reports of a run folder from its files, those that there are if the run failed or was killed."""
-    page = gathered(folder)
+    """Write both reports of a run from the files in its folder; a run that failed or was killed may lack some."""
+    page = report_contents(folder)
     for name in ("report.md", "report.html"):
         text = redacted(TEMPLATES.get_template(f"{name}.jinja").render(page))
         if name.endswith(".html"):
-            text = self_contained(text, folder, page["figures"], page["graphs"])
-        atomic_write(folder / name, text.encode(errors="backslashreplace"))  # what names of files may hold
+            text = embed_pictures(text, folder, page["figures"], page["graphs"])
+        atomic_write(folder / name, text.encode(errors="backslashreplace"))  # names of files may hold undecodable bytes
 
 
-def self_contained(html: str, folder: Path, figures: Iterable[str], graphs: Iterable[str] = ()) -> str:
-    """Return a page with its pictures inside, put there last: looking for secrets in them took a tenth of a run."""
+def embed_pictures(html: str, folder: Path, figures: Iterable[str], graphs: Iterable[str] = ()) -> str:
+    """Return a page with its pictures embedded, after redaction: searching pictures took a tenth of a run."""
     for name in figures:
         png = base64.b64encode((folder / "figures" / f"{name}.png").read_bytes()).decode()
         html = html.replace(f'src="figures/{name}.png"', f'src="data:image/png;base64,{png}"')
@@ -43,13 +43,13 @@ def self_contained(html: str, folder: Path, figures: Iterable[str], graphs: Iter
     return html
 
 
-def gathered(folder: Path) -> dict[str, Any]:
-    """Return what a report says of the run in a folder."""
+def report_contents(folder: Path) -> dict[str, Any]:
+    """Return the values that the report's templates fill in."""
     run = RunRecord.read_closed(folder)
     log, stages = log_of(run, run.stage), stages_of(run)
     lines = [] if log is None else (folder / log).read_text(encoding="utf-8", errors="replace").splitlines()
-    drawn = (folder / "figures").glob("*.png") if run.stages else ()  # else an older run's
-    pictures = sorted(drawn, key=lambda path: (path.stem != "losses", path.stem))
+    drawings = (folder / "figures").glob("*.png") if run.stages else ()  # without stages they are an older run's
+    pictures = sorted(drawings, key=lambda path: (path.stem != "losses", path.stem))
     return {
         "run": run,
         "status": STATUS[run.status],
@@ -76,8 +76,8 @@ def gathered(folder: Path) -> dict[str, Any]:
 
 
 def graphs_of(run: RunRecord) -> dict[str, str]:
-    """Return the pictures of the stages' graphs, each with its stages: those that left the graph alone share one."""
-    found: dict[str, str] = {}
+    """Return the paths of the graphs' pictures, each with the names of its stages: equal graphs share a picture."""
+    stages_by_file: dict[str, str] = {}
     last = b""
     for folder, stage in zip(run.stage_folders, run.stages, strict=True):
         file = run.folder / "stages" / folder / "model.svg"
@@ -85,21 +85,21 @@ def graphs_of(run: RunRecord) -> dict[str, str]:
             continue
         picture = file.read_bytes()
         if picture == last:
-            *_, name = found
-            found[name] += f", {stage.name}"
+            *_, name = stages_by_file
+            stages_by_file[name] += f", {stage.name}"
         elif len(picture) <= LARGEST:
-            found[f"stages/{folder}/model.svg"], last = stage.name, picture
-    return found
+            stages_by_file[f"stages/{folder}/model.svg"], last = stage.name, picture
+    return stages_by_file
 
 
 def log_of(run: RunRecord, stage: str | None) -> str | None:
-    """Return where a stage's log is in the run's folder; None if it has none."""
+    """Return the path of a stage's log in the run's folder, or None if there is no log."""
     paths = [f"logs/{number}_{name}.log" for number, name in enumerate(run.plan, start=1) if name == stage]
     return next((path for path in paths if (run.folder / path).exists()), None)
 
 
 def stages_of(run: RunRecord) -> list[dict[str, Any]]:
-    """Return every stage of the plan: what is chosen for it, what became of it, its log, and its record if it finished.
+    """Return the stages of the plan: name, choice, state, log, and the record of a finished stage.
 
     A `state` is computed, stored (taken from the store), failed, stopped, unfinished or waiting.
     """
@@ -115,7 +115,7 @@ def stages_of(run: RunRecord) -> list[dict[str, Any]]:
 
 
 def metrics_of(metrics: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Return a row per metric: its values by state, which way is better, whether training did as well as the source."""
+    """Return a row per metric: its values by state, whether higher is better, and whether training beat the source."""
     rows = []
     for name, values in metrics.items():
         up, by_state = greater_is_better(name, recorded=True), {state: values.get(state, math.nan) for state in STATES}
@@ -125,19 +125,19 @@ def metrics_of(metrics: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any
 
 
 def seconds(value: float) -> str:
-    """Return a time as people say it.
+    """Return a duration in words.
 
     >>> seconds(0.0042), seconds(1.26), seconds(75), seconds(7325)
     ('0.004 s', '1.26 s', '1 min 15 s', '2 h 02 min')
     """
     if value < 60:
         return f"{value:.3f} s" if value < 0.1 else f"{value:.3g} s"
-    minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+    minutes, remainder = divmod(round(value), 60)
+    return f"{minutes} min {remainder:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def number(value: float) -> str:
-    """Return a number to the fourth decimal; of large ones the first, of very large and small ones four digits.
+    """Return a number with 4 decimals, 1 from 1,000 on, or 4 significant digits if it is very large or small.
 
     >>> number(0.97551), number(-3180.44), number(1.5e-9), number(math.nan)
     ('0.9755', '−3,180.4', '1.5e−09', '')
@@ -148,7 +148,7 @@ def number(value: float) -> str:
 
 
 def plain(text: object) -> str:
-    r"""Return text that Markdown shows as it is, on one line.
+    r"""Return text on one line with Markdown's special characters escaped.
 
     >>> print(plain("a|b <i> *c*"))
     a\|b \<i\> \*c\*
@@ -157,7 +157,7 @@ def plain(text: object) -> str:
 
 
 def code(text: object) -> str:
-    r"""Return text as Markdown's inline code, in a table too.
+    r"""Return text as inline code of Markdown, which a table can hold too.
 
     >>> print(code("a|b"), code("a`b"))
     `a\|b` `` a`b ``
@@ -168,7 +168,7 @@ def code(text: object) -> str:
 
 
 def fenced(text: str, language: str = "text") -> str:
-    """Return text as a block of Markdown code that nothing within it ends."""
+    """Return text as a code block of Markdown with a fence longer than any in the text."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 

@@ -1,4 +1,4 @@
-"""What a person sees: a progress bar while training, then one table and where everything is."""
+"""The console output of a run: a progress bar while training, then the metrics and the paths of the results."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ from ortpipe.stages.train.losses import Epoch
 
 BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
 SHORT_BAR = "{n_fmt}/{total_fmt} |{bar}| {desc} {remaining}"
-WIDE = 100  # columns from which on words are not cut
+WIDE = 100  # columns from which on names are not shortened
 EVERY = 5.0  # seconds after which an epoch has a line, whatever its number
 
 
@@ -23,15 +23,15 @@ class Screen:
     """Shows stages on standard error: a bar on a terminal and in a notebook, plain lines elsewhere.
 
     Args:
-        notes: sentences on the data, which come first.
-        job: its number in a sweep; each line opens with it, for jobs speak at the same time. What all jobs would say
-            alike (rows, stages, what was in the store) is in their logs alone.
+        notes: sentences on the data, which are printed first.
+        job: the job's number in a sweep, with which each line begins, for jobs print at the same time. What would be
+            the same for all jobs (rows, stages, cache hits) is only in their logs.
     """
 
     def __init__(self, notes: Sequence[str] = (), job: int | None = None) -> None:
         self._notes, self._job = notes, job
         self._last_line, self._last_time = 0, time.monotonic()
-        self._trains = ""  # what train begins with, once derive said it
+        self._trains = ""  # the numbers and parameters to train, once derive has finished
         self._bar: Any = None
         self._validated: dict[str, float] = {}  # values of the latest validation
         self._first: tuple[int, float] | None = None  # steps and seconds at the stage's first report
@@ -39,25 +39,25 @@ class Screen:
     def __call__(self, event: events.Event) -> None:
         """Listen."""
         match event:
-            case events.RunStarted() if not self._job:  # of a sweep the first job speaks for all
+            case events.RunStarted() if not self._job:  # of a sweep only the first job prints the notes
                 for note in self._notes:
-                    self._say(f"data: {note}")
+                    self._print(f"data: {note}")
             case events.StageStarted():
                 self._last_line, self._last_time = 0, time.monotonic()
                 if self._job is None:
-                    self._say(f"[{event.number}/{event.stages}] {event.name}")
+                    self._print(f"[{event.number}/{event.stages}] {event.name}")
                     if event.name == "train" and self._trains:
-                        self._say(f"  {self._trains}")
+                        self._print(f"  {self._trains}")
             case events.StageProgressed(report=Epoch() as epoch):
                 self._progress(epoch, event.seconds)
             case events.StageNotice() if self._job is None or not event.stored:
-                self._say(f"  {event.message}")
+                self._print(f"  {event.message}")
             case events.StageFinished():
                 self._close_bar()
-                self._trains = _trained(event.artifact)
+                self._trains = _training_size(event.artifact)
                 if self._job is None and event.hit is not None:
-                    maker = event.hit.run.get("folder", "another run")
-                    self._say(f"  taken from the store: {maker} computed it in {event.hit.seconds:.2f} s")
+                    producer = event.hit.run.get("folder", "another run")
+                    self._print(f"  taken from the store: {producer} computed it in {event.hit.seconds:.2f} s")
             case events.RunFailed():
                 self._close_bar()
 
@@ -66,14 +66,14 @@ class Screen:
             self._bar.close()
             self._bar = None
 
-    def _say(self, line: str) -> None:
-        opening = "" if self._job is None else f"job {self._job}: "
-        print(opening + (line.lstrip() if opening else line), file=sys.stderr, flush=True)
+    def _print(self, line: str) -> None:
+        prefix = "" if self._job is None else f"job {self._job}: "
+        print(prefix + (line.lstrip() if prefix else line), file=sys.stderr, flush=True)
 
     def _progress(self, epoch: Epoch, seconds: float) -> None:
         if epoch.validation is not None:
             self._validated = {"validation": epoch.validation, **epoch.metrics}
-        # Measured from the first epoch on: what is before it, such as a wait for a lock and the set-up, trains nothing
+        # Measured from the first epoch on: before it there is no training, but waiting for a lock and set-up
         first_steps, first_seconds = self._first = self._first or (epoch.own_steps, seconds)
         speed = (epoch.own_steps - first_steps) / max(seconds - first_seconds, 1e-9)
         tenth = epoch.number * 10 // epoch.epochs
@@ -82,7 +82,7 @@ class Screen:
             self._draw(epoch, speed)
         elif late or (self._job is None and (epoch.number == epoch.epochs or tenth > self._last_line)):
             self._last_line, self._last_time = tenth, time.monotonic()
-            self._say(f"  epoch {epoch.number}/{epoch.epochs}: {self._facts(epoch, speed)}")
+            self._print(f"  epoch {epoch.number}/{epoch.epochs}: {self._facts(epoch, speed)}")
 
     def _draw(self, epoch: Epoch, speed: float) -> None:
         short = not _in_notebook() and os.get_terminal_size(sys.stderr.fileno()).columns < WIDE
@@ -90,32 +90,32 @@ class Screen:
         if self._bar is None:
             from tqdm import tqdm
 
-            done, all_of_them = epoch.number, epoch.epochs
-            self._bar = tqdm(total=all_of_them, initial=done, desc=facts, bar_format=form, dynamic_ncols=True)
+            initial, total = epoch.number, epoch.epochs
+            self._bar = tqdm(total=total, initial=initial, desc=facts, bar_format=form, dynamic_ncols=True)
         else:
             self._bar.desc, self._bar.bar_format = facts, form
             self._bar.update(1)
 
     def _facts(self, epoch: Epoch, speed: float, *, short: bool = False) -> str:
         numbers = {"loss": epoch.loss, **self._validated, **({} if epoch.rate is None else {"rate": epoch.rate})}
-        form, between, unit = (".3g", " ", "/s") if short else (".4g", ", ", " steps/s")
-        shown = [f"{_short(name) if short else name} {value:{form}}" for name, value in numbers.items()]
-        return between.join([*shown, *([f"{speed:,.0f}{unit}"] if speed else [])])
+        form, separator, unit = (".3g", " ", "/s") if short else (".4g", ", ", " steps/s")
+        texts = [f"{_short(name) if short else name} {value:{form}}" for name, value in numbers.items()]
+        return separator.join([*texts, *([f"{speed:,.0f}{unit}"] if speed else [])])
 
 
 def _in_notebook() -> bool:
-    """Return whether standard error is a cell's, where a carriage return begins a line again, as on a terminal."""
+    """Return whether standard error is a notebook cell, which treats a carriage return as a terminal does."""
     return type(sys.stderr).__module__.partition(".")[0] == "ipykernel"
 
 
-def _trained(artifact: Artifact) -> str:
-    """Return how much the next stage trains, of a model with gradients."""
+def _training_size(artifact: Artifact) -> str:
+    """Return the numbers and parameters that the next stage trains, for a model with gradients."""
     sizes = [artifact.initializers[name].size for name in artifact.facts.gradients]
     return f"{sum(sizes):,} numbers in {len(sizes)} parameters" if sizes else ""
 
 
 def _short(name: str) -> str:
-    """Return a name of few letters.
+    """Return a shortened name.
 
     >>> [_short(name) for name in ("loss", "accuracy", "validation", "mean_absolute_error")]
     ['loss', 'accuracy', 'val', 'mae']
@@ -126,9 +126,9 @@ def _short(name: str) -> str:
 
 
 def table(artifact: Artifact) -> str:
-    """Return the metrics as text: before training, trained, trained as integers, and the source's own weights.
+    """Return the table of metrics: before training, trained, quantized to int8, and of the source model.
 
-    The source of a scikit-learn run is the estimator as scikit-learn fitted it.
+    The source of a scikit-learn run is the estimator as fitted by scikit-learn.
     """
     heads = {"before": "before", "trained": "trained", "int8": "int8", "source": source_of(artifact.facts)}
     metrics = artifact.facts.metrics
@@ -138,20 +138,20 @@ def table(artifact: Artifact) -> str:
     for row, name in zip(rows if spread else (), metrics, strict=False):
         row.append(" to ".join(f"{edge:.4f}" for edge in spread.get(name, ())))
     titles = ["metric", *(heads[state] for state in states), *(["95 % of trained"] if spread else [])]
-    return "\n".join(aligned(rows, titles, left=1))
+    return "\n".join(aligned(rows, titles, text_columns=1))
 
 
 def source_of(facts: Facts) -> str:
-    """Return what a model was converted from, in words."""
+    """Return the kind of a model's source in words."""
     origin = str(facts.lineage[0].get("source", "")) if facts.lineage else ""
     path, _, name = origin.rpartition(".")
-    known = {"": "source", "onnx": "onnx file", "pt2": "pt2 file"}
-    own = ":" in name or not path  # PyTorch's module:name, or a network of the config
-    return known.get(name, name if own else f"scikit-learn {name}")
+    kinds = {"": "source", "onnx": "onnx file", "pt2": "pt2 file"}
+    is_plain = ":" in name or not path  # a PyTorch module:name, or a network of the config
+    return kinds.get(name, name if is_plain else f"scikit-learn {name}")
 
 
-def closing(artifact: Artifact, folder: Path, record: Mapping[str, str]) -> str:
-    """Return what the user reads last: the table, where the model is, and how to see the record."""
+def closing(artifact: Artifact, folder: Path, summary: Mapping[str, str]) -> str:
+    """Return the last lines of a run: the metrics, the paths of the results, and the recorder's summary."""
     lines = ["", table(artifact), "", f"trained model  {folder / 'model.onnx'}", f"run folder     {folder}"]
-    lines += [f"{key:<14} {value}" for key, value in record.items()]
+    lines += [f"{key:<14} {value}" for key, value in summary.items()]
     return "\n".join(lines)

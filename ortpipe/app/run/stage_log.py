@@ -1,4 +1,4 @@
-"""A log per stage: when it began, what it reported, logged and warned of, how it ended."""
+"""A log per stage: its start, its reports, log records and warnings, and its end."""
 
 import logging
 import sys
@@ -13,14 +13,14 @@ from ortpipe.pipeline import events
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.training import Checkpoint
 
-MOST = 1000  # lines about epochs; of more epochs, evenly spaced ones and the last
+MOST = 1000  # lines about epochs; of more epochs, evenly spaced ones and the last are logged
 
 
 class StageLogs(logging.Handler):
-    """Writes `logs/<number>_<name>.log` for each stage, each line at once and opening with its time in UTC.
+    """Writes `logs/<number>_<name>.log` for each stage, unbuffered, each line with its time in UTC.
 
-    While a stage is at work, what Python logs and warns of is in its log too. A log that cannot be written is given up
-    with a warning; the run goes on.
+    While a stage runs, Python's log records and warnings go into its log too. If a log cannot be written, a warning is
+    printed and the run goes on.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -28,8 +28,8 @@ class StageLogs(logging.Handler):
         self.folder = folder / "logs"
         self._numbers: dict[str, int] = {}
         self._file: IO[bytes] | None = None
-        self._pending: tuple[Epoch, float] | None = None  # the last one and its time, until it has a line
-        self._show_warning: Any = None  # what showed warnings before the stage began
+        self._pending: tuple[Epoch, float] | None = None  # the last epoch that has no line yet, and its time
+        self._show_warning: Any = None  # `warnings.showwarning` before the stage began
 
     def __call__(self, event: events.Event) -> None:
         """Listen."""
@@ -50,14 +50,14 @@ class StageLogs(logging.Handler):
             case events.StageFinished():
                 self._log_pending()
                 if (hit := event.hit) is not None:
-                    made = datetime.fromtimestamp(hit.made, UTC).isoformat(timespec="seconds")
-                    maker = ", ".join(f"{name} {value}" for name, value in hit.run.items()) or "an unnamed run"
-                    self._log(f"taken from the store: computed in {hit.seconds:.3f} s at {made} by {maker}")
+                    stored_at = datetime.fromtimestamp(hit.made, UTC).isoformat(timespec="seconds")
+                    producer = ", ".join(f"{name} {value}" for name, value in hit.run.items()) or "an unnamed run"
+                    self._log(f"taken from the store: computed in {hit.seconds:.3f} s at {stored_at} by {producer}")
                 self._log(f"result {event.output}")
                 self._log(f"finished in {event.seconds:.3f} s")
                 self._close()
             case events.RunFailed():
-                if self._file is None and event.stage:  # refused before its turn, or the run failed between stages
+                if self._file is None and event.stage:  # an early check failed, or the run failed between stages
                     self._open(event.stage)
                 self._log_pending()
                 self._log("stopped" if event.killed else "failed")
@@ -69,14 +69,14 @@ class StageLogs(logging.Handler):
         self._log(f"{record.levelname} {record.name}: {self.format(record)}")
 
     def _open(self, stage: str) -> None:
-        self._close()  # of a stage whose log was given up, and that fails then
+        self._close()  # of a stage whose log could not be written
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._file = (self.folder / f"{self._numbers[stage]}_{stage}.log").open("ab", buffering=0)
         except OSError as error:
             self._give_up(error)
         logging.getLogger().addHandler(self)
-        self._show_warning, warnings.showwarning = warnings.showwarning, self._warned
+        self._show_warning, warnings.showwarning = warnings.showwarning, self._log_warning
 
     def _close(self) -> None:
         if self._file is not None:
@@ -86,9 +86,9 @@ class StageLogs(logging.Handler):
         if self._show_warning is not None:
             warnings.showwarning, self._show_warning = self._show_warning, None
 
-    def _warned(self, message: Warning | str, category: type[Warning], *where: Any, **others: Any) -> None:
+    def _log_warning(self, message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
         self._log(f"{category.__name__}: {message}")
-        self._show_warning(message, category, *where, **others)
+        self._show_warning(message, category, *place, **options)
 
     def _log(self, text: str) -> None:
         if self._file is None:
@@ -117,6 +117,6 @@ def line(epoch: Epoch, seconds: float) -> str:
     'epoch 3/60: loss 0.25, validation 0.5, accuracy 0.9, rate 0.1, step 300, 1.50 s'
     """
     numbers = {"loss": epoch.loss, "validation": epoch.validation, **epoch.metrics, "rate": epoch.rate}
-    shown = [f"{name} {value:.6g}" for name, value in numbers.items() if value is not None]
-    shown += [f"step {epoch.steps}", f"{seconds:.2f} s"]
-    return f"epoch {epoch.number}/{epoch.epochs}: {', '.join(shown)}"
+    texts = [f"{name} {value:.6g}" for name, value in numbers.items() if value is not None]
+    texts += [f"step {epoch.steps}", f"{seconds:.2f} s"]
+    return f"epoch {epoch.number}/{epoch.epochs}: {', '.join(texts)}"

@@ -1,1 +1,1 @@
-"""Sweeps: one record for all jobs, a status for each, and a summary of the results."""
+"""Sweeps: the record of a sweep, its jobs, and the summary of the results."""

@@ -1,4 +1,4 @@
-"""Where Hydra meets runs and sweeps: what it calls as they begin (conf/hydra/default.yaml), and what it writes."""
+"""Hydra's callbacks at the start of runs and sweeps (conf/hydra/default.yaml), and redaction of Hydra's files."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from ortpipe.app.redact import know_config, redacted
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
 
-_sweeps = contextlib.ExitStack()  # Hydra begins a sweep deep inside; here it is found again, where it ends
+_sweeps = contextlib.ExitStack()  # a sweep begins in a callback of Hydra's and is closed by `sweeping`
 
 
 class RefusedStart(BaseException):
-    """A start that cannot be, past Hydra, which makes a warning of any Exception in a callback."""
+    """An error at the start. Not an Exception: Hydra turns any Exception in a callback into a warning."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -28,54 +28,54 @@ class RefusedStart(BaseException):
 
 
 class SweepCallback(Callback):
-    """Opens the sweep; `sweeping` closes it, also where Hydra calls nothing: after an error.
+    """Opens the sweep; `sweeping` closes it, also after an error, when Hydra calls nothing.
 
-    A run's folder is claimed here, before Hydra writes into it.
+    A run's folder is locked here, before Hydra writes into it.
     """
 
-    sweep: str | None = None  # its id; Hydra takes it along to wherever jobs run
+    sweep: str | None = None  # its id, which Hydra sends to the processes of jobs
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Claim the run's folder."""
-        with _refusing():
+        """Lock the run's folder."""
+        with _passing_errors():
             HydraConfig.instance().set_config(config)
             know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
             refuse_secret_name(Path(config.hydra.run.dir))
             hold(Path(config.hydra.run.dir).absolute(), "hydra.run.dir")
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Open it before the sweeper is made."""
+        """Open the sweep before the sweeper is created."""
         from ortpipe.app.sweep.sweep import OpenSweep
 
-        with _refusing():
+        with _passing_errors():
             sweep = OpenSweep(config)
             _sweeps.push(lambda kind, error, trace: None if kind is RefusedStart else sweep.end(error))
             self.sweep = sweep.record.id
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a job whose sweep was killed before it began, and whose folder is another sweep's by now."""
+        """Reject a job if its sweep was killed and another sweep uses the folder now."""
         if self.sweep is not None:
             from ortpipe.app.run.record import RunRecord
 
-            with _refusing():
+            with _passing_errors():
                 current = RunRecord.read(Path(config.hydra.sweep.dir)).id
                 if current != self.sweep:
-                    raise RuntimeError(f"the sweep {self.sweep} is over; the folder is of {current}")
+                    raise RuntimeError(f"the sweep {self.sweep} has ended; its folder is now that of {current}")
 
 
 @contextmanager
 def sweeping() -> Iterator[None]:
-    """Close the sweep that began inside, if one did, however the inside ends."""
+    """Close the sweep that began in the block, if any, however the block ends."""
     try:
         with _sweeps:
             yield
-    except RefusedStart as refused:
-        raise refused.error from None
+    except RefusedStart as start_error:
+        raise start_error.error from None
 
 
 @contextmanager
-def _refusing() -> Iterator[None]:
-    """Pass errors on: of an Exception in a callback Hydra would only warn, and go on."""
+def _passing_errors() -> Iterator[None]:
+    """Raise exceptions as RefusedStart: Hydra would only warn of an Exception in a callback."""
     try:
         yield
     except Exception as error:
@@ -83,7 +83,7 @@ def _refusing() -> Iterator[None]:
 
 
 def hide_in_files(hydra: HydraConf) -> None:
-    """Take the secrets out of what Hydra wrote: `multirun.yaml`, and the folder that hydra.output_subdir names."""
+    """Mask the secrets in Hydra's files: `multirun.yaml`, and those in the folder of hydra.output_subdir."""
     folder = Path(hydra.runtime.output_dir)
     refuse_secret_name(folder)
     files = [] if hydra.output_subdir is None else [*(folder / hydra.output_subdir).glob("*.yaml")]
@@ -92,12 +92,12 @@ def hide_in_files(hydra: HydraConf) -> None:
     for file in files:
         if file.is_file():
             text = file.read_text(encoding="utf-8")
-            if (shown := redacted(text)) != text:
-                atomic_write(file, shown)
+            if (masked := redacted(text)) != text:
+                atomic_write(file, masked)
 
 
 def refuse_secret_name(folder: Path) -> None:
-    """Refuse a folder with a secret in its name; one that Hydra has just made, with its empty log, is removed."""
+    """Reject a folder with a secret in its name; one that Hydra has just created, with an empty log, is removed."""
     if redacted(str(folder)) == str(folder):
         return
     fix = "Name the secret's key in hydra.job.config.override_dirname.exclude_keys."
@@ -106,4 +106,4 @@ def refuse_secret_name(folder: Path) -> None:
             file.unlink()
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
-    raise ConfigError("The name of a run's folder holds no secret.", got=redacted(str(folder)), fix=fix)
+    raise ConfigError("The name of a run's folder must hold no secret.", got=redacted(str(folder)), fix=fix)

@@ -1,4 +1,4 @@
-"""One job of a sweep: it knows its sweep, and however it ends is written into its folder."""
+"""One job of a sweep: running it, and writing into its folder how it ended."""
 
 import contextlib
 import os
@@ -23,33 +23,36 @@ from ortpipe.app.tracking.client import PARENT
 from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.files import atomic_write
 
-EVERY = 1.0  # seconds between two looks at the process that leads the sweep
+EVERY = 1.0  # seconds between two checks of the sweep's own process
 _leader: Mapping[str, str] | None = None  # of the latest job
 _at_work = threading.Event()
 
 
 class Row(NamedTuple):
-    """A job of a sweep that began, and its record."""
+    """A started job of a sweep, and its record."""
 
     job: JobRecord
     run: RunRecord
 
 
 class Job:
-    """The job that Hydra started, and its record, which the run completes."""
+    """The job that Hydra has started, with its record, which the run completes."""
 
     def __init__(self, hydra: HydraConf) -> None:
         sweep, self.manifest = read_sweep(Path(hydra.sweep.dir))
-        self.leader, self._looked = sweep.tags, 0.0  # the process that leads the sweep, and when it was looked for
-        varies = hidden(varying(list(hydra.overrides.task), self.manifest.fixed))
-        self.job = JobRecord(sweep.id, int(hydra.job.num), varies)
+        self.leader, self._looked = (
+            sweep.tags,
+            0.0,
+        )  # the tags of the sweep's own process, and the time of the last check
+        varied = hidden(varying(list(hydra.overrides.task), self.manifest.fixed))
+        self.job = JobRecord(sweep.id, int(hydra.job.num), varied)
         tags = {"ortpipe.sweep": str(sweep.folder), "ortpipe.job": str(self.job.number), **this_process()}
         if sweep.mlflow is not None:
             tags[PARENT] = sweep.mlflow
-        self.record = RunRecord(Path(hydra.runtime.output_dir), title(varies), tags, job=self.job)
+        self.record = RunRecord(Path(hydra.runtime.output_dir), title(varied), tags, job=self.job)
 
     def stop_with_leader(self) -> None:
-        """Stop the run if the process that leads the sweep was killed and left its workers behind."""
+        """Stop the run if the sweep's own process was killed."""
         if time.monotonic() - self._looked > EVERY:
             if gone(self.leader):
                 raise Stopped(signal.SIGTERM)
@@ -57,29 +60,29 @@ class Job:
 
 
 def run_job(hydra: HydraConf, run: Callable[[Job], object]) -> float | None:
-    """Run a job where its sweep was started; return its objective, or None if it failed: the other jobs go on.
+    """Run a job in the folder where its sweep was started; return its objective, or None if it failed.
 
-    Whatever it raises is printed and kept in the job's folder; what stops it (Ctrl-C) stops the sweep. A worker that a
-    killed sweep left behind may still be at work in the folder, and is waited for.
+    An exception is printed and written into the job's folder, and the other jobs go on; Ctrl-C stops the sweep. If a
+    worker of a killed sweep is still writing the folder, the job waits for it.
     """
     job = Job(hydra)
     folder, number = job.record.folder, job.job.number
-    rule, fix = "Every job of a sweep has a folder of its own.", "Let hydra.sweep.subdir hold ${hydra:job.num}."
+    rule, fix = "Every job of a sweep must have its own folder.", "Use ${hydra:job.num} in hydra.sweep.subdir."
     if folder.resolve() == Path(hydra.sweep.dir).resolve():
         raise ConfigError(rule, got=f"job {number} in {folder}, which is the sweep's", fix=fix)
     with claimed(folder, "hydra.sweep.dir", wait=True):
-        other = RunRecord.read(folder).job if (folder / FILE).exists() else None
-        if other is not None and other.sweep == job.job.sweep and other.number != number:
-            raise ConfigError(rule, got=f"job {number} in {folder}, which is the other job's", fix=fix)
+        previous = RunRecord.read(folder).job if (folder / FILE).exists() else None
+        if previous is not None and previous.sweep == job.job.sweep and previous.number != number:
+            raise ConfigError(rule, got=f"job {number} in {folder}, which is job {previous.number}'s", fix=fix)
         with at_work(job.leader):
             return _run(job, run)
 
 
 @contextlib.contextmanager
 def at_work(leader: Mapping[str, str]) -> Iterator[None]:
-    """Work on a job; from now on this process ends if it has none and the leader was killed.
+    """Mark this process as running a job; from now on it exits once it runs none and the leader was killed.
 
-    A job that is under way is stopped by itself, with its state written: see `Job.stop_with_leader`.
+    A running job stops itself, with its status written: see `Job.stop_with_leader`.
     """
     global _leader
     first, _leader = _leader is None, leader
@@ -104,15 +107,15 @@ def _run(job: Job, run: Callable[[Job], object]) -> float | None:
         earlier.unlink(missing_ok=True)
     record.write()
     try:
-        # Where the sweep was started, which a cluster's worker is not in
+        # The folder where the sweep was started; a cluster's worker starts in another one
         with contextlib.chdir(job.manifest.cwd) if os.path.isdir(job.manifest.cwd) else contextlib.nullcontext():
             run(job)
-    except Exception as error:  # noqa: BLE001 - a job that fails stops no other, whatever it raises
+    except Exception as error:  # noqa: BLE001 - a failed job must not stop the others
         reason = redacted(str(error)) or type(error).__name__
         atomic_write(error_file, redacted("".join(traceback.format_exception(error))))
         if record.status != FAILED:
             record.end(FAILED, reason)
-        notes = getattr(error, "__notes__", [])  # its stage, log, and the command that does what is left
+        notes = getattr(error, "__notes__", [])  # its stage, log, and the command that continues it
         if not job.manifest.live:
             print(ending(Row(job.job, record)), *notes, sep="\n", file=sys.stderr, flush=True)
         return None
@@ -127,24 +130,24 @@ def _run(job: Job, run: Callable[[Job], object]) -> float | None:
 
 
 def ending(row: Row) -> str:
-    """Return in a line how a job ended, and what came of it; an error has more lines."""
-    called, run = f"job {row.job.number} ({title(row.job.varies)})", row.run
+    """Return a line with a job's status and values; an error may have more lines."""
+    job_name, run = f"job {row.job.number} ({title(row.job.varies)})", row.run
     if run.status != FINISHED:
-        return f"{called} {'failed' if run.status == FAILED else 'was stopped'}: {run.error}"
-    return f"{called} finished: {', '.join(f'{name} {value:.4g}' for name, value in run.values.items())}"
+        return f"{job_name} {'failed' if run.status == FAILED else 'was stopped'}: {run.error}"
+    return f"{job_name} finished: {', '.join(f'{name} {value:.4g}' for name, value in run.values.items())}"
 
 
 def read_sweep(folder: Path) -> tuple[RunRecord, Manifest]:
-    """Return the record of a sweep, and what its jobs share."""
+    """Return the record of a sweep, and its manifest."""
     record = RunRecord.read(folder)
     if record.sweep is None:
-        fix = "Start the sweep again, in a folder of its own."
-        raise TrackingError("A job's sweep has a folder of its own.", got=f"{folder}, where a run was started", fix=fix)
+        fix = "Start the sweep again, in another folder."
+        raise TrackingError("A sweep must have its own folder.", got=f"{folder}, where a run was started", fix=fix)
     return record, record.sweep
 
 
 def read_jobs(sweep: RunRecord) -> list[Row]:
-    """Return every job of a sweep that began, in their order; not those of an earlier sweep into its folder."""
+    """Return the started jobs of a sweep, in order, without those of an earlier sweep in its folder."""
     folders = [file.parent for file in sweep.folder.rglob(FILE)]
     records = [RunRecord.read(folder) for folder in folders if folder != sweep.folder and not is_copy(folder)]
     rows = [Row(run.job, run) for run in records if run.job is not None and run.job.sweep == sweep.id]

@@ -1,4 +1,4 @@
-"""What varies between the jobs of a sweep, and how it is named."""
+"""The keys that vary between the jobs of a sweep, and their short names."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -12,7 +12,7 @@ def _by_key(overrides: Iterable[str]) -> dict[str, Override]:
 
 
 def planned(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what a sweep's overrides fix and what they vary; of a key that comes twice, the last counts.
+    """Return the keys that a sweep's overrides fix and those that they vary; the last override of a key counts.
 
     >>> planned(["seed=1,2", "train.epochs=5", "train.optimizer.lr=interval(0.1, 1)"])
     ({'train.epochs': '5'}, {'seed': '1,2', 'train.optimizer.lr': 'interval(0.1, 1)'})
@@ -24,17 +24,17 @@ def planned(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def varying(overrides: Sequence[str], fixed: Collection[str]) -> dict[str, str]:
-    """Return a job's own keys and values.
+    """Return the keys and values of a job that are not fixed in its sweep.
 
     >>> varying(["seed=1", "train.epochs=5", "+penalty.terms.coefficient.l2=0.1"], ["train.epochs"])
     {'seed': '1', 'penalty.terms.coefficient.l2': '0.1'}
     """
-    own = {key: override for key, override in _by_key(overrides).items() if key not in fixed}
-    return {key: override.get_value_element_as_str() for key, override in own.items()}
+    job_overrides = {key: override for key, override in _by_key(overrides).items() if key not in fixed}
+    return {key: override.get_value_element_as_str() for key, override in job_overrides.items()}
 
 
 def short(value: str) -> str:
-    """Return a number with at most four digits, and everything else as it is.
+    """Return a number with at most four significant digits, and other text unchanged.
 
     >>> short("0.012345678"), short("64"), short("adam")
     ('0.01235', '64', 'adam')
@@ -46,7 +46,7 @@ def short(value: str) -> str:
 
 
 def names(keys: Sequence[str]) -> dict[str, str]:
-    """Return the shortest ends of keys that tell them apart.
+    """Return for each key its last part, or the whole key if that part is ambiguous.
 
     >>> names(["train.optimizer.lr", "train/optimizer", "seed"])
     {'train.optimizer.lr': 'lr', 'train/optimizer': 'optimizer', 'seed': 'seed'}
@@ -58,10 +58,10 @@ def names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def title(values: Mapping[str, str]) -> str:
-    """Return a job's name: what varies.
+    """Return a job's name: its keys and values that vary.
 
     >>> title({"train.optimizer.lr": "0.1", "seed": "3"})
     'lr=0.1 seed=3'
     """
-    called = names(list(values))
-    return " ".join(f"{called[key]}={short(value)}" for key, value in values.items())
+    short_names = names(list(values))
+    return " ".join(f"{short_names[key]}={short(value)}" for key, value in values.items())

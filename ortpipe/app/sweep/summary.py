@@ -1,4 +1,4 @@
-"""The results of a sweep: a row for each job, the best marked."""
+"""The results of a sweep: a table of its jobs, with the best one marked."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ SHOWN = 20  # jobs on the screen; the file has all
 
 @dataclass(frozen=True)
 class Summary:
-    """The jobs of a sweep that began, in their order; the best has the best `objective`."""
+    """The started jobs of a sweep, in order, ranked by `objective`."""
 
     objective: str
     rows: Sequence[Row]
 
     @property
     def varying(self) -> list[str]:
-        """The keys that jobs set, without those that are the same in all of several."""
+        """The keys that jobs set, without those that have the same value in all jobs."""
         keys = dict.fromkeys(key for row in self.rows for key in row.job.varies)
         return [key for key in keys if len(self.rows) == 1 or len({row.job.varies.get(key) for row in self.rows}) > 1]
 
     @property
     def measured(self) -> list[str]:
-        """The names of what was measured, the objective first."""
+        """The names of the measured values, the objective first."""
         names = dict.fromkeys(name for row in self.rows for name in row.run.values)
         return sorted(names, key=lambda name: name != self.objective)
 
     @property
     def ranked(self) -> list[Row]:
-        """The finished jobs that have the objective, the best first; of equals, the first."""
+        """The finished jobs that have the objective, the best first, equal ones in order."""
         sign = -1 if greater_is_better(self.objective) else 1
-        have = [row for row in self.rows if row.run.status == FINISHED and self.objective in row.run.values]
-        return sorted(have, key=lambda row: sign * row.run.values[self.objective])
+        candidates = [row for row in self.rows if row.run.status == FINISHED and self.objective in row.run.values]
+        return sorted(candidates, key=lambda row: sign * row.run.values[self.objective])
 
     def cells(self) -> list[dict[str, object]]:
-        """Return a mapping of column to value for each job, all with the same columns."""
+        """Return a mapping from column to value for each job, all with the same columns."""
         best = self.ranked[0] if self.ranked else None
         varying, measured = self.varying, self.measured
         return [
@@ -67,7 +67,7 @@ class Summary:
         ]
 
     def as_csv(self) -> str:
-        """Return the table of all jobs."""
+        """Return the table of all jobs as CSV."""
         text, cells = io.StringIO(), self.cells()
         table = csv.DictWriter(text, _columns(cells), lineterminator="\n")
         table.writeheader()
@@ -75,14 +75,14 @@ class Summary:
         return text.getvalue()
 
     def as_table(self) -> str:
-        """Return the same as JSON that MLflow's page shows as a table."""
+        """Return the table of all jobs as JSON, which MLflow's page shows as a table."""
         cells = self.cells()
         return json.dumps({"columns": _columns(cells), "data": [list(row.values()) for row in cells]}) + "\n"
 
     def over_seeds(self) -> list[dict[str, str]]:
-        """Return a row for each setting whose seeds alone differ: the mean of each value ± its sample deviation.
+        """Return a row for each group of jobs that differ only in seeds: each value's mean ± sample deviation.
 
-        The best mean of the objective is first; there is none where seeds do not vary, or nothing was run twice.
+        The best mean of the objective is first. There are no rows if seeds do not vary or all groups have one job.
         """
         keys = [key for key in self.varying if not _is_seed(key)]
         groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
@@ -98,17 +98,17 @@ class Summary:
         order = sorted(groups.items(), key=lambda group: sign * statistics.fmean(values(group[1], self.objective)))
         return [
             {
-                **dict(zip(keys, map(short, setting), strict=True)),
+                **dict(zip(keys, map(short, group_values), strict=True)),
                 "seeds": str(len(rows)),
                 **{name: _spread(values(rows, name)) for name in self.measured},
             }
-            for setting, rows in order
+            for group_values, rows in order
         ]
 
     def as_markdown(self) -> str:
-        """Return what MLflow shows above a sweep's metrics: the better jobs, and means over seeds.
+        """Return the text that MLflow shows above a sweep's metrics: the best jobs, and means over seeds.
 
-        Of what was measured the objective and one more: a wide table there pushes the rest of the page out of view.
+        It has only the objective and one more value: a wide table pushes the rest of the page out of view.
         """
         ranked, varying, measured = self.ranked[:SHOWN], self.varying, self.measured[:2]
         heads = {"job": "job", **names(varying), **{name: label(name, measured) for name in measured}}
@@ -116,21 +116,21 @@ class Summary:
         tables = [_table([[_short(cells[r.job.number][c], c) for c in heads] for r in ranked], list(heads.values()))]
         if groups := self.over_seeds():
             heads = {**names(varying), "seeds": "seeds", **{name: label(name, measured) for name in measured}}
-            shown = [column for column in heads if column in groups[0]]  # not the seeds
+            columns = [column for column in heads if column in groups[0]]  # not the seeds
             tables += [
                 "Mean ± deviation over seeds:",
-                _table([[row[c] for c in shown] for row in groups], [heads[c] for c in shown]),
+                _table([[row[c] for c in columns] for row in groups], [heads[c] for c in columns]),
             ]
         return "\n\n".join(tables) + "\n"
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Return what the best job has, and how many jobs ended how."""
+        """Return the best job's values, and the number of jobs by status."""
         best = self.ranked[0].run.values if self.ranked else {}
         counts = {s.lower(): float(sum(row.run.status == s for row in self.rows)) for s in (FINISHED, FAILED, KILLED)}
         return {**{name: {"best": value} for name, value in best.items()}, "jobs": counts}
 
     def as_text(self) -> str:
-        """Return what a person reads: the jobs, the best first and marked, then what failed and why."""
+        """Return the text for the console: the jobs, the best first, then the errors of failed ones."""
         ranked, varying, measured = self.ranked, self.varying, self.measured
         order = [*ranked, *(row for row in self.rows if row not in ranked)]
         cells = {row["job"]: row for row in self.cells()}
@@ -138,24 +138,24 @@ class Summary:
         heads |= {"hits": "hits"} if any(row.run.stages for row in self.rows) else {}
         heads |= {"seconds": "seconds", "status": "status"}
         rows = [[_short(cells[row.job.number][column], column) for column in heads] for row in order[:SHOWN]]
-        rest = [f"   and {len(order) - SHOWN} more"] if len(order) > SHOWN else []
-        lines = [*aligned(rows, [*heads.values()], left=0), *rest]
+        more = [f"   and {len(order) - SHOWN} more"] if len(order) > SHOWN else []
+        lines = [*aligned(rows, [*heads.values()], text_columns=0), *more]
         if groups := self.over_seeds():
-            called = {**names(varying), **{name: label(name, measured) for name in measured}}
+            titles = {**names(varying), **{name: label(name, measured) for name in measured}}
             table = aligned(
-                [list(row.values()) for row in groups], [called.get(name, name) for name in groups[0]], left=0
+                [list(row.values()) for row in groups], [titles.get(name, name) for name in groups[0]], text_columns=0
             )
             lines += ["", "mean ± deviation over seeds", *table]
         return "\n".join([*lines, *self._errors()])
 
     def _errors(self) -> list[str]:
-        """Return each rule that was broken, by which jobs, and the error of the first of them."""
-        alike: Mapping[str, list[Row]] = defaultdict(list)
+        """Return the errors of failed jobs, grouped by rule, with the whole error of each group's first job."""
+        rows_by_rule: Mapping[str, list[Row]] = defaultdict(list)
         for row in self.rows:
             if row.run.status == FAILED and row.run.error is not None:
-                alike[row.run.error.partition("\n")[0]].append(row)
+                rows_by_rule[row.run.error.partition("\n")[0]].append(row)
         lines = []
-        for rows in alike.values():
+        for rows in rows_by_rule.values():
             jobs = ", ".join(str(row.job.number) for row in rows)
             lines += ["", f"{'job' if len(rows) == 1 else 'jobs'} {jobs} failed: {rows[0].run.error}"]
             lines += [f"  see: {rows[0].run.folder / 'error.txt'}"]
@@ -163,7 +163,7 @@ class Summary:
 
 
 def _columns(cells: Sequence[Mapping[str, object]]) -> list[str]:
-    return list(cells[0]) if cells else ["job"]  # where no job began
+    return list(cells[0]) if cells else ["job"]  # if no job began
 
 
 def _is_seed(key: str) -> bool:
@@ -171,7 +171,7 @@ def _is_seed(key: str) -> bool:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Return a mean and its sample deviation.
+    """Return the mean and the sample deviation as text.
 
     >>> _spread([1.0, 2.0, 3.0]), _spread([0.5])
     ('2 ± 1', '0.5')
@@ -186,12 +186,12 @@ def _table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
 
 
 def _hits(run: RunRecord) -> str:
-    """Return how many of a job's results were in the store, of how many; nothing before the first stage finished."""
+    """Return a job's cache hits of all finished stages, such as "2/6"; "" before the first stage finished."""
     return f"{sum(stage.origin is not None for stage in run.stages)}/{len(run.stages)}" if run.stages else ""
 
 
 def _as_text(cell: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula.
+    """Return a cell quoted such that a spreadsheet does not take it for a formula.
 
     >>> [_as_text(cell) for cell in ("=A1", "-1.5", "-x", "adam", -1.5)]
     ["'=A1", '-1.5', "'-x", 'adam', -1.5]
@@ -214,7 +214,7 @@ def _short(cell: object, column: str) -> str:
 
 
 def best_job(folder: Path) -> Path | None:
-    """Return the folder of a sweep's best job; None for what is no sweep, or has no result."""
+    """Return the folder of a sweep's best job; None if it has no result, or the folder is not a sweep's."""
     record = RunRecord.read(folder)
     ranked = Summary(record.sweep.objective, read_jobs(record)).ranked if record.sweep is not None else ()
     return ranked[0].run.folder if ranked else None

@@ -1,4 +1,4 @@
-"""A sweep from its beginning to its end: what its jobs share, its own record, the summary."""
+"""A sweep from start to end: its manifest, its record and the summary."""
 
 import json
 import os
@@ -33,7 +33,7 @@ class SweepError(OrtpipeError):
 
 
 class OpenSweep:
-    """A sweep in this process: its folder is claimed, what its jobs share is checked and written, its record opened."""
+    """A sweep in this process: locks its folder, checks and writes what its jobs share, and opens its record."""
 
     def __init__(self, config: DictConfig) -> None:
         forgive()
@@ -46,13 +46,15 @@ class OpenSweep:
         recorder = build_key("recorder", OmegaConf.to_container(config.recorder, resolve=True))
         folder = Path(config.hydra.sweep.dir).absolute()
         hold(folder, "hydra.sweep.dir")
-        searched = OmegaConf.select(config, "hydra.sweeper.params") or {}
-        fixed, varies = planned([*(f"{key}={value}" for key, value in searched.items()), *config.hydra.overrides.task])
+        search_space = OmegaConf.select(config, "hydra.sweeper.params") or {}
+        fixed, varies = planned(
+            [*(f"{key}={value}" for key, value in search_space.items()), *config.hydra.overrides.task]
+        )
         facts = environment(config.seed, typed_command())
-        about = {"name": redacted(config.name), "objective": config.objective, "fixed": hidden(fixed)}
-        about |= {"varies": hidden(varies), "recorder": recordable(config.recorder)}
-        about["paths"] = OmegaConf.to_container(config.paths, resolve=True)
-        atomic_write(folder / "config.yaml", yaml.safe_dump(about, sort_keys=False, allow_unicode=True))
+        config_record = {"name": redacted(config.name), "objective": config.objective, "fixed": hidden(fixed)}
+        config_record |= {"varies": hidden(varies), "recorder": recordable(config.recorder)}
+        config_record["paths"] = OmegaConf.to_container(config.paths, resolve=True)
+        atomic_write(folder / "config.yaml", yaml.safe_dump(config_record, sort_keys=False, allow_unicode=True))
         atomic_write(folder / "environment.json", json.dumps(facts, indent=1) + "\n")
         tags = {
             **origin_tags(facts, folder),
@@ -74,40 +76,40 @@ class OpenSweep:
             self._table.close()
         summary = Summary(self._objective, read_jobs(record))
         for _, job in summary.rows:
-            if job.status == RUNNING:  # though the sweep is over
+            if job.status == RUNNING:  # a killed job: the sweep has ended
                 job.end(KILLED, at=last_sign(job.folder))
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
-        if not summary.rows and not stopped:  # no job began, such as where a value is no choice of its group
+        if not summary.rows and not stopped:  # no job began, for example because of an unknown choice
             self._recording.withdraw()
             return
         atomic_write(folder / "summary.csv", summary.as_csv())
         atomic_write(folder / "summary.json", summary.as_table())
         atomic_write(folder / "summary.md", summary.as_markdown())
-        if drawn := panels(summary):
-            atomic_write(folder / "summary.png", picture(*drawn))
+        if drawings := panels(summary):
+            atomic_write(folder / "summary.png", picture(*drawings))
         print("", summary.as_text(), "", f"summary        {folder / 'summary.csv'}", sep="\n")
         count = sum(row.run.status != FINISHED for row in summary.rows)
-        failed = f"{count} of {len(summary.rows)} jobs did not finish" if count else None
-        status = KILLED if stopped else FINISHED if error is None and failed is None else FAILED
+        problem = f"{count} of {len(summary.rows)} jobs did not finish" if count else None
+        status = KILLED if stopped else FINISHED if error is None and problem is None else FAILED
         record.metrics = summary.metrics()
-        record.end(status, failed if error is None else str(error))
+        record.end(status, problem if error is None else str(error))
         best = summary.ranked[0].run if summary.ranked else None
         if best is not None and self._draws and not stopped:
             _illustrate(best)
         self._recording.close(best)
         for name, value in self._recording.summary.items():
             print(f"{name:<14} {value}", flush=True)
-        if failed is not None and not stopped:  # a sweeper's own error only says that results are missing
-            fix = "Each error is above, and with its traceback in error.txt of its job's folder."
-            raise SweepError(f"{failed}.", got=error, fix=fix) from error
+        if problem is not None and not stopped:  # a sweeper's own error only says that results are missing
+            fix = "See the errors above; their tracebacks are in error.txt in the jobs' folders."
+            raise SweepError(f"{problem}.", got=error, fix=fix) from error
         self._recording.check()
 
 
 def _illustrate(best: RunRecord) -> None:
-    from ortpipe.app.run.folder import illustrate  # with the stages, which a sweep whose workers run them needs not
+    from ortpipe.app.run.folder import illustrate  # imports the stages, which a sweep with workers does not need
 
     try:
         illustrate(best)
-    except (OSError, OrtpipeError) as error:  # the sweep has its results, whatever becomes of a page
+    except (OSError, OrtpipeError) as error:  # the sweep's results are complete without them
         reason = str(error).splitlines()[0]
-        print(f"warning: no figures of {best.folder}: {reason}; the sweep has ended.", file=sys.stderr)
+        print(f"warning: no figures of {best.folder}: {reason}; the sweep itself is complete.", file=sys.stderr)

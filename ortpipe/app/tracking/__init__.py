@@ -1,1 +1,1 @@
-"""Recording runs and sweeps: the recorders, and MLflow."""
+"""Recording of runs and sweeps: the recorders, and MLflow."""

@@ -1,4 +1,4 @@
-"""A run's rows as MLflow's datasets: one for each part, with digest, source, columns and sizes."""
+"""A run's rows as MLflow datasets: one per part, with digest, source, columns and sizes."""
 
 import hashlib
 import json
@@ -9,57 +9,64 @@ from typing import Any
 
 from ortpipe.app.run.record import RunRecord, read_environment
 
-CONTEXT = "mlflow.data.context"  # the tag that says what rows are for
+CONTEXT = "mlflow.data.context"  # the tag with the use of the rows
 LONGEST = 36  # characters of a digest, MLflow's limit
-TYPES = {"f": "double", "i": "long", "u": "long", "b": "boolean"}  # numpy's kinds in MLflow's words; the rest is text
+TYPES = {"f": "double", "i": "long", "u": "long", "b": "boolean"}  # MLflow's types by NumPy kind; others are strings
 
 
 def datasets(run: RunRecord) -> list[Any]:
-    """Return the parts of a run's rows as inputs of its MLflow run; none of a sweep, and of runs that did not say."""
+    """Return the parts of a run's rows as inputs of its MLflow run; [] if the record has none, as a sweep's."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     digests, source = run.data.get("digests", {}), run.data.get("source", {})
-    where = source.get("path") or source.get("function")
+    origin = source.get("path") or source.get("function")
     if source.get("path") and (run.folder / "environment.json").exists():
-        where = os.path.join(read_environment(run.folder).get("folder", ""), where)
-    kind, place = ("local", {"uri": str(where)}) if where else ("code", {"tags": {"mlflow.source.name": "ortpipe"}})
+        origin = os.path.join(read_environment(run.folder).get("folder", ""), origin)
+    kind, location = (
+        ("local", {"uri": str(origin)}) if origin else ("code", {"tags": {"mlflow.source.name": "ortpipe"}})
+    )
     columns = run.data.get("columns", {})
     fields = [
         {
             "type": TYPES.get(entry["type"], "string"),
-            "name": _named(name, entry["shape"]),
+            "name": _field_name(name, entry["shape"]),
             "required": "missing" not in entry,
         }
         for name, entry in {**columns, **_labels(run.data.get("label", {}), source)}.items()
     ]
     numbers = sum(_size(entry["shape"]) for entry in columns.values())
-    found = []
+    inputs = []
     for part, digest in digests.items():
-        # MLflow keeps one context of a dataset in a run, also where two parts hold the same rows
-        own = hashlib.sha256(f"{part} {digest}".encode()).hexdigest()[:LONGEST]
+        # MLflow stores one context per dataset and run: parts with the same rows need different digests
+        short_digest = hashlib.sha256(f"{part} {digest}".encode()).hexdigest()[:LONGEST]
         rows = run.data["rows"][part]
         profile = {"num_rows": rows, "num_elements": rows * numbers, "ortpipe_digest": digest}
-        name = Path(str(where)).name if where else source.get("dataset") or source.get("name", "rows")
+        name = Path(str(origin)).name if origin else source.get("dataset") or source.get("name", "rows")
         dataset = Dataset(
-            f"{name} {part}", own, kind, json.dumps(place), json.dumps({"mlflow_colspec": fields}), json.dumps(profile)
+            f"{name} {part}",
+            short_digest,
+            kind,
+            json.dumps(location),
+            json.dumps({"mlflow_colspec": fields}),
+            json.dumps(profile),
         )
-        found.append(DatasetInput(dataset, [InputTag(CONTEXT, "training" if part == "train" else part)]))
-    return found
+        inputs.append(DatasetInput(dataset, [InputTag(CONTEXT, "training" if part == "train" else part)]))
+    return inputs
 
 
 def _labels(entries: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of the labels under their own names, where the source gives such."""
-    named: dict[str, Any] = {}
+    """Return the columns of the labels, under the names of the source if it has names for them."""
+    labels: dict[str, Any] = {}
     for name, entry in entries.items():
-        own = source.get("label") if name == "label" else (source.get("heads") or {}).get(name)
-        if isinstance(own, list) and entry["shape"] == [len(own)]:
-            named |= {column: {**entry, "shape": []} for column in own}
+        column_name = source.get("label") if name == "label" else (source.get("heads") or {}).get(name)
+        if isinstance(column_name, list) and entry["shape"] == [len(column_name)]:
+            labels |= {column: {**entry, "shape": []} for column in column_name}
         else:
-            named[own if isinstance(own, str) else name] = entry
-    return named
+            labels[column_name if isinstance(column_name, str) else name] = entry
+    return labels
 
 
-def _named(name: str, shape: list[int]) -> str:
+def _field_name(name: str, shape: list[int]) -> str:
     return f"{name} [{' × '.join(map(str, shape))}]" if shape else name
 
 

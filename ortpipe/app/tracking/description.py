@@ -1,29 +1,29 @@
-"""What MLflow shows above a run's metrics, as Markdown: the flow, the metrics, the rows, the command."""
+"""The description of a run in Markdown, which MLflow shows above its metrics: flow, metrics, rows and command."""
 
 from ortpipe.app.run.record import COMMAND, RUNNING, RunRecord
 from ortpipe.app.run.report import code, metrics_of, number, plain, seconds, stages_of
 
-LONGEST = 5000  # characters, MLflow's limit of a tag
+LONGEST = 5000  # characters, MLflow's limit for a tag
 SHOWN = 30  # metrics
 SUMMARY = "summary.md"  # of a sweep
 
 
 def description(run: RunRecord) -> str:
-    """Return a run's or a sweep's description: of what is known so far."""
+    """Return the description of a run or a sweep with its results so far."""
     command = run.tags.get(COMMAND, "")
-    command = command and code(command)  # a line of a block would not wrap, and push the page's right side out of view
+    command = command and code(command)  # a line in a code block would not wrap, and widen the page
     if run.sweep is not None:
         parts = [_summary(run), command]
     else:
         parts = [_flow(run), _metrics(run), _end(run), _rows(run), command, _notes(run)]
     text = ""
-    for part in filter(None, parts):  # what does not fit is left out, whole
+    for part in filter(None, parts):  # a part that does not fit is left out as a whole
         text += f"{part}\n\n" if len(text) + len(part) < LONGEST else ""
     return text.rstrip()
 
 
 def _summary(run: RunRecord) -> str:
-    """Return what a sweep that has ended wrote for people."""
+    """Return the summary that a finished sweep has written."""
     file = run.folder / SUMMARY
     return "" if run.status == RUNNING or not file.is_file() else file.read_text(encoding="utf-8").rstrip()
 
@@ -35,13 +35,13 @@ def _flow(run: RunRecord) -> str:
 def _end(run: RunRecord) -> str:
     if run.seconds is None:
         return ""
-    stored = [stage["name"] for stage in stages_of(run) if stage["state"] == "stored"]
-    took = f"{run.status.capitalize()} in {seconds(run.seconds)}"
-    return f"{took}, of which {', '.join(stored)} came from the store." if stored else f"{took}."
+    stored_stages = [stage["name"] for stage in stages_of(run) if stage["state"] == "stored"]
+    text = f"{run.status.capitalize()} in {seconds(run.seconds)}"
+    return f"{text}, of which {', '.join(stored_stages)} came from the store." if stored_stages else f"{text}."
 
 
 def _notes(run: RunRecord) -> str:
-    return "\n".join(f"- {stage}: {plain(note)}" for stage, found in run.notes.items() for note in found)
+    return "\n".join(f"- {stage}: {plain(note)}" for stage, stage_notes in run.notes.items() for note in stage_notes)
 
 
 def _metrics(run: RunRecord) -> str:

@@ -1,4 +1,4 @@
-"""A run's config and results as MLflow's params and metrics: at its end, and epochs while it goes on."""
+"""A run's config and results as MLflow's params and metrics: at its end, and epochs while it runs."""
 
 import json
 import time
@@ -26,24 +26,24 @@ LOSSES = {f"losses/{kind}": f"loss/{kind}" for kind in ("step", "train", "valida
 WATCHED = "monitor/"
 MODEL_PARAMS = ("convert.source.", "add_loss.loss.", "penalty.terms.", "train.", "data.source.")
 EVERY = 10.0  # seconds from one sending of epochs to the next
-MOST_POINTS = 1000  # of a series, as many as one call takes: MLflow draws 320; losses.parquet has every one
-MOST_COLUMNS = 50  # whose importance is sent, the largest of more: the report has all
-MOST = 300  # epochs in that time; where they are faster, sending would hold them up, and they all go at the end
+MOST_POINTS = 1000  # of a series, the limit of one call: MLflow draws 320; losses.parquet has all
+MOST_COLUMNS = 50  # with the largest importances, which are sent; the report has all
+MOST = 300  # epochs in that time; faster ones are sent at the end, for sending would slow them down
 
 
 @dataclass
 class Results:
-    """What a run's record does not hold: its series and its model.
+    """The results that a run's record does not hold: its series and its model.
 
-    As a listener it gathers them while the run goes on: its folder is for people, who may change what is there.
+    As a listener it collects them during the run: files in the run's folder may be edited by the user.
     """
 
-    series: Mapping[str, np.ndarray] = field(default_factory=dict)  # losses and what is watched, of the latest stage
-    model: onnx.ModelProto | None = None  # the trained one without its large weights, of a run that finished
-    weights: Weights = field(default_factory=dict)  # these
+    series: Mapping[str, np.ndarray] = field(default_factory=dict)  # losses and monitored metrics of the latest stage
+    model: onnx.ModelProto | None = None  # the trained model of a finished run, without its large weights
+    weights: Weights = field(default_factory=dict)  # the large weights
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of the rows of its inputs
-    table: Mapping[str, Any] = field(default_factory=dict)  # what it reads of a table as it stands: columns, rows
-    kept: int | None = None  # the epoch whose weights early stopping kept
+    table: Mapping[str, Any] = field(default_factory=dict)  # the raw columns that it reads, and a row of them
+    kept_epoch: int | None = None  # whose weights early stopping restored
 
     def __call__(self, event: Event) -> None:
         """Listen."""
@@ -53,11 +53,11 @@ class Results:
         elif isinstance(event, RunFinished):
             facts = event.artifact.facts
             self.model, self.weights = event.artifact.apart()
-            self.sizes, self.table, self.kept = _first(facts, "rows"), _first(facts, "table"), _kept(facts)
+            self.sizes, self.table, self.kept_epoch = _first(facts, "rows"), _first(facts, "table"), _kept_epoch(facts)
 
     @classmethod
     def read(cls, run: RunRecord) -> Self:
-        """Return what the folder of a run or sweep holds."""
+        """Return the results in the folder of a run or sweep."""
         if not run.stages:
             return cls()
         last = run.folder / "stages" / run.stage_folders[-1]
@@ -67,18 +67,18 @@ class Results:
             return cls(series)
         facts = Facts.from_json(json.loads((last / "artifact.json").read_bytes())["facts"])
         model, weights = read_apart(run.folder / "model.onnx")
-        return cls(series, model, weights, _first(facts, "rows"), _first(facts, "table"), _kept(facts))
+        return cls(series, model, weights, _first(facts, "rows"), _first(facts, "table"), _kept_epoch(facts))
 
 
 def _first(facts: Facts, key: str) -> Mapping[str, Any]:
-    """Return what the first stage recorded of the rows."""
+    """Return an entry of the first stage's lineage record."""
     return facts.lineage[0].get(key, {}) if facts.lineage else {}
 
 
-def _kept(facts: Facts) -> int | None:
-    """Return the epoch that training recorded as the kept one."""
-    found = [record["early_stop"]["epoch"] for record in facts.lineage if "early_stop" in record]
-    return found[-1] if found else None
+def _kept_epoch(facts: Facts) -> int | None:
+    """Return the epoch whose weights early stopping restored, if it did."""
+    epochs = [record["early_stop"]["epoch"] for record in facts.lineage if "early_stop" in record]
+    return epochs[-1] if epochs else None
 
 
 def _is_series(name: str) -> bool:
@@ -86,19 +86,19 @@ def _is_series(name: str) -> bool:
 
 
 def params(folder: Path) -> dict[str, str]:
-    """Return the resolved config as params, under its dotted keys."""
+    """Return the resolved config as params, by dotted key."""
     return {key(name): str(value)[:LONGEST] for name, value in flatten(read_config(folder)).items()}
 
 
 def model_params(folder: Path) -> dict[str, str]:
-    """Return those of its params that a trained model is made with."""
+    """Return the params that determine the trained model."""
     if not (folder / "config.yaml").exists():
         return {}
     return {name: value for name, value in params(folder).items() if name.startswith(MODEL_PARAMS)}
 
 
 def key(name: str) -> str:
-    """Return a key that MLflow takes: letters, digits and `_-. :/`, the rest as `_`; at most 250 of them.
+    """Return a valid MLflow key: letters, digits and `_-. :/`, other characters as `_`; at most 250 characters.
 
     >>> key("penalty.terms.layer[0]+bias")
     'penalty.terms.layer_0__bias'
@@ -107,58 +107,64 @@ def key(name: str) -> str:
 
 
 def stage_tags(run: RunRecord) -> dict[str, str]:
-    """Return a tag for each finished stage: its result was computed, or by which run it was."""
+    """Return a tag for each finished stage: computed, or the run from which its result was taken."""
     tags = {}
     for stage in run.stages:
-        maker = stage.origin and (stage.origin.get("mlflow") or stage.origin.get("folder") or "an unknown run")
-        tags[f"ortpipe.stage.{stage.name}"] = "computed" if maker is None else f"hit from {maker}"
+        producer = stage.origin and (stage.origin.get("mlflow") or stage.origin.get("folder") or "an unknown run")
+        tags[f"ortpipe.stage.{stage.name}"] = "computed" if producer is None else f"hit from {producer}"
     return tags
 
 
-def metrics(run: RunRecord, results: Results, model: str | None, sent: range, tested: Any = None) -> list[Any]:
-    """Return the losses of steps and epochs, what was watched, the metrics, and the stages' seconds; the curves first.
+def metrics(run: RunRecord, results: Results, model: str | None, sent: range, test_dataset: Any = None) -> list[Any]:
+    """Return the losses of steps and epochs, monitored metrics, test metrics and stages' seconds, the curves first.
 
-    Of a series longer than MOST_POINTS evenly spaced points are returned, the first and the last among them: more
-    than MLflow draws. Each point has the time at which it happened, as `run.json` knows it, so that the same points are
-    sent however often they are. `model` is the id of the logged one that the metrics are of, `sent` are the epochs that
-    were recorded while the run went on, and `tested` is the MLflow dataset of the test rows.
+    Of a series longer than MOST_POINTS, evenly spaced points are returned, with the first and the last: more than
+    MLflow draws. A point's time is that in `run.json`, so that sending it again sends the same point. `model` is the id
+    of the logged model that the metrics belong to, `sent` are the epochs that were recorded during the run, and
+    `test_dataset` is the MLflow dataset of the test rows.
     """
-    end, ended = run.ended or now(), {stage.name: stage.ended for stage in run.stages}
+    end, stage_ends = run.ended or now(), {stage.name: stage.ended for stage in run.stages}
     points = []
     for name in sorted(results.series, key=lambda name: (name == STEP, WATCHED in name)):
         values = results.series[name]
-        epochs = max((len(own) for other, own in results.series.items() if other != STEP), default=0)
+        epochs = max((len(series) for series_name, series in results.series.items() if series_name != STEP), default=0)
         steps = _spaced(np.flatnonzero(~np.isnan(values)) + 1)
-        at = times_of(steps * (epochs / len(values)) if name == STEP else steps, run.epochs, ended.get("train") or end)
+        at = times_of(
+            steps * (epochs / len(values)) if name == STEP else steps, run.epochs, stage_ends.get("train") or end
+        )
         points += [
             _metric(LOSSES.get(name, key(name)), float(values[step - 1]), int(moment), int(step))
             for step, moment in zip(steps, at, strict=True)
             if step not in sent or name == STEP
         ]
-    if "loss" in run.values:  # of the model that was kept: the curves end with the last epoch
-        epochs, trained = results.kept or len(results.series.get("losses/train", ())), ended.get("train") or end
-        points.append(_metric("loss/kept", run.values["loss"], trained, epochs, model))
-        points.append(_metric("loss/kept_epoch", epochs, trained, 0))
-    about = {} if tested is None else {"dataset_name": tested.name, "dataset_digest": tested.digest}
+    if "loss" in run.values:  # of the restored model: the curves end with the last epoch
+        epochs, trained_at = (
+            results.kept_epoch or len(results.series.get("losses/train", ())),
+            stage_ends.get("train") or end,
+        )
+        points.append(_metric("loss/kept", run.values["loss"], trained_at, epochs, model))
+        points.append(_metric("loss/kept_epoch", epochs, trained_at, 0))
+    dataset = {} if test_dataset is None else {"dataset_name": test_dataset.name, "dataset_digest": test_dataset.digest}
     for name, by_state in run.metrics.items():
         for state, value in by_state.items():
             if run.sweep is not None:
-                whose = f"{name}/{state}" if name == "jobs" else f"{state}/{name}"
-                points.append(_metric(key(whose), value, end, 0))
+                metric_name = f"{name}/{state}" if name == "jobs" else f"{state}/{name}"
+                points.append(_metric(key(metric_name), value, end, 0))
             else:
                 points.append(
-                    _metric(key(f"test/{name}/{state}"), value, ended.get("evaluate") or end, 0, model, **about)
+                    _metric(key(f"test/{name}/{state}"), value, stage_ends.get("evaluate") or end, 0, model, **dataset)
                 )
-    measured = ended.get("evaluate") or end
+    evaluated_at = stage_ends.get("evaluate") or end
     for name, edges in run.intervals.items():
-        named = zip(("low", "high"), edges, strict=True)
+        named_edges = zip(("low", "high"), edges, strict=True)
         points += [
-            _metric(key(f"test/{name}/trained_{edge}"), value, measured, 0, model, **about) for edge, value in named
+            _metric(key(f"test/{name}/trained_{edge}"), value, evaluated_at, 0, model, **dataset)
+            for edge, value in named_edges
         ]
     for name, columns in run.importance.items():
         means = {column: mean for column, (mean, _) in columns.items()}
-        points += [_metric(key(f"importance/{name}/{c}"), v, measured, 0, model) for c, v in _largest(means)]
-    points += [_metric(key(f"sensitivity/{c}"), v, measured, 0, model) for c, v in _largest(run.sensitivity)]
+        points += [_metric(key(f"importance/{name}/{c}"), v, evaluated_at, 0, model) for c, v in _largest(means)]
+    points += [_metric(key(f"sensitivity/{c}"), v, evaluated_at, 0, model) for c, v in _largest(run.sensitivity)]
     return points + [_metric(f"wall_seconds/{s.name}", s.seconds, s.ended or end, 0) for s in run.stages]
 
 
@@ -167,7 +173,7 @@ def _largest(columns: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def _metric(*fields: Any, **about: Any) -> Any:
-    """Return MLflow's own record of a point."""
+    """Return a point as MLflow's `Metric`."""
     from mlflow.entities import Metric
 
     return Metric(*fields, **about)
@@ -181,14 +187,14 @@ def _spaced(steps: np.ndarray) -> np.ndarray:
 
 
 class Epochs:
-    """Gathers epochs until it is time to send them, so that MLflow's page shows how the losses go."""
+    """Collects epochs until they are due to be sent: MLflow's page shows the losses during the run."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, Epoch]] = []
         self._sent, self._fast = time.monotonic(), False
 
     def due(self, report: object) -> list[tuple[int, Epoch]]:
-        """Take in what a stage reports; return the epochs that are to be sent now, each with its time."""
+        """Add a stage's report; return the epochs that are due to be sent now, each with its time."""
         if self._fast or not isinstance(report, Epoch):
             return []
         self._waiting.append((now(), report))
@@ -200,7 +206,7 @@ class Epochs:
 
 
 def epoch_metrics(epochs: list[tuple[int, Epoch]]) -> list[Any]:
-    """Return what is known of epochs, each with its time, under the names that they have at the end."""
+    """Return the points of epochs, each with its time, under the same names as at the end of the run."""
     points = []
     for at, epoch in epochs:
         values = {"loss/train": epoch.loss, "loss/validation": epoch.validation}

@@ -1,33 +1,33 @@
-"""Metrics sent to MLflow; to a database of SQLite the many points of a series in one statement."""
+"""Send metrics to MLflow; the points of a series are inserted into a SQLite database in one statement."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from ortpipe.app.tracking.sqlite import database_of
 
-FEW = 100  # points that are not worth a transaction of their own
+MIN_INSERTED = 100  # fewer points are not worth a transaction
 PER_CALL = 1000  # MLflow's limit
-COLUMNS = ("key", "value", "timestamp", "run_uuid", "step", "is_nan")  # of MLflow's table when this was written
+COLUMNS = ("key", "value", "timestamp", "run_uuid", "step", "is_nan")  # of MLflow's table, in the versions we know
 
 
 def log_points(client: Any, run_id: str, points: Sequence[Any]) -> None:
-    """Record points, MLflow's `Metric`s; what was recorded before stays once.
+    """Record points, MLflow's `Metric`s; a point that is recorded already is not duplicated.
 
-    All but the last of a series are rows of one table, which are written at once. The last ones go MLflow's own way: it
-    remembers them as the latest, and checks that the run goes on.
+    All but the last point of a series are rows of one table and written at once. The last points are sent through
+    MLflow, which stores them as the latest values and checks that the run is active.
     """
     last = {point.key: point for point in sorted(points, key=lambda point: (point.step, point.timestamp))}
-    earlier, rest = list[Any](), list[Any]()
+    earlier, latest = list[Any](), list[Any]()
     for point in points:
-        (rest if point is last[point.key] or point.model_id is not None else earlier).append(point)
-    if len(earlier) > FEW and _inserted(client, run_id, earlier):
-        points = rest
+        (latest if point is last[point.key] or point.model_id is not None else earlier).append(point)
+    if len(earlier) > MIN_INSERTED and _insert(client, run_id, earlier):
+        points = latest
     for first in range(0, len(points), PER_CALL):
         client.log_batch(run_id, metrics=points[first : first + PER_CALL])
 
 
-def _inserted(client: Any, run_id: str, points: Sequence[Any]) -> bool:
-    """Insert points if the store is a database of SQLite whose table has the columns that are known here."""
+def _insert(client: Any, run_id: str, points: Sequence[Any]) -> bool:
+    """Insert points and return True, if the store is a SQLite database whose table has the expected columns."""
     store = client._tracking_client.store
     if database_of(client.tracking_uri) is None or not hasattr(store, "engine"):
         return False
@@ -37,7 +37,7 @@ def _inserted(client: Any, run_id: str, points: Sequence[Any]) -> bool:
         rows.append((point.key, value, point.timestamp, run_id, point.step, is_nan))
     with store.engine.begin() as connection:
         run = connection.exec_driver_sql
-        run("PRAGMA busy_timeout = 20000")  # MLflow's own: jobs write side by side
+        run("PRAGMA busy_timeout = 20000")  # as MLflow sets it: jobs write concurrently
         if {row[1] for row in run("PRAGMA table_info(metrics)")} != set(COLUMNS):
             return False
         places = ", ".join("?" * len(COLUMNS))

@@ -1,13 +1,16 @@
-"""SQLite databases as MLflow's URIs, whose path is percent-encoded where it must be."""
+"""MLflow's URIs of SQLite databases, with paths percent-encoded where necessary."""
 
 from pathlib import Path
 from urllib.parse import unquote
 
-PLAIN, ENCODED = "sqlite:///", "sqlite+pysqlite:///"  # of the first, MLflow makes the folder without decoding its name
+PLAIN, ENCODED = (
+    "sqlite:///",
+    "sqlite+pysqlite:///",
+)  # for the first, MLflow creates the folder without decoding its name
 
 
 def database_of(uri: str) -> Path | None:
-    """Return the file of a URI; None of what is no SQLite database.
+    """Return the file of a SQLite database's URI, or None for another URI.
 
     >>> print(database_of("sqlite:////tmp/a b.db"), database_of("sqlite+pysqlite:////a%3Fb.db"), database_of("http://a"))
     /tmp/a b.db /a?b.db None
@@ -19,7 +22,7 @@ def database_of(uri: str) -> Path | None:
 
 
 def uri_of(database: Path | str) -> str:
-    """Return the URI of a file, made absolute.
+    """Return the URI of a database file, with its absolute path.
 
     >>> uri_of("/tmp/a b.db"), uri_of("/tmp/a?%20b.db")
     ('sqlite:////tmp/a b.db', 'sqlite+pysqlite:////tmp/a%3F%2520b.db')

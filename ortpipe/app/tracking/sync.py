@@ -1,4 +1,4 @@
-"""Recording a run's folder afterwards: what tracking missed while the run went on, or never heard of."""
+"""Record a finished run in MLflow from its folder: all of it, or what was not recorded during the run."""
 
 import os
 from itertools import chain
@@ -11,37 +11,37 @@ from ortpipe.app.tracking.mlflow_run import LEDGER, MlflowRun, is_run
 from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
 
-READ = (FILE, "config.yaml", "environment.json", LEDGER, "model.onnx", EXAMPLE, "stages")
+FILES_READ = (FILE, "config.yaml", "environment.json", LEDGER, "model.onnx", EXAMPLE, "stages")
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """Return a run's folder, or those of all runs below: a sweep's own before its jobs'."""
+    """Return the folders of all runs in a folder, itself included; a sweep's own folder comes before its jobs'."""
     below = sorted(Path(place) for place, _, _ in os.walk(folder))
     folders = [path for path in below if is_run(path) and not (path / FILE).is_symlink() and not is_copy(path)]
     if not folders:
-        fix = "Name the folder of a run or sweep; they lie in outputs/runs and outputs/multiruns."
-        raise TrackingError(f"A run's folder has a {FILE}.", got=folder, fix=fix)
+        fix = "Name the folder of a run or sweep: see outputs/runs and outputs/multiruns."
+        raise TrackingError(f"A run's folder must have a {FILE}.", got=folder, fix=fix)
     return folders
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse the folder of a run where a file that is read is a link, which may lead to anybody's."""
+    """Reject a run's folder if a file to read is a link, which may lead outside of it."""
     stages, logs = folder / "stages", folder / "logs"
     below = (stages.glob("*"), stages.glob("*/*"), logs.glob("*"))
-    for link in filter(Path.is_symlink, chain(map(folder.joinpath, (*READ, "logs")), *below)):
+    for link in filter(Path.is_symlink, chain(map(folder.joinpath, (*FILES_READ, "logs")), *below)):
         fix = "Remove the link, or copy the file that it names."
-        raise TrackingError("A run's folder holds its own files.", got=f"{link} is a link", fix=fix)
+        raise TrackingError("A run's folder must hold no links.", got=f"{link} is a link", fix=fix)
 
 
 def sync(target: Target, folder: Path) -> MlflowRun:
-    """Complete the record of a run from its folder, or make it; a job's sweep is recorded first."""
+    """Create or complete a run's MLflow record from its folder; a job's sweep is recorded first."""
     refuse_links(folder)
     run = RunRecord.read_closed(folder)
     if run.status == RUNNING:
         raise TrackingError(
-            "A run is recorded afterwards when it has ended.",
-            got=f"{folder}: process {run.tags.get(PID)} on {run.tags.get(HOST)} is at work on it",
-            fix="Wait for its end; if it was killed, sync on the machine that it ran on.",
+            "Only a run that has ended can be recorded from its folder.",
+            got=f"{folder}: process {run.tags.get(PID)} on {run.tags.get(HOST)} is still running it",
+            fix="Wait for it to end; if it was killed, sync on the machine that it ran on.",
         )
     sweep = folder.absolute().parent
     parent = sync(target, sweep).run_id if (sweep / FILE).exists() else None
@@ -49,6 +49,6 @@ def sync(target: Target, folder: Path) -> MlflowRun:
     try:
         mlflow_run.push()
     except Exception as error:
-        fix = "Correct that, and give the same command again: nothing is recorded twice."
+        fix = "Correct the error, and run the same command again: nothing is recorded twice."
         raise TrackingError("Every part of a run must be recorded.", got=f"{folder}: {error}", fix=fix) from error
     return mlflow_run

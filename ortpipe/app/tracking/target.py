@@ -1,4 +1,4 @@
-"""Where MLflow records."""
+"""The MLflow database or server that records runs."""
 
 import re
 from dataclasses import dataclass
@@ -24,15 +24,16 @@ Alias = Annotated[
 
 @dataclass(frozen=True)
 class Target(Config):
-    """An MLflow database or server, and what a run is called there.
+    """An MLflow database or server, and the names of experiment and registered model there.
 
     Attributes:
-        tracking_uri: `sqlite:///` and a path (with %25 for % and %3F for ?), a server's address, or any other of
-            MLflow's.
-        experiment: its name; made when it is not there.
-        artifacts: where a new experiment of a database keeps them; a server keeps its own.
-        register: the registered model that the trained one, of a sweep the best, becomes a version of; null: none.
-        alias: what that version is called, until a later one is.
+        tracking_uri: `sqlite:///` and a path (with %25 for % and %3F for ?), a server's address, or any other URI that
+            MLflow accepts.
+        experiment: the name of the experiment, which is created if it does not exist.
+        artifacts: the folder of the artifacts of a new experiment in a database; a server decides it itself.
+        register: the registered model of which the trained model (of a sweep the best job's) becomes a version; null:
+            none.
+        alias: the alias of that version, until a later version gets it.
     """
 
     tracking_uri: str

@@ -182,7 +182,7 @@ def test_a_record_of_another_shape_is_refused(name: str, text: str, folder: Path
     (folder / name).write_text(text)
     commands = {"run.json": [sync, repro], "config.yaml": [repro, sync, show]}.get(name, [repro])
     for command in commands:
-        with pytest.raises(OrtpipeError, match=r"as it was written|has a readable"):
+        with pytest.raises(OrtpipeError, match=r"as the run wrote it|must have a readable"):
             command([str(folder)])
 
 

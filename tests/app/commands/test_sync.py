@@ -124,7 +124,7 @@ def test_runs_without_tracking_and_killed_ones_are_recorded_where_their_config_w
     while "[5/6] train" not in (line := process.stderr.readline()):
         assert line, "it ended before it trained"
     [folder] = tmp_path.glob("outputs/runs/*/*")
-    with pytest.raises(TrackingError, match=f"process {process.pid} on .* is at work on it"):
+    with pytest.raises(TrackingError, match=f"process {process.pid} on .* is still running it"):
         sync([str(folder)])
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -162,7 +162,7 @@ def test_a_sweep_without_tracking_is_recorded_with_its_jobs_and_its_best_is_regi
 
 
 def test_what_is_no_run_and_settings_that_are_wrong_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrackingError, match=r"has a run\.json"):
+    with pytest.raises(TrackingError, match=r"must have a run\.json"):
         sync([str(tmp_path)])
     with pytest.raises(ConfigError, match=r"needs a run's folder"):
         sync(["recorder.experiment=mine"])

@@ -49,7 +49,7 @@ def test_what_ran_before_this_machine_was_started_again_is_gone_whatever_has_its
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mine = this_process()
-    monkeypatch.setattr(process, "_place", lambda: ("this machine", "this boot"))
+    monkeypatch.setattr(process, "_machine_and_boot", lambda: ("this machine", "this boot"))
     assert gone({**mine, MACHINE: "this machine", BOOT: "an earlier boot"})
     assert not gone({**mine, **NOBODY, MACHINE: "another machine", BOOT: "its boot"}), "though both have one host name"
     assert not gone({**mine, **NOBODY, MACHINE: "", BOOT: "of a container"})
@@ -84,7 +84,7 @@ def test_where_starts_have_dates_a_process_is_known_without_boot_and_proc(monkey
     monkeypatch.setattr(process, "_read", lambda path: "")
     monkeypatch.setattr(process, "uuid", SimpleNamespace(getnode=lambda: 0x0242AC110002))
     monkeypatch.setattr("psutil.LINUX", False)
-    process._place.cache_clear()
+    process._machine_and_boot.cache_clear()
     try:
         mine = this_process()
         assert mine[MACHINE] == mine[BOOT] != ""
@@ -92,11 +92,11 @@ def test_where_starts_have_dates_a_process_is_known_without_boot_and_proc(monkey
         assert not gone(mine)
         assert gone({**mine, **NOBODY})
         monkeypatch.setattr(process, "uuid", SimpleNamespace(getnode=lambda: 1 << 40))
-        process._place.cache_clear()
+        process._machine_and_boot.cache_clear()
         assert this_process()[BOOT] == "", "a number that was made up names no machine"
         assert not gone({**mine, **NOBODY})
     finally:
-        process._place.cache_clear()
+        process._machine_and_boot.cache_clear()
 
 
 LOOKS = """

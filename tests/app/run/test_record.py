@@ -51,7 +51,7 @@ def test_a_record_of_another_version_is_refused(version: int, tmp_path: Path) ->
     record(tmp_path).write()
     facts = json.loads((tmp_path / FILE).read_text())
     (tmp_path / FILE).write_text(json.dumps({**facts, "format": version}))
-    with pytest.raises(TrackingError, match=rf"run.json has format {FORMAT}"):
+    with pytest.raises(TrackingError, match=rf"run.json must have format {FORMAT}"):
         RunRecord.read(tmp_path)
 
 

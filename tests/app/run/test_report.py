@@ -19,7 +19,7 @@ from command import ROOT, ortpipe
 from markdown_it import MarkdownIt
 
 from ortpipe.app.run.record import COMMAND, RunRecord
-from ortpipe.app.run.report import gathered, write_report
+from ortpipe.app.run.report import report_contents, write_report
 from ortpipe.flow import FLOW
 
 SMALL = ("recorder=none", "experiment=linear_regression", "train.epochs=2")
@@ -111,7 +111,7 @@ def test_a_network_that_nothing_fitted_before_has_no_column_beside_it(cli: Calla
     assert "| metric | before | trained |\n|---|--:|--:|\n| " in markdown
     assert "converted from MLP" in markdown
     assert "scikit-learn" not in page.partition("<h2>Figures")[0]
-    assert f"Not drawn yet. This draws them: <code>ortpipe report {folder}</code>" in page
+    assert f"Not drawn yet. This command draws them: <code>ortpipe report {folder}</code>" in page
     assert not (folder / "figures").exists()
     assert ortpipe("report", str(folder), cwd=folder).returncode == 0
     assert {path.stem for path in (folder / "figures").iterdir()} == {"losses", "predicted", "residuals"}
@@ -181,7 +181,7 @@ def test_a_run_that_fails_after_its_last_stage_says_so(cli: Callable, tmp_path: 
     assert "File too large" in done.stderr
     assert "stage          evaluate" in done.stderr
     assert "## Failed after evaluate" in (only_run() / "report.md").read_text()
-    assert [stage["state"] for stage in gathered(only_run())["stages"]] == ["stored"] * 6
+    assert [stage["state"] for stage in report_contents(only_run())["stages"]] == ["stored"] * 6
 
 
 def test_reports_are_written_again_from_the_folder_byte_for_byte(runs: list[Path]) -> None:
@@ -202,7 +202,10 @@ def test_the_report_of_a_run_that_was_killed_says_how_far_it_came(cli: Callable,
     for name in ("figures/losses.png", "figures/predicted.png", "logs/6_evaluate.log"):
         (folder / name).unlink()
     write_report(folder)
-    assert [stage["state"] for stage in gathered(folder)["stages"]] == ["computed"] * 4 + ["unfinished", "waiting"]
+    assert [stage["state"] for stage in report_contents(folder)["stages"]] == ["computed"] * 4 + [
+        "unfinished",
+        "waiting",
+    ]
     text = (folder / "report.md").read_text()
     assert text.startswith("# linear\\_regression: stopped\n")
     assert "ended without closing this run: it was killed" in text

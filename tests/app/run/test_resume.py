@@ -87,7 +87,7 @@ def test_a_stopped_run_prints_the_command_that_continues_it_in_whatever_folder(t
 def test_what_is_no_run_or_another_run_is_refused(tmp_path: Path) -> None:
     done = ortpipe("recorder=none", "resume=nowhere", cwd=tmp_path)
     assert done.returncode == 1
-    assert "resume is the folder of a run." in done.stderr
+    assert "resume must be the folder of a run." in done.stderr
     short = ("train.epochs=2", "train.checkpoint.epochs=1", "convert.source.params.max_iter=3")
     assert ortpipe("recorder=none", *short, cwd=tmp_path).returncode == 0
     done = ortpipe("recorder=none", *short, "train.batch_size=16", f"resume={runs(tmp_path)[-1]}", cwd=tmp_path)
@@ -97,4 +97,4 @@ def test_what_is_no_run_or_another_run_is_refused(tmp_path: Path) -> None:
     (run / "checkpoint.safetensors").write_bytes(b"no tensors")
     done = ortpipe("recorder=none", *short, f"resume={run}", cwd=tmp_path)
     assert done.returncode == 1
-    assert "A checkpoint is as it was written." in done.stderr
+    assert "A checkpoint must be as the run wrote it." in done.stderr

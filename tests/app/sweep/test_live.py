@@ -25,7 +25,7 @@ def test_a_terminal_shows_the_jobs_at_work_until_they_end(tmp_path: Path) -> Non
     code, text = on_terminal("-m", "hydra/launcher=fork", "hydra.launcher.n_jobs=2", *jobs, cwd=tmp_path, columns=90)
     screens = _screens(text)
     tables = [[line for line in screen if line.startswith(("ended: ", "job ", "data: "))] for screen in screens]
-    assert any(re.match(r"ended: 0, at work: [12]$", line) for table in tables for line in table)
+    assert any(re.match(r"ended: 0, running: [12]$", line) for table in tables for line in table)
     rows = [line for table in tables for line in table if re.match(r"job \d  lr=", line)]
     assert any(re.match(r"job [01]  lr=0\.[12]  \w+  \S", line) for line in rows)
     assert max(map(len, rows)) < 90

@@ -152,7 +152,7 @@ def test_of_mlmodel_neither_its_trusted_types_nor_paths_outside_are_believed(tmp
     model = FetchedModel(tmp_path, "models:/m/1")
     with pytest.raises(ConvertError, match=r"(?s)only types that skops trusts.*Theirs"):
         SklearnEstimator(path=str(file_of(model, "sklearn")))(None, "float32")
-    with pytest.raises(ConvertError, match="lies in its folder"):
+    with pytest.raises(ConvertError, match="must hold its file"):
         file_of(model, "onnx")
     (tmp_path / "MLmodel").write_text("flavors: {pytorch: {model_data: data}}")
     with pytest.raises(ConvertError, match=r"(?s)no model\.pt2 in data.*serialization_format='pt2'"):

@@ -35,7 +35,7 @@ def test_the_loss_of_the_kept_epoch_stands_beside_the_last_ones(tmp_path: Path) 
     record = RunRecord(tmp_path, "mine", {}, values={"loss": 3.0}, sensitivity={f"x{i}": i / 9 for i in range(99)})
     record.importance = {"r2": {"age": [0.5, 0.1], "city": [0.25, 0.1]}}
     points = {
-        (point.key, point.step): point.value for point in metrics(record, Results(series, kept=2), None, range(0))
+        (point.key, point.step): point.value for point in metrics(record, Results(series, kept_epoch=2), None, range(0))
     }
     assert (points["loss/validation", 3], points["loss/kept", 2], points["loss/kept_epoch", 0]) == (5.0, 3.0, 2)
     assert points["importance/r2/age", 0] == 0.5

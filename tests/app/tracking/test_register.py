@@ -105,7 +105,7 @@ def test_of_a_sweep_only_the_best_run_is_registered_and_once(world: Path, target
     assert said == {"best version 1, as champion"}
     assert client.get_model_version_by_alias("best", "champion").run_id == best.info.run_id
     nothing = client.create_run(experiment.experiment_id)
-    with pytest.raises(TrackingError, match="has a model"):
+    with pytest.raises(TrackingError, match="must have a logged model"):
         register_run(named, nothing.info.run_id)
 
 
