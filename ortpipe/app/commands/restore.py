@@ -153,10 +153,10 @@ def _rows(subject: FoundModel, *, trust: bool) -> Data | None:
 
 def _report(result: Restored, output: Path, verified: str | None = None) -> None:
     print(
-        f"written  {len(result.written)} of {len(result.written) + len(result.kept)} weights: "
+        f"written  {len(result.written)} of {len(result.written) + len(result.unchanged)} weights: "
         f"{some(result.written) or 'none'}"
     )
-    if unchanged := [name for name in result.kept if name not in result.rounding]:
+    if unchanged := [name for name in result.unchanged if name not in result.rounding]:
         print(f"kept     {some(unchanged)}: the file has these values already")
     for name, worst in result.rounding.items():
         change = "" if name in result.written else ": unchanged in the file, for training changed it by less"
