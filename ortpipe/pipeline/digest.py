@@ -11,7 +11,7 @@ from typing import Any
 from ortpipe import own
 from ortpipe.errors import ConfigError
 from ortpipe.hashing import digest_of
-from ortpipe.pipeline.plan import ReadsFiles, Step
+from ortpipe.pipeline.plan import NeedsPackages, ReadsFiles, Step
 from ortpipe.settings import Config, catalogue_of, fields_of
 
 FORMAT = 2  # of the store's contents
@@ -52,7 +52,8 @@ def identity(config: Any) -> Any:
     """Return the part of a config that can change a result, as JSON values.
 
     That is: every field except those whose metadata say `identity: False`; for a catalogue's member its name, and for a
-    user's own one its code; for a config with a method `files` the digests of those files.
+    user's own one its code; for a config with a method `files` the digests of those files; for one with a method
+    `packages` their versions.
 
     >>> identity({"alpha": 0.5, "class_weight": {0: 1, "0": 2}})
     {'alpha': 0.5, 'class_weight': {'0 (int)': 1, '0': 2}}
@@ -92,6 +93,8 @@ def _identity_of_fields(config: Any) -> dict[str, Any]:
             identities[field.name] = {"name": catalogue.name_of(member), **identities[field.name]}
             if own.is_own(member):
                 identities[field.name]["code"] = own.code(member)
+    if isinstance(config, NeedsPackages) and (names := config.packages()):
+        identities["packages"] = versions(names)
     if isinstance(config, ReadsFiles):
         identities["files"] = []
         for path in config.files():

@@ -18,6 +18,14 @@ class ReadsFiles(Protocol):
         """Return the files, () if it reads none."""
 
 
+@runtime_checkable
+class NeedsPackages(Protocol):
+    """A config that chooses what else computes; the versions of its packages are part of the key."""
+
+    def packages(self) -> tuple[str, ...]:
+        """Return the packages, none where the stage's own do all."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """One pure function of the flow, with its requirements and promises."""

@@ -1,6 +1,6 @@
 """What a config says about the runtime."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ortpipe.settings import Config, Count
@@ -13,7 +13,16 @@ class RuntimeConfig(Config):
     Attributes:
         threads: of the CPU's operators; one is the fastest choice for small models.
         provider: `cuda` runs the same graphs on a GPU; what it has no kernels for stays on the CPU.
+        engine: what trains mini-batches: `onnxruntime`, or `xla`, for which JAX compiles the same graphs (extra `xla`);
+            all else runs in onnxruntime.
     """
 
     threads: Count = 1
     provider: Literal["cpu", "cuda"] = "cpu"
+    engine: Literal["onnxruntime", "xla"] = field(default="onnxruntime", metadata={"identity": False})
+
+    def packages(self) -> tuple[str, ...]:
+        """Return the packages beside the stage's own whose versions can change a result: that there are some is the
+        engine's part of a key, so that those of the default engine are what they were without another.
+        """
+        return ("jax", "jaxlib") if self.engine == "xla" else ()

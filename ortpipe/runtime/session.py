@@ -15,6 +15,7 @@ from ortpipe.graph.serial import on_disk
 from ortpipe.graph.sound import is_large, weigh
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
+from ortpipe.runtime.xla.client import check_client
 
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 MAPPED = 2**26  # bytes of weights, from which on a runtime maps them from a file instead of copying them several times
@@ -153,6 +154,8 @@ def _not_here(provider: str, what: str) -> ModelError:
 
 def check_provider(runtime: RuntimeConfig) -> None:
     """Refuse a provider that is not here, or from which onnxruntime falls back to another, before any work."""
+    if runtime.engine != "onnxruntime":
+        check_client(runtime)
     if runtime.provider != "cpu":
         text = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
         Session(onnx.parser.parse_model(text), runtime)

@@ -11,7 +11,7 @@ from ortpipe.app.table import aligned
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.metrics import label
 from ortpipe.pipeline import events
-from ortpipe.stages.train.losses import Epoch
+from ortpipe.stages.train.losses import Compiled, Epoch
 
 BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
 SHORT_BAR = "{n_fmt}/{total_fmt} |{bar}| {desc} {remaining}"
@@ -50,6 +50,8 @@ class Screen:
                         self._print(f"  {self._trains}")
             case events.StageProgressed(report=Epoch() as epoch):
                 self._progress(epoch, event.seconds)
+            case events.StageProgressed(report=Compiled() as compiled) if self._job is None:
+                self._say(f"  {compiled}")
             case events.StageNotice() if self._job is None or not event.stored:
                 self._print(f"  {event.message}")
             case events.StageFinished():

@@ -7,13 +7,14 @@ import numpy as np
 from ortpipe.artifact import Arrays, under
 from ortpipe.graph.modes import set_seeds
 from ortpipe.runtime.session import Session
+from ortpipe.stages.train.load import Runs
 from ortpipe.stages.train.step import ITERATE, PARAMETER, TrainStep, gradients_of, input_types
 from ortpipe.stages.train.training import Training
 
 SHOWN = 3
 
 
-def largest_gradients(training: Training, step: TrainStep, load: Callable[[], Session], run: Arrays, at: int) -> str:
+def largest_gradients(training: Training, step: TrainStep, load: Callable[[], Runs], run: Arrays, at: int) -> str:
     """Return the largest ‖g‖₂ of the loss by parameter, as text: at a step, from 0, of what the epoch graph was fed.
 
     What is not finite comes first. −1 is the last step. `load` gives the epoch graph anew: one that draws begins its

@@ -10,7 +10,6 @@ import numpy as np
 from ortpipe.artifact import Arrays, under
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig
 
-HALF = 2  # bytes
 HALF = 2  # bytes of a number
 STILL = 1e-6  # relative difference of losses that counts as none
 
@@ -33,6 +32,17 @@ class Epoch:
     steps: int  # so far
     own_steps: int  # of them, since this training was begun or continued
     metrics: Mapping[str, float] = field(default_factory=dict)  # that is watched, of the validation rows
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """XLA has compiled the epoch graph of a batch size."""
+
+    size: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"compiled for batches of {self.size} rows in {self.seconds:.2f} s"
 
 
 @dataclass

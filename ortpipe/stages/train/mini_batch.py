@@ -3,37 +3,24 @@
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, under
 from ortpipe.data.batches import Batches
 from ortpipe.errors import ConvergenceError, TrainError
-from ortpipe.graph.apart import Weights
-from ortpipe.graph.check import clean, proto_apart
-from ortpipe.graph.garbage import gc_paused
-from ortpipe.graph.modes import is_random, set_seeds
-from ortpipe.graph.order import sort_by_readiness
-from ortpipe.graph.query import graphs
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS, ClipConfig
 from ortpipe.stages.train.diagnose import largest_gradients
 from ortpipe.stages.train.early_stop import EarlyStop
-from ortpipe.stages.train.epoch import build_epoch
-from ortpipe.stages.train.kernels import has_adam_kernel
+from ortpipe.stages.train.load import loader, runs_in_onnxruntime, step_of
 from ortpipe.stages.train.losses import PHASES, Epoch, Losses
-from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_epoch
 from ortpipe.stages.train.snapshot import Snapshot
-from ortpipe.stages.train.step import TrainStep, build_step
+from ortpipe.stages.train.step import TrainStep
 from ortpipe.stages.train.training import FREE, Checkpoint, Training
 
-# bytes of a step's values, from which on
-LARGE = 2**24  # a plan of their memory costs more of it than the plan saves time
-WIDE = 2**28  # holding more of them at once costs more than a session that is made faster saves
 CARRIED = 2**26  # bytes from step to step, from which on a run does one step: a Scan of more holds two copies besides
 
 
@@ -52,7 +39,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
             got="a checkpoint of another run",
             fix=f"Repeat the command of the stopped run, with resume added ({', '.join(FREE)} may change).",
         )
-    step = _step(training)
+    step = step_of(training)
     initial = training.first_values()
     loop = _EpochLoop(training, step, step.pack(step.init(initial) if before is None else before))
     stop = EarlyStop(config.early_stop, loop.whole)
@@ -103,8 +90,9 @@ class _EpochLoop:
         config, facts = training.config, training.artifact.facts
         self.values, self.losses = values, Losses.of(config.early_stop, training.before)
         self._training, self._config, self._step = training, config, step
-        self._load = _loader(training, step)
-        self._single = sum(array.nbytes for array in values.values()) >= CARRIED
+        self._load = loader(training, step)
+        large = sum(array.nbytes for array in values.values()) >= CARRIED
+        self._single = large and runs_in_onnxruntime(training.runtime)
         self._batches = Batches(
             training.data.train,
             lambda rows: {name: a for name, a in training.feed(rows).items() if name in step.batch},
@@ -174,9 +162,9 @@ class _EpochLoop:
         feeds = {**self.values, **batches, **scalars}
         self._latest = number, sizes[-1], feeds
         PHASES.debug("batches")
-        session = self._load(number, sizes[-1])
+        runs = self._load(number, sizes[-1])
         PHASES.debug("sessions")
-        results = self._run_into(session, feeds, count) if self._single else session.run(feeds)
+        results = self._run_into(runs, feeds, count) if self._single and isinstance(runs, Session) else runs.run(feeds)
         losses = results[len(step.carried)]
         PHASES.debug("session.run")
         used, finite = exact.astype(step.dtype), np.isfinite(losses)
@@ -211,7 +199,7 @@ class _EpochLoop:
         """Return the error of what is not finite, with the gradients at that step of the latest run."""
         assert self._latest is not None
         config, (number, size, run) = self._config, self._latest
-        load = functools.partial(_loader(self._training, _step(self._training)), number, size)
+        load = functools.partial(loader(self._training, step_of(self._training)), number, size)
         norms = largest_gradients(self._training, self._step, load, run, at)
         rate = float(self.losses.rate[-1][-1]) if rate is None else rate
         finite = ", ".join(f"{loss:.6g}" for loss in last[-5:]) or "none"
@@ -227,47 +215,3 @@ class _EpochLoop:
             got=f"{what}; learning rate {rate:g}; largest gradient norms {norms}; last finite losses {finite}",
             fix=f"{', '.join(ways[:-1])}, or {ways[-1]}.",
         )
-
-
-def _step(training: Training) -> TrainStep:
-    return build_step(training.artifact, training.config, kernels=has_adam_kernel(training.runtime))
-
-
-def _loader(training: Training, step: TrainStep) -> Callable[[int, int], Session]:
-    """Return what loads the epoch graph for an epoch's number and a batch size; the step's graph becomes part of it.
-
-    One that draws (dropout) is loaded anew for each epoch, with seeds of that epoch: its draws follow from the
-    config's seed and the epoch's number alone.
-    """
-    first = [build_epoch(step)]
-    random = is_random(first[0].model)
-
-    @functools.cache
-    @gc_paused()
-    def sized(size: int) -> tuple[onnx.ModelProto, Weights]:
-        epoch = first.pop() if first else build_epoch(_step(training))  # cheaper than a copy of each
-        model = for_batch_size(epoch, size)
-        clean(model)
-        return proto_apart(model, deep=True)  # derive has checked it, and the runtime does again
-
-    if not random:
-        load = functools.cache(lambda size: _session(*sized(size), training))
-        return lambda number, size: load(size)
-
-    @functools.lru_cache(maxsize=2)  # whole batches, and the partial one
-    def load_seeded(number: int, size: int) -> Session:
-        [first] = np.random.default_rng([training.config.seed, number, size]).integers(1, 2**24, 1)
-        proto, weights = sized(size)
-        model = ir.from_proto(proto)
-        set_seeds(model, int(first))
-        return _session(ir.to_proto(model), weights, training)
-
-    return load_seeded
-
-
-def _session(model: onnx.ModelProto, weights: Weights, training: Training) -> Session:
-    axes = ([d.dim_value for d in v.type.tensor_type.shape.dim] for g in graphs(model.graph) for v in g.value_info)
-    size = 4 * sum(map(math.prod, axes))  # 0 for a size that is not known
-    if size < WIDE:
-        sort_by_readiness(model)
-    return Session(model, training.runtime, weights=weights, planned=size < LARGE)

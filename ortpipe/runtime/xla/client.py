@@ -1,0 +1,84 @@
+"""JAX as it is here: whether it is installed, and its client with as many threads as a config says."""
+
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ortpipe.errors import ModelError
+from ortpipe.runtime.config import RuntimeConfig
+
+THREADS = "NPROC"  # the variable that XLA's CPU client sizes its pool by, when it begins
+PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
+_lock = threading.Lock()
+_begun: list[int] = []  # with how many threads this process's client began, where that was here
+
+
+def check_client(runtime: RuntimeConfig) -> None:
+    """Refuse an engine that is not installed, or a device that it does not have; JAX is not imported for the CPU."""
+    if importlib.util.find_spec("jax") is None:
+        raise ModelError(
+            "runtime.engine=xla needs JAX.",
+            got="jax is not installed",
+            fix="pip install 'ortpipe[xla]', or set runtime.engine=onnxruntime.",
+        )
+    if runtime.provider != "cpu":
+        device(runtime)
+
+
+def device(runtime: RuntimeConfig) -> Any:
+    """Return the device of JAX that graphs run on; the first call in a process begins JAX's client.
+
+    The pool of the CPU's client has the size that it began with, and with other threads sums have other bytes.
+
+    Raises:
+        ModelError: the client began with other threads, or there is no such device.
+    """
+    with _lock:
+        fresh = "jax" not in sys.modules
+        import jax
+        from jax._src import xla_bridge
+
+        if fresh and runtime.provider == "cpu" and not jax.config.jax_platforms:
+            jax.config.update("jax_platforms", "cpu")  # else it takes most of a GPU's memory
+        if not xla_bridge.backends_are_initialized():
+            _with_threads(runtime.threads, lambda: jax.devices("cpu"))
+            _begun[:] = [runtime.threads]
+        there = _begun[0] if _begun else _by_default()
+        if runtime.provider == "cpu" and there != runtime.threads:
+            raise ModelError(
+                "XLA's threads are those that JAX began with in this process.",
+                got=f"runtime.threads={runtime.threads}, and JAX that began with {there}",
+                fix=f"Run in a process of its own, set {THREADS}={runtime.threads} before JAX computes anything, "
+                "or set runtime.engine=onnxruntime.",
+            )
+        try:
+            return jax.devices(PLATFORMS[runtime.provider])[0]
+        except RuntimeError as error:
+            raise ModelError(
+                "runtime.provider is one that this machine has.",
+                got=f"{runtime.provider}: jax {jax.__version__} finds no such device",
+                fix="pip install 'jax[cuda12]' where a GPU is, or set runtime.provider=cpu.",
+            ) from error
+
+
+def _with_threads(count: int, begin: Callable[[], object]) -> None:
+    """Begin the client while the environment says how many threads it gets."""
+    before = os.environ.get(THREADS)
+    os.environ[THREADS] = str(count)
+    try:
+        begin()
+    finally:
+        if before is None:
+            del os.environ[THREADS]
+        else:
+            os.environ[THREADS] = before
+
+
+def _by_default() -> int:
+    """Return the threads of a client that somebody else began."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    said = os.environ.get(THREADS, "")
+    return int(said) if said.isdigit() and int(said) else cores

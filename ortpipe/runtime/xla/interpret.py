@@ -1,0 +1,147 @@
+"""A graph as a function of JAX's arrays: its nodes in order, each by the function of its operator."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+import onnx
+
+from ortpipe.errors import ModelError
+from ortpipe.runtime.xla.node import Array, Node, Unsupported, check_numbers
+from ortpipe.runtime.xla.operators import OPERATORS
+from ortpipe.runtime.xla.operators.random import OPERATORS as RANDOM
+
+FOLDED = 2**16  # entries of a constant result, up to which it is computed while the graph is traced
+Values = dict[str, Array]
+
+
+def refused(what: str) -> ModelError:
+    """Return the error of what cannot be compiled."""
+    return ModelError(
+        "runtime.engine=xla compiles standard operators whose sizes are known before it runs.",
+        got=what,
+        fix="Set runtime.engine=onnxruntime, which runs all of them.",
+    )
+
+
+def check_operators(model: onnx.ModelProto) -> None:
+    """Refuse a model with operators that are not in the table, naming each."""
+    missing = {
+        f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        for node in _nodes(model.graph.node)
+        if node.op_type not in OPERATORS or node.domain not in ("", "ai.onnx")
+    }
+    if missing:
+        raise refused(f"operators that it lacks: {', '.join(sorted(missing))}")
+
+
+def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for graph in _subgraphs(node):
+            yield from _nodes(graph.node)
+
+
+def _subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+
+
+@dataclass
+class Interpreter:
+    """Runs a model's graphs.
+
+    Attributes:
+        model: with operators of the table alone.
+        weights: initializer → its value, of those whose value is not in the model.
+        instead: operator → what runs its nodes of the outermost graph instead of its function.
+    """
+
+    model: onnx.ModelProto
+    weights: Mapping[str, np.ndarray]
+    instead: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    key: Any = None  # of the random numbers of this step
+    _numbers: dict[str, int] = field(default_factory=dict)  # of random nodes, by their output
+
+    def __post_init__(self) -> None:
+        self._version = next((o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx")), 1)
+        random = (node for node in _nodes(self.model.graph.node) if node.op_type in RANDOM)
+        self._numbers = {node.output[0]: number for number, node in enumerate(random)}
+
+    def run(
+        self, graph: onnx.GraphProto, given: Sequence[Array], outer: Mapping[str, Array] | None = None
+    ) -> list[Array]:
+        """Return the outputs of a graph, of arrays for its inputs, and of an inner one for what it reads outside."""
+        values: Values = dict(outer or {})
+        for tensor in graph.initializer:
+            values[tensor.name] = (
+                self.weights[tensor.name] if tensor.name in self.weights else onnx.numpy_helper.to_array(tensor)
+            )
+        values |= zip((value.name for value in graph.input), given, strict=True)
+        for node in graph.node:
+            try:
+                results = self._node(node, values, outermost=outer is None)
+            except Unsupported as error:
+                raise refused(f"{node.op_type} {node.name or node.output[0]!r}: {error}") from error
+            values |= zip(node.output, results, strict=False)
+        return [values[output.name] for output in graph.output]
+
+    def _node(self, proto: onnx.NodeProto, values: Values, *, outermost: bool) -> tuple[Array, ...]:
+        inputs = [values[name] if name else None for name in proto.input]
+        for x in inputs:
+            check_numbers(x)
+        function = OPERATORS[proto.op_type]
+        node = Node(
+            proto.op_type,
+            {a.name: _value(a) for a in proto.attribute},
+            max((i for i, name in enumerate(proto.output, 1) if name), default=0),
+            self._version,
+            lambda graph, *given, number=None: self._inner(graph, given, values, number),
+            lambda: self._key(proto),
+        )
+        if outermost and proto.op_type in self.instead:
+            return self.instead[proto.op_type](node, *inputs)
+        constant = all(x is None or isinstance(x, np.ndarray | np.generic) for x in inputs)
+        if constant and proto.op_type not in RANDOM and not _subgraphs(proto) and _is_small(function, node, inputs):
+            with jax.ensure_compile_time_eval():
+                return _several(function(node, *inputs), np.asarray)
+        return _several(function(node, *inputs))
+
+    def _inner(
+        self, graph: onnx.GraphProto, given: Sequence[Array], values: Values, number: Array | None
+    ) -> list[Array]:
+        outer = self.key
+        if number is not None and outer is not None:
+            self.key = jax.random.fold_in(outer, number)
+        try:
+            return self.run(graph, given, values)
+        finally:
+            self.key = outer
+
+    def _key(self, proto: onnx.NodeProto) -> Any:
+        if self.key is None:
+            raise Unsupported("random numbers without a seed")
+        return jax.random.fold_in(self.key, self._numbers[proto.output[0]])
+
+
+def _is_small(function: Callable[..., Any], node: Node, inputs: Sequence[Array]) -> bool:
+    """Say whether a node of constants gives few enough entries to be one itself."""
+    if sum(x.size for x in inputs if x is not None) > FOLDED:
+        return False
+    shapes = jax.eval_shape(lambda: _several(function(node, *inputs)))
+    return sum(np.prod(x.shape) for x in shapes) <= FOLDED
+
+
+def _several(result: Any, of_each: Callable[[Any], Any] = lambda x: x) -> tuple[Array, ...]:
+    return tuple(map(of_each, result)) if isinstance(result, tuple | list) else (of_each(result),)
+
+
+def _value(attribute: onnx.AttributeProto) -> Any:
+    """Return an attribute as Python's value, a tensor as an array."""
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value) if value.data_type != onnx.TensorProto.STRING else value
+    return list(value) if attribute.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS) else value

@@ -1,0 +1,50 @@
+"""Products, in full precision on every device."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ortpipe.runtime.xla.node import Array, Node
+
+EXACT = jax.lax.Precision.HIGHEST  # a GPU would round float32 to fewer bits
+
+
+def product(a: Array, b: Array) -> Array:
+    """Return the matrix product of the last axes, of a type that is that of both."""
+    return jnp.matmul(a, b, precision=EXACT)
+
+
+def matmul(node: Node, a: Array, b: Array) -> Array:
+    """A·B."""
+    return product(a, b)
+
+
+def gemm(node: Node, a: Array, b: Array, c: Array | None = None) -> Array:
+    """α·A·B + β·C."""
+    a = a.T if node.get("transA", 0) else a
+    b = b.T if node.get("transB", 0) else b
+    alpha, beta = node.get("alpha", 1.0), node.get("beta", 1.0)
+    result = product(a, b)
+    result = result if alpha == 1 else result * _like(alpha, result)
+    if c is None or beta == 0:
+        return result
+    return result + (c if beta == 1 else c * _like(beta, result))
+
+
+def _like(number: float, x: Array) -> Array:
+    return np.asarray(number).astype(x.dtype)
+
+
+def einsum(node: Node, *inputs: Array) -> Array:
+    """Einstein's sum."""
+    return jnp.einsum(node.get("equation").replace(" ", ""), *inputs, precision=EXACT)
+
+
+def det(node: Node, x: Array) -> Array:
+    """The determinant."""
+    return jnp.linalg.det(x)
+
+
+OPERATORS: Mapping[str, Callable[..., Array]] = {"Det": det, "Einsum": einsum, "Gemm": gemm, "MatMul": matmul}

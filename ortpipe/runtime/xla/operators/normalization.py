@@ -1,0 +1,143 @@
+"""Operators that relate entries to others along axes."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ortpipe.runtime.xla.node import Array, Node, Result, Unsupported
+from ortpipe.runtime.xla.operators.elementwise import as_type
+
+FLOAT = 1  # ONNX's number of the type
+
+
+def _along(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return the operator of a function along one axis; before opset 13 what is behind it is one axis."""
+
+    def run(node: Node, x: Array) -> Array:
+        if node.version >= 13:
+            return function(x, node.get("axis", -1) % max(x.ndim, 1))
+        axis = node.get("axis", 1) % x.ndim
+        flat = x.reshape(int(np.prod(x.shape[:axis])), -1)
+        return function(flat, 1).reshape(x.shape)
+
+    return run
+
+
+def _hardmax(x: Array, axis: int) -> Array:
+    line = np.arange(x.shape[axis]).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+    return (line == jnp.argmax(x, axis, keepdims=True)).astype(x.dtype)
+
+
+def _softmax(x: Array, axis: int) -> Array:
+    powers = jnp.exp(x - jnp.max(x, axis, keepdims=True))
+    return powers / jnp.sum(powers, axis, keepdims=True, dtype=x.dtype)
+
+
+def log_softmax(x: Array, axis: int) -> Array:
+    """Return ln softmax(x) along an axis."""
+    moved = x - jnp.max(x, axis, keepdims=True)
+    return moved - jnp.log(jnp.sum(jnp.exp(moved), axis, keepdims=True, dtype=x.dtype))
+
+
+def batch_normalization(node: Node, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Result:
+    """s·(x − μ) / √(σ² + ε) + b by channel, with the running statistics or, in training, the batch's own."""
+    rows = (1, -1, *[1] * (x.ndim - 2)) if x.ndim > 1 else (-1,)
+    axes = (0, *range(2, x.ndim))
+    trains = bool(node.get("training_mode", 0))
+    if trains:
+        momentum = np.asarray(node.get("momentum", 0.9)).astype(mean.dtype)
+        own = jnp.mean(x.astype(mean.dtype), axes)
+        spread = jnp.mean(jnp.square(x.astype(mean.dtype) - own.reshape(rows)), axes)
+        moved = (mean * momentum + own * (1 - momentum), variance * momentum + spread * (1 - momentum))
+        mean, variance = own, spread
+    factor = jax.lax.rsqrt(variance + np.asarray(node.get("epsilon", 1e-5)).astype(variance.dtype))
+    y = (x - mean.reshape(rows)) * (factor * scale).reshape(rows) + bias.reshape(rows)
+    return (y.astype(x.dtype), *moved)[: node.outputs] if trains else y.astype(x.dtype)
+
+
+def layer_normalization(node: Node, x: Array, scale: Array, bias: Array | None = None) -> Result:
+    """s·(x − μ) / √(σ² + ε) + b over the last axes."""
+    axes = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
+    wide = as_type(x, node.get("stash_type", FLOAT)) if x.dtype != np.float64 else x
+    mean = jnp.mean(wide, axes, keepdims=True)
+    apart = wide - mean
+    spread = jnp.mean(apart * apart, axes, keepdims=True)
+    factor = jax.lax.rsqrt(spread + np.asarray(node.get("epsilon", 1e-5)).astype(wide.dtype))
+    y = (apart * factor).astype(x.dtype) * scale
+    return (y if bias is None else y + bias, mean, factor)[: node.outputs]
+
+
+def instance_normalization(node: Node, x: Array, scale: Array, bias: Array) -> Array:
+    """Each channel of each row by itself."""
+    rows, axes = (1, -1, *[1] * (x.ndim - 2)), tuple(range(2, x.ndim))
+    y = _normal(x, axes, node.get("epsilon", 1e-5))
+    return y * scale.reshape(rows) + bias.reshape(rows)
+
+
+def group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> Array:
+    """Each group of channels of each row by itself; before opset 21 the scale is by group."""
+    groups, rows = node.get("num_groups"), (1, -1, *[1] * (x.ndim - 2))
+    if node.version < 21:
+        scale, bias = (jnp.repeat(part, x.shape[1] // groups) for part in (scale, bias))
+    apart = x.reshape(x.shape[0], groups, -1)
+    y = _normal(apart, (2,), node.get("epsilon", 1e-5)).reshape(x.shape)
+    return y * scale.reshape(rows) + bias.reshape(rows)
+
+
+def _normal(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    apart = x - jnp.mean(x, axes, keepdims=True)
+    return apart * jax.lax.rsqrt(jnp.mean(apart * apart, axes, keepdims=True) + np.asarray(epsilon).astype(x.dtype))
+
+
+def rms_normalization(node: Node, x: Array, scale: Array) -> Array:
+    """s·x / √(mean x² + ε) over the last axes."""
+    axes = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
+    wide = as_type(x, node.get("stash_type", FLOAT)) if x.dtype != np.float64 else x
+    root = jax.lax.rsqrt(
+        jnp.mean(wide * wide, axes, keepdims=True) + np.asarray(node.get("epsilon", 1e-5)).astype(wide.dtype)
+    )
+    return (wide * root).astype(x.dtype) * scale
+
+
+def mean_variance_normalization(node: Node, x: Array) -> Array:
+    """(x − μ) / σ along axes."""
+    axes = tuple(node.get("axes") or (0, 2, 3))
+    apart = x - jnp.mean(x, axes, keepdims=True)
+    return apart / (jnp.sqrt(jnp.mean(apart * apart, axes, keepdims=True)) + np.asarray(1e-9).astype(x.dtype))
+
+
+def lp_normalization(node: Node, x: Array) -> Array:
+    """X / ‖x‖ₚ along an axis, 0 where the norm is."""
+    axis, p = node.get("axis", -1), node.get("p", 2)
+    size = jnp.sum(jnp.abs(x), axis, keepdims=True) if p == 1 else jnp.sqrt(jnp.sum(x * x, axis, keepdims=True))
+    return jnp.where(size == 0, jnp.zeros((), x.dtype), x / jnp.where(size == 0, jnp.ones((), x.dtype), size))
+
+
+def local_response_normalization(node: Node, x: Array) -> Array:
+    """x / (k + α/size · Σ x²)^β over neighbouring channels."""
+    size = node.get("size")
+    if size is None:
+        raise Unsupported("no size")
+    alpha, beta, k = (
+        np.asarray(node.get(n, d)).astype(x.dtype) for n, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    )
+    padded = jnp.pad(x * x, [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * (x.ndim - 2)])
+    total = sum(padded[:, i : i + x.shape[1]] for i in range(size))
+    return x / (k + alpha / np.asarray(size).astype(x.dtype) * total) ** beta
+
+
+OPERATORS: Mapping[str, Callable[..., Result]] = {
+    "BatchNormalization": batch_normalization,
+    "GroupNormalization": group_normalization,
+    "Hardmax": _along(_hardmax),
+    "InstanceNormalization": instance_normalization,
+    "LRN": local_response_normalization,
+    "LayerNormalization": layer_normalization,
+    "LogSoftmax": _along(log_softmax),
+    "LpNormalization": lp_normalization,
+    "MeanVarianceNormalization": mean_variance_normalization,
+    "RMSNormalization": rms_normalization,
+    "Softmax": _along(_softmax),
+}

@@ -1,0 +1,151 @@
+"""What becomes of windows: pooling and its inverse."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ortpipe.runtime.xla.node import Array, Node, Result, Unsupported, integers
+from ortpipe.runtime.xla.operators.windows import pads_of
+
+lax = jax.lax
+
+
+def _layout(node: Node, x: Array) -> tuple[list[int], list[int], list[int], list[tuple[int, int]], list[int]]:
+    """Return kernel, strides, dilations, pads, and by how much ceil_mode goes beyond the end, by axis."""
+    kernel = list(node.get("kernel_shape"))
+    ones = [1] * len(kernel)
+    strides, dilations = list(node.get("strides") or ones), list(node.get("dilations") or ones)
+    pads = pads_of(node, x.shape[2:], kernel, strides, dilations)
+    beyond = [0] * len(kernel)
+    if node.get("ceil_mode", 0) and node.get("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
+        for i, (n, k, s, d, (a, b)) in enumerate(zip(x.shape[2:], kernel, strides, dilations, pads, strict=True)):
+            reach = (k - 1) * d + 1
+            count = -(-(n + a + b - reach) // s) + 1
+            if (count - 1) * s >= n + a:  # a window must begin inside of what is there, or in front of it
+                count -= 1
+            beyond[i] = max(0, (count - 1) * s + reach - (n + a + b))
+    return kernel, strides, dilations, pads, beyond
+
+
+def _windows(x: Array, fill: Any, layout: Any) -> list[tuple[tuple[int, ...], Array]]:
+    """Return for each place of the kernel what all windows have there [N, C, …], in order."""
+    kernel, strides, dilations, pads, beyond = layout
+    widths = [(0, 0), (0, 0), *((a, b + c) for (a, b), c in zip(pads, beyond, strict=True))]
+    x = jnp.pad(x, widths, constant_values=fill)
+    counts = [
+        (n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True)
+    ]
+    found = []
+    for place in np.ndindex(*kernel):
+        cuts = [
+            slice(i * d, i * d + (count - 1) * s + 1, s)
+            for i, d, s, count in zip(place, dilations, strides, counts, strict=True)
+        ]
+        found.append((place, x[(slice(None), slice(None), *cuts)]))
+    return found
+
+
+def max_pool(node: Node, x: Array) -> Result:
+    """The largest entry of each window, and its place in x as one number: of equal ones the first."""
+    layout = _layout(node, x)
+    _, strides, dilations, pads, _ = layout
+    least = np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
+    best: Array | None = None
+    at: Array = np.int64(0)
+    sizes = x.shape[2:]
+    weights = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    if node.get("storage_order", 0):
+        weights = [math.prod(sizes[:i]) for i in range(len(sizes))]
+    for place, entries in _windows(x, least, layout):
+        counts = entries.shape[2:]
+        number = np.zeros(counts, np.int64)
+        inside = np.ones(counts, bool)
+        for i, (p, d, s, (a, _)) in enumerate(zip(place, dilations, strides, pads, strict=True)):
+            line = (p * d - a + s * np.arange(counts[i])).reshape([-1 if j == i else 1 for j in range(len(counts))])
+            number, inside = number + weights[i] * line, inside & (line >= 0) & (line < sizes[i])
+        if best is None:
+            best, at = entries, np.where(inside, number, -1)
+            continue
+        better = (entries > best) | jnp.isnan(entries)
+        if node.outputs > 1:
+            at = jnp.where(better | ((at < 0) & inside), number, at)
+        best = jnp.where(better, entries, best)
+    if node.outputs < 2:
+        return best
+    each = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * len(sizes)) * math.prod(sizes)
+    return best, jnp.asarray(at) + each
+
+
+def average_pool(node: Node, x: Array) -> Array:
+    """The mean of each window, of what is inside of x, or with `count_include_pad` of the padded x."""
+    layout = _layout(node, x)
+    _, _, _, pads, beyond = layout
+    total = sum(entries for _, entries in _windows(x, 0, layout))
+    ones = np.ones((1, 1, *x.shape[2:]), np.int64)
+    if node.get("count_include_pad", 0):
+        ones = np.pad(ones, [(0, 0), (0, 0), *pads], constant_values=1)
+        layout = (*layout[:3], [(0, 0)] * len(pads), beyond)
+    with jax.ensure_compile_time_eval():
+        counts = sum(np.asarray(entries) for _, entries in _windows(ones, 0, layout))
+    return total / np.asarray(counts).astype(x.dtype)
+
+
+def lp_pool(node: Node, x: Array) -> Array:
+    """The p-norm of each window."""
+    p = node.get("p", 2)
+    entries = [jnp.abs(part) for _, part in _windows(x, 0, _layout(node, x))]
+    if p == 1:
+        return sum(entries)
+    total = sum(part * part if p == 2 else part**p for part in entries)
+    return jnp.sqrt(total) if p == 2 else (total ** (1 / p)).astype(x.dtype)
+
+
+def _global(function: Callable[..., Array]) -> Callable[..., Array]:
+    return lambda node, x: function(x, axis=tuple(range(2, x.ndim)), keepdims=True)
+
+
+def global_lp_pool(node: Node, x: Array) -> Array:
+    """The p-norm of each channel."""
+    p = node.get("p", 2)
+    total = jnp.sum(jnp.abs(x) ** p, axis=tuple(range(2, x.ndim)), keepdims=True)
+    return (total ** (1 / p)).astype(x.dtype)
+
+
+def max_unpool(node: Node, x: Array, places: Array, sizes: Array | None = None) -> Array:
+    """Each entry at its place, as MaxPool of the same windows gives it; 0 elsewhere."""
+    kernel = node.get("kernel_shape")
+    strides = node.get("strides") or [1] * len(kernel)
+    pads = node.get("pads") or [0] * (2 * len(kernel))
+    natural = [
+        (n - 1) * s - a - b + k
+        for n, s, k, a, b in zip(x.shape[2:], strides, kernel, pads, pads[len(kernel) :], strict=False)
+    ]
+    shape = [*x.shape[:2], *natural] if sizes is None else integers(sizes, "a shape")
+    if list(kernel) == list(strides) and not any(pads) and list(shape[2:]) == natural:
+        return _unpool_apart(x, places, kernel, shape)
+    if sizes is not None and list(shape[2:]) != natural:  # places are counted in the natural size
+        raise Unsupported("an output shape that is not the windows' own")
+    flat = jnp.zeros(math.prod(shape), x.dtype)
+    return flat.at[places.reshape(-1)].set(x.reshape(-1), mode="drop").reshape(shape)
+
+
+def _unpool_apart(x: Array, places: Array, kernel: Sequence[int], shape: Sequence[int]) -> Array:
+    """Spread windows that do not touch, without a scatter: an entry is its window's where that says so."""
+    for axis, k in enumerate(kernel, start=2):
+        x, places = jnp.repeat(x, k, axis), jnp.repeat(places, k, axis)
+    return jnp.where(places == np.arange(math.prod(shape)).reshape(shape), x, jnp.zeros((), x.dtype))
+
+
+OPERATORS: Mapping[str, Callable[..., Result]] = {
+    "AveragePool": average_pool,
+    "GlobalAveragePool": _global(jnp.mean),
+    "GlobalLpPool": global_lp_pool,
+    "GlobalMaxPool": _global(jnp.max),
+    "LpPool": lp_pool,
+    "MaxPool": max_pool,
+    "MaxUnpool": max_unpool,
+}

@@ -1,0 +1,71 @@
+"""Random numbers: they follow from the seed of the epoch, the node and the step (Threefry), not from `seed`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ortpipe.runtime.xla.node import Array, Node, Result, constant
+from ortpipe.runtime.xla.operators.elementwise import as_type
+
+FLOAT = 1  # ONNX's number of the type
+
+
+def _key(node: Node) -> Any:
+    assert node.key is not None
+    return node.key()
+
+
+def dropout(node: Node, x: Array, ratio: Array | None = None, training: Array | None = None) -> Result:
+    """x / (1 − ratio) where a number that is drawn is at least the ratio, else 0; and where."""
+    trains = node.version >= 12 and training is not None and bool(constant(training, "a mode"))
+    if not trains:
+        return (x, jnp.ones(x.shape, bool))[: node.outputs]
+    share = np.asarray(0.5).astype(x.dtype) if ratio is None else ratio
+    stays = jax.random.uniform(_key(node), x.shape, np.float32) >= jnp.asarray(share).astype(np.float32)
+    y = jnp.where(stays, x / (1 - share).astype(x.dtype), jnp.zeros((), x.dtype))
+    return (y, stays)[: node.outputs]
+
+
+def _drawn(node: Node, shape: tuple[int, ...], dtype: Any, *, normal: bool) -> Array:
+    kind = np.float64 if dtype == np.float64 else np.float32
+    if normal:
+        drawn = jax.random.normal(_key(node), shape, kind)
+        return (drawn * kind(node.get("scale", 1.0)) + kind(node.get("mean", 0.0))).astype(dtype)
+    low, high = kind(node.get("low", 0.0)), kind(node.get("high", 1.0))
+    return (jax.random.uniform(_key(node), shape, kind) * (high - low) + low).astype(dtype)
+
+
+def _plain(*, normal: bool) -> Callable[..., Array]:
+    def run(node: Node) -> Array:
+        return _drawn(node, tuple(node.get("shape")), _dtype(node, None), normal=normal)
+
+    return run
+
+
+def _like(*, normal: bool) -> Callable[..., Array]:
+    return lambda node, x: _drawn(node, x.shape, _dtype(node, x), normal=normal)
+
+
+def _dtype(node: Node, like: Array | None) -> Any:
+    to = node.get("dtype")
+    if to is None and like is not None:
+        return like.dtype
+    return as_type(np.zeros(()), FLOAT if to is None else to).dtype
+
+
+def bernoulli(node: Node, x: Array) -> Array:
+    """1 with probability x, else 0."""
+    return (jax.random.uniform(_key(node), x.shape, np.float32) < x).astype(_dtype(node, x))
+
+
+OPERATORS: Mapping[str, Callable[..., Result]] = {
+    "Bernoulli": bernoulli,
+    "Dropout": dropout,
+    "RandomNormal": _plain(normal=True),
+    "RandomNormalLike": _like(normal=True),
+    "RandomUniform": _plain(normal=False),
+    "RandomUniformLike": _like(normal=False),
+}

@@ -1,0 +1,77 @@
+"""Operators that make one of many entries along axes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ortpipe.runtime.xla.node import Array, Node, axes_of
+
+
+def _reduction(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return the operator of a function of an array, `axis` and `keepdims`; the type stays."""
+
+    def run(node: Node, x: Array, *rest: Array) -> Array:
+        axes = axes_of(node, rest, x.ndim)
+        if not axes:
+            if node.get("noop_with_empty_axes", 0):
+                return jnp.asarray(function(x, axis=(), keepdims=True)).astype(x.dtype)
+            axes = tuple(range(x.ndim))
+        return jnp.asarray(function(x, axis=axes, keepdims=bool(node.get("keepdims", 1)))).astype(x.dtype)
+
+    return run
+
+
+def _sum(x: Array, **axes: Any) -> Array:
+    return jnp.sum(x, dtype=x.dtype, **axes)  # NumPy's would be of more bits, for integers
+
+
+def _mean(x: Array, **axes: Any) -> Array:
+    total = _sum(x, **axes)
+    count = np.prod([x.shape[axis] for axis in axes["axis"]], dtype=np.int64)
+    whole = np.issubdtype(x.dtype, np.integer)
+    return total // count if whole else total / np.asarray(count).astype(x.dtype)
+
+
+def _log_sum_exp(x: Array, **axes: Any) -> Array:
+    return jax.nn.logsumexp(x, **axes) if axes["axis"] else x
+
+
+def _extreme(function: Callable[..., Array], *, least: bool) -> Callable[..., Array]:
+    def run(x: Array, **axes: Any) -> Array:
+        if x.dtype == bool:
+            return (jnp.any if least else jnp.all)(x, **axes)
+        if np.issubdtype(x.dtype, np.integer):
+            bounds = np.iinfo(x.dtype)
+            return function(x, initial=bounds.min if least else bounds.max, **axes)  # of nothing
+        return function(x, initial=-np.inf if least else np.inf, **axes)
+
+    return run
+
+
+def _argument(function: Callable[..., Array]) -> Callable[..., Array]:
+    def run(node: Node, x: Array) -> Array:
+        axis, keep = node.get("axis", 0), bool(node.get("keepdims", 1))
+        if not node.get("select_last_index", 0):
+            return function(x, axis=axis, keepdims=keep).astype(np.int64)
+        return x.shape[axis] - 1 - function(jnp.flip(x, axis), axis=axis, keepdims=keep).astype(np.int64)
+
+    return run
+
+
+OPERATORS: Mapping[str, Callable[..., Array]] = {
+    "ArgMax": _argument(jnp.argmax),
+    "ArgMin": _argument(jnp.argmin),
+    "ReduceL1": _reduction(lambda x, **axes: _sum(jnp.abs(x), **axes)),
+    "ReduceL2": _reduction(lambda x, **axes: jnp.sqrt(_sum(x * x, **axes))),
+    "ReduceLogSum": _reduction(lambda x, **axes: jnp.log(_sum(x, **axes))),
+    "ReduceLogSumExp": _reduction(_log_sum_exp),
+    "ReduceMax": _reduction(_extreme(jnp.max, least=True)),
+    "ReduceMean": _reduction(_mean),
+    "ReduceMin": _reduction(_extreme(jnp.min, least=False)),
+    "ReduceProd": _reduction(lambda x, **axes: jnp.prod(x, dtype=x.dtype, **axes)),
+    "ReduceSum": _reduction(_sum),
+    "ReduceSumSquare": _reduction(lambda x, **axes: _sum(x * x, **axes)),
+}

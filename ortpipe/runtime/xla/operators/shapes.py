@@ -1,0 +1,224 @@
+"""Operators that move entries or make them; their sizes must be known while the graph is traced."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import jax.numpy as jnp
+import numpy as np
+
+from ortpipe.runtime.xla.node import Array, Node, Result, Unsupported, axes_of, constant, integers
+from ortpipe.runtime.xla.operators.elementwise import as_type
+
+MODES = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+
+
+def shape(node: Node, x: Array) -> Array:
+    """The sizes of x, from `start` to `end`."""
+    return np.array(x.shape[slice(node.get("start", 0), node.get("end"))], np.int64)
+
+
+def size(node: Node, x: Array) -> Array:
+    """The number of entries."""
+    return np.array(math.prod(x.shape), np.int64)
+
+
+def constant_node(node: Node) -> Array:
+    """The value that is an attribute."""
+    for name, kind in (("value_float", np.float32), ("value_int", np.int64)):
+        for key in (name, f"{name}s"):
+            if key in node.attributes:
+                return np.array(node.attributes[key], kind)
+    value = node.get("value")
+    if not isinstance(value, np.ndarray):
+        raise Unsupported("a value that is no array of numbers")
+    return value
+
+
+def constant_of_shape(node: Node, sizes: Array) -> Array:
+    """One value in a shape."""
+    value = node.get("value", np.zeros(1, np.float32))
+    return jnp.full(integers(sizes, "a shape"), value.reshape(()), value.dtype)
+
+
+def reshape(node: Node, x: Array, sizes: Array) -> Array:
+    """x in another shape; 0 keeps a size, −1 is what is left."""
+    wanted = integers(sizes, "a shape")
+    if not node.get("allowzero", 0):
+        wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(wanted)]
+    return x.reshape(wanted)
+
+
+def flatten(node: Node, x: Array) -> Array:
+    """x as a matrix."""
+    axis = node.get("axis", 1)
+    axis += x.ndim if axis < 0 else 0
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+def squeeze(node: Node, x: Array, *rest: Array) -> Array:
+    """x without axes of one entry."""
+    axes = axes_of(node, rest, x.ndim)
+    return jnp.squeeze(x, axes)
+
+
+def unsqueeze(node: Node, x: Array, *rest: Array) -> Array:
+    """x with more axes of one entry."""
+    given = node.get("axes") or integers(rest[0], "axes")
+    return jnp.expand_dims(x, tuple(axis % (x.ndim + len(given)) for axis in given))
+
+
+def transpose(node: Node, x: Array) -> Array:
+    """x with its axes in another order."""
+    return jnp.transpose(x, node.get("perm"))
+
+
+def concat(node: Node, *inputs: Array) -> Array:
+    """The inputs, one behind the other."""
+    return jnp.concatenate(inputs, node.get("axis", 0))
+
+
+def split(node: Node, x: Array, sizes: Array | None = None) -> Result:
+    """x cut along an axis."""
+    axis = node.get("axis", 0)
+    if node.get("split") is not None or sizes is not None:
+        parts = list(node.get("split") or integers(sizes, "sizes"))
+    else:
+        count = node.get("num_outputs", node.outputs)
+        each = -(-x.shape[axis] // count)
+        parts = [min(each, max(0, x.shape[axis] - each * i)) for i in range(count)]
+    return tuple(jnp.split(x, np.cumsum(parts)[:-1].tolist(), axis))
+
+
+def expand(node: Node, x: Array, sizes: Array) -> Array:
+    """x broadcast to a shape, and the shape to x."""
+    return jnp.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(integers(sizes, "a shape"))))
+
+
+def tile(node: Node, x: Array, repeats: Array) -> Array:
+    """x again and again."""
+    return jnp.tile(x, integers(repeats, "repeats"))
+
+
+def slice_(node: Node, x: Array, *rest: Array) -> Array:
+    """A part of x."""
+    if node.version < 10:
+        starts, ends, axes, steps = node.get("starts"), node.get("ends"), node.get("axes"), None
+    else:
+        given = [None if part is None else integers(part, "places") for part in (*rest, *[None] * (4 - len(rest)))]
+        starts, ends, axes, steps = given[:4]
+    axes = range(len(starts)) if axes is None else axes
+    cut: list[slice] = [slice(None)] * x.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps or [1] * len(starts), strict=True):
+        cut[axis % x.ndim] = _slice(start, end, step, x.shape[axis % x.ndim])
+    return x[tuple(cut)]
+
+
+def _slice(start: int, end: int, step: int, count: int) -> slice:
+    """Return Python's slice: in ONNX −1 as an end is the last place, and places beyond the end are the end."""
+    start, end = (n + count if n < 0 else n for n in (start, end))
+    if step > 0:
+        return slice(min(max(start, 0), count), min(max(end, 0), count), step)
+    start, end = min(max(start, 0), count - 1), min(max(end, -1), count - 1)
+    return slice(start, None if end < 0 else end, step)
+
+
+def pad(node: Node, x: Array, *rest: Array) -> Array:
+    """x with more, or less, at its ends."""
+    given = node.get("pads") or integers(rest[0], "pads")
+    axes = integers(rest[2], "axes") if len(rest) > 2 and rest[2] is not None else range(x.ndim)
+    widths = [(0, 0)] * x.ndim
+    for place, axis in enumerate(axes):
+        widths[axis % x.ndim] = (given[place], given[place + len(given) // 2])
+    cut = tuple(slice(max(0, -a), x.shape[i] - max(0, -b)) for i, (a, b) in enumerate(widths))
+    widths = [(max(0, a), max(0, b)) for a, b in widths]
+    mode = node.get("mode", "constant")
+    if mode != "constant":
+        return jnp.pad(x[cut], widths, MODES[mode])
+    value = rest[1] if len(rest) > 1 and rest[1] is not None else node.get("value", 0)
+    return jnp.pad(x[cut], widths, constant_values=jnp.asarray(value).astype(x.dtype).reshape(()))
+
+
+def range_(node: Node, start: Array, limit: Array, delta: Array) -> Array:
+    """Numbers from start to limit."""
+    first, last, step = (constant(part, "a range")[()] for part in (start, limit, delta))
+    count = max(0, math.ceil((last - first) / step))
+    return (first + np.arange(count) * step).astype(start.dtype)
+
+
+def eye_like(node: Node, x: Array) -> Array:
+    """The unit matrix, or one beside it."""
+    dtype = x.dtype if node.get("dtype") is None else as_type(np.zeros(()), node.get("dtype")).dtype
+    return jnp.eye(x.shape[0], x.shape[1], k=node.get("k", 0), dtype=dtype)
+
+
+def trilu(node: Node, x: Array, k: Array | None = None) -> Array:
+    """The upper or lower triangle."""
+    by = 0 if k is None else integers(k, "a diagonal")[0]
+    return jnp.triu(x, by) if node.get("upper", 1) else jnp.tril(x, by)
+
+
+def depth_to_space(node: Node, x: Array) -> Array:
+    """Channels become squares of pixels."""
+    n, c, h, w = x.shape
+    b = node.get("blocksize")
+    if node.get("mode", "DCR") == "DCR":
+        x = x.reshape(n, b, b, c // b**2, h, w).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        x = x.reshape(n, c // b**2, b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
+    return x.reshape(n, c // b**2, h * b, w * b)
+
+
+def space_to_depth(node: Node, x: Array) -> Array:
+    """Squares of pixels become channels."""
+    n, c, h, w = x.shape
+    b = node.get("blocksize")
+    order = (0, 3, 5, 1, 2, 4) if node.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    x = x.reshape(n, c, h // b, b, w // b, b).transpose(order)
+    return x.reshape(n, c * b**2, h // b, w // b)
+
+
+def reverse_sequence(node: Node, x: Array, lengths: Array) -> Array:
+    """The first entries of each row in reverse."""
+    time, batch = node.get("time_axis", 0), node.get("batch_axis", 1)
+    moved = jnp.moveaxis(x, (batch, time), (0, 1))
+    place, ends = np.arange(moved.shape[1])[None, :], jnp.asarray(lengths)[:, None]
+    source = jnp.where(place < ends, ends - 1 - place, place).reshape(*moved.shape[:2], *[1] * (x.ndim - 2))
+    return jnp.moveaxis(jnp.take_along_axis(moved, source, 1), (0, 1), (batch, time))
+
+
+def compress(node: Node, x: Array, condition: Array) -> Array:
+    """The entries that a constant condition chooses."""
+    places = np.flatnonzero(constant(condition, "a condition"))
+    return x.reshape(-1)[places] if node.get("axis") is None else jnp.take(x, places, node.get("axis"))
+
+
+def non_zero(node: Node, x: Array) -> Array:
+    """The places that are not 0, of a constant."""
+    return np.array(np.nonzero(constant(x, "what is searched for places that are not 0")), np.int64)
+
+
+OPERATORS: Mapping[str, Callable[..., Result]] = {
+    "Compress": compress,
+    "Concat": concat,
+    "Constant": constant_node,
+    "ConstantOfShape": constant_of_shape,
+    "DepthToSpace": depth_to_space,
+    "Expand": expand,
+    "EyeLike": eye_like,
+    "Flatten": flatten,
+    "NonZero": non_zero,
+    "Pad": pad,
+    "Range": range_,
+    "Reshape": reshape,
+    "ReverseSequence": reverse_sequence,
+    "Shape": shape,
+    "Size": size,
+    "Slice": slice_,
+    "SpaceToDepth": space_to_depth,
+    "Split": split,
+    "Squeeze": squeeze,
+    "Tile": tile,
+    "Transpose": transpose,
+    "Trilu": trilu,
+    "Unsqueeze": unsqueeze,
+}

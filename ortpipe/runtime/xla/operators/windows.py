@@ -1,0 +1,127 @@
+"""Convolutions."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ortpipe.runtime.xla.node import Array, Node, Unsupported
+from ortpipe.runtime.xla.operators.linear import EXACT, product
+
+lax = jax.lax
+
+FEW = 80  # entries of a kernel, up to which a convolution is a product
+Pads = tuple[int, int]
+
+
+def pads_of(
+    node: Node, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> list[Pads]:
+    """Return the pads in front and behind, by axis, as the attributes say."""
+    auto = node.get("auto_pad", "NOTSET")
+    if auto == "VALID":
+        return [(0, 0)] * len(kernel)
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        pads = []
+        for size, k, s, d in zip(sizes, kernel, strides, dilations, strict=True):
+            total = max(0, (-(-size // s) - 1) * s + (k - 1) * d + 1 - size)
+            small = total // 2
+            pads.append((small, total - small) if auto == "SAME_UPPER" else (total - small, small))
+        return pads
+    given = node.get("pads") or [0] * (2 * len(kernel))
+    return list(zip(given[: len(kernel)], given[len(kernel) :], strict=True))
+
+
+def conv(node: Node, x: Array, w: Array, b: Array | None = None) -> Array:
+    """The convolution of x [N, C, …] with kernels [M, C / group, …]."""
+    rank = x.ndim - 2
+    strides, dilations = node.get("strides") or [1] * rank, node.get("dilations") or [1] * rank
+    pads = pads_of(node, x.shape[2:], w.shape[2:], strides, dilations)
+    y = convolved(x, w, strides, pads, dilations, node.get("group", 1))
+    return y if b is None else y + b.reshape(-1, *[1] * rank)
+
+
+def convolved(
+    x: Array, w: Array, strides: Sequence[int], pads: Sequence[Pads], dilations: Sequence[int], groups: int
+) -> Array:
+    """Return a convolution, written as XLA's CPU is fast at.
+
+    Measured there, in a loop: channels in the second place take up to fifty times as long as in the last one, groups
+    four to nine times as long as a product of windows, which is faster for small kernels too.
+    """
+    if groups > 1 or math.prod(w.shape[1:]) <= FEW:
+        return by_product(x, w, strides, pads, dilations, groups)
+    axes = "DHW"[-(x.ndim - 2) :]
+    y = lax.conv_general_dilated(
+        jnp.moveaxis(x, 1, -1),
+        jnp.moveaxis(w, (0, 1), (-1, -2)),
+        strides,
+        pads,
+        rhs_dilation=dilations,
+        dimension_numbers=(f"N{axes}C", f"{axes}IO", f"N{axes}C"),
+        precision=EXACT,
+    )
+    return jnp.moveaxis(y, -1, 1)
+
+
+def by_product(
+    x: Array, w: Array, strides: Sequence[int], pads: Sequence[Pads], dilations: Sequence[int], groups: int
+) -> Array:
+    """Return a convolution as one product for each group, of kernels [M, C·K] and windows [C·K, N·…]."""
+    kernel, count = w.shape[2:], math.prod(w.shape[1:])
+    columns = jnp.moveaxis(jnp.pad(x, [(0, 0), (0, 0), *pads]), 0, 1)  # [C, N, …]
+    sizes = [
+        (n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(columns.shape[2:], kernel, strides, dilations, strict=True)
+    ]
+    windows = [
+        columns[
+            (
+                ...,
+                *(
+                    slice(i * d, i * d + (size - 1) * s + 1, s)
+                    for i, d, s, size in zip(place, dilations, strides, sizes, strict=True)
+                ),
+            )
+        ]
+        for place in np.ndindex(*kernel)
+    ]
+    stacked = jnp.stack(windows, 1).reshape(groups, count, -1)
+    y = product(w.reshape(groups, -1, count), stacked).reshape(w.shape[0], x.shape[0], *sizes)
+    return jnp.moveaxis(y, 0, 1)
+
+
+def conv_transpose(node: Node, x: Array, w: Array, b: Array | None = None) -> Array:
+    """The transposed convolution of x [N, C, …] with kernels [C, M / group, …]."""
+    rank, groups = x.ndim - 2, node.get("group", 1)
+    strides, dilations = node.get("strides") or [1] * rank, node.get("dilations") or [1] * rank
+    more, kernel = node.get("output_padding") or [0] * rank, w.shape[2:]
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    pads = _transposed_pads(node, x.shape[2:], reach, strides, more)
+    around = [(r - 1 - a, r - 1 - b + m, s - 1) for r, (a, b), m, s in zip(reach, pads, more, strides, strict=True)]
+    spread = lax.pad(jnp.asarray(x), jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *around])
+    w = jnp.flip(w, range(2, w.ndim)).reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    w = jnp.swapaxes(w, 1, 2).reshape(groups * w.shape[2], w.shape[1], *kernel)
+    y = convolved(spread, w, [1] * rank, [(0, 0)] * rank, dilations, groups)
+    return y if b is None else y + b.reshape(-1, *[1] * rank)
+
+
+def _transposed_pads(
+    node: Node, sizes: Sequence[int], reach: Sequence[int], strides: Sequence[int], more: Sequence[int]
+) -> list[Pads]:
+    auto, wanted = node.get("auto_pad", "NOTSET"), node.get("output_shape")
+    if wanted is None and auto not in ("SAME_UPPER", "SAME_LOWER"):
+        return pads_of(node, sizes, reach, strides, [1] * len(sizes))
+    wanted = [n * s for n, s in zip(sizes, strides, strict=True)] if wanted is None else wanted[-len(sizes) :]
+    pads = []
+    for n, s, r, m, size in zip(sizes, strides, reach, more, wanted, strict=True):
+        total = s * (n - 1) + m + r - size
+        if total < 0:
+            raise Unsupported("an output_shape that is larger than what the kernels reach")
+        half = total // 2
+        pads.append((half, total - half) if auto == "SAME_UPPER" else (total - half, half))
+    return pads
+
+
+OPERATORS: Mapping[str, Callable[..., Array]] = {"Conv": conv, "ConvTranspose": conv_transpose}

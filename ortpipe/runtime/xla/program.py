@@ -1,0 +1,156 @@
+"""An epoch graph as a function that XLA compiled: once for a batch size, for any number of steps."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+from jax import lax
+
+from ortpipe.errors import ModelError
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.xla.client import device
+from ortpipe.runtime.xla.interpret import Interpreter, check_operators
+from ortpipe.runtime.xla.node import Array, Node
+
+IMPL = "threefry2x32"  # of random numbers: the same on every device and in every version
+OPTIONS = {"cpu": {}, "cuda": {"xla_gpu_deterministic_ops": True}}
+
+
+class Program:
+    """A graph whose one Scan runs the steps, compiled when it first runs.
+
+    The number of steps is an argument of what is compiled: arrays of fewer are filled up, more are compiled anew. So
+    an epoch has the same bytes whatever pieces it comes in.
+
+    Args:
+        model: inputs are what the Scan carries and what it scans, whose first dimension is `steps`; outputs are what it
+            carries and what it collects.
+        weights: the values of initializers that have none in `model`.
+        runtime: threads and provider.
+        steps: the name of the dimension that counts them.
+        report: called with the seconds that tracing and compiling took.
+
+    Raises:
+        ModelError: an operator, or a form of one, that cannot be compiled; no such device; other threads.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        weights: Mapping[str, np.ndarray],
+        runtime: RuntimeConfig,
+        *,
+        steps: str,
+        report: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        check_operators(model)
+        self._model, self._weights, self._device = model, weights, device(runtime)
+        self._options = OPTIONS[runtime.provider]
+        self._scanned = [_first_dimension(value) == steps for value in model.graph.input]
+        self._names = [value.name for value in model.graph.input]
+        self._carried = len(self._scanned) - sum(self._scanned)
+        self._compiled: dict[int, Any] = {}
+        self._report = report
+
+    def run(self, feeds: Mapping[str, np.ndarray], seed: Sequence[int] = (0, 0), first: int = 0) -> list[np.ndarray]:
+        """Return the outputs.
+
+        Args:
+            feeds: the inputs by name; none is written to.
+            seed: two numbers below 2³² that random numbers follow from.
+            first: the number of the first step, which they follow from too.
+        """
+        given = [feeds[name] for name in self._names]
+        count = next(len(array) for array, scanned in zip(given, self._scanned, strict=True) if scanned)
+        room = min((size for size in self._compiled if size >= count), default=count)
+        given = [
+            _filled(array, room) if scanned else array for array, scanned in zip(given, self._scanned, strict=True)
+        ]
+        numbers = np.asarray(seed, np.uint32), np.int32(first), np.int32(count)
+        with jax.enable_x64(True), jax.default_device(self._device):
+            if room not in self._compiled:
+                self._compiled[room] = self._compile(given, numbers)
+            results = self._guarded(self._compiled[room], (*given, *numbers))
+        return [array if place < self._carried else array[:count] for place, array in enumerate(results)]
+
+    def _guarded(self, compiled: Any, given: Sequence[Any]) -> list[np.ndarray]:
+        try:
+            return [np.asarray(array) for array in compiled(*given)]
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ModelError(
+                "XLA must run the model on these inputs.",
+                got=str(error).strip().splitlines()[0],
+                fix="Set runtime.engine=onnxruntime.",
+            ) from error
+
+    def _compile(self, given: Sequence[np.ndarray], numbers: Sequence[Any]) -> Any:
+        started = time.perf_counter()
+        donated = tuple(place for place, scanned in enumerate(self._scanned) if not scanned)
+        with jax.default_matmul_precision("highest"):
+            traced = jax.jit(self._epoch, donate_argnums=donated).lower(*given, *numbers)
+            compiled = traced.compile(compiler_options=self._options)
+        self._report(time.perf_counter() - started)
+        return compiled
+
+    def _epoch(self, *given: Array) -> tuple[Array, ...]:
+        *inputs, seed, first, count = given
+        interpreter = Interpreter(self._model, self._weights)
+        key = jax.random.wrap_key_data(seed, impl=IMPL)
+
+        def scan(node: Node, *inputs: Array) -> tuple[Array, ...]:
+            assert node.run is not None
+            run, body, split = node.run, node.get("body"), len(inputs) - node.get("num_scan_inputs")
+            carried, scanned = tuple(map(jnp.asarray, inputs[:split])), inputs[split:]
+
+            def step(values: tuple[Array, ...], rows: Sequence[Array], number: Array) -> Any:
+                interpreter.key = jax.random.fold_in(key, number)
+                results = [jnp.asarray(y) for y in run(body, *values, *rows)]
+                return tuple(results[:split]), tuple(results[split:])
+
+            def turn(number: Array, state: Any) -> Any:
+                values, collected = state
+                rows = [lax.dynamic_index_in_dim(x, number, keepdims=False) for x in scanned]
+                values, found = step(values, rows, first + number)
+                write = lax.dynamic_update_index_in_dim
+                return values, tuple(write(x, y, number, 0) for x, y in zip(collected, found, strict=True))
+
+            rows = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in scanned]
+            found = jax.eval_shape(step, carried, rows, first)[1]
+            collected = tuple(jnp.zeros((scanned[0].shape[0], *y.shape), y.dtype) for y in found)
+            ended, collected = lax.fori_loop(np.int32(0), count, turn, (carried, collected))
+            return (*ended, *collected)
+
+        interpreter.instead = {"Scan": scan}
+        return tuple(interpreter.run(self._model.graph, inputs))
+
+
+class SeededRuns:
+    """Runs of one program that draw numbers of one seed, counting their steps."""
+
+    def __init__(self, program: Program, seed: Sequence[int]) -> None:
+        self._program, self._done = program, 0
+        self._seed = np.random.SeedSequence([*seed]).generate_state(2).tolist()
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs of the next steps."""
+        results = self._program.run(feeds, self._seed, self._done)
+        self._done += len(results[-1])
+        return results
+
+
+def _first_dimension(value: onnx.ValueInfoProto) -> str:
+    dims = value.type.tensor_type.shape.dim
+    return dims[0].dim_param if dims else ""
+
+
+def _filled(array: np.ndarray, room: int) -> np.ndarray:
+    """Return an array with zeros behind its rows."""
+    if len(array) == room:
+        return array
+    filled = np.zeros((room, *array.shape[1:]), array.dtype)
+    filled[: len(array)] = array
+    return filled

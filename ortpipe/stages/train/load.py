@@ -1,0 +1,113 @@
+"""The epoch graph of a batch size, in the engine that runs it."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortpipe.graph.apart import Weights
+from ortpipe.graph.check import clean, proto_apart
+from ortpipe.graph.garbage import gc_paused
+from ortpipe.graph.modes import is_random, set_seeds
+from ortpipe.graph.order import sort_by_readiness
+from ortpipe.graph.query import graphs
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
+from ortpipe.stages.train.epoch import BATCHES, build_epoch
+from ortpipe.stages.train.kernels import has_adam_kernel
+from ortpipe.stages.train.losses import Compiled
+from ortpipe.stages.train.passes import for_batch_size
+from ortpipe.stages.train.step import TrainStep, build_step
+from ortpipe.stages.train.training import Training
+
+# bytes of a step's values, from which on
+LARGE = 2**24  # a plan of their memory costs more of it than the plan saves time
+WIDE = 2**28  # holding more of them at once costs more than a session that is made faster saves
+# What needs JAX, which is imported with it.
+PROGRAM, SEEDED = (f"ortpipe.runtime.xla.program:{name}" for name in ("Program", "SeededRuns"))
+
+
+class Runs(Protocol):
+    """An epoch graph, ready to run."""
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs in order."""
+
+
+def runs_in_onnxruntime(runtime: RuntimeConfig | None) -> bool:
+    """Say whether onnxruntime runs the epoch graph."""
+    return runtime is None or runtime.engine == "onnxruntime"
+
+
+def step_of(training: Training) -> TrainStep:
+    """Return the train step, as the engine runs it fastest."""
+    return build_step(training.artifact, training.config, kernels=has_adam_kernel(training.runtime))
+
+
+def loader(training: Training, step: TrainStep) -> Callable[[int, int], Runs]:
+    """Return what loads the epoch graph for an epoch's number and a batch size; the step's graph becomes part of it.
+
+    One that draws (dropout) begins anew with each epoch, with seeds of that epoch: its draws follow from the config's
+    seed and the epoch's number alone.
+    """
+    first = [build_epoch(step)]
+    random = is_random(first[0].model)
+
+    @functools.cache
+    @gc_paused()
+    def sized(size: int) -> tuple[onnx.ModelProto, Weights]:
+        epoch = first.pop() if first else build_epoch(step_of(training))  # cheaper than a copy of each
+        model = for_batch_size(epoch, size)
+        clean(model)
+        return proto_apart(model, deep=True)  # derive has checked it, and the runtime does again
+
+    if not runs_in_onnxruntime(training.runtime):
+        return _compiling(training, sized, random=random)
+    if not random:
+        load = functools.cache(lambda size: _session(*sized(size), training))
+        return lambda number, size: load(size)
+
+    @functools.lru_cache(maxsize=2)  # whole batches, and the partial one
+    def load_seeded(number: int, size: int) -> Session:
+        [first] = np.random.default_rng([training.config.seed, number, size]).integers(1, 2**24, 1)
+        proto, weights = sized(size)
+        model = ir.from_proto(proto)
+        set_seeds(model, int(first))
+        return _session(ir.to_proto(model), weights, training)
+
+    return load_seeded
+
+
+def _session(model: onnx.ModelProto, weights: Weights, training: Training) -> Session:
+    axes = ([d.dim_value for d in v.type.tensor_type.shape.dim] for g in graphs(model.graph) for v in g.value_info)
+    size = 4 * sum(map(math.prod, axes))  # 0 for a size that is not known
+    if size < WIDE:
+        sort_by_readiness(model)
+    return Session(model, training.runtime, weights=weights, planned=size < LARGE)
+
+
+def _compiling(
+    training: Training, sized: Callable[[int], tuple[onnx.ModelProto, Weights]], *, random: bool
+) -> Callable[[int, int], Runs]:
+    """Return what loads the epoch graph into XLA, whose programs take seeds as an input."""
+
+    @functools.cache
+    def load(size: int) -> Any:
+        def report(seconds: float) -> None:
+            training.report(Compiled(size, seconds))
+
+        return resolve_name(PROGRAM)(*sized(size), training.runtime, steps=BATCHES, report=report)
+
+    if not random:
+        return lambda number, size: load(size)
+
+    @functools.lru_cache(maxsize=2)  # whole batches, and the partial one
+    def load_seeded(number: int, size: int) -> Any:
+        return resolve_name(SEEDED)(load(size), (training.config.seed, number, size))
+
+    return load_seeded
